@@ -235,6 +235,13 @@ void BindCodec(py::module_& m) {
       .def_property_readonly("measured",
                              [](const BoundCodec& c) { return ToString(c.codec->measured()); })
       .def(
+          "layout",
+          [](const BoundCodec& c, const std::vector<std::int64_t>& shape) {
+            const RowLayout layout = c.codec->LayoutOf(shape);
+            return std::pair(layout.axis, layout.row);
+          },
+          py::arg("shape"))
+      .def(
           "for_rows",
           [](const BoundCodec& c, std::int64_t row) { return BoundCodec{c.codec->ForRows(row)}; },
           py::arg("row"))

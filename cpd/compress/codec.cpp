@@ -36,6 +36,13 @@ void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* 
 }
 
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
+RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
+  if (!by_rows()) return {};
+  std::int64_t row = 1;
+  for (const std::int64_t extent : shape) row *= extent;
+  if (shape.size() >= 2) row /= std::max<std::int64_t>(1, shape[0]);
+  return {.row = std::max<std::int64_t>(1, row)};
+}
 SharedCodec Codec::ForRows(std::int64_t /*row*/) const { return nullptr; }
 SharedCodec Codec::ForSums(const Format& format) const { return std::make_shared<Packed>(format); }
 SharedCodec Codec::ForResults(const Format& /*format*/, int /*world*/) const { return nullptr; }

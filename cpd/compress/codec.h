@@ -69,6 +69,13 @@ class CPD_API CodecState {
   virtual void Restore(std::span<const float> kept);
 };
 
+/// How a codec that goes by rows takes a layer: a row's values side by side.
+struct RowLayout {
+  std::optional<int> axis{};  ///< of the layer's, moved behind the others; none: as it is
+  std::int64_t row = 0;       ///< values of a row; 0: the codec does not go by rows
+  bool operator==(const RowLayout&) const = default;
+};
+
 class Codec;
 using SharedCodec = std::shared_ptr<const Codec>;
 
@@ -130,6 +137,9 @@ class CPD_API Codec {
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;
   /// Whether it goes by a layer's rows, so that ForRows gives another codec.
   [[nodiscard]] virtual bool by_rows() const { return false; }
+  /// The layout of a layer of this shape. By default a row is what one index of the first of two or
+  /// more dimensions has; a vector is one row. Throws Error for an axis that the shape has not.
+  [[nodiscard]] virtual RowLayout LayoutOf(std::span<const std::int64_t> shape) const;
   /// For layers whose rows have so many values (at most kMostBucket; longer ones are cut there).
   [[nodiscard]] virtual SharedCodec ForRows(std::int64_t row) const;
   /// How running sums and results, which are numbers of `format`, travel beside such contributions:

@@ -44,6 +44,9 @@ class CPD_API Feedback final : public Codec {
   /// Two binary32 numbers a value; for an inner codec with a state one more, and that state.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
+  [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {
+    return inner_->LayoutOf(shape);
+  }
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForSums(const Format& format) const override;
   /// Null where inner's is.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "cpd/backend/roster.h"
@@ -32,6 +33,23 @@ OneBit::OneBit(bool columns, std::optional<int> axis, std::int64_t row, std::int
 
 SharedCodec OneBit::Columns(std::optional<int> axis) {
   return SharedCodec(new OneBit(true, axis, 0, kMostBucket));
+}
+
+RowLayout OneBit::LayoutOf(std::span<const std::int64_t> shape) const {
+  const auto dimensions = static_cast<int>(shape.size());
+  if (!by_rows() || dimensions < 2) return Codec::LayoutOf(shape);
+  const int last = dimensions - 1;
+  int axis = axis_.value_or(dimensions == 2 ? 0 : last);
+  if (axis < -dimensions || axis > last) {
+    std::string extents;
+    for (const std::int64_t extent : shape) extents += ", " + std::to_string(extent);
+    throw Error("axis must be " + std::to_string(-dimensions) + "…" + std::to_string(last) +
+                " for a layer of shape (" + extents.substr(2) + "), got " + std::to_string(axis) +
+                ", in '" + name() + "'");
+  }
+  if (axis < 0) axis += dimensions;
+  const std::int64_t row = std::max<std::int64_t>(1, shape[static_cast<std::size_t>(axis)]);
+  return {axis == last ? std::nullopt : std::optional(axis), row};
 }
 
 SharedCodec OneBit::ForRows(std::int64_t row) const {

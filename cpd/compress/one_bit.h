@@ -50,6 +50,9 @@ class CPD_API OneBit final : public Codec {
   /// Two binary32 numbers a value.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return columns_ && row_ == 0; }
+  /// Columns are the values along `axis`: by default along the first of two dimensions, of outputs
+  /// × inputs, and along the last of more, as kernels of convolutions have them; a vector is one.
+  [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 

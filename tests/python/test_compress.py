@@ -14,7 +14,7 @@ import pytest
 
 import cpd
 from cpd import _core, compress
-from cpd.compress.rows import Lie, lie_of
+from cpd.compress.rows import RowLayout
 
 FORMATS = ["e4m3", "e2m1", "fp32", "mxfp8", "nvfp4"]
 X = np.random.default_rng(0).standard_normal((37, 129)).astype(np.float32)
@@ -203,36 +203,29 @@ def test_damage_is_an_error():
             compress.decode(data[:i])
 
 
-# ---- how layers lie -----------------------------------------------------------------------------
-
-
-class Columns:
-    by_rows = True
-
-    def __init__(self, name):
-        self.name = name
+# ---- layouts of layers --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "lie"),
+    ("name", "shape", "layout"),
     [
-        ("int8_rows", (5,), Lie(None, 5)),
-        ("int8_rows", (), Lie(None, 1)),
-        ("int8_rows", (4, 5), Lie(None, 5)),
-        ("int8_rows", (4, 5, 3, 3), Lie(None, 45)),
-        ("int8_rows", (0, 5), Lie(None, 1)),
-        ("one_bit", (5,), Lie(None, 5)),
-        ("one_bit", (4, 5), Lie(0, 4)),
-        ("one_bit axis=1", (4, 5), Lie(None, 5)),
-        ("one_bit axis=-2", (4, 5), Lie(0, 4)),
-        ("one_bit", (4, 5, 3, 2), Lie(None, 2)),
-        ("one_bit axis=0", (4, 5, 3, 2), Lie(0, 4)),
-        ("one_bit axis=1", (5,), Lie(None, 5)),
+        ("int8_rows", (5,), RowLayout(None, 5)),
+        ("int8_rows", (), RowLayout(None, 1)),
+        ("int8_rows", (4, 5), RowLayout(None, 5)),
+        ("int8_rows", (4, 5, 3, 3), RowLayout(None, 45)),
+        ("int8_rows", (0, 5), RowLayout(None, 1)),
+        ("one_bit", (5,), RowLayout(None, 5)),
+        ("one_bit", (4, 5), RowLayout(0, 4)),
+        ("one_bit axis=1", (4, 5), RowLayout(None, 5)),
+        ("one_bit axis=-2", (4, 5), RowLayout(0, 4)),
+        ("one_bit", (4, 5, 3, 2), RowLayout(None, 2)),
+        ("one_bit axis=0", (4, 5, 3, 2), RowLayout(0, 4)),
+        ("one_bit axis=1", (5,), RowLayout(None, 5)),
     ],
 )
-def test_rows_and_columns(name, shape, lie, make):
-    found = lie_of(Columns(name), shape)
-    assert found == lie
+def test_rows_and_columns(name, shape, layout, make):
+    found = compress.codec(name).layout(shape)
+    assert found == layout
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     moved = found.move(make(x))
     assert np.array_equal(np.asarray(found.back(moved)), x)
@@ -241,11 +234,11 @@ def test_rows_and_columns(name, shape, lie, make):
 
 def test_an_axis_that_is_not_there():
     with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
-        lie_of(Columns("one_bit axis=2"), (4, 5))
+        compress.codec("one_bit axis=2").layout((4, 5))
 
 
 def test_a_codec_without_rows_takes_layers_as_they_are():
-    assert lie_of(compress.codec("e4m3"), (4, 5)) == Lie()
+    assert compress.codec("e4m3").layout((4, 5)) == RowLayout()
 
 
 # ---- states -------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import cpd
 from comm_cases import SHAPES, WIRES, codec_layers, same
 from cpd import compress
 from cpd.comm import reduce_spec
-from cpd.compress.rows import lie_of
 
 QSGD = "qsgd bits=4 bucket=512"
 SPEC = cpd.ReduceSpec(wire=QSGD)
@@ -195,7 +194,7 @@ def test_reduce_and_reduce_scatter(wire):
 
 
 def test_slices_of_columns_are_refused():
-    assert lie_of(compress.codec("one_bit"), (3, 4)).axis == 0
+    assert compress.codec("one_bit").layout((3, 4)).axis == 0
     spec = cpd.ReduceSpec(wire="one_bit")
     with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
         group.run(lambda comm: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec))

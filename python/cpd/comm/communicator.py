@@ -417,11 +417,11 @@ class Communicator:
 
 def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
     """Raises ValueError where slices would be of layers that were laid out otherwise."""
-    for number, lie in zip(given.numbers, given.lies, strict=False):
-        if lie.axis is not None:
+    for number, layout in zip(given.numbers, given.layouts, strict=False):
+        if layout.axis is not None:
             raise ValueError(
-                f"layer {number} is encoded along axis {lie.axis} by {spec.wire}, so that a slice "
-                "is not of consecutive values: give axis=-1, or layers of one dimension"
+                f"layer {number} is encoded along axis {layout.axis} by {spec.wire}, so that a "
+                "slice is not of consecutive values: give axis=-1, or layers of one dimension"
             )
 
 

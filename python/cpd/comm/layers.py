@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cpd import _core
 from cpd.compress.codec import Codec
-from cpd.compress.rows import Lie, lie_of
+from cpd.compress.rows import RowLayout
 from cpd.numeric.options import integer, is_torch
 from cpd.ops.arguments import Array
 from cpd.ops.flat import check_layer, host_values
@@ -46,8 +46,8 @@ class Inputs:
 
     numbers: list[int]
     """The layers' in random streams and in errors."""
-    lies: list[Lie]
-    """How they lie for a codec that goes by rows; empty: as they are."""
+    layouts: list[RowLayout]
+    """Those that a codec of rows wants; empty: the layers' own."""
 
     def __init__(
         self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
@@ -59,18 +59,19 @@ class Inputs:
         self.device = _one_device("layers", self.layers, self.numbers)
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        self.lies = layer_lies(wire, self.shapes, self.numbers)
+        self.layouts = row_layouts(wire, self.shapes, self.numbers)
         plain = host_values if self.device == "cpu" else _device_values
-        lying = self.layers
-        if self.lies:
-            lying = [lie.move(layer) for lie, layer in zip(self.lies, lying, strict=True)]
-        self.plain = [plain(layer) for layer in lying]
+        moved = self.layers
+        if self.layouts:
+            pairs = zip(self.layouts, self.layers, strict=True)
+            moved = [layout.move(layer) for layout, layer in pairs]
+        self.plain = [plain(layer) for layer in moved]
         self.values = [_native(one) for one in self.plain]
 
     @property
     def rows(self) -> list[int]:
         """The values of each layer's rows, for C++; empty: no codec goes by them."""
-        return [lie.row for lie in self.lies]
+        return [layout.row for layout in self.layouts]
 
 
 class Outputs:
@@ -89,22 +90,22 @@ class Outputs:
         plain = [_memory(layer) for layer in self.layers]
         if out is not None:
             _check_apart(inputs.plain, plain, inputs.numbers)
-        self._moved: list[tuple[Lie, Any, Any]] = []
+        self._moved: list[tuple[RowLayout, Any, Any]] = []
         if shapes is inputs.shapes:
-            plain = [self._lying(*each) for each in zip_longest(plain, inputs.lies)]
+            plain = [self._memory_of(*each) for each in zip_longest(plain, inputs.layouts)]
         self.values = [_native(one) for one in plain]
 
     def put_back(self) -> None:
-        """Lays results out as the layers, where a codec's rows lay otherwise."""
-        for lie, layer, values in self._moved:
-            layer[...] = lie.back(values)
+        """Copies results into the layers where a codec's rows have another layout."""
+        for layout, layer, values in self._moved:
+            layer[...] = layout.back(values)
 
-    def _lying(self, plain: Any, lie: Lie | None) -> Any:
-        """Memory for a result: the layer's own where its rows lie so."""
-        if lie is None or lie.axis is None:
-            return plain
-        values = _new(tuple(lie.move(plain).shape), plain)
-        self._moved.append((lie, plain, values))
+    def _memory_of(self, layer: Any, layout: RowLayout | None) -> Any:
+        """Memory for a result: the layer's own where that has the layout."""
+        if layout is None or layout.axis is None:
+            return layer
+        values = _new(tuple(layout.move(layer).shape), layer)
+        self._moved.append((layout, layer, values))
         return values
 
 
@@ -128,28 +129,28 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
     return given
 
 
-def layer_lies(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[Lie]:
-    """How each layer lies for a codec that goes by rows; empty for any other, and for a format.
+def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[RowLayout]:
+    """Each layer's layout for a codec that goes by rows; empty for any other, and for a format.
     Warns of layers that take no fewer bytes than in float32."""
     if wire is None or not wire.by_rows:
         return []
-    lies = []
+    layouts = []
     for number, shape in zip(numbers, shapes, strict=True):
         try:
-            lies.append(lie_of(wire, shape))
+            layouts.append(wire.layout(shape))
         except ValueError as error:
             raise ValueError(f"layer {number}: {error}") from None
-    _warn_of_short_rows(wire, lies, shapes, numbers)
-    return lies
+    _warn_of_short_rows(wire, layouts, shapes, numbers)
+    return layouts
 
 
 def _warn_of_short_rows(
-    wire: Codec, lies: Sequence[Lie], shapes: Shapes, numbers: Sequence[int]
+    wire: Codec, layouts: Sequence[RowLayout], shapes: Shapes, numbers: Sequence[int]
 ) -> None:
     costly = [
         (number, shape, bits)
-        for number, shape, lie in zip(numbers, shapes, lies, strict=True)
-        if math.prod(shape) > 1 and (bits := _bits_a_value(wire, lie.row)) >= 32
+        for number, shape, layout in zip(numbers, shapes, layouts, strict=True)
+        if math.prod(shape) > 1 and (bits := _bits_a_value(wire, layout.row)) >= 32
     ]
     if not costly:
         return

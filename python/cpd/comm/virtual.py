@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.comm.layers import PerRank, layer_lies, layer_list, layer_numbers
+from cpd.comm.layers import PerRank, layer_list, layer_numbers, row_layouts
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
 from cpd.compress.states import Owner, States, native_states
@@ -144,8 +144,8 @@ class Source:
         self.shapes = [tuple(layer.shape) for layer in layers]
         self._torch = [is_torch(layer) for layer in layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
-        self._lies = layer_lies(wire, self.shapes, self.numbers)
-        self.rows = [lie.row for lie in self._lies]
+        self._layouts = row_layouts(wire, self.shapes, self.numbers)
+        self.rows = [layout.row for layout in self._layouts]
 
     def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
         """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
@@ -155,14 +155,14 @@ class Source:
             self._check(rank, layers)
             self._check_shapes(rank, layers)
         for index, layer in enumerate(layers):
-            use(index, host_values(self._lies[index].move(layer) if self._lies else layer))
+            use(index, host_values(self._layouts[index].move(layer) if self._layouts else layer))
 
     def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
         """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
-        if self._lies:
-            values = self._lies[index].restored(values, self.shapes[index])
+        if self._layouts:
+            values = self._layouts[index].restored(values, self.shapes[index])
         values = values.reshape(self.shapes[index])
         if not self._torch[index]:
             return values

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.compress.rows import Lie, lie_of
+from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.numeric import native
 from cpd.numeric.checked import checked
@@ -37,7 +38,7 @@ class Packet:
     """Of the codec's part of `data`: what a message holds."""
     shape: tuple[int, ...]
     """The layer's."""
-    _lie: Lie = field(repr=False)
+    _layout: RowLayout = field(repr=False)
     _of_torch: bool = field(repr=False)
 
     @functools.cached_property
@@ -45,7 +46,7 @@ class Packet:
         """What it decodes to, float32, of the layer's kind and shape; decoded when first asked
         for."""
         flat, _ = _core.decode_stream(self.data)
-        values = self._lie.restored(flat, self.shape)
+        values = self._layout.restored(flat, self.shape)
         if not self._of_torch:
             return values
         import torch
@@ -113,6 +114,16 @@ class Codec:
         """Whether a layer's rows, or columns, decide what its values become."""
         return self._held.by_rows
 
+    def layout(self, shape: Sequence[int]) -> RowLayout:
+        """The layout that the codec wants of a layer of this shape, and the length of its rows.
+
+        A row is what one index of the first dimension has; a vector is one row. The columns of
+        one_bit are the values along the first dimension of two, along the last of three and more
+        (as matrices of outputs × inputs and kernels of convolutions have them), or along `axis`; a
+        vector is one column. Raises ValueError for an axis that the shape does not have.
+        """
+        return RowLayout(*self._held.layout(shape))
+
     @property
     def bucket(self) -> int:
         """How many values have something in common that costs bytes, such as a norm."""
@@ -157,7 +168,7 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x)
-        lie = lie_of(self, x.shape)
+        layout = self.layout(x.shape)
         with native_states(state) as states:
             given = _core.CodecGiven(
                 states=states,
@@ -165,17 +176,17 @@ class Codec:
                 stream=_stream(stream),
                 shift=int32("shift", shift),
                 scale=None if scale is None else float(scale),
-                random=None if random is None else self._integers(random, x, lie),
-                row=lie.row,
+                random=None if random is None else self._integers(random, x, layout),
+                row=layout.row,
             )
-            data, of_blocks = self._held.encode_stream(host_values(lie.move(x)), given)
-        return Packet(data, of_blocks, tuple(x.shape), lie, is_torch(x))
+            data, of_blocks = self._held.encode_stream(host_values(layout.move(x)), given)
+        return Packet(data, of_blocks, tuple(x.shape), layout, is_torch(x))
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
         """`decode` of a stream that this codec made. Raises ValueError for another's."""
         return _decoded(data, shape, self)
 
-    def _integers(self, random: Any, x: Any, lie: Lie) -> npt.NDArray[np.uint32]:
+    def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
         integers = np.asarray(random)
         if integers.dtype.kind not in "iu":
             raise TypeError(f"random must be integers, got {integers.dtype}")
@@ -183,7 +194,7 @@ class Codec:
             raise ValueError(f"random must have x's shape, {tuple(x.shape)}, got {integers.shape}")
         if integers.size:
             check_random_range(int(integers.min()), int(integers.max()), self.random_bits)
-        return np.ascontiguousarray(lie.move(integers), np.uint32).reshape(-1)
+        return np.ascontiguousarray(layout.move(integers), np.uint32).reshape(-1)
 
     def __repr__(self) -> str:
         numbers = f", seed={self.seed}" if self.seed else ""
@@ -253,15 +264,15 @@ def _decoded(data: bytes, shape: Shape | None, by: Codec | None) -> npt.NDArray[
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise TypeError(f"data must be bytes, got {type(data).__name__}")
     values: npt.NDArray[np.float32]
-    values, told = _core.decode_stream(bytes(data))
-    if by is not None and told.codec != by.name:
-        raise ValueError(f"the stream was made by {shown(told.codec)}, not by {shown(by.name)}")
+    values, head = _core.decode_stream(bytes(data))
+    if by is not None and head.codec != by.name:
+        raise ValueError(f"the stream was made by {shown(head.codec)}, not by {shown(by.name)}")
     sizes = None if shape is None else shape_of("shape", shape)
-    if sizes is not None and math.prod(sizes) != told.count:
-        raise ValueError(f"the stream has {told.count} values, not those of shape {sizes}")
+    if sizes is not None and math.prod(sizes) != head.count:
+        raise ValueError(f"the stream has {head.count} values, not those of shape {sizes}")
     if sizes is None:
         return values
-    restored: npt.NDArray[np.float32] = lie_of(Codec(told.codec), sizes).restored(values, sizes)
+    restored: npt.NDArray[np.float32] = Codec(head.codec).layout(sizes).restored(values, sizes)
     return restored
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from cpd import _core
 from cpd.comm import local
 from cpd.comm.communicator import Communicator
-from cpd.comm.layers import PerRank, layer_lies
+from cpd.comm.layers import PerRank, row_layouts
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.comm.virtual import world_of
 from cpd.numeric.checked import checked
@@ -178,8 +178,8 @@ def transfer_time(
 def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
     """How many values each layer has, and each of its rows where the codec goes by them."""
     shapes = [_shape(size) for size in sizes]
-    lies = layer_lies(spec.wire, shapes, range(len(shapes)))
-    return [math.prod(shape) for shape in shapes], [lie.row for lie in lies]
+    layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
+    return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
 
 
 def _shape(size: Any) -> tuple[int, ...]:

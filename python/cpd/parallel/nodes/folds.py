@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from cpd import _core
-from cpd.comm.layers import layer_lies
+from cpd.comm.layers import row_layouts
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import LayerReport, layer_report
@@ -36,14 +36,14 @@ class Part:
     ) -> None:
         self.numbers = numbers
         chosen = [shapes[number] for number in numbers]
-        self._lies = layer_lies(spec.wire, chosen, numbers)
+        self._layouts = row_layouts(spec.wire, chosen, numbers)
         self._reduce = _core.VirtualReduce(
             spec._native(),
             world,
             [math.prod(shape) for shape in chosen],
             numbers,
             None if spec.wire is None else states,
-            [lie.row for lie in self._lies],
+            [layout.row for layout in self._layouts],
         )
         self._order = self._reduce.schedule()
         self._looks = world if self._reduce.wants_ranges() else 0
@@ -60,8 +60,9 @@ class Part:
 
     def take(self, node: int, layers: Sequence[npt.NDArray[np.float32]]) -> None:
         """The node's layers, one for each of `numbers`, for as many turns as it has now."""
-        if self._lies:
-            moved = (lie.move(layer) for lie, layer in zip(self._lies, layers, strict=True))
+        if self._layouts:
+            pairs = zip(self._layouts, layers, strict=True)
+            moved = (layout.move(layer) for layout, layer in pairs)
             layers = [host_values(layer) for layer in moved]
         while self.awaits(node):
             looks = self._turn < self._looks
@@ -77,8 +78,8 @@ class Part:
         sums = torch.empty(like.shape, dtype=torch.float32)
         values = sums.numpy()
         self._reduce.result(index, values.reshape(-1))
-        if self._lies:
-            sums = torch.from_numpy(self._lies[index].restored(values.reshape(-1), values.shape))
+        if self._layouts:
+            sums = torch.from_numpy(self._layouts[index].restored(values.reshape(-1), values.shape))
         made = torch.empty_like(like, requires_grad=False)
         plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
         return sums if plain else made.copy_(sums), layer_report(self._reduce.report(index))
