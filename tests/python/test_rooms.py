@@ -42,10 +42,6 @@ def test_no_import_goes_up_or_sideways():
     listed(rooms.against_the_order(edges, rooms.PYTHON_ORDER))
 
 
-def test_no_circle_of_imports():
-    listed(rooms.circles(rooms.imports(ROOT)))
-
-
 @pytest.mark.parametrize(
     "check", [rooms.root_modules, rooms.long_files, rooms.long_prose, rooms.missing_paths]
 )
