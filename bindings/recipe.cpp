@@ -8,6 +8,8 @@
 #include <pybind11/typing.h>
 
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "cpd/spec/scaled_cast.h"
 #include "specs.h"
@@ -29,6 +31,14 @@ void BindRecipes(py::module_& m) {
   m.attr("AMAX") = Tuple(AmaxNames());
   m.def("parse_operand_cast", &ParseOperandCast, py::arg("text"));
   m.def("is_whole", &IsWhole, py::arg("cast"));
+  m.attr("SCALES_AT") = Tuple(ScalesAtNames());
+  m.def("recipe_parts", [] {
+    std::vector<std::tuple<Purpose, std::string, std::string>> parts;
+    for (const RecipePart& one : RecipeParts()) {
+      parts.emplace_back(one.purpose, one.field, one.tensor);
+    }
+    return parts;
+  });
   py::class_<Recipe>(m, "Recipe")
       .def_static("parse", &ParseRecipe, py::arg("text"))
       .def_property_readonly("text", [](const Recipe& r) { return ToString(r); })

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <set>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,30 +21,36 @@ template <class Value>
 struct Field {
   std::string_view name;
   Value Recipe::* value;
+  std::optional<Purpose> purpose{};  ///< of what a GEMM, or its output, rounds to
+};
+/// Operands of one backward GEMM, and the tensor whose cast is theirs unless they have their own.
+struct OwnField : Field<OwnCast> {
+  Field<Cast> usual;
 };
 
 constexpr std::array<std::string_view, 3> kPlaces{"operand", "block", "epilogue"};
-constexpr std::array<Field<Sum>, 4> kSumFields{{{"forward", &Recipe::forward},
-                                                {"grad_input", &Recipe::grad_input},
-                                                {"grad_weight", &Recipe::grad_weight},
-                                                {"grad_bias", &Recipe::grad_bias}}};
-constexpr std::array<Field<Cast>, 3> kCastFields{{{"activation", &Recipe::activation},
-                                                  {"weight", &Recipe::weight},
-                                                  {"gradient", &Recipe::gradient}}};
-constexpr std::array<Field<Result>, 5> kResultFields{{{"output", &Recipe::output},
-                                                      {"norm", &Recipe::norm},
-                                                      {"softmax", &Recipe::softmax},
-                                                      {"embedding", &Recipe::embedding},
-                                                      {"residual", &Recipe::residual}}};
-/// Operands of one backward GEMM, and the tensor whose cast is theirs unless they have their own.
-struct OwnField : Field<OwnCast> {
-  Cast Recipe::* usual;
-};
+constexpr std::array<Field<Sum>, 4> kSumFields{
+    {{"forward", &Recipe::forward, Purpose::given},
+     {"grad_input", &Recipe::grad_input, Purpose::grad_input},
+     {"grad_weight", &Recipe::grad_weight, Purpose::grad_weight},
+     {"grad_bias", &Recipe::grad_bias, Purpose::grad_bias}}};
+constexpr Field<Cast> kActivation{"activation", &Recipe::activation, Purpose::cast_activation};
+constexpr Field<Cast> kWeight{"weight", &Recipe::weight, Purpose::cast_weight};
+constexpr Field<Cast> kGradient{"gradient", &Recipe::gradient};
+constexpr std::array<Field<Cast>, 3> kCastFields{kActivation, kWeight, kGradient};
 constexpr std::array<OwnField, 4> kOwnFields{
-    {{{"grad_input_gradient", &Recipe::grad_input_gradient}, &Recipe::gradient},
-     {{"grad_input_weight", &Recipe::grad_input_weight}, &Recipe::weight},
-     {{"grad_weight_activation", &Recipe::grad_weight_activation}, &Recipe::activation},
-     {{"grad_weight_gradient", &Recipe::grad_weight_gradient}, &Recipe::gradient}}};
+    {{{"grad_input_gradient", &Recipe::grad_input_gradient, Purpose::cast_gradient}, kGradient},
+     {{"grad_input_weight", &Recipe::grad_input_weight, Purpose::recast_weight}, kWeight},
+     {{"grad_weight_activation", &Recipe::grad_weight_activation, Purpose::recast_activation},
+      kActivation},
+     {{"grad_weight_gradient", &Recipe::grad_weight_gradient, Purpose::recast_gradient},
+      kGradient}}};
+constexpr std::array<Field<Result>, 5> kResultFields{
+    {{"output", &Recipe::output, Purpose::cast_output},
+     {"norm", &Recipe::norm},
+     {"softmax", &Recipe::softmax},
+     {"embedding", &Recipe::embedding},
+     {"residual", &Recipe::residual}}};
 
 // ---- texts ----------------------------------------------------------------------------------
 
@@ -142,7 +147,7 @@ Recipe Usual(const Sum& forward) {
 /// The cast of an operand of one backward GEMM.
 const Cast& Resolved(const Recipe& recipe, const OwnField& field) {
   const OwnCast& own = recipe.*field.value;
-  return own ? *own : recipe.*field.usual;
+  return own ? *own : recipe.*field.usual.value;
 }
 
 const ScaledCast* AsScaled(const Cast& cast) {
@@ -174,14 +179,10 @@ void CheckHistories(const Recipe& recipe) {
   for (const OwnField& field : kOwnFields) {
     const OwnCast& own = recipe.*field.value;
     const ScaledCast* const cast = own ? AsScaled(*own) : nullptr;
-    if (cast == nullptr || cast->history == 0 || TextOf(*own) == TextOf(recipe.*field.usual)) {
-      continue;
-    }
-    for (const auto& usual : kCastFields) {
-      if (usual.value != field.usual) continue;
-      throw Error(std::string(field.name) + ": a history belongs to " + std::string(usual.name) +
-                  " itself, whose cast both GEMMs take");
-    }
+    if (cast == nullptr || cast->history == 0) continue;
+    if (TextOf(*own) == TextOf(recipe.*field.usual.value)) continue;
+    throw Error(std::string(field.name) + ": a history belongs to " +
+                std::string(field.usual.name) + " itself, whose cast both GEMMs take");
   }
 }
 
@@ -214,6 +215,8 @@ void CheckScaledSums(const Recipe& recipe) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> ScalesAtNames() { return kPlaces; }
 
 void Check(const Recipe& recipe) {
   for (const auto& field : kSumFields) {
@@ -274,36 +277,41 @@ Recipe ParseRecipe(std::string_view text) {
   return recipe;
 }
 
+std::vector<RecipePart> RecipeParts() {
+  std::vector<RecipePart> parts;
+  for (const auto& field : kSumFields) parts.push_back({*field.purpose, field.name, {}});
+  for (const auto& field : kCastFields) {
+    if (field.purpose) parts.push_back({*field.purpose, field.name, field.name});
+  }
+  for (const auto& field : kOwnFields) {
+    parts.push_back({*field.purpose, field.name, field.usual.name});
+  }
+  return parts;
+}
+
 std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& recipe) {
   std::array<std::string, kPurposes.size()> texts;
-  const auto put = [&](Purpose purpose, const auto& value) {
-    if (value) texts.at(static_cast<std::size_t>(purpose)) = ToString(*value);
+  const auto put = [&](std::optional<Purpose> purpose, const auto& value) {
+    if (purpose && value) texts.at(static_cast<std::size_t>(*purpose)) = TextOf(value);
   };
-  for (const auto& [purpose, field] : std::array{std::pair(Purpose::given, kSumFields[0]),
-                                                 std::pair(Purpose::grad_input, kSumFields[1]),
-                                                 std::pair(Purpose::grad_weight, kSumFields[2]),
-                                                 std::pair(Purpose::grad_bias, kSumFields[3])}) {
-    texts.at(static_cast<std::size_t>(purpose)) = TextOf(recipe.*field.value);
+  for (const auto& field : kSumFields) {
+    texts.at(static_cast<std::size_t>(*field.purpose)) = TextOf(recipe.*field.value);
   }
-  put(Purpose::cast_activation, recipe.activation);
-  put(Purpose::cast_weight, recipe.weight);
-  put(Purpose::cast_gradient, Resolved(recipe, kOwnFields[0]));
-  put(Purpose::recast_weight, Resolved(recipe, kOwnFields[1]));
-  put(Purpose::recast_activation, Resolved(recipe, kOwnFields[2]));
-  put(Purpose::recast_gradient, Resolved(recipe, kOwnFields[3]));
-  put(Purpose::cast_output, recipe.output);
+  for (const auto& field : kCastFields) put(field.purpose, recipe.*field.value);
+  for (const auto& field : kOwnFields) put(field.purpose, Resolved(recipe, field));
+  for (const auto& field : kResultFields) put(field.purpose, recipe.*field.value);
   return texts;
 }
 
 bool IsCastOnce(const Recipe& recipe, Purpose cast) {
-  if (cast != Purpose::cast_activation && cast != Purpose::cast_weight) {
+  if (cast != kActivation.purpose && cast != kWeight.purpose) {
     throw Error("a tensor that enters two GEMMs is cast_activation or cast_weight, got " +
                 ToString(cast));
   }
-  const bool of_weight = cast == Purpose::cast_weight;
-  const Cast& first = of_weight ? recipe.weight : recipe.activation;
-  const Cast& second = Resolved(recipe, kOwnFields[of_weight ? 1 : 2]);
-  if (!first || !IsWhole(*first) || TextOf(first) != TextOf(second)) return false;
+  const auto& again = *std::ranges::find_if(
+      kOwnFields, [&](const OwnField& field) { return field.usual.purpose == cast; });
+  const Cast& first = recipe.*again.usual.value;
+  if (!first || !IsWhole(*first) || TextOf(first) != TextOf(Resolved(recipe, again))) return false;
   const ScaledCast* const scaled = AsScaled(first);
   return scaled == nullptr || (scaled->factor == 1 && recipe.scales_at == ScalesAt::operand);
 }

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,9 @@
 #include "cpd/spec/scales_at.h"
 
 namespace cpd {
+
+/// All names of ScalesAt, each at its enumerator's place.
+CPD_API std::span<const std::string_view> ScalesAtNames();
 
 struct Recipe {
   /// How products are summed; none: `native`, by the framework's own kernel.
@@ -49,6 +53,15 @@ CPD_API std::vector<std::pair<std::string, std::string>> FieldsOf(const Recipe& 
 CPD_API std::string ToString(const Recipe& recipe);
 /// Throws Error. The forward sum may be whatever makes an accumulator alone: a format, say.
 CPD_API Recipe ParseRecipe(std::string_view text);
+
+/// A sum or an operand of the GEMMs: what its rounding is for, and the field that says how it
+/// rounds; of an operand which tensor it is: `activation`, `weight` or `gradient`.
+struct RecipePart {
+  Purpose purpose{};
+  std::string_view field{}, tensor{};
+};
+/// The four sums, then the six operands.
+CPD_API std::vector<RecipePart> RecipeParts();
 
 /// The texts of what rounds, by its purpose's number: of the four sums (`given` is the forward
 /// one), of the operands of the three GEMMs, of the output; empty where nothing does.

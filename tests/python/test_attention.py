@@ -18,7 +18,8 @@ import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
 from cpd.nn.attention import HEADS, KEY, OUTPUT, QUERY, SCORES, SOFTMAX, VALUE, VALUES  # noqa: E402
-from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import close, compiled, normal, same  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")

@@ -15,7 +15,8 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd import functional  # noqa: E402
-from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import compiled, leaves_of, normal, same  # noqa: E402
 
 HOW = cpd.Recipe(

@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import NARROW, normal, same  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")

@@ -15,7 +15,8 @@ import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
 from cpd._torch.rounding import rounded  # noqa: E402
-from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 NARROW = cpd.Recipe("native", norm="e4m3", embedding="e4m3")

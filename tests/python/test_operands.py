@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
 from cpd.numeric.scaled_cast import is_whole, operand_spec  # noqa: E402
-from cpd.numeric.streams import Purpose, stream_tag  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import normal as values  # noqa: E402
 from tensors import same  # noqa: E402
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd._torch.sums import tagged  # noqa: E402
 from cpd.nn.clock import SHIFT  # noqa: E402
-from cpd.numeric.streams import Purpose  # noqa: E402
+from cpd.numeric.purposes import Purpose  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"

@@ -9,7 +9,8 @@ import pytest
 import cpd
 import cpd.comm
 from cpd import _core
-from cpd.numeric.streams import MAX_LAYERS, Purpose, stream_tag
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.streams import MAX_LAYERS, stream_tag
 
 COLLECTIVE = {"wire": 1, "sum": 2, "result": 3}
 LAYER = {

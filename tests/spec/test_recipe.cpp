@@ -207,6 +207,25 @@ TEST(Recipe, RoundingsByPurpose) {
                    {"recast_gradient", "mxfp4"}}));
 }
 
+TEST(Recipe, PartsByPurpose) {
+  std::vector<std::string> got;
+  for (const RecipePart& part : RecipeParts()) {
+    got.push_back(ToString(part.purpose) + " " + std::string(part.field) + " " +
+                  std::string(part.tensor));
+  }
+  const std::vector<std::string> expected{"given forward ",
+                                          "grad_input grad_input ",
+                                          "grad_weight grad_weight ",
+                                          "grad_bias grad_bias ",
+                                          "cast_activation activation activation",
+                                          "cast_weight weight weight",
+                                          "cast_gradient grad_input_gradient gradient",
+                                          "recast_weight grad_input_weight weight",
+                                          "recast_activation grad_weight_activation activation",
+                                          "recast_gradient grad_weight_gradient gradient"};
+  EXPECT_EQ(got, expected);
+}
+
 TEST(Recipe, OneCastServesBothGemms) {
   const auto once = [](const std::string& text, Purpose cast) {
     return IsCastOnce(ParseRecipe(text), cast);

@@ -23,8 +23,8 @@ from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
 from cpd._torch.vmap import Call, batched, recipe_draws, scales_apart, sum_draws
 from cpd.numeric.compiling import constant
+from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec
-from cpd.numeric.streams import Purpose
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:

@@ -22,7 +22,7 @@ from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.scaled_products import encoded, scaled_product
 from cpd._torch.scaled_products import turned as turned_operand
 from cpd._torch.sums import NATIVE, Ints, Sum, product
-from cpd.numeric.streams import Purpose
+from cpd.numeric.purposes import Purpose
 from cpd.ops.arguments import product_shape
 
 # ---- gradients of products ---------------------------------------------------------------------

@@ -18,26 +18,11 @@ from cpd import _core
 from cpd._torch.operands import Pair, cast_operand, factor_of, operand_draws
 from cpd._torch.sums import NATIVE, Sum
 from cpd.numeric.accumulator import parsed
+from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 from cpd.numeric.scaled_cast import is_whole, operand_spec
-from cpd.numeric.streams import Purpose
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
 """What an operator takes of a recipe, and the type of its result."""
-
-SUMS = Purpose.given, Purpose.grad_input, Purpose.grad_weight, Purpose.grad_bias
-"""The sums of forward and backward."""
-OPERANDS = {
-    Purpose.cast_activation: "activation",
-    Purpose.cast_weight: "weight",
-    Purpose.cast_gradient: "gradient",
-    Purpose.recast_weight: "weight",
-    Purpose.recast_activation: "activation",
-    Purpose.recast_gradient: "gradient",
-}
-"""Which tensor each operand is: of forward, of the GEMM that gives the input's gradient
-(cast_gradient, recast_weight), and of that which gives the weight's."""
-_TENSORS = ("activation", "weight", "gradient")
-"""The rows of `multipliers`."""
 
 
 class _Parsed(NamedTuple):
@@ -84,7 +69,7 @@ class RecipeCall(NamedTuple):
         """Of an operand whose scaling is delayed."""
         if self.multipliers is None:
             return None
-        return self.multipliers[_TENSORS.index(OPERANDS[operand])]
+        return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, operand: Purpose) -> Pair:
         """Seed and stream of an operand's cast."""

@@ -24,8 +24,8 @@ from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_dra
 from cpd._torch.sums import tagged
 from cpd._torch.vmap import Call, batched
 from cpd.numeric.options import Number, plain_number
+from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.numeric.streams import Purpose
 from cpd.ops.arguments import check_carrier
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient

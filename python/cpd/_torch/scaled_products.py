@@ -16,8 +16,8 @@ from cpd._torch.library import ops
 from cpd._torch.operands import parts, whole_transforms
 from cpd._torch.recipe import RecipeCall
 from cpd.numeric.formats import Format
+from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import named_scaled
-from cpd.numeric.streams import Purpose
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import Operand, encoded_operand
 

@@ -18,7 +18,8 @@ from cpd._torch.arguments import name_of
 from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.compiling import constant
-from cpd.numeric.streams import Purpose, stream_tag
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.streams import stream_tag
 from cpd.ops.arguments import holds
 from cpd.ops.slow import warn_if_slow
 

@@ -16,9 +16,10 @@ from torch.utils._pytree import tree_map
 from cpd._torch import gemm as gemm  # defines matmul
 from cpd._torch.library import ops
 from cpd._torch.operands import covers_a_tensor
-from cpd._torch.recipe import OPERANDS, RecipeCall
+from cpd._torch.recipe import RecipeCall
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.cast import parsed_cast
+from cpd.numeric.purposes import OPERANDS
 
 _NUMBERS = ("seed", "stream", "numbers")
 """The arguments that choose random bits."""

@@ -20,7 +20,8 @@ from cpd.nn import attention, convolution, embedding, functional, norms
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
 from cpd.numeric.options import Number, check_number
-from cpd.numeric.streams import MAX_LAYERS, Purpose, stream_tag
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.streams import MAX_LAYERS, stream_tag
 
 
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast

@@ -15,13 +15,14 @@ from cpd._torch.delayed import refuse_vmap
 from cpd._torch.derivatives import call
 from cpd._torch.library import ops
 from cpd.numeric.options import Number
+from cpd.numeric.purposes import TENSORS
 from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
     from cpd.numeric.scaled_cast import ScaledCast
 
-OPERANDS = ("activation", "weight", "gradient")
+OPERANDS = TENSORS
 """The columns of `amax_history` and `scale`."""
 
 

@@ -13,8 +13,8 @@ from cpd import _core
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
 from cpd.nn.recipe_parts import ROUNDED as ROUNDED
-from cpd.nn.recipe_parts import SCALES_AT, Kept, kept
 from cpd.nn.recipe_parts import SUMS as SUMS
+from cpd.nn.recipe_parts import Kept, kept
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
 from cpd.numeric import scaled_cast
@@ -26,11 +26,11 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
+from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
 from cpd.numeric.shown import shown
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
-from cpd.numeric.streams import Purpose
 
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
@@ -463,8 +463,9 @@ def _loss_scale(given: Any) -> Any:
 
 
 def _scales_at(given: Any) -> Any:
-    if given not in SCALES_AT:
-        raise ValueError(f"scales_at must be one of {', '.join(SCALES_AT)}, got {shown(given)}")
+    if given not in _core.SCALES_AT:
+        allowed = ", ".join(_core.SCALES_AT)
+        raise ValueError(f"scales_at must be one of {allowed}, got {shown(given)}")
     return given
 
 

@@ -6,35 +6,19 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from cpd import _core
+from cpd.numeric import purposes
 from cpd.numeric.compiling import constant
+from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.numeric.streams import Purpose
 
-SCALES_AT = ("operand", "block", "epilogue")
-OPERANDS = ("activation", "weight", "gradient")
+SUMS = tuple(purposes.SUMS.values())
+OPERANDS = purposes.TENSORS
 OVERRIDES = {
-    "grad_input_gradient": "gradient",
-    "grad_input_weight": "weight",
-    "grad_weight_activation": "activation",
-    "grad_weight_gradient": "gradient",
+    field: purposes.TENSOR_OF[purpose]
+    for purpose, field in purposes.OPERANDS.items()
+    if field not in OPERANDS
 }
 """Operands of one backward GEMM, and which each is the same as unless it is said."""
-_SUMS = {
-    Purpose.given: "forward",
-    Purpose.grad_input: "grad_input",
-    Purpose.grad_weight: "grad_weight",
-    Purpose.grad_bias: "grad_bias",
-}
-_OPERANDS = {
-    Purpose.cast_activation: "activation",
-    Purpose.cast_weight: "weight",
-    Purpose.cast_gradient: "grad_input_gradient",
-    Purpose.recast_weight: "grad_input_weight",
-    Purpose.recast_activation: "grad_weight_activation",
-    Purpose.recast_gradient: "grad_weight_gradient",
-}
-"""Where a recipe says how a GEMM sums, and what its operands are cast to."""
-SUMS = tuple(_SUMS.values())
 ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
@@ -62,14 +46,14 @@ class Kept(NamedTuple):
 
 def kept(how: Any) -> Kept:
     """Raises ValueError where the parts of a recipe do not go together."""
-    operands = {purpose: how.operand(name) for purpose, name in _OPERANDS.items()}
+    operands = {purpose: how.operand(name) for purpose, name in purposes.OPERANDS.items()}
     once = (
         operands[Purpose.cast_activation] is operands[Purpose.recast_activation],
         operands[Purpose.cast_weight] is operands[Purpose.recast_weight],
     )
     text, gemms, of_activation, of_weight = _described(_text(how), *once)
     before = how.activation if of_activation else None, how.weight if of_weight else None
-    within = {purpose: getattr(how, name) for purpose, name in _SUMS.items()} | operands
+    within = {purpose: getattr(how, name) for purpose, name in purposes.SUMS.items()} | operands
     if of_activation:
         within |= dict.fromkeys((Purpose.cast_activation, Purpose.recast_activation))
     if of_weight:

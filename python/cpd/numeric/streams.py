@@ -2,8 +2,8 @@
 """Which random stream a rounding draws from: the library's table (cpd/numeric/draws/streams.h)."""
 
 from cpd import _core
-from cpd._core import Purpose as Purpose
 from cpd.numeric.compiling import constant
+from cpd.numeric.purposes import Purpose
 
 MAX_LAYERS = _core.MAX_LAYERS
 
