@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, files, is_native
+from cpd.nn import recipe_files
+from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, is_native
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled_cast import ScaledCast
@@ -60,8 +61,7 @@ def _made(given: Any) -> Recipe:
     if isinstance(given, os.PathLike) or (
         isinstance(given, str) and given.endswith((".toml", ".json"))
     ):
-        read: Recipe = files().from_file(os.fspath(given))
-        return read
+        return recipe_files.from_file(os.fspath(given), Recipe)
     if isinstance(given, str) and given.lower() in _READY:
         return _READY[given.lower()]()
     try:

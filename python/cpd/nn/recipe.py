@@ -5,19 +5,20 @@ are cast to, and what the rest of a training step rounds to."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
+from cpd.nn import recipe_files
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
 from cpd.nn.recipe_parts import ROUNDED as ROUNDED
 from cpd.nn.recipe_parts import SUMS as SUMS
 from cpd.nn.recipe_parts import Kept, kept
+from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric import scaled_cast
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
@@ -38,8 +39,6 @@ NATIVE: Literal["native"] = "native"
 Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
-
-TEXTS = ("update", "state", "wire", "source")
 
 
 @checked
@@ -120,24 +119,23 @@ class Recipe:
     gradient: OperandSpec | None
     output: CastSpec | None
     layer: int
-    # Pickles of version 0.2 have none of what follows.
-    grad_input_gradient: OperandSpec | Literal["same"] | None = "same"
-    grad_input_weight: OperandSpec | Literal["same"] | None = "same"
-    grad_weight_activation: OperandSpec | Literal["same"] | None = "same"
-    grad_weight_gradient: OperandSpec | Literal["same"] | None = "same"
-    norm: CastSpec | None = None
-    softmax: CastSpec | None = None
-    embedding: CastSpec | None = None
-    residual: CastSpec | None = None
-    attention: Recipe | None = None
-    update: str | None = None
-    state: str | None = None
-    wire: str | None = None
-    loss_scale: float | Literal["dynamic"] | None = None
-    rules: tuple[tuple[str, Recipe | None], ...] = ()
-    schedule: tuple[tuple[str, int, Recipe | None], ...] = ()
-    source: str = ""
-    scales_at: str = "operand"
+    grad_input_gradient: OperandSpec | Literal["same"] | None
+    grad_input_weight: OperandSpec | Literal["same"] | None
+    grad_weight_activation: OperandSpec | Literal["same"] | None
+    grad_weight_gradient: OperandSpec | Literal["same"] | None
+    norm: CastSpec | None
+    softmax: CastSpec | None
+    embedding: CastSpec | None
+    residual: CastSpec | None
+    attention: Recipe | None
+    update: str | None
+    state: str | None
+    wire: str | None
+    loss_scale: float | Literal["dynamic"] | None
+    rules: tuple[tuple[str, Recipe | None], ...]
+    schedule: tuple[tuple[str, int, Recipe | None], ...]
+    source: str
+    scales_at: str
 
     def __init__(
         self,
@@ -169,42 +167,15 @@ class Recipe:
         source: str = "",
         scales_at: str = "operand",
     ) -> None:
-        number = integer("layer", layer)
-        if not 0 <= number < MAX_LAYERS:
-            raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
-        first = _sum(forward)
-        if grad_bias is None:
-            grad_bias = NATIVE if is_native(first) else "fp32"
-        values: dict[str, Any] = {
-            "forward": first,
-            "grad_input": first if grad_input is None else _sum(grad_input),
-            "grad_weight": first if grad_weight is None else _sum(grad_weight),
-            "grad_bias": _sum(grad_bias),
-            "activation": _operand(activation),
-            "weight": _operand(weight),
-            "gradient": _operand(gradient),
-            "output": _cast("output", output),
-            "layer": number,
-            "grad_input_gradient": _override(grad_input_gradient),
-            "grad_input_weight": _override(grad_input_weight),
-            "grad_weight_activation": _override(grad_weight_activation),
-            "grad_weight_gradient": _override(grad_weight_gradient),
-            "norm": _cast("norm", norm),
-            "softmax": _cast("softmax", softmax),
-            "embedding": _cast("embedding", embedding),
-            "residual": _cast("residual", residual),
-            "attention": None if attention is None else recipe(attention),
-            "update": _words("update", update),
-            "state": _words("state", state),
-            "wire": _words("wire", wire),
-            "loss_scale": _loss_scale(loss_scale),
-            "rules": _rules(rules),
-            "schedule": _schedule(schedule),
-            "source": _words("source", source),
-            "scales_at": _scales_at(scales_at),
-        }
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        said = dict(locals())
+        del said["self"]
+        said["forward"] = first = _sum("forward", forward)
+        usual = {"grad_input": first, "grad_weight": first, "grad_bias": _usual_bias(first)}
+        for name, sum_ in usual.items():
+            if said[name] is None:
+                said[name] = sum_
+        for name, value in said.items():
+            object.__setattr__(self, name, _READERS[name](name, value))
         object.__setattr__(self, "_kept", kept(self))
 
     def operand(self, name: str) -> OperandSpec | None:
@@ -283,25 +254,31 @@ class Recipe:
         return hash((self.text, self.layer))
 
     @property
+    def sums(self) -> tuple[Sum, ...]:
+        """The four: forward, grad_input, grad_weight, grad_bias."""
+        return tuple(getattr(self, name) for name in SUMS)
+
+    @property
     def is_native(self) -> bool:
         """Whether all sums are torch's own."""
-        return all(is_native(getattr(self, name)) for name in SUMS)
+        return all(map(is_native, self.sums))
+
+    @property
+    def casts(self) -> tuple[OperandSpec | None, ...]:
+        """Those of a layer: of the six operands, and of the results of all kinds of layers."""
+        return (*self.operands, self.output, *(getattr(self, name) for name in ROUNDED))
 
     @property
     def rounds(self) -> bool:
         """Whether an operand or a result of a layer is cast."""
-        casts = [*self.operands, self.output, *(getattr(self, name) for name in ROUNDED)]
-        return any(spec is not None for spec in casts) or self.attention is not None
+        return any(spec is not None for spec in self.casts) or self.attention is not None
 
     @property
     def draws(self) -> bool:
         """Whether a rounding of a layer is stochastic: attention's, norms' and so on included."""
-        sums = [getattr(self, name) for name in SUMS]
-        casts = [*self.operands, self.output, *(getattr(self, name) for name in ROUNDED)]
-        stochastic = any(not is_native(s) and s.rounding == "stochastic" for s in sums) or any(
-            spec is not None and scaled_cast.draws(spec) for spec in casts
+        return any(draws(part) for part in (*self.sums, *self.casts)) or (
+            self.attention is not None and self.attention.draws
         )
-        return stochastic or (self.attention is not None and self.attention.draws)
 
     @property
     def delays(self) -> bool:
@@ -337,13 +314,11 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data, for `from_dict`: what differs from the defaults."""
-        made: dict[str, Any] = files().to_dict(self)
-        return made
+        return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
         """As JSON, for `from_json`."""
-        made: str = files().to_json(self)
-        return made
+        return recipe_files.to_json(self)
 
     def to_toml(self) -> str:
         """As TOML, for `from_toml`; needs the package tomli_w.
@@ -352,27 +327,23 @@ class Recipe:
         forward = "native"
         weight = "mxfp8"
         """
-        made: str = files().to_toml(self)
-        return made
+        return recipe_files.to_toml(self)
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Recipe:
         """The recipe of plain data: keys are the arguments, None is the text `none`. Raises
         ValueError, naming the key."""
-        made: Recipe = files().from_dict(given)
-        return made
+        return recipe_files.from_dict(given, cls)
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
         """The recipe of a JSON text; errors as `from_dict`'s."""
-        made: Recipe = files().from_json(text)
-        return made
+        return recipe_files.from_json(text, cls)
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
         """The recipe of a TOML text; errors as `from_dict`'s."""
-        made: Recipe = files().from_toml(text)
-        return made
+        return recipe_files.from_toml(text, cls)
 
     def __copy__(self) -> Recipe:
         return self
@@ -381,55 +352,32 @@ class Recipe:
         return self
 
     def __str__(self) -> str:
-        parts = [f"forward={str(self.forward)!r}"]
-        for name in ("grad_input", "grad_weight"):
-            if getattr(self, name) != self.forward:
-                parts.append(f"{name}={str(getattr(self, name))!r}")
-        usual = NATIVE if is_native(self.forward) else Accumulator("fp32")
-        if self.grad_bias != usual:
-            parts.append(f"grad_bias={str(self.grad_bias)!r}")
-        for name in (*OPERANDS, "output", *OVERRIDES, *ROUNDED, *TEXTS[:-1], "loss_scale"):
-            value = getattr(self, name)
-            if value != ("same" if name in OVERRIDES else None):
-                parts.append(f"{name}={value if isinstance(value, float) else repr(_str(value))}")
-        if self.attention is not None:
-            parts.append(f"attention={self.attention!r}")
-        for name in ("rules", "schedule"):
-            if getattr(self, name):
-                parts.append(f"{name}={getattr(self, name)!r}")
-        if self.scales_at != "operand":
-            parts.append(f"scales_at={self.scales_at!r}")
-        if self.layer:
-            parts.append(f"layer={self.layer}")
-        return ", ".join(parts)
+        said = recipe_files.said(self)
+        return ", ".join(f"{name}={_quoted(said[name])}" for name in _SHOWN if name in said)
 
     def __repr__(self) -> str:
         return f"cpd.Recipe({self})"
 
 
-def files() -> Any:
-    """How recipes are plain data."""
-    from cpd.nn import recipe_files  # which imports this module
-
-    return recipe_files
+def _quoted(value: Any) -> str:
+    is_spec = isinstance(value, (Accumulator, CastSpec, ScaledCast))
+    return repr(str(value) if is_spec else value)
 
 
-def _str(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _usual_bias(forward: Sum) -> SumLike:
+    return NATIVE if is_native(forward) else "fp32"
 
 
-def _sum(given: SumLike) -> Sum:
-    if isinstance(given, str) and given == NATIVE:
-        return NATIVE
-    return accumulator(given)
+def _sum(name: str, given: SumLike) -> Sum:
+    return NATIVE if isinstance(given, str) and given == NATIVE else accumulator(given)
 
 
-def _operand(given: OperandLike | None) -> OperandSpec | None:
+def _operand(name: str, given: OperandLike | None) -> OperandSpec | None:
     return None if given is None else operand_spec(given)
 
 
-def _override(given: Any) -> Any:
-    return given if isinstance(given, str) and given == "same" else _operand(given)
+def _override(name: str, given: Any) -> Any:
+    return given if isinstance(given, str) and given == "same" else _operand(name, given)
 
 
 def _cast(name: str, given: CastLike | Scaled | None) -> CastSpec | None:
@@ -446,13 +394,24 @@ def _cast(name: str, given: CastLike | Scaled | None) -> CastSpec | None:
     return spec
 
 
+def _layer(name: str, given: Any) -> int:
+    number = integer(name, given)
+    if not 0 <= number < MAX_LAYERS:
+        raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
+    return number
+
+
+def _nested(name: str, given: RecipeLike | None) -> Recipe | None:
+    return None if given is None else recipe(given)
+
+
 def _words(name: str, given: Any) -> Any:
     if given is not None and not isinstance(given, str):
         raise TypeError(f"{name} must be a str, got {type(given).__name__}")
     return given
 
 
-def _loss_scale(given: Any) -> Any:
+def _loss_scale(name: str, given: Any) -> Any:
     if given is None or (isinstance(given, str) and given == "dynamic"):
         return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
@@ -462,17 +421,17 @@ def _loss_scale(given: Any) -> Any:
     return float(given)
 
 
-def _scales_at(given: Any) -> Any:
+def _scales_at(name: str, given: Any) -> Any:
     if given not in _core.SCALES_AT:
         allowed = ", ".join(_core.SCALES_AT)
         raise ValueError(f"scales_at must be one of {allowed}, got {shown(given)}")
     return given
 
 
-def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
+def _rules(name: str, given: Any) -> tuple[tuple[str, Recipe | None], ...]:
     """Classes as texts, so that files hold them."""
     found = []
-    for each in _items("rules", given):
+    for each in _items(name, given):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
         selector, how = each
@@ -480,13 +439,13 @@ def _rules(given: Any) -> tuple[tuple[str, Recipe | None], ...]:
             selector = f"type:{selector.__module__}.{selector.__qualname__}"
         if not isinstance(selector, str):
             raise TypeError(f"a rule's selector must be a str or a class, got {shown(selector)}")
-        found.append((selector, None if how is None else recipe(how)))
+        found.append((selector, _nested(name, how)))
     return tuple(found)
 
 
-def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
+def _schedule(name: str, given: Any) -> tuple[tuple[str, int, Any], ...]:
     found: list[tuple[str, int, Any]] = []
-    for each in _items("schedule", given):
+    for each in _items(name, given):
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
                 "schedule must be triples ('step' or 'epoch', from, recipe or None), "
@@ -495,7 +454,7 @@ def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
         unit, start, how = each
         if unit not in ("step", "epoch"):
             raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {shown(unit)}")
-        number = integer("schedule", start)
+        number = integer(name, start)
         if found and (unit != found[-1][0] or number <= found[-1][1]):
             raise ValueError(
                 "schedule must have one unit, and numbers that grow, got "
@@ -503,7 +462,7 @@ def _schedule(given: Any) -> tuple[tuple[str, int, Any], ...]:
             )
         if number < 0:
             raise ValueError(f"schedule starts at 0 or later, got {number}")
-        found.append((unit, number, None if how is None else recipe(how)))
+        found.append((unit, number, _nested(name, how)))
     return tuple(found)
 
 
@@ -511,6 +470,33 @@ def _items(name: str, given: Any) -> list[Any]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{name} must be a sequence, got {shown(given)}")
     return list(given)
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(SUMS, _sum),
+    **dict.fromkeys(OPERANDS, _operand),
+    **dict.fromkeys(OVERRIDES, _override),
+    **dict.fromkeys(("output", *ROUNDED), _cast),
+    **dict.fromkeys(("update", "state", "wire", "source"), _words),
+    "layer": _layer,
+    "attention": _nested,
+    "loss_scale": _loss_scale,
+    "rules": _rules,
+    "schedule": _schedule,
+    "scales_at": _scales_at,
+}
+"""What makes of an argument, by its name, what a recipe holds."""
+_SHOWN = (
+    *SUMS,
+    *OPERANDS,
+    "output",
+    *OVERRIDES,
+    *ROUNDED,
+    *("update", "state", "wire", "loss_scale", "attention", "rules", "schedule"),
+    "scales_at",
+    "layer",
+)
+"""The order in which `str` has arguments."""
 
 
 def _with_stream(value: Any, stream: Number) -> Any:

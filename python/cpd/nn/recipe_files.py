@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as plain data: dicts, JSON, TOML."""
+"""Recipes as plain data: dicts, JSON, TOML. `make`, where a recipe is read, is `cpd.Recipe`, which
+is made of this module."""
 
 from __future__ import annotations
 
@@ -8,100 +9,104 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cpd import _core
-from cpd.nn.recipe import OVERRIDES, ROUNDED, SUMS, Recipe, is_native, is_same
+from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.options import Number
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
 from cpd.numeric.shown import shown
 
+RecipeT = TypeVar("RecipeT")
+
 NONE = "none"
 """Stands for None where that is not the default: TOML has no null."""
 
 _CASTS = ("activation", "weight", "gradient", "output", *OVERRIDES, *ROUNDED)
-_KEYS = tuple(one.name for one in fields(Recipe))
 
 
-def to_dict(recipe: Recipe) -> dict[str, Any]:
+def said(recipe: Any) -> dict[str, Any]:
+    """The arguments that are not their defaults, `forward` first."""
+    bias = recipe.forward if is_native(recipe.forward) else Accumulator("fp32")
+    usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
+    usual |= {"forward": None, "grad_bias": bias}
+    usual |= {"layer": 0, "rules": (), "schedule": (), "source": "", "scales_at": "operand"}
+    given = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
+    return {name: value for name, value in given.items() if value != usual.get(name)}
+
+
+def to_dict(recipe: Any) -> dict[str, Any]:
     """Strings, numbers, dicts and lists that `from_dict` makes the same recipe of: what differs
     from the defaults. Raises ValueError where a seed or stream is a tensor, whose value changes.
 
+    >>> from cpd import Recipe
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))
     {'forward': 'native', 'weight': 'mxfp8', 'rules': [{'layers': '*.head', 'recipe': 'none'}]}
     """
-    made: dict[str, Any] = {"forward": _plain("forward", recipe.forward)}
-    usual = "native" if is_native(recipe.forward) else Accumulator("fp32")
-    defaults: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | {"grad_bias": usual}
-    defaults |= dict.fromkeys(OVERRIDES, "same") | {
-        "layer": 0,
-        "source": "",
-        "scales_at": "operand",
-    }
-    for name in _KEYS:
-        value = getattr(recipe, name)
-        if name in ("forward", "rules", "schedule") or value == defaults.get(name):
-            continue
-        made[name] = _plain(name, value)
-    if recipe.rules:
-        made["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in recipe.rules]
-    if recipe.schedule:
-        made["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in recipe.schedule]
+    given = said(recipe)
+    rules, schedule = given.pop("rules", ()), given.pop("schedule", ())
+    made: dict[str, Any] = {name: _plain(name, value) for name, value in given.items()}
+    if rules:
+        made["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in rules]
+    if schedule:
+        made["schedule"] = [{u: n, "recipe": _nested(r)} for u, n, r in schedule]
     return made
 
 
-def from_dict(given: dict[str, Any], where: str = "") -> Recipe:
+def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> RecipeT:
     """The recipe of plain data; `where` goes before the keys that errors name.
 
     Raises ValueError, naming the key, for keys that do not exist and values that are wrong, and
     TypeError for other objects than a dict.
 
-    >>> from_dict({"forward": "native", "weigth": "mxfp8"})
+    >>> from cpd import Recipe
+    >>> from_dict({"forward": "native", "weigth": "mxfp8"}, Recipe)
     Traceback (most recent call last):
     ...
     ValueError: weigth is no key of a recipe; did you mean weight?
     """
     if not isinstance(given, dict):
         raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
+    keys = [one.name for one in fields(make)]  # type: ignore[arg-type]
     for key in given:
-        if key not in _KEYS:
-            raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key)}")
+        if key not in keys:
+            raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key, keys)}")
     if "forward" not in given:
         raise ValueError(f"{where}forward is missing: 'native', or an accumulator")
     values: dict[str, Any] = {}
     for key, value in given.items():
-        values[key] = _read(key, value, f"{where}{key}")
+        values[key] = _read(key, value, make, f"{where}{key}")
     try:
-        return Recipe(**values)
+        return make(**values)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{where.removesuffix('.') or 'recipe'}: {error}") from None
 
 
-def to_json(recipe: Recipe) -> str:
+def to_json(recipe: Any) -> str:
     """`to_dict` as JSON."""
     return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
 
 
-def from_json(text: str) -> Recipe:
+def from_json(text: str, make: type[RecipeT]) -> RecipeT:
     """The recipe of a JSON text; errors as `from_dict`'s."""
-    return _from_text("JSON", json.loads, text)
+    return _from_text("JSON", json.loads, text, make)
 
 
-def to_toml(recipe: Recipe) -> str:
+def to_toml(recipe: Any) -> str:
     """`to_dict` as TOML."""
     import tomli_w
 
     return tomli_w.dumps(to_dict(recipe))
 
 
-def from_toml(text: str) -> Recipe:
+def from_toml(text: str, make: type[RecipeT]) -> RecipeT:
     """The recipe of a TOML text; errors as `from_dict`'s."""
-    return _from_text("TOML", tomllib.loads, text)
+    return _from_text("TOML", tomllib.loads, text, make)
 
 
-def _from_text(kind: str, loads: Callable[[str], Any], text: str) -> Recipe:
+def _from_text(kind: str, loads: Callable[[str], Any], text: str, make: type[RecipeT]) -> RecipeT:
     if not isinstance(text, str):
         raise TypeError(f"a recipe's {kind} must be a str, got {type(text).__name__}")
     try:
@@ -113,12 +118,12 @@ def _from_text(kind: str, loads: Callable[[str], Any], text: str) -> Recipe:
     if not isinstance(given, dict):
         raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(given)}")
     try:
-        return from_dict(given)
+        return from_dict(given, make)
     except RecursionError:
         raise ValueError(f"the recipe's {kind} has too many recipes within recipes") from None
 
 
-def from_file(path: str | Path) -> Recipe:
+def from_file(path: str | Path, make: type[RecipeT]) -> RecipeT:
     """The recipe of a file, .toml or .json."""
     path = Path(path)
     read = {".toml": from_toml, ".json": from_json}.get(path.suffix)
@@ -129,7 +134,7 @@ def from_file(path: str | Path) -> Recipe:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     try:
-        return read(text)
+        return read(text, make)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -137,14 +142,14 @@ def from_file(path: str | Path) -> Recipe:
 # ---- to plain data -------------------------------------------------------------------------------
 
 
-def _nested(recipe: Recipe | None) -> Any:
+def _nested(recipe: Any) -> Any:
     return NONE if recipe is None else to_dict(recipe)
 
 
 def _plain(name: str, value: Any) -> Any:
     if value is None:
         return NONE
-    if isinstance(value, Recipe):
+    if name == "attention":
         return to_dict(value)
     if isinstance(value, (Accumulator, CastSpec, ScaledCast)):
         numbers = {key: _whole(name, getattr(value, key)) for key in ("seed", "stream")}
@@ -162,13 +167,15 @@ def _whole(name: str, number: Number) -> int:
 # ---- and back ------------------------------------------------------------------------------------
 
 
-def _read(key: str, value: Any, where: str) -> Any:
+def _read(key: str, value: Any, make: type[Any], where: str) -> Any:
     if key == "rules":
-        return [_rule(rule, f"{where}[{i}].") for i, rule in enumerate(_list(value, where))]
+        return [_rule(one, make, f"{where}[{i}].") for i, one in enumerate(_list(value, where))]
     if key == "schedule":
-        return [_phase(phase, f"{where}[{i}].") for i, phase in enumerate(_list(value, where))]
+        return [
+            _phase(phase, make, f"{where}[{i}].") for i, phase in enumerate(_list(value, where))
+        ]
     if key == "attention":
-        return _recipe(value, f"{where}.")
+        return _recipe(value, make, f"{where}.")
     if key not in (*SUMS, *_CASTS):
         return value
     try:
@@ -199,25 +206,25 @@ def _spec(key: str, value: Any) -> Any:
     return with_numbers(parsed_cast(spec.text), seed, stream)
 
 
-def _recipe(value: Any, where: str) -> Recipe | None:
+def _recipe(value: Any, make: type[RecipeT], where: str) -> RecipeT | None:
     if value == NONE:
         return None
     if isinstance(value, str):
-        return Recipe(value)
+        return make(value)  # type: ignore[call-arg]
     if not isinstance(value, dict):
         raise ValueError(f"{where.removesuffix('.')} must be a table of keys, got {shown(value)}")
-    return from_dict(value, where)
+    return from_dict(value, make, where)
 
 
-def _rule(rule: Any, where: str) -> tuple[str, Recipe | None]:
+def _rule(rule: Any, make: type[Any], where: str) -> tuple[str, Any]:
     _check_table(rule, {"layers", "recipe"}, where)
-    return rule["layers"], _recipe(rule["recipe"], f"{where}recipe.")
+    return rule["layers"], _recipe(rule["recipe"], make, f"{where}recipe.")
 
 
-def _phase(phase: Any, where: str) -> tuple[str, int, Recipe | None]:
+def _phase(phase: Any, make: type[Any], where: str) -> tuple[str, int, Any]:
     unit = "epoch" if isinstance(phase, dict) and "epoch" in phase else "step"
     _check_table(phase, {unit, "recipe"}, where)
-    return unit, phase[unit], _recipe(phase["recipe"], f"{where}recipe.")
+    return unit, phase[unit], _recipe(phase["recipe"], make, f"{where}recipe.")
 
 
 def _check_table(given: Any, keys: set[str], where: str) -> None:
@@ -234,8 +241,8 @@ def _list(value: Any, where: str) -> list[Any]:
     return value
 
 
-def _nearest(key: str) -> str:
+def _nearest(key: str, keys: list[str]) -> str:
     import difflib
 
-    near = difflib.get_close_matches(key, _KEYS, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_KEYS)}"
+    near = difflib.get_close_matches(key, keys, 1)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(keys)}"

@@ -63,12 +63,13 @@ def kept(how: Any) -> Kept:
         gemms,
         before,
         tuple(operands.values()),
-        tuple((purpose, part) for purpose, part in within.items() if _draws(part)),
+        tuple((purpose, part) for purpose, part in within.items() if draws(part)),
         any(isinstance(cast, ScaledCast) and bool(cast.history) for cast in operands.values()),
     )
 
 
-def _draws(part: Any) -> bool:
+def draws(part: Any) -> bool:
+    """Whether a sum or a cast, if there is one, rounds stochastically."""
     return part is not None and not is_native(part) and part.rounding == "stochastic"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd.nn.recipe import ROUNDED, SUMS, Recipe, is_native
+from cpd.nn.recipe import Recipe, draws
 from cpd.numeric.options import Number
 
 MAX_POSITIONS = 1 << 20
@@ -35,10 +35,6 @@ def at(stream: Number | None, position: int) -> Number | None:
 
 def _drawing(how: Recipe) -> Iterator[Any]:
     """The sums and casts of a recipe that draw, those of its attention last."""
-    sums = [getattr(how, name) for name in SUMS]
-    casts = [*how.operands, how.output, *(getattr(how, name) for name in ROUNDED)]
-    for part in [*sums, *casts]:
-        if part is not None and not is_native(part) and part.rounding == "stochastic":
-            yield part
+    yield from filter(draws, (*how.sums, *how.casts))
     if how.attention is not None:
         yield from _drawing(how.attention)
