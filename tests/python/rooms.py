@@ -46,6 +46,7 @@ PYTHON_ORDER = (
     ("cpd/cli",),
     ("cpd/__main__",),
 )
+COMPILED = "cpd._core"  # the one module that has no source in python/cpd
 
 # Headers of others: where they may be included, and by how many files at most.
 FOREIGN = (
@@ -129,11 +130,11 @@ def shared_with_the_oracle(root: Path) -> list[str]:
 def imports(root: Path) -> Edges:
     """Of each module of python/cpd: the modules that it imports, anywhere in its text."""
     base = root / "python"
-    paths = {p.relative_to(base): p for p in files(base, ("cpd",), (".py", ".pyi"))}
-    modules = {_module(p): path for p, path in paths.items()}
+    modules = {_module(p.relative_to(base)): p for p in files(base, ("cpd",), (".py",))}
+    known = {*modules, COMPILED}
     return {
         name.replace(".", "/"): {
-            target.replace(".", "/") for target in _imported(name, path, set(modules))
+            target.replace(".", "/") for target in _imported(name, path, known)
         }
         for name, path in modules.items()
     }

@@ -42,6 +42,10 @@ def test_no_import_goes_up_or_sideways():
     listed(rooms.against_the_order(edges, rooms.PYTHON_ORDER))
 
 
+def test_no_circle_of_imports():
+    listed(rooms.circles(rooms.imports(ROOT)))
+
+
 @pytest.mark.parametrize(
     "check", [rooms.root_modules, rooms.long_files, rooms.long_prose, rooms.missing_paths]
 )
@@ -175,8 +179,22 @@ def test_a_second_file_with_mpi(tree):
 def test_an_import_against_the_order(tree, file, text, complaint):
     texts = {f"{room}/{name}.py": "" for room in ("numeric", "nn", "comm", "optim") for name in "b"}
     texts |= {f"{room}/__init__.py": "" for room in ("ops", "numeric", "nn", "comm", "optim")}
-    found = python(tree, texts | {"__init__.py": "", "_core.pyi": "", file: text})
+    found = python(tree, texts | {"__init__.py": "", file: text})
     assert found == [] if complaint is None else complaint in found[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from cpd.nn import b",
+        "def f():\n    import cpd.nn.b",
+        "if TYPE_CHECKING:\n    from . import b",
+    ],
+)
+def test_a_circle_of_imports(tree, text):
+    files = {"__init__.py": "", "a.py": text, "b.py": "from cpd.nn.a import c"}
+    root = tree({f"python/cpd/nn/{name}": text for name, text in files.items()})
+    assert rooms.circles(rooms.imports(root)) == ["cpd/nn/a → cpd/nn/b → cpd/nn/a"]
 
 
 def test_a_crowded_root(tree):

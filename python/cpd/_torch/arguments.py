@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import CastSpec
-from cpd.numeric.formats import Format
+from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.options import Number, Options
 from cpd.ops.arguments import (
     MAX_RANK,
@@ -38,13 +38,12 @@ Rounded: TypeAlias = Options | Accumulator | CastSpec
 
 
 _NAMES = {
-    dtype: str(dtype).removeprefix("torch.")
-    for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype)
+    dtype: dtype_name(dtype) for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)
 }
 
 
 def name_of(dtype: torch.dtype) -> str:
+    """`dtype_name`, as a look-up that torch.compile can trace."""
     return _NAMES[dtype]
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.compress.codec import Codec
 from cpd.compress.rows import RowLayout
+from cpd.numeric.formats import dtype_name
 from cpd.numeric.options import integer, is_torch
 from cpd.ops.arguments import Array
 from cpd.ops.flat import check_layer, host_values
@@ -226,7 +227,7 @@ def _check_out(out: Sequence[Any], shapes: Shapes, inputs: Inputs) -> None:
     for number, layer, shape in zip(inputs.numbers, out, shapes, strict=True):
         where = f"out, layer {number}"
         check_layer(where, layer, ("cpu", "cuda"))
-        if str(layer.dtype).removeprefix("torch.") != "float32":
+        if dtype_name(layer.dtype) != "float32":
             raise TypeError(f"{where} must be of type float32, got {layer.dtype}")
         if tuple(layer.shape) != shape:
             raise ValueError(f"{where} must have shape {shape}, got {tuple(layer.shape)}")

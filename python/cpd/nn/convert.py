@@ -307,8 +307,6 @@ def _keep_scales(layer: _Layer) -> Delayed:
 
 # ---- why a module is not emulated ----------------------------------------------------------------
 
-_COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__")
-"""What a subclass may have of its own that emulation would pass over."""
 _EXACT = re.compile(
     "Identity|Flatten|Unflatten|ReLU|Pixel(Unshuffle|Shuffle)|ChannelShuffle|"
     "(Adaptive)?Max(Unpool|Pool)[123]d|(Zero|Constant|Reflection|Replication|Circular)Pad[123]d"
@@ -322,7 +320,7 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     base = next(base for base in cls.__mro__ if base in MIXINS)
     if "forward" in vars(module):
         return "its forward was replaced on the object"
-    for name in _COMPUTING:
+    for name in layers.COMPUTING_METHODS:
         if getattr(cls, name, None) is not getattr(base, name, None):
             return f"has its own {name}: write it with cpd.functional"
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))

@@ -198,8 +198,10 @@ def _of_layer(recipe: RecipeLike, layer: int | None) -> Recipe:
 
 # ---- from torch's layers -------------------------------------------------------------------------
 
-_COMPUTING = ("forward", "_conv_forward", "__call__", "__getattr__", "weight", "bias")
-"""What a subclass may have of its own that a layer of ours would not have."""
+COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
+"""The methods by which a layer of torch computes; a subclass of it may override them."""
+_LOST = (*COMPUTING_METHODS, "weight", "bias")
+"""The attributes of a subclass of torch's layer that a layer made of it would not have."""
 _CONTAINERS = frozenset(vars(nn.Module()))
 
 
@@ -229,7 +231,7 @@ def _check_module(module: Any, wanted: type[nn.Module], ours: type[nn.Module]) -
 def _own_computing(module: nn.Module, wanted: type[nn.Module], ours: type[nn.Module]) -> list[str]:
     """What `module` has of its own of what computes."""
     own = ["forward"] if "forward" in vars(module) else []
-    for name in _COMPUTING:
+    for name in _LOST:
         known = getattr(wanted, name, None), getattr(ours, name, None)
         if getattr(type(module), name, None) not in known:
             own.append(name)

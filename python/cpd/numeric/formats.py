@@ -199,17 +199,20 @@ def format_text(what: str, value: Any) -> str:
         return value.name
     if isinstance(value, tuple) and len(value) == 2:
         return f"({_small_int('exp', value[0])},{_small_int('man', value[1])})"
-    if isinstance(value, np.dtype):
-        return value.name
     if isinstance(value, type) and issubclass(value, np.generic):
         return value.__name__
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
+    if isinstance(value, np.dtype) or (torch is not None and isinstance(value, torch.dtype)):
+        return dtype_name(value)
     raise TypeError(
         f"{what} must be a cpd.Format or its name, got {type(value).__name__}; a pair (exp, man) "
         "and a dtype are taken too"
     )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of an element type of NumPy or torch, such as "float32"."""
+    return dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
 
 
 @constant

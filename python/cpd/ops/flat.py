@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from cpd.numeric.formats import dtype_name
 from cpd.numeric.options import is_torch
 from cpd.ops.arguments import NARROW_FLOATS
 
@@ -27,7 +28,7 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
             return
         if str(layer.layout) != "torch.strided":
             raise TypeError(f"{where} must be a dense tensor, got {layer.layout}")
-        name = str(layer.dtype).removeprefix("torch.")
+        name = dtype_name(layer.dtype)
     elif isinstance(layer, np.ndarray) and not isinstance(layer, np.ma.MaskedArray):
         name = layer.dtype.name if layer.dtype.isnative else layer.dtype.str
     else:
