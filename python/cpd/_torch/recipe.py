@@ -31,6 +31,8 @@ class _Parsed(NamedTuple):
     roundings: tuple[str, ...]
     """The texts of sums and casts, by the numbers of their purposes; empty: as it is."""
     scales_at: str
+    drawing: frozenset[Purpose]
+    """What rounds stochastically."""
     left_out: float
     """The factor of the forward product's operands."""
 
@@ -39,8 +41,13 @@ class _Parsed(NamedTuple):
 def _parsed(text: str) -> _Parsed:
     recipe = _core.Recipe.parse(text)
     roundings = recipe.roundings()
-    factors = (factor_of(roundings[p]) for p in (Purpose.cast_activation, Purpose.cast_weight))
-    return _Parsed(roundings, recipe.fields()["scales_at"], next(factors) * next(factors))
+    drawing = {operand for operand in OPERANDS if operand_draws(roundings[operand])}
+    for sum_ in SUMS:
+        if roundings[sum_] != NATIVE and parsed(roundings[sum_]).rounding == "stochastic":
+            drawing.add(sum_)
+    left_out = factor_of(roundings[Purpose.cast_activation])
+    left_out *= factor_of(roundings[Purpose.cast_weight])
+    return _Parsed(roundings, recipe.fields()["scales_at"], frozenset(drawing), left_out)
 
 
 class RecipeCall(NamedTuple):
@@ -59,7 +66,7 @@ class RecipeCall(NamedTuple):
 
     def sum(self, purpose: Purpose) -> Sum:
         """One of the sums."""
-        return Sum(self.rounding(purpose), *self._numbers_of(purpose))
+        return Sum(self.rounding(purpose), *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
         """The text of a sum or of an operand's cast; empty where the operand is not cast."""
@@ -71,11 +78,12 @@ class RecipeCall(NamedTuple):
             return None
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
-    def pair(self, operand: Purpose) -> Pair:
-        """Seed and stream of an operand's cast."""
-        if self.numbers is None or not operand_draws(self.rounding(operand)):
+    def pair(self, purpose: Purpose) -> Pair:
+        """Seed and stream of a sum or of an operand's cast; None where it draws nothing."""
+        if self.numbers is None or purpose not in _parsed(self.text).drawing:
             return None, None
-        return self._numbers_of(operand)
+        seed, stream = self.numbers[purpose].unbind()
+        return seed, stream
 
     def cast(self, operand: Purpose, x: Tensor, axis: int) -> Tensor:
         """An operand as it enters its product, blocks along `axis`."""
@@ -114,16 +122,7 @@ class RecipeCall(NamedTuple):
 
     def draws(self) -> bool:
         """Whether a rounding is stochastic, in the backward pass too."""
-        sums = (self.rounding(purpose) for purpose in SUMS)
-        return any(text != NATIVE and parsed(text).rounding == "stochastic" for text in sums) or (
-            any(operand_draws(self.rounding(operand)) for operand in OPERANDS)
-        )
-
-    def _numbers_of(self, purpose: Purpose) -> Pair:
-        if self.numbers is None:
-            return None, None
-        row = self.numbers[purpose]
-        return row[0], row[1]
+        return bool(_parsed(self.text).drawing)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
@@ -19,12 +19,12 @@ from cpd.nn.recipe_parts import Kept, kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
+from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked
-from cpd.numeric.compiling import constant
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.purposes import Purpose
@@ -136,6 +136,7 @@ class Recipe:
     schedule: tuple[tuple[str, int, Recipe | None], ...]
     source: str
     scales_at: str
+    _kept: Kept = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -174,9 +175,10 @@ class Recipe:
         for name, sum_ in usual.items():
             if said[name] is None:
                 said[name] = sum_
-        for name, value in said.items():
-            object.__setattr__(self, name, _READERS[name](name, value))
-        object.__setattr__(self, "_kept", kept(self))
+        parts = {name: _READERS[name](name, value) for name, value in said.items()}
+        parts["_kept"] = kept(parts)
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
 
     def operand(self, name: str) -> OperandSpec | None:
         """What an operand is cast to, by its name here; an override gives what it stands for.
@@ -199,7 +201,7 @@ class Recipe:
         >>> Recipe("native", weight="mxfp8", output="bf16", source="measured").text
         'native; weight=mxfp8; output=bf16'
         """
-        return self._of_text.text
+        return self._kept.text
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
@@ -220,35 +222,31 @@ class Recipe:
         >>> Recipe("native", activation="mxfp8", weight="e4m3fn", output="bf16").gemms
         'native; activation=mxfp8'
         """
-        return self._of_text.gemms
+        return self._kept.gemms
 
     @property
     def cast_before(self) -> tuple[OperandSpec | None, OperandSpec | None]:
         """The casts of activation and weight, where one, before both GEMMs that the tensor enters,
         serves for both."""
-        return self._of_text.before
+        return self._kept.before
 
     @property
     def drawing(self) -> tuple[tuple[Purpose, Any], ...]:
         """The sums and casts of the GEMMs whose rounding is stochastic, each with its purpose."""
-        return self._of_text.drawing
+        return self._kept.drawing
 
     @property
     def operands(self) -> tuple[OperandSpec | None, ...]:
         """The six of the three GEMMs: activation and weight of forward, gradient and weight of
         grad_input, activation and gradient of grad_weight."""
-        return self._of_text.operands
-
-    @property
-    def _of_text(self) -> Kept:
-        return self.__dict__["_kept"]  # type: ignore[no-any-return]
+        return self._kept.operands
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return native.arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        names = [one.name for one in fields(self)]
-        self.__init__(**{name: state[name] for name in names if name in state})  # type: ignore[misc]
+        own = Recipe.__dataclass_fields__
+        self.__init__(**{name: one for name, one in state.items() if name in own})  # type: ignore[misc]
 
     def __hash__(self) -> int:
         return hash((self.text, self.layer))
@@ -283,7 +281,7 @@ class Recipe:
     @property
     def delays(self) -> bool:
         """Whether an operand's scale follows from former steps."""
-        return self._of_text.delays
+        return self._kept.delays
 
     def for_layer(self, layer: int) -> Recipe:
         """The same with another layer number.
@@ -301,7 +299,7 @@ class Recipe:
         5
         """
         check_number("stream", stream)
-        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        given = native.arguments(self)
         return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
 
     def replace(self, **changes: Any) -> Recipe:
@@ -525,9 +523,4 @@ def recipe(given: RecipeLike) -> Recipe:
     """
     if isinstance(given, Recipe):
         return given
-    return _named(given) if isinstance(given, str) else Recipe(given)
-
-
-@constant
-def _named(text: str) -> Recipe:
-    return Recipe.parse(text) if ";" in text else Recipe(text)
+    return Recipe.parse(given) if isinstance(given, str) and ";" in given else Recipe(given)

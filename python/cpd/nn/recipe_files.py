@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
+from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.options import Number
@@ -33,8 +34,8 @@ def said(recipe: Any) -> dict[str, Any]:
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
     usual |= {"layer": 0, "rules": (), "schedule": (), "source": "", "scales_at": "operand"}
-    given = {one.name: getattr(recipe, one.name) for one in fields(recipe)}
-    return {name: value for name, value in given.items() if value != usual.get(name)}
+    given = native.arguments(recipe).items()
+    return {name: value for name, value in given if value != usual.get(name)}
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> Re
     """
     if not isinstance(given, dict):
         raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
-    keys = [one.name for one in fields(make)]  # type: ignore[arg-type]
+    keys = [one.name for one in fields(make) if one.init]  # type: ignore[arg-type]
     for key in given:
         if key not in keys:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key, keys)}")

@@ -44,24 +44,29 @@ class Kept(NamedTuple):
     delays: bool
 
 
-def kept(how: Any) -> Kept:
-    """Raises ValueError where the parts of a recipe do not go together."""
-    operands = {purpose: how.operand(name) for purpose, name in purposes.OPERANDS.items()}
+def kept(parts: dict[str, Any]) -> Kept:
+    """Of a recipe's parts by name. Raises ValueError where they do not go together."""
+    operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
+    for purpose, cast in operands.items():
+        if is_same(cast):
+            operands[purpose] = parts[purposes.TENSOR_OF[purpose]]
     once = (
         operands[Purpose.cast_activation] is operands[Purpose.recast_activation],
         operands[Purpose.cast_weight] is operands[Purpose.recast_weight],
     )
-    text, gemms, of_activation, of_weight = _described(_text(how), *once)
-    before = how.activation if of_activation else None, how.weight if of_weight else None
-    within = {purpose: getattr(how, name) for purpose, name in purposes.SUMS.items()} | operands
+    text, gemms, of_activation, of_weight = _described(_text(parts), *once)
+    within = {purpose: parts[name] for purpose, name in purposes.SUMS.items()} | operands
     if of_activation:
-        within |= dict.fromkeys((Purpose.cast_activation, Purpose.recast_activation))
+        within[Purpose.cast_activation] = within[Purpose.recast_activation] = None
     if of_weight:
-        within |= dict.fromkeys((Purpose.cast_weight, Purpose.recast_weight))
+        within[Purpose.cast_weight] = within[Purpose.recast_weight] = None
     return Kept(
         text,
         gemms,
-        before,
+        (
+            parts["activation"] if of_activation else None,
+            parts["weight"] if of_weight else None,
+        ),
         tuple(operands.values()),
         tuple((purpose, part) for purpose, part in within.items() if draws(part)),
         any(isinstance(cast, ScaledCast) and bool(cast.history) for cast in operands.values()),
@@ -73,17 +78,24 @@ def draws(part: Any) -> bool:
     return part is not None and not is_native(part) and part.rounding == "stochastic"
 
 
-def _text(how: Any) -> str:
-    """The text of a recipe, of which every field is said."""
-    names = (*SUMS[1:], *OPERANDS, *OVERRIDES, "output", *ROUNDED, "scales_at")
-    said = [f"{name}={_word(getattr(how, name))}" for name in names]
-    return "; ".join([_word(how.forward), *said])
+def _text(parts: dict[str, Any]) -> str:
+    """A text of a recipe's parts."""
+    said = [_word(parts["forward"])]
+    said += [f"{name}={_word(parts[name])}" for name in SUMS[1:]]
+    for name in (*OPERANDS, "output", *ROUNDED):
+        if parts[name] is not None:
+            said.append(f"{name}={parts[name].text}")
+    for name in OVERRIDES:
+        if not is_same(parts[name]):
+            said.append(f"{name}={_word(parts[name])}")
+    said.append(f"scales_at={parts['scales_at']}")
+    return "; ".join(said)
 
 
-def _word(value: Any) -> str:
-    if value is None:
+def _word(part: Any) -> str:
+    if part is None:
         return "none"
-    return value if isinstance(value, str) else value.text
+    return part if isinstance(part, str) else part.text
 
 
 @constant
