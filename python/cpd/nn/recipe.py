@@ -4,6 +4,7 @@ are cast to, and what the rest of a training step rounds to."""
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
-from cpd.numeric.checked import checked
+from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.options import Number, check_number, integer
 from cpd.numeric.purposes import Purpose
@@ -523,4 +524,13 @@ def recipe(given: RecipeLike) -> Recipe:
     """
     if isinstance(given, Recipe):
         return given
-    return Recipe.parse(given) if isinstance(given, str) and ";" in given else Recipe(given)
+    if not isinstance(given, str):
+        return Recipe(given)
+    return _named(given) if is_compiling() else _kept_named(given)
+
+
+def _named(text: str) -> Recipe:
+    return Recipe.parse(text) if ";" in text else Recipe(text)
+
+
+_kept_named = functools.lru_cache(maxsize=1024)(_named)

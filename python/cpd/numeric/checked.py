@@ -49,7 +49,7 @@ def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
     @functools.wraps(of)
     def call(*args: Any, **named: Any) -> Any:
-        if _is_compiling():
+        if is_compiling():
             return of(*args, **named)
         try:
             return function(*args, **named)
@@ -100,7 +100,7 @@ def _checked_function(
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        if not _is_compiling():
+        if not is_compiling():
             if not order:
                 prepare()
             for name, value in zip(order, args, strict=False):
@@ -123,7 +123,8 @@ def _check_methods(cls: type, own: tuple[str, ...]) -> None:
             setattr(cls, name, _checked_function(found, own))
 
 
-def _is_compiling() -> bool:
+def is_compiling() -> bool:
+    """Whether torch.compile traces this call."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
 
