@@ -14,7 +14,7 @@ import torch
 import cpd
 from cpd import _core
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/python/oracles"))
 import fixed_oracle
 import gemm_oracle
 from arrays import accumulation_of, fixed_of

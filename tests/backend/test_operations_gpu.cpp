@@ -2,7 +2,7 @@
 //
 // Every operation of the library on a GPU's tensors: it gives the CPU's bits, or refuses them
 // before anything is written. Prints a row of the table in kernels/cuda/README.md for each, which
-// tests/python/test_operations_table.py holds against it.
+// tests/python/ops/test_operations_table.py holds against it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 

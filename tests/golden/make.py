@@ -15,10 +15,11 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
+PYTHON = Path(__file__).parents[1] / "python"
+sys.path[:0] = [str(PYTHON / name) for name in ("oracles", "cases", "ranks", "package")]
 
-import golden
-import golden_stored
+import golden  # noqa: E402
+import golden_stored  # noqa: E402
 
 
 def write_json(name: str, value: object) -> None:

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import zlib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # As many CI runners and `… &` start it, this process ignores Ctrl-C, and would hand that on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
+        folders = [str(Path(__file__).with_name(name)) for name in ("ranks", "cases", "oracles")]
+        before = os.environ.get("PYTHONPATH")  # programs of the tests import their helpers, too
+        os.environ["PYTHONPATH"] = os.pathsep.join([*folders, *filter(None, [before])])
         forked.prepare()
         patience.slowness()  # for all workers
 

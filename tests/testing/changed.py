@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests a change can break, by who includes or imports what (tests/python/rooms.py).
+"""Which tests a change can break, by who includes or imports what (tests/python/house/rooms.py).
 
     changed.py REVISION
 
@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/python"))
+sys.path.insert(0, str(ROOT / "tests/python/house"))
 
 import rooms  # noqa: E402
 
@@ -36,13 +36,13 @@ AT_RUN_TIME = {
 }
 # Files that no program leads to, and the tests that are about them.
 ABOUT = (
-    (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/test_benchmarks.py"),
-    (r"examples/.*\.(py|ipynb)$", "tests/python/test_examples.py"),
-    (r"tests/golden/", "tests/python/test_golden.py"),
-    (r".*\.md$", "tests/python/test_doctests.py"),
-    (r"tests/rtl/", "tests/python/test_rtl.py"),
-    (r"python/.*\.(j2|toml|json|html)$", "tests/python/test_report.py"),
-    (r"tests/testing/summary.py$", "tests/python/test_summary.py"),
+    (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/house/test_benchmarks.py"),
+    (r"examples/.*\.(py|ipynb)$", "tests/python/package/test_examples.py"),
+    (r"tests/golden/", "tests/python/package/test_golden.py"),
+    (r".*\.md$", "tests/python/package/test_doctests.py"),
+    (r"tests/rtl/", "tests/python/hardware/test_rtl.py"),
+    (r"python/.*\.(j2|toml|json|html)$", "tests/python/demo/test_report.py"),
+    (r"tests/testing/summary.py$", "tests/python/house/test_summary.py"),
 )
 BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
@@ -52,7 +52,7 @@ BUILD = re.compile(
 COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.8
 """The share of all tests from which on all are run."""
-ALWAYS = "tests/python/test_rooms.py"
+ALWAYS = "tests/python/house/test_rooms.py"
 
 
 # ---- what differs -----------------------------------------------------------------------------
@@ -116,13 +116,20 @@ def public_names() -> dict[str, str]:
     return names
 
 
+@functools.cache
+def test_helpers() -> dict[str, str]:
+    """Of each module of the tests, which import one another by their names alone: its file."""
+    paths = (ROOT / "tests/python").rglob("*.py")
+    return {path.stem: path.relative_to(ROOT).as_posix() for path in paths}
+
+
 def _file(module: str) -> str | None:
     """The file of a module of the package or of the tests."""
     path = module.replace(".", "/")
-    for candidate in (f"python/{path}.py", f"python/{path}/__init__.py", f"tests/python/{path}.py"):
+    for candidate in (f"python/{path}.py", f"python/{path}/__init__.py"):
         if (ROOT / candidate).is_file():
             return candidate
-    return None
+    return test_helpers().get(module)
 
 
 @functools.cache
@@ -215,7 +222,7 @@ def tests() -> tuple[list[str], list[str]]:
     """All C++ and all Python tests."""
     cpp = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "tests").rglob("*.cpp"))
     programs = [p for p in cpp if re.search(r"/test_\w+\.cpp$|/comm/(mpi|nccl)/", p)]
-    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/test_*.py"))
+    python = sorted(p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/python/*/test_*.py"))
     return programs, python
 
 

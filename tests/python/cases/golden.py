@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden files: inputs by a fixed recurrence, and how a result is written down.
+
+A case is a name and its result: an array, a text, a number, or a tuple of these. An array becomes
+`SHA-256 type shape words`, of which the words are its first ones, in hexadecimal digits without the
+zeros that end them: 3fc is 3fc00000.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import cpd
+from arrays import SPECIAL_BITS
+
+FOLDER = Path(__file__).parents[2] / "golden"
+HEAD = 12
+"""Words of an array that are written down."""
+
+Make = Callable[[npt.NDArray[Any]], Any]
+Cases = Iterator[tuple[str, Any]]
+
+
+# ---- inputs --------------------------------------------------------------------------------------
+
+
+def words(n: int, seed: int) -> npt.NDArray[np.uint64]:
+    """n 64-bit patterns: SplitMix64 (Steele, Lea, Flood 2014)."""
+    z = (np.arange(1, n + 1, dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def integers(shape: Any, seed: int, bits: int) -> npt.NDArray[np.int64]:
+    """Integers in [0, 2^bits)."""
+    z = words(math.prod(shape), seed) & np.uint64(2**bits - 1)
+    return z.astype(np.int64).reshape(shape)
+
+
+def floats(shape: Any, seed: int, low: int = -4, high: int = 3) -> npt.NDArray[np.float32]:
+    """Both signs, exponents low…high, any significand."""
+    z = words(math.prod(shape), seed).astype(object)
+    bits = [
+        (b & 1) << 31 | (127 + low + (b >> 8 & 0xFFFF) % (high - low + 1)) << 23 | b >> 41
+        for b in z.tolist()
+    ]
+    return np.array(bits, np.uint32).view(np.float32).reshape(shape)
+
+
+def points(f: cpd.Format, seed: int = 1) -> npt.NDArray[np.float32]:
+    """Ties of a format and their neighbours, in its range and beyond; specials; any bits."""
+    top = min(127, math.frexp(f.max)[1] + 1)
+    low = max(-126, math.frexp(f.min_subnormal or 1.0)[1] - 3)
+    step = 23 - f.man
+    half = 1 << step >> 1
+    tails = (half, 0, half + 1, half - 1, 1, 2 * half - 1) if step > 1 else (0, half)
+    bits = []
+    for i, b in enumerate(words(96, seed).tolist()):
+        kept = b >> 41 >> step << step
+        bits.append((b & 1) << 31 | (127 + low + (b >> 8 & 0xFFFF) % (top - low + 1)) << 23 | kept)
+        bits[-1] += tails[i % len(tails)]
+    least = f.min_subnormal or 1.0
+    near = np.array([(k + d) * least for k in range(6) for d in (0.0, 0.25, 0.5, 0.75)])
+    for b in near.astype(np.float32).view(np.uint32).tolist():
+        bits += [b, b + 1, max(b, 1) - 1, b | 1 << 31]
+    bits += SPECIAL_BITS
+    bits += (words(96, seed + 1) >> np.uint64(32)).tolist()
+    return np.array(bits, np.uint32).view(np.float32)
+
+
+def bfloat16() -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
+
+
+def halves(n: int, seed: int, dtype: Any) -> npt.NDArray[Any]:
+    """Any bits of a 16-bit type."""
+    return (words(n, seed) >> np.uint64(48)).astype(np.uint16).view(dtype)
+
+
+def doubles(x: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float64]:
+    """Values just beyond those of `x`, and any bits."""
+    z = words(x.size, seed)
+    with np.errstate(invalid="ignore"):
+        near = x.astype(np.float64).view(np.uint64) | (z & np.uint64(1))
+    return np.concatenate([near, z]).view(np.float64)
+
+
+# ---- faces ---------------------------------------------------------------------------------------
+
+
+def numpy(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return x
+
+
+def tensor(x: npt.NDArray[Any]) -> Any:
+    """A torch tensor of the same bits and, where torch has them, strides."""
+    import torch
+
+    if any(stride < 0 for stride in x.strides):
+        x = x.copy()
+    if x.dtype.name == "bfloat16":
+        return torch.from_numpy(x.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(x)
+
+
+# ---- results -------------------------------------------------------------------------------------
+
+
+def recorded(value: Any) -> Any:
+    """A result as it stands in a golden file."""
+    if isinstance(value, tuple):
+        return " | ".join(str(recorded(one)) for one in value)
+    if isinstance(value, float):
+        return value.hex()
+    if value is None or isinstance(value, (bool, int, str, list, dict)):
+        return value
+    if not isinstance(value, (np.ndarray, np.generic)):
+        return _array(str(value.dtype).removeprefix("torch."), _tensor_bits(value))
+    return _array(value.dtype.name, np.ascontiguousarray(value).reshape(value.shape))
+
+
+def _tensor_bits(x: Any) -> npt.NDArray[Any]:
+    import torch
+
+    sizes = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits: npt.NDArray[Any] = x.detach().contiguous().view(sizes[x.element_size()]).numpy()
+    return bits
+
+
+def _array(kind: str, x: npt.NDArray[Any]) -> str:
+    size = x.dtype.itemsize
+    data = x.tobytes()  # row-major
+    shape = "x".join(str(n) for n in x.shape) or "scalar"
+    head = np.frombuffer(data[: HEAD * size], f"<u{size}")
+    shown = " ".join(f"{int(word):0{2 * size}x}".rstrip("0") or "0" for word in head)
+    return f"{hashlib.sha256(data).hexdigest()} {kind} {shape} {shown}".rstrip()
+
+
+def error_of(call: Callable[[], Any]) -> str:
+    """The type and text of what `call` raises."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def difference(expected: Any, got: Any) -> str:
+    """Where two records first differ."""
+    if not (isinstance(expected, str) and isinstance(got, str)):
+        return f"expected {expected!r}, got {got!r}"
+    a, b = expected.split(" "), got.split(" ")
+    places = [i for i, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]]
+    if len(a) != len(b) or not places or len(a[0]) != 64:
+        return f"expected {expected!r}, got {got!r}"
+    if places == [0]:
+        return f"the first {HEAD} words are the same, the SHA-256 is not: {a[0]}, got {b[0]}"
+    first = next(i for i in places if i)
+    return f"at word {first - 3}: expected {a[first]}, got {b[first]}"

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cost model `cpd-2026`: figures counted by hand, and the order that it gives."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.hardware import hardware_cost
+
+
+def parts(*given):
+    cost = hardware_cost(*given)
+    return cost.multiplier, cost.aligner, cost.adder, cost.normaliser, cost.exponent, cost.scales
+
+
+def test_counted_by_hand():
+    # 4 × 4 bits. A window of 24 + 3 bits in five stages, with the exchange; added and negated; the
+    # result and the product of 8 bits, as wide as what it is rounded to, are normalised. Exponents:
+    # the operands' sum, aligned, and both rounded.
+    rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
+    exponents = 5 + 2 * 9 + 2 * 3 * 10
+    assert parts("e4m3", "fp32") == (16, 27 * 7, 54, rounded, exponents, 0)
+    # an exact product; toward zero nothing is added; random bits are
+    assert parts("e4m3", "fp32 fma") == (16, 27 * 7, 54, 27 + 270 + 24, 5 + 18 + 30, 0)
+    assert parts("fp16", "fp16 fma")[1:3] == (25 * 7, 50)
+    assert parts("e4m3", "fp32 fma rounding=toward_zero")[3] == 27 + 270
+    assert parts("e4m3", "fp32 fma rounding=stochastic random_bits=5")[3] == 27 + 270 + 24 + 5
+    assert parts("e4m3", "e8m23:nosub fma")[3] == 27 + 135 + 24
+    # four adders; one and a 32nd
+    assert parts("e4m3", "fp32 kahan")[1:3] == (4 * 27 * 7, 4 * 54)
+    assert parts("e4m3", "fp32 chunked inner=e6m9 chunk=32")[2] == 2 * 13 + 54 / 32
+    # 16 products of 8 bits, 14 of whose fraction bits are kept; the addend of 16 bits; a sum of 21
+    unit = cpd.BlockFma("e4m3fn", "e4m3fn", block=16, fraction_bits=14)
+    assert parts("e4m3fn", unit)[1:] == (
+        (16 * 16 * 5 + 16 * 5) / 16,
+        (16 * 21 + 2 * 21) / 16,
+        (25 + 2 * 25 * 5) / 16,
+        (16 * 5 + 3 * 16 * 6 + 2 * 10 + 3 * 10) / 16,
+        0,
+    )
+    # integers have no exponents but the sum's; in sign and magnitude, significands without the sign
+    assert parts("int8", "fp32 fma")[0] == 64
+    assert parts("sm8", "fp32 fma")[0] == 49
+    assert parts("int8", "fp32 fma")[4] == 18 + 30
+    # into an integer without shifts, or with
+    assert parts("int8", "int32") == (64, 0, 96, 0, 0, 0)
+    assert parts("int8", "int24 overflow=saturate") == (64, 0, 72, 12, 0, 0)
+    assert parts("e4m3fn", "fixed<40,12>") == (16, 40 * 6, 120, 0, 5, 0)
+    # powers of two add their exponents; fp32 scales of blocks are multiplied
+    assert parts("mxfp8", "fp32")[5] == (8 + 8) / 32
+    assert parts("int8 32", "fp32")[5] == (8 + 8 + 24 * 24 + 48 * 24) / 32
+    assert parts("fp8-tensor", "fp32")[5] == 0
+    assert parts("e4m3", "fp32", "e2m1")[0] == 8
+
+
+GATES = Path(__file__).parents[2] / "rtl" / "gates.json"
+
+
+def synthesized():
+    """Gates of the modules that yosys has counted, with what the model says of the same."""
+    gates = {row["name"]: row["gates"] for row in json.loads(GATES.read_text())["rows"]}
+    for name, count in gates.items():
+        module, _, rest = name.partition(" ")
+        f = f"{rest}ieee"
+        if module == "fp_fma":
+            yield name, count, hardware_cost(f, f"{f} fma").gates
+        elif module == "fp_mul" and f"fp_add {rest}" in gates:
+            yield name, count + gates[f"fp_add {rest}"], hardware_cost(f, f).gates
+        elif module == "int_mac":
+            operand, acc, *saturates = rest.split()
+            how = " overflow=saturate" if saturates else ""
+            yield name, count, hardware_cost(operand, acc + how).gates
+        elif module == "block_fma":
+            element, _, bits = rest.partition(" F")
+            f = {"e4m3": "e4m3fn"}.get(element, element)
+            wide = "e8m13" if bits == "13" else "fp32"
+            unit = cpd.BlockFma(f, f, block=16, fraction_bits=int(bits), sum=wide)
+            yield name, count, 16 * hardware_cost(f, unit).gates
+
+
+def test_against_synthesized_modules():
+    """The model orders units as a synthesis does, and is near it; of 4-bit formats, whose logic
+    is a table, it says too much."""
+    found = list(synthesized())
+    assert len(found) > 10
+    for name, count, model in found:
+        assert 0.7 < model / count < (2.5 if "e2m1" in name else 1.7), (name, count, model)
+    mean = statistics.geometric_mean(model / count for _, count, model in found)
+    assert 0.8 < mean < 1.3
+    counts, models = np.array([(count, model) for _, count, model in found]).T
+    assert np.corrcoef(counts.argsort().argsort(), models.argsort().argsort())[0, 1] > 0.95
+
+
+def test_the_order_of_formats_and_accumulators():
+    def gates(*given):
+        return hardware_cost(*given).gates
+
+    assert gates("e2m1") < gates("e3m2") < gates("e4m3") < gates("bf16") < gates("fp16")
+    assert gates("fp16") < gates("fp32")
+    assert gates("e4m3", "e5m10") < gates("e4m3", "fp32") < gates("e4m3", "fp32 kahan")
+    assert gates("e4m3fn", "h100-fp8") < gates("e4m3fn", "fp32 fma")
+    assert gates("e2m1") < gates("mxfp4") < gates("nvfp4")
+    assert hardware_cost("e4m3").json()["model"] == "cpd-2026"
+
+
+def test_what_has_no_cost():
+    with pytest.raises(ValueError, match="unknown format"):
+        hardware_cost("e4n3")
+    with pytest.raises(TypeError, match=r"a format must be a cpd\.Format"):
+        hardware_cost(3.0)

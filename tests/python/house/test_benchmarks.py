@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks' figures: files of results by CPU, tables in step with them, a reason for each row
+far below its bound; and the arithmetic of bounds, on made-up machines. Nothing is timed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "benchmarks"))
+bounds, machine, store, table = map(
+    importlib.import_module, ("bounds", "machine", "store", "table")
+)
+
+HEADER = {
+    *("cpu", "vendor", "family", "model", "isa", "cores", "governor", "compiler", "torch"),
+    *("version", "machine", "rows"),
+}
+RUNS = sorted(store.RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_file_of_results_has_a_header_and_each_row_once(path):
+    run = store.load(path)
+    assert set(run) == HEADER
+    assert path.name == f"cpu-{run['vendor']}-{run['family']}-{run['model']}-{run['isa']}.json"
+    names = [row["name"] for row in run["rows"]]
+    assert len(names) == len(set(names))
+    for row in run["rows"]:
+        assert {"name", "value", "unit", "against", "baseline", "ratio", "date"} <= set(row), row
+    assert path.read_text() == store.dumped(run)
+
+
+def test_both_kinds_of_cpu_have_results():
+    assert {store.load(path)["vendor"] for path in RUNS} >= set(table.VENDORS)
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
+def test_a_share_is_the_part_of_the_bound(path):
+    for row in store.load(path)["rows"]:
+        assert ("share" in row) == ("bound" in row) == ("bound_is" in row), row["name"]
+        if "share" in row:
+            bare = {key: value for key, value in row.items() if key != "share"}
+            assert bounds.with_bound(bare, {})["share"] == pytest.approx(row["share"], abs=2e-3)
+
+
+def test_each_row_far_below_its_bound_has_a_reason():
+    assert table.uncovered(table.stored()) == []
+
+
+def test_reasons_are_sentences():
+    for reason in table.reasons():
+        assert reason.rows
+        assert reason.text.endswith(".")
+        assert "\n" not in reason.text
+
+
+def test_tables_are_what_the_results_say():
+    stale = [str(path) for path, text in table.rendered().items() if path.read_text() != text]
+    assert not stale, f"{stale}: run python benchmarks/table.py"
+
+
+def test_the_readme_names_no_file_of_results_that_is_not_there():
+    for path in [ROOT / "python/MODELS.md", *(ROOT / "benchmarks").rglob("*.md")]:
+        for name in re.findall(r"results/([\w-]+\.json)", path.read_text()):
+            assert (store.RESULTS / name).exists(), f"{path.name} names {name}"
+
+
+# ---- bounds --------------------------------------------------------------------------------------
+
+
+def row(name, unit="GB/s", value=10.0, baseline=20.0, against="memcpy", **more):
+    return {
+        "name": name,
+        "unit": unit,
+        "value": value,
+        "baseline": baseline,
+        "against": against,
+        "ratio": value / baseline,
+        "backend": "avx512",
+        **more,
+    }
+
+
+def rates(isa="avx512", rate=7.0, **more):
+    return {f"{isa}/{mixture.text(isa)}": rate for mixture in bounds.mixtures()} | more
+
+
+def bound_of(given, measured):
+    full = bounds.with_bound(given, measured)
+    return full.get("bound"), full.get("bound_is"), full.get("share")
+
+
+def test_a_product_is_bound_by_the_issue_of_its_operations():
+    given = row("gemm/sequential/e4m3/512", "GMAC/s", 12.0, 80.0, "torch sgemm")
+    assert bound_of(given, rates()) == (16.0, "issue", 0.75)  # 7 operations for 16 lanes
+    assert bound_of(given, {}) == (None, None, None)
+    two = given | {"name": "gemm/sequential/e4m3/1024/threads2"}
+    assert bound_of(two, rates()) == (32.0, "issue", 0.375)
+
+
+def test_avx2_has_half_the_lanes_and_no_directed_operations():
+    given = row("avx2/gemm/sequential/e4m3/512", "GMAC/s", 4.0, backend="avx2")
+    assert bound_of(given, rates("avx2")) == (8.0, "issue", 0.5)
+    fma = row("avx2/gemm/fma/fp16/512", "GMAC/s", 4.0, backend="avx2")
+    assert bounds.mixture_of(fma).on("avx512") == {"mul": 3, "add": 1, "integer": 2, "directed": 2}
+    assert bounds.mixture_of(fma).on("avx2") == {"mul": 3, "add": 9, "integer": 6}
+
+
+def test_a_stream_is_bound_by_the_lesser_of_bytes_and_issue():
+    given = row("cast/stochastic24/e4m3", counted=8, moved=8)
+    operations = sum(bounds.mixture_of(given).on("avx512").values())
+    issue = 16 * 8 * 5.0 / operations
+    assert bound_of(given, rates(rate=5.0)) == (round(issue, 3), "issue", round(10 / issue, 3))
+    assert bound_of(given, rates(rate=500.0)) == (20.0, "bytes", 0.5)
+    assert bound_of(given, {}) == (20.0, "bytes", 0.5)
+
+
+def test_bytes_that_must_move_beside_those_that_are_counted():
+    given = row("scaled/encode/mxfp8", counted=8, moved=5)
+    assert bound_of(given, {}) == (32.0, "bytes", round(10 / 32, 3))
+    alone = row(
+        "compress/encode/uniform", against="1 GB/s of floats", baseline=1, counted=4, moved=8
+    )
+    assert bound_of(alone, {"copy": 20.0}) == (10.0, "bytes", 1.0)
+    threads = row("scaled/cast/mxfp8/threads2", against="one thread", counted=8, moved=8)
+    assert bound_of(threads, {"copy": 20.0, "copy/threads2": 25.0}) == (25.0, "bytes", 0.4)
+
+
+def test_times_links_and_peers():
+    link = row("all_reduce/1gbps/e4m3", "ms", 400.0, 1400.0, "MPI", link=0.9)
+    assert bound_of(link, {}) == (360.0, "link", 0.9)
+    call = row("overhead/numpy/cast", "µs", 4.0, 1.0, "torch's multiplication")
+    assert bound_of(call, {}) == (1.0, "peer", 0.25)
+    given = row("model/gpt/bf16", "GFLOP/s", 8.0, bound=10.0, bound_is="products")
+    assert bound_of(given, {}) == (10.0, "products", 0.8)
+    assert "bound" not in bounds.with_bound({"name": "gemm", "skipped": "no torch"}, {})
+
+
+def test_every_mixture_can_be_measured_and_is_used():
+    kinds = {word.partition("=")[0] for text in bounds.texts() for word in text.split()}
+    assert kinds <= set(bounds.KINDS)
+    assert "mul=3 add=2 integer=2" in bounds.texts()
+    for mixture in bounds.mixtures():
+        assert mixture.rows
+        assert sum(mixture.counts.values()) > 0
+
+
+def test_each_row_of_products_has_a_mixture():
+    modules = [importlib.import_module(name) for name in ("gemm", "gemm_map", "gemm_sizes")]
+    cases = [case for module in modules for case in module.cases()]
+    for case in cases:
+        assert bounds.mixture_of({"name": case.name, "backend": case.backend or "avx512"})
+    names = [case.name for case in cases]
+    assert len(names) == len(set(names))
+
+
+# ---- files by CPU --------------------------------------------------------------------------------
+
+
+def test_the_cpu_of_a_machine():
+    text = (
+        "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: EPYC\n\nmore: x"
+    )
+    cpu = machine.this_cpu(text)
+    assert (cpu.cpu, cpu.file) == ("EPYC", f"cpu-amd-26-2-{cpu.isa}.json")
+    arm = machine.this_cpu("CPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n")
+    assert arm.file == f"cpu-arm-8-0xd4f-{arm.isa}.json"
+
+
+def test_new_rows_take_the_places_of_old_ones(tmp_path):
+    old = {"cpu": "A", "machine": {"copy": 1.0, "read": 2.0}, "rows": []}
+    old["rows"] = [{"name": "a", "value": 1}, {"name": "b", "value": 2}]
+    (tmp_path / "x.json").write_text(store.dumped(old))
+    rows = [{"name": "b", "value": 3}, {"name": "c", "value": 4}, {"name": "d", "skipped": "why"}]
+    run = store.made(
+        {"cpu": "B", "machine": {"copy": 5.0}}, [*rows, {"name": "e", "wrong": "bits"}]
+    )
+    path = store.store("x.json", run, tmp_path)
+    kept = json.loads(path.read_text())
+    assert kept["cpu"] == "B"
+    assert kept["machine"] == {"copy": 5.0, "read": 2.0}
+    assert [(row["name"], row["value"]) for row in kept["rows"]] == [("a", 1), ("b", 3), ("c", 4)]
+    assert ["date" in row for row in kept["rows"]] == [False, True, True]
+
+
+def test_a_vendors_newest_cpu_counts(tmp_path):
+    for family, model, names in (("26", "2", "a"), ("25", "unknown", "abc"), ("25", "17", "ab")):
+        header = {"vendor": "amd", "family": family, "model": model}
+        run = store.made(header, [row(name, against=family + model) for name in names])
+        store.store(f"{family}-{model}.json", run, tmp_path)
+    against = {name: each["amd"]["against"] for name, each in table.stored(tmp_path).items()}
+    assert against == {"a": "262", "b": "2517", "c": "25unknown"}
+
+
+def test_a_table_shows_a_row_of_each_vendor():
+    def made(vendor, **more):
+        return row("a", ratio=0.5, bound=20.0, bound_is="bytes", share=0.5, **more)
+
+    rows = {"a": {"amd": made("amd"), "intel": made("intel", value=15.0) | {"share": 0.75}}}
+    text = table.table(rows, ["a", "absent"])
+    assert (
+        text.splitlines()[-1]
+        == "| `a` | GB/s | 10 **(0.50)** | 15 (0.75) | bytes | memcpy: 0.5, 0.5 |"
+    )
+    assert table.low(rows) == ["a"]
+    assert table.uncovered(rows) == ["a"]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests `./dev test --changed` runs, against what the compiler read for each C++ test."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/testing"))
+
+import changed  # noqa: E402
+
+BUILD = ROOT / "build/release"
+OURS = ("cpd/", "kernels/", "tests/")
+
+
+def planned(*names):
+    return changed.plan(list(names))
+
+
+def test_a_test_is_all_that_its_own_change_breaks():
+    assert planned("tests/ops/test_cast.cpp") == [
+        "program test_ops_cast ops.cast",
+        f"python {changed.ALWAYS}",
+    ]
+    assert planned("tests/python/ops/test_cast.py") == [
+        "python tests/python/ops/test_cast.py",
+        f"python {changed.ALWAYS}",
+    ]
+    assert "program test_comm_mpi_transport comm.mpi.transport" in planned(
+        "tests/comm/mpi/transport.cpp"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("dev", ".dev/tests.sh", "CMakeLists.txt", "pyproject.toml", "tests/python/conftest.py"),
+        *(
+            "cpd/numeric/round/round.h",
+            "kernels/cpu/cast.cpp",
+            "cpd/cmake/CpdOptions.cmake",
+            "python/cpd/__init__.py",
+        ),
+    ],
+)
+def test_everything(name):
+    (line,) = planned(name)
+    assert line.startswith("everything ")
+    assert name in line
+
+
+def test_a_codec_breaks_its_own():
+    lines = planned("cpd/compress/sparse.cpp")
+    assert "program test_compress_sparse compress.sparse" in lines
+    assert "python tests/python/compress/test_compress.py" in lines
+    assert "python tests/python/ops/test_cast.py" not in lines
+    assert not any("test_isa" in line for line in lines)
+
+
+def test_a_module_breaks_who_imports_it():
+    lines = planned("python/cpd/demo/report/figures.py")
+    assert "python tests/python/demo/test_report.py" in lines
+    assert not any(line.startswith("program") for line in lines)
+    assert "python tests/python/ops/test_gemm.py" not in lines
+
+
+def test_unknown_revision():
+    script = ROOT / "tests/testing/changed.py"
+    done = subprocess.run(
+        [sys.executable, script, "no-such-revision"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("changed: ")
+    assert "Traceback" not in done.stderr
+
+
+def read_by_the_compiler():
+    """Of each C++ test: the project's files that it was compiled from."""
+    if not (BUILD / ".ninja_deps").exists() or not (ninja := shutil.which("ninja")):
+        pytest.skip("build/release was not built by ninja")
+    said = subprocess.run(
+        [ninja, "-C", BUILD, "-t", "deps"], capture_output=True, text=True, check=True
+    ).stdout
+    result = defaultdict(set)
+    for block in said.split("\n\n"):
+        _, *lines = block.splitlines() or [""]
+        paths = [os.path.normpath(BUILD / line.strip()) for line in lines]
+        names = [os.path.relpath(path, ROOT) for path in paths]
+        sources = [n for n in names if n.startswith("tests/") and n.endswith(".cpp")]
+        if sources:
+            result[sources[0]] |= {n for n in names if n.startswith(OURS) and (ROOT / n).exists()}
+    return result
+
+
+def test_nothing_that_the_compiler_read_is_missing():
+    edges = changed.cpp_edges()
+    users = defaultdict(set)
+    for source, read in read_by_the_compiler().items():
+        for name in read:
+            users[name].add(source)
+    if not users:
+        pytest.skip("no C++ test was compiled in build/release")
+    for name, sources in users.items():
+        assert sources <= changed.leading_to([name], edges), name

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures in the READMEs are those that were measured, or those that this program computes."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpd
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text()
+RANGE = r"(\d\.\d{3})–(\d\.\d{3})"
+
+
+def accuracies() -> list[dict[str, tuple[float, float]]]:
+    """The demo's held-out accuracies on each stored CPU: least and greatest of the seeds."""
+    files = sorted((ROOT / "benchmarks/results/demo").glob("*.json"))
+    assert len(files) >= 2
+    return [
+        {name: tuple(ends) for name, ends in json.loads(file.read_text())["accuracy"].items()}
+        for file in files
+    ]
+
+
+def ranges(line: str) -> list[tuple[float, float]]:
+    return [(float(low), float(high)) for low, high in re.findall(RANGE, line)]
+
+
+def test_what_the_demo_finds() -> None:
+    """README has the envelope over the stored CPUs."""
+    stored = accuracies()
+    for name in ("FP32", "(4,3)", "(3,0)"):
+        (line,) = (line for line in README.splitlines() if line.startswith(f"| {name}"))
+        rows = [name] if name == "FP32" else [name, f"{name} + APS"]
+        envelope = [
+            (min(cpu[row][0] for cpu in stored), max(cpu[row][1] for cpu in stored)) for row in rows
+        ]
+        assert ranges(line) == envelope, name
+
+
+def test_what_the_demo_finds_on_each_cpu() -> None:
+    text = (ROOT / "benchmarks/README.md").read_text()
+    amd, intel = accuracies()
+    cells = [cell.strip() for cell in re.split(r"[|\n]", text)]
+    for row in amd:
+        at = cells.index(row, cells.index("AMD EPYC"))
+        assert [ranges(cell)[0] for cell in cells[at + 1 : at + 3]] == [intel[row], amd[row]], row
+
+
+LINEAR, CONVOLUTION, WORLD = (1024, 1024), (256, 256, 3, 3), 8
+CODECS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in README.split("## Compressors")[1].split("## For hardware")[0].splitlines()
+    if line.startswith("| `")
+]
+
+
+def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
+    by = cpd.compress.codec(text)
+    if by.is_compressor:
+        return cpd.ReduceSpec(wire=by, exchange=exchange)
+    return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
+
+
+@pytest.mark.parametrize("row", CODECS, ids=lambda row: row[0].strip("`"))
+def test_what_compressors_take(row: list[str]) -> None:
+    """Bits a value of a linear layer and of a convolution; and of the whole all-reduce against
+    FP32 by owner."""
+    text, _, *told = row
+    draw = np.random.default_rng(0)
+    ranks = [[draw.normal(size=LINEAR).astype(np.float32)] for _ in range(WORLD)]
+    convolution = draw.normal(size=CONVOLUTION).astype(np.float32)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cpd.WireWarning)
+        for layer in ranks[0][0], convolution:
+            found.append(cpd.compress.codec(text.strip("`")).encode(layer).bits_a_value)
+        plain = cpd.study.cost(cpd.ReduceSpec("fp32"), WORLD, [LINEAR]).bytes_sent
+        for exchange in "owner", "gather":
+            spec = spec_of(text.strip("`"), exchange)
+            cost = cpd.study.cost(spec, WORLD, [LINEAR])
+            sent = cost if cost.exact else cpd.study.measured_cost(ranks, spec)
+            found.append(plain / sent.bytes_sent)
+    for value, cell in zip(found, told, strict=True):
+        places = len(cell.partition(".")[2])
+        assert float(cell) == pytest.approx(value, abs=0.51 * 10**-places), cell
+
+
+def test_short_columns_are_warned_of() -> None:
+    with pytest.warns(cpd.WireWarning, match=r"96 bits .*\(64, 64, 1, 1\).*bucket=64"):
+        cpd.study.cost(cpd.ReduceSpec(wire="one_bit"), 2, [(64, 64), (64, 64, 1, 1)])
+    layers = [np.zeros((8, 8, 3, 3), np.float32)]
+    with pytest.warns(cpd.WireWarning, match="32 bits"):
+        cpd.simulate_all_reduce([layers, layers], cpd.ReduceSpec(wire="one_bit"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpd.study.cost(cpd.ReduceSpec(wire="one_bit bucket=64"), 2, [(64, 64, 1, 1)])
+        cpd.study.cost(cpd.ReduceSpec(wire="int8_rows"), 2, [(64, 64, 1, 1), (3,), (1,)])

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions of the GPU's hot loops, against those of golden/sass.json, within 3 %.
+
+Of sm_90 and one release of nvcc: another's code is another. After a change that is meant,
+`CPD_STORE_SASS=1 ./dev test tests/python/house/test_sass.py` stores the new figures; the comments
+that name them change with it (kernels/cuda/gemm_short.h).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import sass
+
+_ROOT = Path(__file__).resolve().parents[3]
+_STORED = _ROOT / "tests/golden/sass.json"
+_ARCHITECTURE = "sm_90"
+
+
+class Figure(NamedTuple):
+    """Instructions of one turn of a kernel's smallest loop that has all of these operations (so
+    many of each), over the elements of a turn."""
+
+    kernel: str
+    operations: dict[str, int]
+    elements: int
+    by_longest: bool = False
+    lacks: str = ""
+
+    def of(self, kernels: dict[str, list[sass.Instruction]]) -> float:
+        (code,) = (code for name, code in kernels.items() if self.kernel in name)
+        fitting = [
+            loop
+            for loop in sass.loops(code)
+            if all(loop.has(*operation) for operation in self.operations.items())
+            and not (self.lacks and loop.has(self.lacks))
+        ]
+        loop = min(fitting, key=lambda loop: len(loop.code))
+        return loop.turn(by_longest=self.by_longest) / self.elements
+
+
+_VECTORS = {"LDG.E.128": 1}
+FIGURES = {
+    "cast, nearest, by addition": Figure("cast_f32<Rule<(Rounding)0, (Form)2>", _VECTORS, 4),
+    "cast, nearest, general": Figure("cast_f32<Rule<(Rounding)0, (Form)0>", _VECTORS, 4),
+    "cast, stochastic": Figure("cast_stochastic_f32<Rule<(Rounding)6, (Form)3>", {"LDG": 1}, 1),
+    "encode, nearest": Figure(
+        "encode_tiles<(Rounding)0, float>", {"LDG": 1, "STS": 1}, 1, lacks="STG"
+    ),
+    "decode": Figure("decode_tiles<float>", {"STG": 1, "LDS": 1}, 1, lacks="LDG"),
+    "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
+    "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
+    "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
+    "product, Kahan": Figure("multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True),
+    "product, stochastic": Figure(
+        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"LD.": 12}, 1
+    ),
+    "matrix unit, exponents": Figure(
+        "multiply<UnitSum<(Rounding)0>, GemmCall>", {"VIADDMNMX": 4, "LDS": 8}, 4
+    ),
+    "matrix unit, products": Figure(
+        "multiply<UnitSum<(Rounding)0>, GemmCall>", {"FMUL": 32, "F2I": 16}, 16
+    ),
+}
+
+
+def _cuobjdump() -> Path:
+    found = shutil.which("cuobjdump")
+    if found is None:
+        nvidia = pytest.importorskip("nvidia", reason="no cuobjdump (PyPI: nvidia-cuda-cuobjdump)")
+        places = [next(Path(p).glob("cu*/bin/cuobjdump"), None) for p in nvidia.__path__]
+        found = next((str(p) for p in places if p), None)
+    if found is None:
+        pytest.skip("no cuobjdump (PyPI: nvidia-cuda-cuobjdump)")
+    return Path(found)
+
+
+def _compiler() -> str:
+    """Its release."""
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc")
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"V(\d+\.\d+)", text)[1]  # type: ignore[index]
+
+
+def _library() -> Path:
+    library = next(iter((_ROOT / "build/release").glob("lib*/libcpd_cuda.so")), None)
+    if library is None:
+        pytest.skip("CPD was built without CUDA")
+    return library
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, list[sass.Instruction]]:
+    wanted = [figure.kernel for figure in FIGURES.values()]
+    found = sass.kernels(_library(), _cuobjdump(), _ARCHITECTURE, wanted)
+    if not found:
+        pytest.skip(f"CPD was not built for {_ARCHITECTURE}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def stored(kernels: dict[str, list[sass.Instruction]]) -> dict[str, float]:
+    compiler = _compiler()
+    if os.environ.get("CPD_STORE_SASS"):
+        figures = {name: round(figure.of(kernels), 2) for name, figure in FIGURES.items()}
+        content = {"architecture": _ARCHITECTURE, "nvcc": compiler, "instructions": figures}
+        _STORED.write_text(json.dumps(content, indent=2) + "\n")
+    content = json.loads(_STORED.read_text())
+    if content["nvcc"] != compiler:
+        pytest.skip(f"stored for nvcc {content['nvcc']}, this is {compiler}")
+    return content["instructions"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_instructions(
+    name: str, kernels: dict[str, list[sass.Instruction]], stored: dict[str, float]
+) -> None:
+    assert FIGURES[name].of(kernels) == pytest.approx(stored[name], rel=0.03)
+
+
+def test_comments_give_the_stored_figures() -> None:
+    """gemm_short.h's table, which names them by Split."""
+    stored = json.loads(_STORED.read_text())["instructions"]
+    text = (_ROOT / "kernels/cuda/gemm_short.h").read_text()
+    for split in ("rounded", "exact", "Kahan", "plain"):
+        found = re.search(rf"^//   {split} +([\d.]+)$", text, re.MULTILINE)
+        assert found, split
+        assert float(found[1]) == pytest.approx(stored[f"product, {split}"], abs=0.05)
+
+
+def test_the_shortest_way_through_a_loop() -> None:
+    """Of a loop with a branch over three of its six instructions; by its longest run all six."""
+    texts = ["FADD R1", "@P0 BRA 0x50", *["FMUL R1"] * 3, "@P1 BRA 0x0", "EXIT"]
+    code = [sass.Instruction(16 * i, text) for i, text in enumerate(texts)]
+    (loop,) = sass.loops(code)
+    assert [i.name for i in loop.code] == ["FADD", "BRA", "FMUL", "FMUL", "FMUL", "BRA"]
+    assert loop.turn() == 3
+    assert loop.turn(by_longest=True) == 6
+    assert loop.has("FMUL", 3)
+    assert not loop.has("FMUL", 4)
+    assert (code[1].operation, code[1].is_conditional, code[1].target) == ("BRA", True, 0x50)

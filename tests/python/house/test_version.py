@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One version, wherever it stands; and the lock file has what pyproject.toml pins."""
+
+import re
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import cpd
+
+ROOT = Path(__file__).parents[3]
+LOCKED = ("env", "check", "docs", "wheel")
+
+
+def test_version_of_the_library_is_that_of_the_package():
+    assert cpd.__version__ == version("cpd")
+
+
+def test_version_of_the_citation_and_the_changelog():
+    assert f"\nversion: {cpd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest.group(1) == cpd.__version__
+
+
+def test_lock_file_has_the_pins_with_hashes_and_names_no_index():
+    text = (ROOT / "requirements.lock").read_text()
+    locked = re.findall(r"^(\S+==\S+)(?: ;.*)? \\\n    --hash=sha256:", text, re.M)
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    pins = [pin.replace("_", "-") for name in LOCKED for pin in groups[name]]
+    assert len(pins) > 20
+    assert not set(pins) - set(locked)
+    assert "://" not in text

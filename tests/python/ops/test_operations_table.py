@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of kernels/cuda/README.md: what the library's operations do with a GPU's tensors, as
+the program of tests/backend/test_operations_gpu.cpp finds it, and torch's operators, as registered.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from faces import REFUSED
+
+_ROOT = Path(__file__).resolve().parents[3]
+_BUILD = _ROOT / "build/release"
+_README = _ROOT / "kernels/cuda/README.md"
+_HEADS = ("| operation", "| torch's operators")
+
+
+def _table(head: str) -> list[str]:
+    """Its rows."""
+    lines = _README.read_text().splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(head)) + 2
+    rows = []
+    for line in lines[first:]:
+        if not line.startswith("|"):
+            break
+        rows.append(line)
+    return rows
+
+
+def test_operations() -> None:
+    program = _BUILD / "tests/test_backend_operations_gpu"
+    shim = _BUILD / "cuda_on_cpu"
+    if not program.exists() or not (shim / "libcpd_cuda.so").exists():
+        pytest.skip("the C++ tests were not built (cmake --build build/release --target cpd_tests)")
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(shim),
+        "CPD_CUDA_ON_CPU": "1",
+        "CPD_REQUIRE_GPU": "1",
+    }
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+    assert _table(_HEADS[0]) == [line for line in done.stdout.splitlines() if line[:2] == "| "]
+
+
+def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
+    texts = [row.split(" | ")[1] for row in _table(_HEADS[0]) if row.split(" | ")[1] != "yes"]
+    layers = "a layer must be contiguous fp32 on the CPU, got fp32 on a GPU"  # no array of a face's
+    assert len(texts) > 8
+    assert [text for text in texts if not REFUSED.search(text) and layers not in text] == []
+
+
+def test_torchs_operators() -> None:
+    """Each in the row of what it has: a kernel for CPU and for CUDA tensors, a shape function."""
+    torch = pytest.importorskip("torch")
+    import cpd._torch
+
+    for module in pkgutil.iter_modules(cpd._torch.__path__):
+        importlib.import_module(f"cpd._torch.{module.name}")
+
+    rows: dict[str, list[str]] = {}
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        if not name.startswith("cpd::"):
+            continue
+        has = [torch._C._dispatch_has_kernel_for_dispatch_key(name, key) for key in ("CPU", "CUDA")]
+        fake = torch._library.simple_registry.singleton.find(name).fake_impl.kernel is not None
+        words = ["yes" if x else "no" for x in (*has, fake)]
+        rows.setdefault(" | ".join(words), []).append(f"`{name.removeprefix('cpd::')}`")
+    expected = [f"| {', '.join(names)} | {words} |" for words, names in rows.items()]
+    assert sorted(_table(_HEADS[1])) == sorted(expected)

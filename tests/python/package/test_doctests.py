@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples in the documentation of `cpd` run, and give what they say; the READMEs' run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpd
+
+MODULES = (
+    "cpd",
+    "cpd.comm",
+    "cpd.comm.communicator",
+    "cpd.comm.local",
+    "cpd.comm.schedule",
+    "cpd.comm.spec",
+    "cpd.comm.spec_text",
+    "cpd.comm.virtual",
+    "cpd.compat.cpd2020",
+    "cpd.compat.qpytorch",
+    "cpd.compat.transformer_engine",
+    "cpd.compress",
+    "cpd.compress.codec",
+    "cpd.compress.makers",
+    "cpd.compress.states",
+    "cpd.nn.attention",
+    "cpd.nn.autocast",
+    "cpd.nn.convert",
+    "cpd.nn.convolution",
+    "cpd.nn.delayed",
+    "cpd.nn.embedding",
+    "cpd.nn.functional",
+    "cpd.nn.layers",
+    "cpd.nn.norms",
+    "cpd.nn.observers",
+    "cpd.nn.quantizers",
+    "cpd.nn.ready",
+    "cpd.nn.recipe",
+    "cpd.nn.recipe_files",
+    "cpd.nn.recurrent",
+    "cpd.numeric.accumulator",
+    "cpd.numeric.formats",
+    "cpd.numeric.hadamard",
+    "cpd.numeric.scaled",
+    "cpd.numeric.scaled_cast",
+    "cpd.ops.encoded",
+    "cpd.ops.operations",
+    "cpd.optim",
+    "cpd.optim.kahan",
+    "cpd.optim.lars",
+    "cpd.optim.loss_scaler",
+    "cpd.optim.low_precision",
+    "cpd.optim.recipe",
+    "cpd.parallel.outer",
+    "cpd.parallel.virtual_nodes",
+    "cpd.study.choices",
+    "cpd.study.costs",
+    "cpd.hardware.hardware_cost",
+    "cpd.hardware.probe.command",
+    "cpd.hardware.probe.find",
+    "cpd.study.reduce",
+    "cpd.hardware.replay",
+    "cpd.study.sweeps.cells",
+    "cpd.study.sweeps.patterns",
+    "cpd.study.sweeps.rows",
+    "cpd.study.sweeps.run",
+    "cpd.hardware.vectors.making",
+)
+TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.")
+"""Rooms that need torch, but for what is in PLAIN."""
+PLAIN = ("cpd.nn.ready", "cpd.nn.recipe", "cpd.nn.recipe_files")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name):
+    if name.startswith(TORCH) and name not in PLAIN:
+        pytest.importorskip("torch")
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# Public names without an example of their own: the example of another shows them, or they need
+# ranks that a launcher has started (tests/python/ranks/spawn.py).
+SHOWN_BY = {
+    "LayerReport": "Communicator",
+    "ReduceReport": "Communicator",
+    "Traffic": "Communicator",
+    "PresetInfo": "presets",
+    "Choice": "recommend",
+    "Recommendation": "recommend",
+    "Cost": "cost",
+    "Measurement": "Contributions",
+    "Roundoff": "roundoff",
+    "Source": "Contributions",
+    "Replay": "replay",
+    "Mismatch": "replay",
+    "Sweep": "sweep",
+    "Tensor": "sweep",
+    "Row": "sweep",
+    "choose": "recommend",
+    "check_recommended": "recommend",
+}
+NEED_A_LAUNCHER = {
+    *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),
+    *("ddp_hook", "HookState", "ReduceScatter", "set_reduce_scatter"),
+}
+
+
+def public():
+    """Name and object of every function and class that users import."""
+    pytest.importorskip("torch")
+    from cpd.parallel import ddp, fsdp
+
+    found = {"ddp_hook": ddp.ddp_hook, "HookState": ddp.HookState}
+    found |= {name: getattr(fsdp, name) for name in ("ReduceScatter", "set_reduce_scatter")}
+    for name in (
+        "cpd",
+        "cpd.comm",
+        "cpd.functional",
+        "cpd.nn",
+        "cpd.optim",
+        "cpd.outer",
+        "cpd.study",
+    ):
+        module = importlib.import_module(name)
+        names = getattr(module, "__all__", None) or [n for n in dir(module) if n[0] != "_"]
+        found |= {n: getattr(module, n) for n in names}
+    objects = {n: o for n, o in found.items() if inspect.isclass(o) or inspect.isfunction(o)}
+    return {n: o for n, o in objects.items() if o.__module__.startswith("cpd.")}
+
+
+def test_every_public_name_has_a_text_and_an_example():
+    names = public()
+    assert len(names) > 50
+    assert [n for n, o in names.items() if not (o.__doc__ or "").strip()] == []
+    shown = {n for n, o in names.items() if ">>>" in o.__doc__}
+    errors = {n for n, o in names.items() if isinstance(o, type) and issubclass(o, Exception)}
+    assert set(SHOWN_BY.values()) <= shown
+    assert set(names) - shown - errors - set(SHOWN_BY) - NEED_A_LAUNCHER == set()
+
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"],
+)
+def test_readme(name):
+    pytest.importorskip("torch")
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), {})
+
+
+def test_accumulators_of_the_guide():
+    texts = re.findall(r'`"([^"`]+)"`', (ROOT / "python/GUIDE.md").read_text())
+    assert len(texts) >= 7
+    ones = np.ones((1, 1), np.float32)
+    for text in texts:
+        assert cpd.gemm(ones, ones, text).item() == 1

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program that flushes subnormals (torch.set_flush_denormal) gets the same bits from every verb,
+in NumPy and torch, and the same measurements of them. In a process of its own: the flags are the
+thread's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).parents[1] / "cases" / "environment_cases.py"
+
+
+def results(flush: bool, folder: Path) -> dict[str, str]:
+    command = [sys.executable, str(CASES), "flush" if flush else "keep", str(folder)]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert out.returncode == 0, out.stderr
+    return json.loads(out.stdout)
+
+
+def test_flushing_changes_nothing(tmp_path):
+    pytest.importorskip("torch")
+    kept = results(False, tmp_path)
+    flushed = results(True, tmp_path)
+    assert kept.pop("flushes") == "no"
+    if flushed.pop("flushes") != "yes":
+        pytest.skip("this CPU's torch does not flush subnormals")
+    assert len(kept) > 100
+    assert kept.keys() == flushed.keys()
+    other = [name for name in kept if kept[name] != flushed[name]]
+    assert not other, other[:12]

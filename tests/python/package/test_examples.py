@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples that train a model run, at small sizes, and say what is wrong with their
+arguments; the notebook's cells run."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+FOLDER = Path(__file__).parents[3] / "examples"
+TINY = ["--width", 16, "--steps", 2, "--batch", 2, "--context", 8]
+
+
+def main(name: str, *arguments: object) -> Any:
+    """What an example's `main` gives, in this process."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.main([str(each) for each in arguments])
+
+
+def refuses(capsys: pytest.CaptureFixture[str], text: str, name: str, *arguments: object) -> None:
+    """The example ends with a message that holds `text`."""
+    with pytest.raises(SystemExit) as raised:
+        main(name, *arguments)
+    assert raised.value.code != 0
+    assert text in capsys.readouterr().err + str(raised.value)
+
+
+CLASSES = np.arange(10).repeat(2)
+
+
+def pickled(folder: Path) -> None:
+    """The form in which CIFAR-10 was published: 20 images a file, each of one value, its number."""
+    made = folder / "cifar-10-batches-py"
+    made.mkdir()
+    for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        values = (np.arange(20) + 20 * number).astype(np.uint8)[:, None].repeat(3072, axis=1)
+        content = {b"data": values, b"labels": CLASSES.tolist()}
+        (made / name).write_bytes(pickle.dumps(content))
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A folder with CIFAR-10's form, of a few images of noise."""
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    stored = {}
+    for name, count in (("train", 64), ("test", 32)):
+        files = []
+        for _ in range(count):
+            file = io.BytesIO()
+            image.fromarray(draw.integers(256, size=(32, 32, 3), dtype=np.uint8)).save(file, "JPEG")
+            files.append(file.getvalue())
+        stored[f"{name}_jpeg"] = np.frombuffer(b"".join(files), np.uint8)
+        stored[f"{name}_offset"] = np.cumsum([0, *map(len, files)], dtype=np.uint32)
+        stored[f"{name}_label"] = draw.integers(10, size=count, dtype=np.uint8)
+    np.savez(tmp_path / "cifar10-jpeg.npz", **stored)
+    return tmp_path
+
+
+def test_convert(capsys: pytest.CaptureFixture[str]) -> None:
+    main("10_convert", "--recipe", "nvfp4", "--keep", "output", "--width", 32, "--epochs", 1)
+    said = capsys.readouterr().out
+    assert "Linear  × 1  output  left in torch by the rule 'output'" in said
+    assert "restored: " in said
+    refuses(capsys, "'nvpf4' is no recipe", "10_convert", "--recipe", "nvpf4")
+    refuses(capsys, "no module of the model matches", "10_convert", "--keep", "nowhere")
+
+
+def test_cifar10(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--images", 64, "--tests", 32, "--width", 2, "--batch", 4, "--epochs", 1]
+    wires = ["--wires", "fp32", "(3,0)", "(3,0) aps"]
+    main("11_cifar10", "--data", images, *sizes, "--model", "davidnet", *wires, "--seeds", 2)
+    said = capsys.readouterr().out
+    assert said.startswith("CIFAR-10 (JPEG), 64 images, 8 nodes × 4\n")
+    assert "| davidnet | (3,0) | 10.0 | 10.0 … 10.0 | " in said  # gradients beyond its largest
+    assert said.count("| davidnet | ") == 3
+
+
+def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refuses(capsys, "by $CPD_DATA", "11_cifar10", "--data", images / "nowhere")
+    refuses(capsys, "there are 64 images in train, got 100", "11_cifar10", "--data", images,
+            "--images", 100, "--batch", 4)  # fmt: skip
+    refuses(capsys, "unknown format 'e4n3'", "11_cifar10", "--data", images, "--wires", "e4n3")
+    refuses(capsys, "take more than 64 images", "11_cifar10", "--data", images, "--images", 64)
+
+
+def test_cifar10_as_published(tmp_path: Path) -> None:
+    from cpd.demo.cifar10 import load_cifar10
+
+    pickled(tmp_path)
+    found = load_cifar10(tmp_path, 100, 10)
+    assert found.source == "CIFAR-10"
+    assert found.train_x.shape == (100, 3, 32, 32)
+    assert found.test_y.tolist() == CLASSES[:10].tolist()
+    numbers = torch.arange(110.0)
+    expected = (numbers - numbers[:100].mean()) / found.train_x.numel()  # but for a factor
+    both = torch.cat([found.train_x, found.test_x])[:, 0, 0, 0]
+    torch.testing.assert_close(both / both[0], expected / expected[0])
+
+
+def test_augmented_images_are_moved_and_mirrored() -> None:
+    from cpd.demo.cifar10 import augmented
+
+    images = torch.arange(1.0, 64 * 3 * 32 * 32 + 1).reshape(64, 3, 32, 32)
+    made = augmented(images, torch.Generator().manual_seed(0))
+    padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
+    for image, given in zip(made, padded, strict=True):
+        moved = [
+            window.flip(2) if mirrored else window
+            for down in range(9)
+            for right in range(9)
+            for window in [given[:, down : down + 32, right : right + 32]]
+            for mirrored in (False, True)
+        ]
+        assert any(torch.equal(image, each) for each in moved)
+
+
+def test_text() -> None:
+    from cpd.demo.text import load_text
+
+    text = load_text()
+    assert len(text.train) + len(text.test) > 300_000
+    assert int(text.train.max()) < len(text.characters)
+    one, again = (list(text.batches(3, 4, 8, seed=1)) for _ in range(2))
+    assert torch.equal(torch.stack(one), torch.stack(again))
+    assert one[0].shape == (4, 9)
+    assert text.tests(5, 8)[-1].tolist() == text.test[-9:].tolist()
+
+
+def test_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "gpt.png"
+    main("12_gpt", *TINY, "--depth", 1, "--picture", picture)
+    assert capsys.readouterr().out.count("\n| ") == 8
+    assert picture.stat().st_size > 10_000
+    refuses(capsys, "no case contains 'x9'", "12_gpt", "--only", "x9")
+    refuses(capsys, "4 heads do not divide the width 6", "12_gpt", "--width", 6)
+
+
+def test_lstm(capsys: pytest.CaptureFixture[str]) -> None:
+    main("13_lstm", *TINY, "--layers", 1)
+    assert capsys.readouterr().out.count("\n| ") == 5
+    refuses(capsys, "'nvpf4' is no recipe", "13_lstm", "--recipes", "nvpf4")
+
+
+def test_ddp_codec(capfd: pytest.CaptureFixture[str]) -> None:
+    if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
+        pytest.skip("torch has no gloo")
+    main("16_ddp_codec", "--epochs", 1, "--wires", "qsgd bits=4 bucket=512", "one_bit")
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["qsgd", "one_bit"]
+    assert all(row[-1] == row[-2] for row in rows)  # the weights of ranks and of virtual nodes
+    assert [row[-4] for row in rows] == ["6,685", "3,900"]
+
+
+def test_diloco(capsys: pytest.CaptureFixture[str]) -> None:
+    main("17_diloco", "--workers", 2, "--inner", 10, "--epochs", 1)
+    rows = capsys.readouterr().out.splitlines()[2:]
+    sent = [int(row.split()[-2].replace(",", "")) for row in rows]
+    assert len(sent) == 5
+    assert sent[0] >= 10 * sent[1]
+    assert sent[1] >= 7.9 * sent[2]
+
+
+def test_top_k(capsys: pytest.CaptureFixture[str]) -> None:
+    main("18_top_k", "--epochs", 1, "--depth", 1, "--fractions", 0.01)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len(rows) == 4
+    assert float(rows[3][-2]) < float(rows[2][-2]) < 1
+
+
+def test_qsvrg(capsys: pytest.CaptureFixture[str]) -> None:
+    main("19_qsvrg", "--epochs", 3)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[3:]]
+    assert [int(row[0]) for row in rows] == [1, 2, 3]
+    assert float(rows[2][1]) < 0.1
+    assert all(float(row[3]) <= float(row[4]) for row in rows)
+    with pytest.raises(SystemExit, match="the theorem does not hold here"):
+        main("19_qsvrg", "--epochs", 1, "--steps", 1)
+
+
+def test_probe(capsys: pytest.CaptureFixture[str]) -> None:
+    main("25_probe", "--k", 16)
+    told = [part.split("\n") for part in capsys.readouterr().out.split("--- ")[1:]]
+    assert [lines[0].split(":")[0] for lines in told] == [
+        "numpy.dot", "numpy.sum", "a unit", "a command",
+    ]  # fmt: skip
+    assert told[2][1] == "order      [c 0…15]"
+    assert told[3][2] == "rule       fp32 sequential"
+
+
+def test_choose_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    best = main("21_choose_format")
+    said = capsys.readouterr().out
+    assert best.cell.element.bits == 6
+    assert f"least error: {best.cell}" in said
+    assert said.count("\n*") > 3  # the front
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    assert main("21_choose_format", tmp_path / "x.npy").losses.errors == 0
+
+
+def run_notebook(name: str) -> dict[str, Any]:
+    """What a notebook's cells have defined."""
+    cells = json.loads((FOLDER / name).read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+    names: dict[str, Any] = {}
+    for cell in code:
+        exec("".join(cell["source"]), names)
+    return names
+
+
+def test_notebook_of_hardware() -> None:
+    names = run_notebook("26_hardware.ipynb")
+    assert names["raised"].tolist() == [0, 5, 3, 0]
+    unit = names["rule"].accumulator.unit
+    assert (unit.block, unit.fraction_bits, str(unit.sum)) == (16, 13, "e8m13")
+    assert names["best"].value("dot_error") < 0.05
+
+
+@pytest.mark.slow("a notebook as its reader runs it: three trainings and every recipe observed")
+def test_notebook() -> None:
+    names = run_notebook("14_model.ipynb")
+    assert min(names["accuracies"].values()) > 0.85
+    assert type(names["model"][0]) is torch.nn.Linear
+
+
+def test_every_example_is_listed() -> None:
+    listed = (FOLDER / "README.md").read_text()
+    for path in sorted(FOLDER.glob("[0-9][0-9]_*")):
+        assert path.name in listed
+        if path.suffix == ".py":
+            assert f"Run: python examples/{path.name}" in path.read_text() or "mpirun" in listed

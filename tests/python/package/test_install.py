@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as a newcomer gets it: `pip install .`, the same beside a torch, and the wheel,
+each in a venv of its own. These build the library anew and fetch packages."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TORCH = "torch==2.13.0"
+OLDEST_TORCH = "torch==2.11.0"
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]
+
+NUMPY_WORKS = """
+import cpd, numpy as np
+assert cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist() == [0.3125, 16.0]
+assert cpd.gemm(np.float32([[1, 2]]), np.float32([[3], [4]]), "e4m3 kahan").item() == 11
+"""
+TORCH_WORKS = """
+import cpd, torch
+assert cpd.cast(torch.tensor([0.3, 17.0]), "e4m3").tolist() == [0.3125, 16.0]
+x = torch.randn(1 << 20)
+assert torch.equal(cpd.cast(x, "e5m2"), torch.from_numpy(cpd.cast(x.numpy(), "e5m2")))
+with open("/proc/self/maps") as maps:
+    openmp = {line.split()[-1] for line in maps if "libgomp" in line}
+assert len(openmp) == 1, openmp
+"""
+TORCH_IS_TOLD_OF = """
+import cpd, torch
+try:
+    cpd.cast(torch.tensor([0.3]), "e4m3")
+except ImportError as error:
+    print(str(error).partition("beside this torch: ")[2])
+"""
+
+
+@pytest.fixture(autouse=True)
+def _registry() -> None:
+    if os.environ.get("CPD_OFFLINE") == "1":
+        pytest.skip("CPD_OFFLINE=1: no packages can be fetched")
+
+
+class Venv:
+    """A bare virtual environment; commands run in it from a folder that is not the source's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        venv.create(folder, with_pip=True)
+        self.variables = {
+            **{k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")},
+            "PATH": f"{folder}/bin:/usr/local/bin:/usr/bin:/bin",
+        }
+
+    def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self.variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check:
+            assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def pip(self, *arguments: str) -> None:
+        begun = time.monotonic()
+        self.run("pip", "install", "--quiet", *arguments)
+        print(f"pip install {' '.join(arguments)}: {time.monotonic() - begun:.0f} s")
+
+    def python(self, program: str) -> str:
+        return self.run("python", "-c", program).stdout.strip()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Venv:
+    return Venv(tmp_path / "venv")
+
+
+def test_pip_install_in_a_bare_venv_then_the_command_that_a_tensor_names(bare):
+    bare.pip(str(ROOT))
+    bare.python(NUMPY_WORKS)
+    assert "e4m3" in bare.run("cpd", "format", "e4m3").stdout
+    told = bare.run("cpd", "train", "--epochs", "1", check=False)
+    assert told.returncode == 1
+    assert "needs the Python package" in told.stderr
+    assert "Traceback" not in told.stderr
+    bare.pip(TORCH)
+    command = bare.python(TORCH_IS_TOLD_OF)
+    assert "--no-build-isolation" in command
+    assert str(ROOT) in command
+    bare.run("sh", "-c", command)
+    bare.python(NUMPY_WORKS)
+    bare.python(TORCH_WORKS)
+
+
+def test_pip_install_beside_a_torch(bare):
+    bare.pip(TORCH, "scikit-build-core", "pybind11")
+    bare.pip("--no-build-isolation", str(ROOT))
+    bare.python(NUMPY_WORKS)
+    bare.python(TORCH_WORKS)
+
+
+def test_wheel(bare):
+    subprocess.run([ROOT / "dev", "wheel"], check=True)
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    (wheel,) = (ROOT / "out").glob(f"cpd-*-{tag}-{tag}-manylinux_*.whl")
+    bare.pip(str(wheel))
+    bare.python(NUMPY_WORKS)
+    for torch in (OLDEST_TORCH, TORCH):
+        bare.pip(torch)
+        bare.python(TORCH_WORKS)
+
+
+def test_run_stays_in_the_folder_where_it_is_called(tmp_path):
+    done = subprocess.run(
+        [ROOT / "dev", "run", "pwd"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip().splitlines()[-1]) == tmp_path

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ctrl-C in long calls and in waits, and threads that are inside a call when the program ends. The
+programs are in interrupt_cases.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import forked
+from patience import scaled
+from spawn import TRANSPORTS, skip_without, spawn_ranks
+
+PROGRAM = Path(__file__).parents[1] / "cases" / "interrupt_cases.py"
+SOON = scaled(15.0)
+"""Seconds from Ctrl-C to the exception: it takes well below one on an idle machine, minutes where
+nobody looks."""
+INTERRUPTED = (130, -signal.SIGINT)
+"""How a command ends: both are 130 to a shell. Python ends itself by the signal after Ctrl-C within
+an exec(), as imports make them."""
+LONG = ["gemm", "total", "torch_gemm", "torch_sum", "torch_backward", "torch_compiled"]
+ENDINGS = [
+    "ends_in_gemm",
+    "ends_in_cast",
+    "ends_in_short_casts",
+    "ends_in_local_wait",
+    "ends_in_local_loop",
+    "ends_in_torch_gemm",
+    "ends_in_torch_cast",
+]
+
+
+def run(name: str, threads: str = "2") -> tuple[Any, str]:
+    """What a program printed as json, None if nothing, and what it said besides. It ends well."""
+    start, words = forked.run, [PROGRAM, name]
+    if name.removeprefix("ends_in_").startswith("torch"):
+        pytest.importorskip("torch")
+        # torch's threads, on which its operators run, are not those of a process that is forked.
+        start, words = subprocess.run, [sys.executable, *words]
+    done = start(
+        words,
+        env=os.environ | {"CPD_NUM_THREADS": threads},
+        capture_output=True,
+        text=True,
+        timeout=scaled(120),
+        check=False,
+    )
+    assert done.returncode == 0, f"{name}: status {done.returncode}:\n{done.stderr[-3000:]}"
+    return json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def check_interrupted(seen: dict[str, Any]) -> None:
+    assert seen["raised"] == "KeyboardInterrupt", seen
+    assert seen["said"] == "", seen
+    assert seen["took"] < SOON, seen
+    assert "late" not in seen, seen
+
+
+# ---- long calls ----------------------------------------------------------------------------------
+
+
+@pytest.mark.few("", 2)
+@pytest.mark.parametrize("name", LONG)
+def test_a_long_call_is_interrupted(name: str) -> None:
+    seen, said = run(name)
+    check_interrupted(seen)
+    assert said == ""
+    assert seen.get("works", True)
+
+
+def test_one_thread_is_interrupted_too() -> None:
+    check_interrupted(run("gemm", threads="1")[0])
+
+
+def test_a_handlers_exception_arrives_as_it_is() -> None:
+    seen, _ = run("handler")
+    assert (seen["raised"], seen["said"]) == ("Enough", "handled")
+    assert seen["took"] < SOON
+
+
+def test_a_handler_that_returns_changes_nothing() -> None:
+    assert run("quiet_handler")[0] == {"heard": 1, "same": True}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["gemm", "torch_gemm", "waits_local", "run_waits"])
+def test_twenty_times(name: str) -> None:
+    for _ in range(20):
+        seen, _said = run(name)
+        check_interrupted(seen)
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+
+def test_a_wait_between_threads_is_interrupted() -> None:
+    seen, said = run("waits_local")
+    check_interrupted(seen)
+    assert said == ""
+    assert seen["broken"] == "a call was interrupted"
+    assert seen["again"]["raised"] == "RankLost"
+    assert "a call was interrupted" in seen["again"]["said"]
+    for other in seen["others"]:
+        check_other(other, 0)
+
+
+def check_other(other: dict[str, Any], victim: int) -> None:
+    """What a rank says whose peer was interrupted. One that comes late hears of all that gave up by
+    then."""
+    assert other["raised"] == "RankLost", other
+    assert re.search(rf"\branks? ([\d, ]*, )?{victim}(, [\d, ]*)? gave up", other["said"]), other
+
+
+def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
+    """Whichever comes first, each is what it is: never a plain RuntimeError."""
+    for _ in range(2):
+        seen, _ = run("waits_at_timeout")
+        assert seen["raised"] in ("KeyboardInterrupt", "RankLost"), seen
+        assert (seen["raised"] == "KeyboardInterrupt") != seen.get("late", False), seen
+
+
+def test_a_run_of_threads_is_interrupted() -> None:
+    seen, said = run("run_waits")
+    check_interrupted(seen)
+    assert said == ""
+    assert seen["threads"] == 0
+    assert seen["broken"] != ""
+
+
+def test_ctrl_c_in_a_transports_own_python_code() -> None:
+    """The alarm is raised all the same, and the second one comes afterwards."""
+    seen, said = run("python_transport")
+    assert said == ""
+    assert seen == {
+        "first": "in poll",
+        "broken": "a call was interrupted",
+        "alarms": 2,
+        "abandoned": 1,
+    }
+
+
+def train(transport: str, **settings: str) -> forked.Program:
+    words = f"--transport {transport} --format e4m3 --epochs 10000 --batch 90 --depth 2"
+    return forked.Program(
+        ["-m", "cpd", "train", *words.split(), "--timeout", "60"],
+        env=os.environ | {"CPD_NUM_THREADS": "1"} | settings,
+        stdout=forked.PIPE,
+        stderr=forked.PIPE,
+        text=True,
+    )
+
+
+def has_begun(process: forked.Program, *others: forked.Program) -> bool:
+    """Waits until all train: node 0's `process` has said so, and each has worked since for longer
+    than a first step takes."""
+    assert process.stdout is not None
+    begun = any(line.startswith("digits:") for line in process.stdout)
+    running = [psutil.Process(one.pid) for one in (process, *others)] if begun else []
+    worked = [sum(one.cpu_times()[:2]) for one in running]
+    for one, until_then in zip(running, worked, strict=True):
+        while sum(one.cpu_times()[:2]) < until_then + 1:
+            time.sleep(0.1)
+    return begun
+
+
+@pytest.mark.timeout(240)
+def test_a_training_is_interrupted() -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    process = train("virtual")
+    assert has_begun(process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=scaled(60))
+    assert process.returncode in INTERRUPTED
+    assert said == "cpd train: interrupted\n"
+
+
+@pytest.mark.timeout(240)
+def test_a_training_over_processes_is_interrupted() -> None:
+    """In one of them; the other says in one line which. (torch's store may say more: it was in the
+    first one's process.)"""
+    pytest.importorskip("sklearn")
+    skip_without("gloo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    first, second = (train("torch", RANK=str(rank), **place) for rank in range(2))
+    assert has_begun(first, second)
+    second.send_signal(signal.SIGINT)
+    _, said = second.communicate(timeout=scaled(60))
+    assert second.returncode in INTERRUPTED
+    assert said == "cpd train: interrupted\n"
+    _, said = first.communicate(timeout=scaled(60))
+    assert first.returncode == 1
+    assert said.startswith("cpd train: error: rank 0: "), said
+    assert "Traceback" not in said
+    assert "rank 1" in said
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_wait_between_processes_is_interrupted(transport: str) -> None:
+    check_ranks(transport, 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_twenty_times_between_processes(transport: str) -> None:
+    for trial in range(20):
+        check_ranks(transport, trial % 3)
+
+
+def check_ranks(transport: str, victim: int) -> None:
+    ranks = spawn_ranks(
+        transport, 3, "interrupt_cases:rank", victim, timeout=60.0, victims=(victim,)
+    )
+    for rank, spawned in enumerate(ranks):
+        seen = spawned.result
+        if rank == victim:
+            check_interrupted(seen)
+            assert seen["broken"] == "a call was interrupted"
+        else:
+            check_other(seen, victim)
+            assert seen["waited"] < SOON + scaled(5), seen
+
+
+@pytest.mark.few("", 2)
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:
+    pytest.importorskip("torch")
+    ranks = spawn_ranks(
+        "gloo", 3, "interrupt_cases:backward", victim, timeout=60.0, victims=(victim,)
+    )
+    for rank, spawned in enumerate(ranks):
+        seen = spawned.result
+        if rank == victim:
+            check_interrupted(seen)
+            assert seen["error"] == "KeyboardInterrupt"
+            assert seen["broken"] == "a call was interrupted"
+        else:  # DDP makes one of its own, with the text
+            assert seen["raised"] == "RuntimeError", seen
+            assert seen["error"] == "RankLost", seen
+            check_other(seen | {"raised": "RankLost"}, victim)
+
+
+# ---- threads at the program's end ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
+    assert run(name) == (None, "")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_ends_24_times(name: str) -> None:
+    for _ in range(24):
+        assert run(name) == (None, "")
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(("name", "world"), [("rank_ends", 3), ("backward_ends", 2)])
+def test_processes_end_while_threads_wait(name: str, world: int) -> None:
+    """spawn_ranks fails where one does not end well."""
+    pytest.importorskip("torch")
+    ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=60.0)
+    assert all(spawned.result for spawned in ranks)

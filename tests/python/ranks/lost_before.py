@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are lost before a communicator exists: what each survivor says, and when.
+
+    python tests/python/ranks/lost_before.py [TRIALS]
+
+prints a table of so many trials (20) over MPI and over gloo. `trial` is one, for the tests."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from patience import scaled
+from spawn import spawn_ranks
+
+WORLD = 4
+TIMEOUT = scaled(4.0)
+"""Seconds until a rank is lost."""
+ROOM = 60.0
+"""Seconds in which a loaded machine may be late: past them a survivor counts as hanging."""
+WAYS = {
+    "mpi": ("at once", "in MPI", "subgroup"),
+    "gloo": ("at once", "connecting", "subgroup"),
+}
+"""Where the victim is: before it does anything; in MPI, which the program itself has started, all
+being there; among those that connect, having said that it is there; before it makes a subgroup of
+what another loss has left."""
+KINDS = ("kill", "stop", "exit")
+
+
+def end(kind: str) -> None:
+    """How a rank is lost."""
+    if kind == "exit":
+        os._exit(0)
+    os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind])
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def start_mpi() -> None:
+    """As a program that uses MPI itself does."""
+    mpi = ctypes.CDLL("libmpi.so.40", ctypes.RTLD_GLOBAL)
+    multiple = 3
+    mpi.MPI_Init_thread(None, None, multiple, ctypes.byref(ctypes.c_int()))
+
+
+def end_while_connecting(kind: str) -> None:
+    """Instead of connecting by gloo."""
+    from torch.distributed import distributed_c10d as c10d
+
+    c10d.ProcessGroupGloo = lambda *_: end(kind)
+
+
+def heard(make: Callable[[], Any]) -> dict[str, Any]:
+    """What a survivor is told."""
+    begin = time.monotonic()
+    try:
+        make()
+    except Exception as error:
+        return {
+            "type": type(error).__name__,
+            "lost": getattr(error, "ranks", None),
+            "took": time.monotonic() - begin,
+            "text": str(error),
+        }
+    return {"type": "none", "lost": None, "took": time.monotonic() - begin, "text": ""}
+
+
+def rank_of_trial(
+    rank: int, connect: Callable[[], Any], way: str, kind: str, victims: list[int]
+) -> dict[str, Any]:
+    """One rank's part; the last of `victims` is the one that the others are asked about."""
+    if way == "subgroup":
+        return rank_of_subgroup(rank, connect(), kind, victims)
+    if way == "in MPI":
+        start_mpi()
+    if rank == victims[0]:
+        if way == "connecting":
+            end_while_connecting(kind)
+        else:
+            end(kind)
+    return heard(connect)
+
+
+def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dict[str, Any]:
+    """A second rank is lost before a subgroup without the first; a group without both works."""
+    comm.barrier()
+    if rank == victims[0]:
+        end(kind)
+    heard(comm.barrier)
+    left = [r for r in range(comm.size) if r != victims[0]]
+    if rank == victims[1]:
+        end(kind)
+    said = heard(lambda: comm.subgroup(left))
+    with comm.subgroup([r for r in left if r != victims[1]]) as rest:
+        rest.barrier()
+        return said | {"size": rest.size}
+
+
+def victims_of(way: str, number: int) -> list[int]:
+    """From all places, rank 0 too."""
+    first = number % WORLD
+    return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
+
+
+def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, dict[str, Any]]:
+    """What each survivor said."""
+    ranks = spawn_ranks(
+        transport,
+        WORLD,
+        "lost_before:rank_of_trial",
+        way,
+        kind,
+        victims,
+        timeout=TIMEOUT,
+        victims=tuple(victims),
+        connects=False,
+    )
+    return {rank: one.result for rank, one in enumerate(ranks) if rank not in victims}
+
+
+def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
+    """(way, kind, victims) of so many trials."""
+    ways = WAYS[transport]
+    return [
+        (way, KINDS[n // len(ways) % len(KINDS)], victims_of(way, n))
+        for n in range(count)
+        for way in (ways[n % len(ways)],)
+    ]
+
+
+def main() -> None:
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    print("| | lost | how | rank | said | named | after |\n|---|---|---|---|---|---|---|")
+    for transport in WAYS:
+        for number, (way, kind, victims) in enumerate(trials(transport, count)):
+            try:
+                said = trial(transport, way, kind, victims)
+            except BaseException as failure:  # pytest's, which is no Exception
+                print(
+                    f"| {transport} {number} | {victims} | {way}, {kind} | | {failure!s:.200} | | |"
+                )
+                continue
+            for rank, one in said.items():
+                print(
+                    f"| {transport} {number} | {victims} | {way}, {kind} | {rank} | {one['type']} "
+                    f"| {one['lost']} | {one['took']:.1f} s |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
