@@ -13,7 +13,7 @@ import pytest
 
 import forked
 import patience
-from faces import FACES, GPU_IS_CPU, Face, marked, require_gpu
+from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -30,8 +30,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
-    many others is quick; they follow no period of faces and formats. With a CPU in a GPU's place
-    that is one in four of every test's. The seconds of `timeout` are an idle machine's."""
+    many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
+    place that is one in four of every test's. The seconds of `timeout` are an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         limit = item.get_closest_marker("timeout")
@@ -51,10 +51,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("exhaustive")
 
 
-@pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FACES])
-def face(request: pytest.FixtureRequest) -> Face:
-    """Each face of the verbs; CUDA's is skipped without a GPU, or fails where one is required."""
-    return FACES[request.param]()
+@pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FRONT_ENDS])
+def front_end(request: pytest.FixtureRequest) -> FrontEnd:
+    """Each front end of the operations; CUDA's is skipped without a GPU, or fails where one is
+    required."""
+    return FRONT_ENDS[request.param]()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs in compiled programs: steps that do not recompile, inductor, dynamic shapes, gradients; and
-the first use of torch, or none at all."""
+"""Operations in compiled programs: steps that do not recompile, inductor, dynamic shapes,
+gradients; and the first use of torch, or none at all."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of the torch face in every mode: forward and reverse, one over another, under
+"""Derivatives of the torch front end in every mode: forward and reverse, one over another, under
 torch.func's transforms and torch.vmap. Never a silent zero."""
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def cubed(mul, x):
     return mul(x, mul(x, x))
 
 
-# Each verb in fp32, where it rounds as torch does but for the order of sums, and torch's own. All
-# are of degree two or three in x, a 3 x 4 matrix, so that second derivatives are no zeros.
-VERBS = {
+# Each operation in fp32, where it rounds as torch does but for the order of sums, and torch's own.
+# All are of degree two or three in x, a 3 x 4 matrix, so that second derivatives are no zeros.
+OPERATIONS = {
     "cast": (lambda x: cpd.cast(x * x * x, "fp32"), lambda x: x * x * x),
     "add": (
         lambda x: cpd.add(x * x, cpd.add(x[0], W * x, "fp32"), "fp32"),
@@ -139,10 +139,10 @@ TRANSFORMS = {
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize("verb", VERBS)
-def test_transforms(verb, transform):
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_transforms(operation, transform):
     """As torch's own function, and no zero where that has none."""
-    ours, exact = (TRANSFORMS[transform](f) for f in VERBS[verb])
+    ours, exact = (TRANSFORMS[transform](f) for f in OPERATIONS[operation])
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     got, wanted = ours(x), exact(x)
     assert got.shape == wanted.shape
@@ -290,7 +290,7 @@ def test_out_takes_no_part_in_transforms():
 
 
 def calls():
-    """Verbs with the shapes that each example of their operands has."""
+    """Operations with the shapes that each example of their operands has."""
     yield "cast", lambda x: cpd.cast(x, "e4m3"), [(3, 4)]
     yield "add", lambda x, y: cpd.add(x, y, "e4m3"), [(3, 4), (4,)]
     yield "mul", lambda x, y: cpd.mul(x, y, "e4m3"), [(3, 1), (2, 1, 4)]
@@ -317,9 +317,9 @@ def operands(shapes, dims, size=3):
         yield torch.randn(whole, generator=generator)
 
 
-@pytest.mark.parametrize("verb", CALLS)
-def test_vmap_is_a_loop(verb):
-    f, shapes = CALLS[verb]
+@pytest.mark.parametrize("operation", CALLS)
+def test_vmap_is_a_loop(operation):
+    f, shapes = CALLS[operation]
     for dims in itertools.product(*((None, *range(len(s) + 1)) for s in shapes)):
         if all(dim is None for dim in dims):
             continue
@@ -353,23 +353,23 @@ DRAWING = {
 }
 
 
-@pytest.mark.parametrize("verb", DRAWING)
-def test_random_bits_under_vmap(verb):
+@pytest.mark.parametrize("operation", DRAWING)
+def test_random_bits_under_vmap(operation):
     """As torch's own random functions: an error, the same bits for each example, or others."""
-    f = DRAWING[verb]
+    f = DRAWING[operation]
     x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(8))
     with pytest.raises(RuntimeError, match="randomness='same'"):
         vmap(f)(x)
     same = vmap(f, randomness="same")(x)
     assert torch.equal(same, torch.stack([f(one) for one in x]))
-    if verb == "encode":
+    if operation == "encode":
         with pytest.raises(RuntimeError, match="one by one"):
             vmap(f, randomness="different")(x)
         return
     different = vmap(f, randomness="different")(torch.stack([x[0], x[0]]))
     assert torch.equal(different[0], f(x[0]))
     assert not torch.equal(different[1], different[0])
-    if verb in ("cast", "mul", "div"):
+    if operation in ("cast", "mul", "div"):
         assert torch.equal(vmap(f, randomness="different")(x), f(x))
 
 

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd.numeric.purposes import Purpose  # noqa: E402
-from faces import few_on_cpu, require_gpu_itself  # noqa: E402
+from front_ends import few_on_cpu, require_gpu_itself  # noqa: E402
 from tensors import compiled, same  # noqa: E402
 
 ACCUMULATORS = [

@@ -13,7 +13,7 @@ cpd = pytest.importorskip("cpd")
 
 from cpd import _core  # noqa: E402
 from cpd.numeric.options import Options  # noqa: E402
-from faces import require_gpu_itself  # noqa: E402
+from front_ends import require_gpu_itself  # noqa: E402
 from tensors import same  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
@@ -67,10 +67,10 @@ def test_codes(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("verb", ["add", "mul", "fma"])
-def test_operations_are_the_cpus(verb: str, rounding: str, dtype: torch.dtype) -> None:
-    f, operation = cpd.format("e4m3"), getattr(cpd, verb)
-    operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if verb == "fma" else 2)]
+@pytest.mark.parametrize("operation", ["add", "mul", "fma"])
+def test_operations_are_the_cpus(operation: str, rounding: str, dtype: torch.dtype) -> None:
+    f, operation = cpd.format("e4m3"), getattr(cpd, operation)
+    operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if operation == "fma" else 2)]
     expected = operation(*operands, f, rounding=rounding)
     got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
     assert got.is_cuda

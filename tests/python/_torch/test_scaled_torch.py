@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled formats on torch tensors: derivatives, vmap, compiled programs, threads, what is stored.
-What values they give, `test_scaled.py` shows on every face."""
+What values they give, `test_scaled.py` shows on every front end."""
 
 from __future__ import annotations
 

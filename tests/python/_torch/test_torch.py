@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's face has alone: seeds as tensors, views that are negated or overlap, operators that
-torch's own checks accept, gradients. Its bits are those of every face (test_cast.py and others)."""
+"""What torch's front end has alone: seeds as tensors, views that are negated or overlap, operators
+that torch's own checks accept, gradients. Its bits are those of every front end (test_cast.py and
+others)."""
 
 from __future__ import annotations
 
@@ -51,9 +52,9 @@ def test_seed_on_another_device_is_refused():
     x = values(10)
     elsewhere = torch.zeros((), dtype=torch.int64, device="meta")
     for options in ({"seed": elsewhere}, {"stream": elsewhere}):
-        for verb in (cpd.cast, cpd.encode):
+        for operation in (cpd.cast, cpd.encode):
             with pytest.raises(ValueError, match="must be on the CPU or on x's device, got meta"):
-                verb(x, "e2m1", "stochastic", **options)
+                operation(x, "e2m1", "stochastic", **options)
 
 
 def test_texts_of_many_threads():

@@ -144,9 +144,9 @@ def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int
     return result
 
 
-def call(verb: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
+def call(operation: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
     """Calls a cpd operation with the oracle's options."""
-    return verb(*args, rounding=o.rounding, overflow=o.overflow, **more)
+    return operation(*args, rounding=o.rounding, overflow=o.overflow, **more)
 
 
 # ---- layouts -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run by test_environment.py: prints the bits of every verb's results as JSON, computed with or
-without the flags that flush subnormals. Inputs are made, and results read, as integers."""
+"""Run by test_environment.py: prints the bits of every operation's results as JSON, computed with
+or without the flags that flush subnormals. Inputs are made, and results read, as integers."""
 
 from __future__ import annotations
 
@@ -60,36 +60,43 @@ def trying(name: str, call) -> None:
         keep(name, str(error))
 
 
-def faces(x: np.ndarray):
+def front_ends(x: np.ndarray):
     yield "numpy", x
     yield "torch", torch.from_numpy(x)
 
 
-def verbs() -> None:
+def operations() -> None:
     for f in FORMATS:
         for rounding in ROUNDINGS:
             o = {"rounding": rounding, "seed": 3}
-            for face, x in faces(numbers(400)):
-                y = x[::-1].copy() if face == "numpy" else torch.from_numpy(x.numpy()[::-1].copy())
-                about = f"{face} {f} {rounding}"
+            for front_end, x in front_ends(numbers(400)):
+                y = (
+                    x[::-1].copy()
+                    if front_end == "numpy"
+                    else torch.from_numpy(x.numpy()[::-1].copy())
+                )
+                about = f"{front_end} {f} {rounding}"
                 keep(f"cast {about}", cpd.cast(x, f, **o))
                 keep(f"cast saturating {about}", cpd.cast(x, f, overflow="saturate", **o))
                 trying(f"encode {about}", lambda x=x, f=f, o=o: cpd.encode(x, f, **o))
                 keep(f"add {about}", cpd.add(x, y, f, **o))
                 keep(f"mul {about}", cpd.mul(x, y, f, **o))
                 keep(f"fma {about}", cpd.fma(x, y, x, f, **o))
-            for face, wide in faces(doubles(300)):
-                keep(f"cast float64 {face} {f} {rounding}", cpd.cast(wide, f, **o))
+            for front_end, wide in front_ends(doubles(300)):
+                keep(f"cast float64 {front_end} {f} {rounding}", cpd.cast(wide, f, **o))
         codes = np.random.default_rng(2).integers(0, 256, 64 * cpd.format(f).bits, dtype=np.uint8)
-        for face, c in faces(codes):
-            keep(f"decode {face} {f}", cpd.decode(c, f, (512,)))
-    for face, x in faces(numbers(400)):
+        for front_end, c in front_ends(codes):
+            keep(f"decode {front_end} {f}", cpd.decode(c, f, (512,)))
+    for front_end, x in front_ends(numbers(400)):
         for acc in ["fp32 sequential", "e8m7 kahan", "e5m2 pairwise", "e8m3 chunked chunk=3"]:
-            keep(f"sum {face} {acc}", cpd.sum(x.reshape(40, 10), cpd.Accumulator.parse(acc), dim=0))
-            keep(f"gemm {face} {acc}", cpd.gemm(x.reshape(20, 20), x.reshape(20, 20), acc))
+            keep(
+                f"sum {front_end} {acc}",
+                cpd.sum(x.reshape(40, 10), cpd.Accumulator.parse(acc), dim=0),
+            )
+            keep(f"gemm {front_end} {acc}", cpd.gemm(x.reshape(20, 20), x.reshape(20, 20), acc))
         for acc in ["fp32 fma", "a100-tf32", "e8m7 block_fma a=tf32 b=tf32 sum=fp32"]:
             trying(
-                f"gemm {face} {acc}",
+                f"gemm {front_end} {acc}",
                 lambda x=x, acc=acc: cpd.gemm(x.reshape(20, 20), x.reshape(20, 20), acc),
             )
     half = torch.arange(65536, dtype=torch.int32).to(torch.int16)
@@ -139,7 +146,7 @@ def files() -> None:
 
 
 warnings.simplefilter("ignore", cpd.StallWarning)
-for cases in (verbs, formats, reductions, files):
+for cases in (operations, formats, reductions, files):
     cases()
 least = np.array([1], np.uint32).view(np.float32)
 found["flushes"] = "yes" if float((least * np.float32(1))[0]) == 0 else "no"

@@ -97,7 +97,7 @@ def doubles(x: npt.NDArray[np.float32], seed: int) -> npt.NDArray[np.float64]:
     return np.concatenate([near, z]).view(np.float64)
 
 
-# ---- faces ---------------------------------------------------------------------------------------
+# ---- front ends ---------------------------------------------------------------------------------
 
 
 def numpy(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -132,8 +132,8 @@ def fma_cases(make: Make) -> Cases:
     yield from _arithmetic("fma", 3, make)
 
 
-def _arithmetic(verb: str, operands: int, make: Make) -> Cases:
-    operation = getattr(cpd, verb)
+def _arithmetic(operation: str, operands: int, make: Make) -> Cases:
+    operation = getattr(cpd, operation)
     for name in ("e4m3", "e4m3fn", "e5m2fnuz", "e5m2:nosub", "e6m9", "fp32"):
         f = cpd.format(name)
         x = points(f, 20)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The golden vectors of scaled formats as one table: which array is which `cpd.Scaled`, and which
-of its values differ for a reason. Driven through the oracle and through the public verbs."""
+of its values differ for a reason. Driven through the oracle and through the public operations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats and arrays that the verbs are tried on, on every face, against the oracle."""
+"""Scaled formats and arrays that the operations are tried on, on every front end, against the
+oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ import oracle
 import scaled_blocks
 import scaled_oracle
 from arrays import pack, unpack
-from faces import Call, Face
+from front_ends import Call, FrontEnd
 from scaled_cases import FORMATS, Array, spec_of
 
 MODES = oracle.DETERMINISTIC_MODES
@@ -28,7 +29,7 @@ ELEMENTS = ("e4m3fn", "e5m2", "e3m2", "e2m3", "e2m1", "int8", "int4")
 RULES = ("floor", "ceil", "rceil", "even", "max", "up", "max_pow2")
 NVFP4 = {"element": "e2m1", "block": 16, "scale": "e4m3fn", "tensor_scale": "fp32"}
 
-# ---- verbs that give one array -------------------------------------------------------------------
+# ---- operations that give one array -------------------------------------------------------------
 
 
 def codes_of(x: Any, q: Any, **how: Any) -> Any:
@@ -68,7 +69,7 @@ class Try:
     arguments: Mapping[str, Any]
     axis: int = -1
     rounding: str = "nearest_even"
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the verb
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the operation
     given: Mapping[str, Any] = field(default_factory=dict)  # of the oracle
 
     @property
@@ -118,28 +119,28 @@ def packed_scales(f: oracle.Spec, scales: Sequence[oracle.Value]) -> Array:
     return pack([scaled_oracle.code_of(f, v) or 0 for v in scales], f.bits)
 
 
-def check(face: Face, tries: Sequence[Try], few: int | None = None) -> None:
-    """Codes, scales, values, and the values of the codes, on a face."""
-    tries = tries[: face.few if few is None or face.few is None else few]
+def check(front_end: FrontEnd, tries: Sequence[Try], few: int | None = None) -> None:
+    """Codes, scales, values, and the values of the codes, on a front end."""
+    tries = tries[: front_end.few if few is None or front_end.few is None else few]
     calls, wanted = [], []
     for t in tries:
         calls.append(Call(cpd.cast, (t.x, t.format), t.how))
         wanted.append((t, "cast"))
         if not t.has_codes:
             continue
-        for verb in (
+        for operation in (
             codes_of,
             *((scales_of,) if t.spec.tensor_scale is None else (blocks_of, outer_of)),
         ):
-            calls.append(Call(verb, (t.x, t.format), t.how))
-            wanted.append((t, verb.__name__))
-    got = face.run(calls)
+            calls.append(Call(operation, (t.x, t.format), t.how))
+            wanted.append((t, operation.__name__))
+    got = front_end.run(calls)
     found: dict[int, dict[str, Array]] = {}
     for (t, what), y in zip(wanted, got, strict=True):
         check_one(t, what, y)
         found.setdefault(id(t), {})[what] = y
     decoding = [t for t in tries if t.has_codes]
-    values = face.run([decode_call(t, found[id(t)]) for t in decoding])
+    values = front_end.run([decode_call(t, found[id(t)]) for t in decoding])
     for t, y in zip(decoding, values, strict=True):
         check_one(t, "cast", y)
 

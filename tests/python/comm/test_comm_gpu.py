@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
 
 import comm_cases  # noqa: E402
-from faces import GPU_IS_CPU, few_on_cpu, require_gpu_itself  # noqa: E402
+from front_ends import GPU_IS_CPU, few_on_cpu, require_gpu_itself  # noqa: E402
 from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [

@@ -11,8 +11,8 @@ MARKED = """
 import pytest
 
 @pytest.mark.few("compiled", 3)
-@pytest.mark.parametrize("face", ["eager", *(f"compiled-{n}" for n in range(7))])
-def test_faces(face):
+@pytest.mark.parametrize("front_end", ["eager", *(f"compiled-{n}" for n in range(7))])
+def test_front_ends(front_end):
     pass
 
 @pytest.mark.timeout(40)
@@ -59,10 +59,15 @@ def test_one_in_so_many_cases_is_quick(marked):
         return {line.partition("::")[2] for line in lines if "::" in line}
 
     quick, rest = collected("not exhaustive"), collected("exhaustive")
-    assert {"test_faces[eager]", "test_faces[compiled-0]", "test_limit", "test_slow"} <= quick
+    assert {
+        "test_front_ends[eager]",
+        "test_front_ends[compiled-0]",
+        "test_limit",
+        "test_slow",
+    } <= quick
     assert 1 <= len(rest) <= 6
     assert len(quick) + len(rest) == 10
-    assert all(name.startswith("test_faces[compiled-") for name in rest)
+    assert all(name.startswith("test_front_ends[compiled-") for name in rest)
 
 
 def test_limits_scale(marked):

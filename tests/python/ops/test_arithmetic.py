@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.add, mul and fma on every face against the rational oracle."""
+"""cpd.add, mul and fma on every front end against the rational oracle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import cpd
 import oracle
 from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -23,8 +23,8 @@ NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "tf32", "fp32"),
     *("binary8p4se", "e8m11", "e8m12", "e7m22", "e5m2:nosub", "e4m3fn:unsigned", "e2m1"),
 ]
-VERBS = {"add": (cpd.add, oracle.add, 2), "mul": (cpd.mul, oracle.mul, 2)}
-VERBS["fma"] = (cpd.fma, oracle.fma, 3)
+OPERATIONS = {"add": (cpd.add, oracle.add, 2), "mul": (cpd.mul, oracle.mul, 2)}
+OPERATIONS["fma"] = (cpd.fma, oracle.fma, 3)
 
 
 def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
@@ -44,12 +44,12 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> list[list[int]]:
 def calls(
     f: cpd.Format, rows: list[list[int]], o: Sequence[oracle.Options], how: dict[str, Any]
 ) -> list[Call]:
-    """The three verbs, their oracles given one option for each element."""
+    """The three operations, their oracles given one option for each element."""
     result = []
-    for verb, exact, n in VERBS.values():
+    for operation, exact, n in OPERATIONS.values():
         columns = zip(*rows[:n], o, strict=True)
         expected = [exact(spec_of(f), *column) for column in columns]
-        result.append(Call(verb, (*(from_bits(x) for x in rows[:n]), f), how, expected))
+        result.append(Call(operation, (*(from_bits(x) for x in rows[:n]), f), how, expected))
     return result
 
 
@@ -65,13 +65,13 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {name: [(name, rounding) for rounding in oracle.DETERMINISTIC_MODES] for name in NAMES},
     compiled=("e4m3", "e8m12", "e4m3fn:unsigned"),
 )
-def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
+def test_one_operation_one_rounding(front_end: FrontEnd, cases: list[Any]) -> None:
     every = [call for case in cases for call in rounded_once(*case)]
-    face.check(every if face.few is None else every[::8])
+    front_end.check(every if front_end.few is None else every[::8])
 
 
 @cache
@@ -84,7 +84,7 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     return calls(f, rows, o, how | {"seed": 4, "stream": 9})
 
 
-@every_face(
+@every_front_end(
     {
         f"{name}-{bits}": [(name, bits)]
         for name in ("e4m3", "e5m2", "bf16", "e8m22", "e3m0")
@@ -92,11 +92,11 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     },
     compiled=("e4m3-8", "e8m22-24"),
 )
-def test_stochastic(face: Face, cases: list[Any]) -> None:
-    face.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
+def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
+    front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 
-def test_values_that_binary32_would_get_wrong(face: Face) -> None:
+def test_values_that_binary32_would_get_wrong(front_end: FrontEnd) -> None:
     p, q, one, wide, tiny = (
         np.array([x], np.float32)
         for x in (
@@ -105,7 +105,7 @@ def test_values_that_binary32_would_get_wrong(face: Face) -> None:
         )
     )
     wanted = np.array([1.125], np.float32)
-    face.check(
+    front_end.check(
         [
             Call(cpd.mul, (p, q, "e4m3"), {}, wanted),
             Call(cpd.fma, (wide, one, tiny, cpd.Format(8, 3)), {}, wanted),
@@ -113,12 +113,12 @@ def test_values_that_binary32_would_get_wrong(face: Face) -> None:
     )
 
 
-def test_operands_broadcast(face: Face) -> None:
+def test_operands_broadcast(front_end: FrontEnd) -> None:
     x = np.float32([[1.0], [2.0]])
     y = np.float32([1.0, 10.0, 100.0])
     z = np.array(1.0, np.float32)
     total = np.float32([[2, 11, 101], [3, 21, 201]])
-    face.check(
+    front_end.check(
         [
             Call(cpd.mul, (x, y, "fp32"), {}, x * y),
             Call(cpd.fma, (x, y, z, "fp32"), {}, total),
@@ -129,42 +129,42 @@ def test_operands_broadcast(face: Face) -> None:
         Call(cpd.add, (x.astype(dtype), y.astype(dtype), "e4m3"), {})
         for dtype in (np.float16, ml_dtypes.bfloat16)
     ]
-    for call, got in zip(narrow, face.run(narrow), strict=True):
+    for call, got in zip(narrow, front_end.run(narrow), strict=True):
         assert got.dtype == call.args[0].dtype
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_out_of_the_broadcast_shape(face: Face, verb: str) -> None:
-    run, _, n = VERBS[verb]
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_out_of_the_broadcast_shape(front_end: FrontEnd, operation: str) -> None:
+    run, _, n = OPERATIONS[operation]
     shapes = ((9, 1, 5), (7, 1), (9, 7, 5))[:n]
     some = np.random.default_rng(3).standard_normal
     given = [some(shape).astype(np.float32) for shape in shapes]
     result = []
-    for f in ("e4m3", "fp16", "fp32")[: face.few]:
-        for mode in oracle.MODES[::-1][: face.few]:
+    for f in ("e4m3", "fp16", "fp32")[: front_end.few]:
+        for mode in oracle.MODES[::-1][: front_end.few]:
             wanted = run(*given, f, mode, seed=3)
             assert wanted.shape == np.broadcast_shapes(*shapes)
             result.append(Call(run, (*given, f, mode), {"seed": 3}, wanted))
-    face.check(result)
-    out = face.array(np.empty(wanted.shape, np.float32))
-    face(run, *given, f, mode, seed=3, out=out)
-    assert face.numpy(out).tobytes() == wanted.tobytes()
+    front_end.check(result)
+    out = front_end.array(np.empty(wanted.shape, np.float32))
+    front_end(run, *given, f, mode, seed=3, out=out)
+    assert front_end.numpy(out).tobytes() == wanted.tobytes()
 
 
-def test_arithmetic_into_an_operand(face: Face) -> None:
+def test_arithmetic_into_an_operand(front_end: FrontEnd) -> None:
     x, y = (np.random.default_rng(s).standard_normal((5, 7)).astype(np.float32) for s in (1, 2))
     wanted = cpd.mul(x, y, "e4m3")
-    out = face.array(y)
-    face(cpd.mul, x, out, "e4m3", out=out)
-    assert face.numpy(out).tobytes() == wanted.tobytes()
+    out = front_end.array(y)
+    front_end(cpd.mul, x, out, "e4m3", out=out)
+    assert front_end.numpy(out).tobytes() == wanted.tobytes()
 
 
-def test_layouts_have_the_same_bits(face: Face) -> None:
+def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
     result = []
-    for name in list(STRIDED)[: face.few]:
+    for name in list(STRIDED)[: front_end.few]:
         x = layout(name)
         plain = np.array(x, order="C")
-        for verb, _, n in VERBS.values():
-            wanted = verb(*(plain,) * n, "e4m3", "stochastic")
-            result.append(Call(verb, (*(x,) * n, "e4m3", "stochastic"), {}, wanted))
-    face.check(result)
+        for operation, _, n in OPERATIONS.values():
+            wanted = operation(*(plain,) * n, "e4m3", "stochastic")
+            result.append(Call(operation, (*(x,) * n, "e4m3", "stochastic"), {}, wanted))
+    front_end.check(result)

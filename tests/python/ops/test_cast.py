@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.cast on every face against the rational oracle."""
+"""cpd.cast on every front end against the rational oracle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import cpd
 import oracle
 from arrays import LAYOUTS, STRIDED, boundary_bits, from_bits, layout, spec_of
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -37,12 +37,12 @@ def rounded(name: str, rounding: str, overflow: str) -> Call:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {name: [(name, *how) for how in DETERMINISTIC] for name in NAMES},
     compiled=("e4m3", "e5m2", "e8m0", "e2m1", "e5m2:nosub", "fp32"),
 )
-def test_every_mode_and_policy(face: Face, cases: list[Any]) -> None:
-    face.check([rounded(*case) for case in (cases if face.few is None else cases[::5])])
+def test_every_mode_and_policy(front_end: FrontEnd, cases: list[Any]) -> None:
+    front_end.check([rounded(*case) for case in (cases if front_end.few is None else cases[::5])])
 
 
 @cache
@@ -62,7 +62,7 @@ def drawing(name: str, variant: str, random_bits: int) -> Call:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {
         f"{name}-{variant}": [(name, variant)]
         for name in ("e4m3", "e5m2", "e3m0", "e4m3fnuz", "e8m0", "bf16", "e5m2:nosub")
@@ -70,24 +70,26 @@ def drawing(name: str, variant: str, random_bits: int) -> Call:
     },
     compiled=("e4m3-A", "e5m2-B", "e8m0-C"),
 )
-def test_stochastic_with_every_random_integer(face: Face, cases: list[Any]) -> None:
-    face.check([drawing(*case, random_bits) for case in cases for random_bits in (1, 3, 5)])
+def test_stochastic_with_every_random_integer(front_end: FrontEnd, cases: list[Any]) -> None:
+    front_end.check([drawing(*case, random_bits) for case in cases for random_bits in (1, 3, 5)])
 
 
 @pytest.mark.parametrize(
     ("x", "random_bits", "up"),
     [(259, 5, (1, 2, 2)), (277, 3, (2, 3, 3)), (311, 3, (6, 7, 7))],
 )
-def test_published_counts(face: Face, x: int, random_bits: int, up: tuple[int, int, int]) -> None:
+def test_published_counts(
+    front_end: FrontEnd, x: int, random_bits: int, up: tuple[int, int, int]
+) -> None:
     integers = np.arange(1 << random_bits)
     values = np.full(integers.shape, x, np.float32)
     options = {"rounding": "stochastic", "random_bits": random_bits, "random": integers}
     calls = [Call(cpd.cast, (values, "e5m2"), options | {"variant": v}) for v in "ABC"]
-    for y, expected in zip(face.run(calls), up, strict=True):
+    for y, expected in zip(front_end.run(calls), up, strict=True):
         assert int((y > x).sum()) == expected
 
 
-def test_seeded_bits_are_the_documented_integers(face: Face) -> None:
+def test_seeded_bits_are_the_documented_integers(front_end: FrontEnd) -> None:
     x = np.linspace(1, 2, 1000, dtype=np.float32)
     ways: list[dict[str, Any]] = [{"seed": 8}, {"seed": 9}]
     for random_bits in (1, 8, 11, 24):
@@ -95,71 +97,71 @@ def test_seeded_bits_are_the_documented_integers(face: Face) -> None:
         r = cpd.random_integers(x.shape, **options)
         assert r.max() < 1 << random_bits
         ways += [options, {"random_bits": random_bits, "random": r.astype(np.int64)}]
-    results = face.run([Call(cpd.cast, (x, "e4m3", "stochastic"), how) for how in ways])
+    results = front_end.run([Call(cpd.cast, (x, "e4m3", "stochastic"), how) for how in ways])
     for seeded, given in zip(results[2::2], results[3::2], strict=True):
         np.testing.assert_array_equal(seeded, given)
     assert (results[0] != results[1]).any()
 
 
-def test_given_integers_of_every_type(face: Face) -> None:
+def test_given_integers_of_every_type(front_end: FrontEnd) -> None:
     x = from_bits(boundary_bits(oracle.Spec(4, 3)))
     pairs = [(bits, v) for bits in (1, 8, 9, 16, 17, 24) for v in "ABC"]
     calls = []
-    for bits, variant in pairs if face.few is None else pairs[::7]:
+    for bits, variant in pairs if front_end.few is None else pairs[::7]:
         how = {"rounding": "stochastic", "random_bits": bits, "variant": variant}
         wanted = cpd.cast(x, "e4m3", **how, seed=9)
         integers = cpd.random_integers(x.shape, seed=9, random_bits=bits)
         for kind in (np.int32, np.int64, np.uint32):
             more = how | {"random": integers.astype(kind)}
             calls.append(Call(cpd.cast, (x, "e4m3"), more, wanted))
-    face.check(calls)
+    front_end.check(calls)
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e8m0", "fp32", "e3m0", "bf16"])
-def test_float64_is_rounded_from_its_own_bits(face: Face, name: str) -> None:
+def test_float64_is_rounded_from_its_own_bits(front_end: FrontEnd, name: str) -> None:
     f = cpd.format(name)
     spec = spec_of(f)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         x = from_bits(boundary_bits(spec)).astype(np.float64)
     x = np.concatenate([x, np.nextafter(x, np.inf), np.nextafter(x, -np.inf), [1e-320, 1e300]])
     expected = from_bits(oracle.cast_double(spec, float(v)) for v in x)
-    face.check([Call(cpd.cast, (x, f), {}, expected.astype(np.float64))])
+    front_end.check([Call(cpd.cast, (x, f), {}, expected.astype(np.float64))])
 
 
-def test_float16_in_float16_out(face: Face) -> None:
+def test_float16_in_float16_out(front_end: FrontEnd) -> None:
     x = np.arange(65536, dtype=np.uint16).view(np.float16)
     wanted = cpd.cast(x.astype(np.float32), "e4m3").astype(np.float16)
     wanted.view(np.uint16)[np.isnan(wanted)] = 0x7E00
-    face.check([Call(cpd.cast, (x, "e4m3"), {}, wanted)])
+    front_end.check([Call(cpd.cast, (x, "e4m3"), {}, wanted)])
 
 
 TYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-@every_face(
+@every_front_end(
     {dtype: [(dtype, mode) for mode in oracle.MODES] for dtype in TYPES},
     compiled=("float64", "bfloat16"),
 )
-def test_types_of_carriers(face: Face, cases: list[Any]) -> None:
-    for dtype, mode in cases[::-1][: face.few]:
+def test_types_of_carriers(front_end: FrontEnd, cases: list[Any]) -> None:
+    for dtype, mode in cases[::-1][: front_end.few]:
         kind = np.dtype(dtype if dtype != "bfloat16" else ml_dtypes.bfloat16)
         with np.errstate(all="ignore"):
             x = from_bits(boundary_bits(oracle.Spec(4, 3))).astype(kind)
             wide = x.astype(np.float32)
         names = ("e4m3", "e4m3fn", "e2m1")
         calls = [Call(cpd.cast, (x, name, mode), {"seed": 1}) for name in names]
-        for name, y in zip(names, face.run(calls), strict=True):
+        for name, y in zip(names, front_end.run(calls), strict=True):
             assert y.dtype == kind
             wanted = cpd.cast(wide, name, mode, seed=1)
             assert np.array_equal(y.astype(np.float32), wanted, equal_nan=True)
             assert np.array_equal(np.signbit(y), np.signbit(wanted))
 
 
-def test_carrier_that_does_not_hold_the_format(face: Face) -> None:
-    face.refuse(ValueError, r"fp16.*bf16", cpd.cast, np.zeros(3, np.float16), "bf16")
+def test_carrier_that_does_not_hold_the_format(front_end: FrontEnd) -> None:
+    front_end.refuse(ValueError, r"fp16.*bf16", cpd.cast, np.zeros(3, np.float16), "bf16")
 
 
-@every_face(
+@every_front_end(
     {mode: [(name, mode) for name in LAYOUTS] for mode in ("nearest_even", "stochastic")},
     numpy_only=[
         (name, mode)
@@ -168,82 +170,82 @@ def test_carrier_that_does_not_hold_the_format(face: Face) -> None:
         for mode in ("nearest_even", "stochastic")
     ],
 )
-def test_layouts_have_the_same_bits(face: Face, cases: list[Any]) -> None:
+def test_layouts_have_the_same_bits(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = []
     for name, mode in cases:
         x = layout(name)
         wanted = cpd.cast(np.array(x, order="C"), "e4m3", mode)
         calls.append(Call(cpd.cast, (x, "e4m3", mode), {}, wanted))
-    face.check(calls)
+    front_end.check(calls)
 
 
-def test_input_is_not_overwritten_unless_out_says_so(face: Face) -> None:
+def test_input_is_not_overwritten_unless_out_says_so(front_end: FrontEnd) -> None:
     values = np.full(100, 1.1, np.float32)
     wanted = cpd.cast(values, "e4m3")
-    x, out = face.array(values.copy()), face.array(np.empty_like(values))
-    assert face(cpd.cast, x, "e4m3").tobytes() == wanted.tobytes()
-    assert face.numpy(x).tobytes() == values.tobytes()
-    face(cpd.cast, x, "e4m3", out=out)
-    assert face.numpy(out).tobytes() == wanted.tobytes()
-    face(cpd.cast, x, "e4m3", out=x)
-    assert face.numpy(x).tobytes() == wanted.tobytes()
+    x, out = front_end.array(values.copy()), front_end.array(np.empty_like(values))
+    assert front_end(cpd.cast, x, "e4m3").tobytes() == wanted.tobytes()
+    assert front_end.numpy(x).tobytes() == values.tobytes()
+    front_end(cpd.cast, x, "e4m3", out=out)
+    assert front_end.numpy(out).tobytes() == wanted.tobytes()
+    front_end(cpd.cast, x, "e4m3", out=x)
+    assert front_end.numpy(x).tobytes() == wanted.tobytes()
 
 
-def test_out_is_what_is_returned(face: Face) -> None:
-    x, out = (face.array(np.full(9, v, np.float32)) for v in (1.1, 0))
+def test_out_is_what_is_returned(front_end: FrontEnd) -> None:
+    x, out = (front_end.array(np.full(9, v, np.float32)) for v in (1.1, 0))
     assert cpd.cast(x, "e4m3", out=out) is out
     assert cpd.cast(x, "e4m3", out=x) is x
 
 
-def test_out_may_be_strided(face: Face) -> None:
+def test_out_may_be_strided(front_end: FrontEnd) -> None:
     x = from_bits(boundary_bits(oracle.Spec(4, 3))[:48]).reshape(6, 8)
     wanted = cpd.cast(x, "e4m3")
-    out = face.array(np.full((8, 12), 7.0, np.float32).T)
-    if face.name == "compiled":
+    out = front_end.array(np.full((8, 12), 7.0, np.float32).T)
+    if front_end.name == "compiled":
         limit = "non-contiguous `out=`"  # dynamo's own
-        face.refuse(Exception, limit, cpd.cast, x, "e4m3", out=out[::2])
+        front_end.refuse(Exception, limit, cpd.cast, x, "e4m3", out=out[::2])
         return
-    face(cpd.cast, x, "e4m3", out=out[::2])
-    got = face.numpy(out)
+    front_end(cpd.cast, x, "e4m3", out=out[::2])
+    got = front_end.numpy(out)
     assert np.ascontiguousarray(got[::2]).tobytes() == wanted.tobytes()
     assert (got[1::2] == 7).all()
 
 
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2), ()])
-def test_empty_and_scalar_shapes(face: Face, shape: tuple[int, ...]) -> None:
-    y = face(cpd.cast, np.full(shape, 1.1, np.float32), "e4m3")
+def test_empty_and_scalar_shapes(front_end: FrontEnd, shape: tuple[int, ...]) -> None:
+    y = front_end(cpd.cast, np.full(shape, 1.1, np.float32), "e4m3")
     assert y.shape == shape
 
 
-def test_empty_broadcast(face: Face) -> None:
+def test_empty_broadcast(front_end: FrontEnd) -> None:
     """No elements, so none that share memory, whatever the strides."""
     x = np.broadcast_to(np.empty((1, 0, 2), np.float32), (3, 0, 2))
-    face.check(
+    front_end.check(
         [
-            Call(verb, (*operands, "e4m3"), {}, x.copy())
-            for verb, operands in ((cpd.cast, (x,)), (cpd.add, (x, x)), (cpd.fma, (x, x, x)))
+            Call(operation, (*operands, "e4m3"), {}, x.copy())
+            for operation, operands in ((cpd.cast, (x,)), (cpd.add, (x, x)), (cpd.fma, (x, x, x)))
         ]
     )
-    face.check([Call(cpd.cast, (x, "e4m3"), {"out": x.copy()}, x.copy())])
+    front_end.check([Call(cpd.cast, (x, "e4m3"), {"out": x.copy()}, x.copy())])
 
 
-def test_idempotent(face: Face) -> None:
+def test_idempotent(front_end: FrontEnd) -> None:
     x = from_bits(boundary_bits(oracle.Spec(4, 3)))
-    names = ("e4m3", "e4m3fn", "e3m0", "e8m0", "bf16")[: face.few]
+    names = ("e4m3", "e4m3fn", "e3m0", "e8m0", "bf16")[: front_end.few]
     hows = [(name, mode) for name in names for mode in oracle.DETERMINISTIC_MODES]
-    once = face.run([Call(cpd.cast, (x, *how)) for how in hows])
-    face.check([Call(cpd.cast, (y, *how), {}, y) for y, how in zip(once, hows, strict=True)])
+    once = front_end.run([Call(cpd.cast, (x, *how)) for how in hows])
+    front_end.check([Call(cpd.cast, (y, *how), {}, y) for y, how in zip(once, hows, strict=True)])
 
 
-def test_seeds_and_streams_are_64_bits(face: Face) -> None:
+def test_seeds_and_streams_are_64_bits(front_end: FrontEnd) -> None:
     x = (np.arange(0x3F800000, 0x3F800000 + 999, dtype=np.uint32)).view(np.float32)
     numbers = (0, 1, 2**32, 2**63, 2**64 - 1)
     calls = [
         Call(cpd.cast, (x, "e4m15", "stochastic"), {"seed": seed, "stream": stream})
         for seed in numbers
         for stream in numbers
-    ][:: 1 if face.few is None else 6]
-    results = [y.tobytes() for y in face.run(calls)]
+    ][:: 1 if front_end.few is None else 6]
+    results = [y.tobytes() for y in front_end.run(calls)]
     assert len(set(results)) == len(calls)
     wanted = [cpd.cast(x, *call.args[1:], **call.options).tobytes() for call in calls]
     assert results == wanted

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.encode and cpd.decode on every face against the rational oracle."""
+"""cpd.encode and cpd.decode on every front end against the rational oracle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import cpd
 import oracle
 from arrays import LAYOUTS, STRIDED, boundary_bits, from_bits, layout, pack, spec_of
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -40,13 +40,13 @@ def every_code(name: str) -> list[Call]:
     ]
 
 
-@every_face({name: [(name,)] for name in NAMES}, compiled=COMPILED)
-def test_every_code(face: Face, cases: list[Any]) -> None:
+@every_front_end({name: [(name,)] for name in NAMES}, compiled=COMPILED)
+def test_every_code(front_end: FrontEnd, cases: list[Any]) -> None:
     for (name,) in cases:
         calls = every_code(name)
-        face.check(calls)
+        front_end.check(calls)
         if not spec_of(cpd.format(name)).has_nan:
-            assert not np.isnan(face(cpd.decode, *calls[0].args)).any()
+            assert not np.isnan(front_end(cpd.decode, *calls[0].args)).any()
 
 
 @cache
@@ -72,40 +72,40 @@ def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {
         name: [(name, rounding) for rounding in oracle.DETERMINISTIC_MODES]
         for name in [*NAMES, *WIDE_NAMES]
     },
     compiled=COMPILED,
 )
-def test_encode_rounds_like_cast(face: Face, cases: list[Any]) -> None:
+def test_encode_rounds_like_cast(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for three in rounding_like_cast(*case) for call in three]
-    face.check(calls if face.few is None else calls[::8])
+    front_end.check(calls if front_end.few is None else calls[::8])
 
 
 @pytest.mark.parametrize(
     "f", ["e2m1", "e4m3", "e3m2ieee", "fp16", "e6m9", "fp32", "e1m0fn:unsigned"]
 )
-def test_stochastic_codes_are_those_of_the_cast(face: Face, f: str) -> None:
+def test_stochastic_codes_are_those_of_the_cast(front_end: FrontEnd, f: str) -> None:
     x = np.nan_to_num(from_bits(boundary_bits(oracle.Spec(4, 3))), nan=1.0)
     how = {"rounding": "stochastic", "seed": 2}
-    codes, cast = face.run([Call(cpd.encode, (x, f), how), Call(cpd.cast, (x, f), how)])
+    codes, cast = front_end.run([Call(cpd.encode, (x, f), how), Call(cpd.cast, (x, f), how)])
     assert codes.dtype == np.uint8
     assert codes.tobytes() == cpd.encode(x, f, "stochastic", seed=2).tobytes()
-    face.check([Call(cpd.decode, (codes, f, x.shape), {}, cast)])
+    front_end.check([Call(cpd.decode, (codes, f, x.shape), {}, cast)])
 
 
-def test_padding_and_order(face: Face) -> None:
+def test_padding_and_order(front_end: FrontEnd) -> None:
     x = np.array([0.5, -6.0, 1.0], np.float32)
-    assert face(cpd.encode, x, "e2m1").tolist() == [0xF1, 0x02]
+    assert front_end(cpd.encode, x, "e2m1").tolist() == [0xF1, 0x02]
     matrix = np.arange(6, dtype=np.float32).reshape(2, 3)
     wanted = cpd.encode(matrix.T.copy(), "e5m2")
-    face.check([Call(cpd.encode, (matrix.T, "e5m2"), {}, wanted)])
-    assert face(cpd.encode, np.zeros((0, 3), np.float32), "e4m3").size == 0
+    front_end.check([Call(cpd.encode, (matrix.T, "e5m2"), {}, wanted)])
+    assert front_end(cpd.encode, np.zeros((0, 3), np.float32), "e4m3").size == 0
 
 
-@every_face(
+@every_front_end(
     {mode: [(name, mode) for name in LAYOUTS] for mode in ("nearest_even", "stochastic")},
     numpy_only=[
         (name, mode)
@@ -114,40 +114,40 @@ def test_padding_and_order(face: Face) -> None:
         for mode in ("nearest_even", "stochastic")
     ],
 )
-def test_layouts_have_the_same_codes(face: Face, cases: list[Any]) -> None:
+def test_layouts_have_the_same_codes(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = []
     for name, mode in cases:
         x = layout(name, nan=False)
         wanted = cpd.encode(np.array(x, order="C"), "e4m3", mode)
         calls.append(Call(cpd.encode, (x, "e4m3", mode), {}, wanted))
-    face.check(calls)
+    front_end.check(calls)
 
 
-def test_decode_types_and_out(face: Face) -> None:
+def test_decode_types_and_out(front_end: FrontEnd) -> None:
     codes = cpd.encode(np.float32([[1.0, -6.0], [0.5, 4.0]]), "e2m1")
     wanted = np.array([[1.0, -6.0], [0.5, 4.0]])
-    made = face.array(codes)
+    made = front_end.array(codes)
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16, np.float32):
-        own = dtype if face.name == "numpy" else face.array(np.zeros(1, dtype)).dtype
-        got = face.numpy(cpd.decode(made, "e2m1", (2, 2), own))
+        own = dtype if front_end.name == "numpy" else front_end.array(np.zeros(1, dtype)).dtype
+        got = front_end.numpy(cpd.decode(made, "e2m1", (2, 2), own))
         assert got.dtype == np.dtype(dtype)
         assert got.astype(float).tolist() == wanted.tolist()
-    out = face.array(np.zeros((2, 4), np.float16))
+    out = front_end.array(np.zeros((2, 4), np.float16))
     assert cpd.decode(made, "e2m1", (2, 2), out=out[:, ::2]).shape == (2, 2)
-    assert face.numpy(out).tolist() == [[1.0, 0, -6.0, 0], [0.5, 0, 4.0, 0]]
-    into = face.array(np.zeros(4))
-    face(cpd.decode, codes, "e2m1", 4, out=into)
-    assert face.numpy(into).tolist() == wanted.reshape(-1).tolist()
+    assert front_end.numpy(out).tolist() == [[1.0, 0, -6.0, 0], [0.5, 0, 4.0, 0]]
+    into = front_end.array(np.zeros(4))
+    front_end(cpd.decode, codes, "e2m1", 4, out=into)
+    assert front_end.numpy(into).tolist() == wanted.reshape(-1).tolist()
     twice = np.repeat(codes, 2)[::2]
-    assert face(cpd.decode, twice, "e2m1", [4]).tolist() == [1.0, -6.0, 0.5, 4.0]
+    assert front_end(cpd.decode, twice, "e2m1", [4]).tolist() == [1.0, -6.0, 0.5, 4.0]
 
 
 @pytest.mark.parametrize("name", ["e2m1", "e3m2", "e3m0"])
-def test_nan_without_a_code(face: Face, name: str) -> None:
+def test_nan_without_a_code(front_end: FrontEnd, name: str) -> None:
     x = np.ones(500, np.float32)
     x[321] = np.nan
     with pytest.raises(ValueError, match="element 321 is NaN"):
-        face(cpd.encode, x, name)
+        front_end(cpd.encode, x, name)
 
 
 def test_bytes_of_codes_are_counted_in_63_bits() -> None:

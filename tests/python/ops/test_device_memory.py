@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cpd
-from faces import require_gpu_itself
+from front_ends import require_gpu_itself
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments one by one, on every face alike: the right exception, a message that names the
+"""Bad arguments one by one, on every front end alike: the right exception, a message that names the
 argument, and nothing written."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import cpd
-from faces import Face
+from front_ends import FrontEnd
 
 torch = pytest.importorskip("torch")
 
@@ -55,11 +55,11 @@ OPTIONS = [
 
 @pytest.mark.parametrize(("options", "error", "message"), OPTIONS)
 @pytest.mark.parametrize("stochastic", [False, True])
-def test_options(face: Face, options, error, message, stochastic):
+def test_options(front_end: FrontEnd, options, error, message, stochastic):
     if stochastic and "rounding" not in options:
         options = {"rounding": "stochastic"} | options
-    x = face.array(X)
-    for call in face.some(
+    x = front_end.array(X)
+    for call in front_end.some(
         lambda: cpd.cast(x, "e4m3", **options),
         lambda: cpd.encode(x, "e4m3", **options),
         lambda: cpd.add(x, x, "e4m3", **options),
@@ -67,7 +67,7 @@ def test_options(face: Face, options, error, message, stochastic):
         lambda: cpd.fma(x, x, x, "e4m3", **options),
         lambda: cpd.Accumulator("e4m3", **options),
     ):
-        face.refuse(error, message, call)
+        front_end.refuse(error, message, call)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +80,9 @@ def test_options(face: Face, options, error, message, stochastic):
         (8, TypeError),
     ],
 )
-def test_formats(face: Face, f, error):
-    x, codes = face.array(X), face.array(np.zeros(1, np.uint8))
-    for call in face.some(
+def test_formats(front_end: FrontEnd, f, error):
+    x, codes = front_end.array(X), front_end.array(np.zeros(1, np.uint8))
+    for call in front_end.some(
         lambda: cpd.cast(x, f),
         lambda: cpd.encode(x, f),
         lambda: cpd.decode(codes, f, 1),
@@ -91,7 +91,7 @@ def test_formats(face: Face, f, error):
         lambda: cpd.format(f),
         lambda: cpd.Accumulator(f),
     ):
-        face.refuse(error, r"format|exp|name|e12m3", call)
+        front_end.refuse(error, r"format|exp|name|e12m3", call)
 
 
 @pytest.mark.parametrize(
@@ -159,36 +159,36 @@ def test_inputs(x, error, message):
             call()
 
 
-def test_float64_goes_with_itself_and_not_into_gemm(face: Face):
-    x, narrow = face.array(X.astype(np.float64)), face.array(X)
-    for call in face.some(
+def test_float64_goes_with_itself_and_not_into_gemm(front_end: FrontEnd):
+    x, narrow = front_end.array(X.astype(np.float64)), front_end.array(X)
+    for call in front_end.some(
         lambda: cpd.add(x, narrow, "e4m3"),
         lambda: cpd.fma(x, x, narrow, "e4m3"),
         lambda: cpd.mul(narrow, x, "e4m3"),
         lambda: cpd.gemm(x, x.T, "e4m3"),
     ):
-        face.refuse(TypeError, "float64", call)
+        front_end.refuse(TypeError, "float64", call)
 
 
 @pytest.mark.parametrize("f", ["bf16", "fp32", "e5m11", "e6m9"])
-def test_carrier_must_hold_the_format(face: Face, f):
-    x = face.array(X.astype(np.float16))
-    for call in face.some(
+def test_carrier_must_hold_the_format(front_end: FrontEnd, f):
+    x = front_end.array(X.astype(np.float16))
+    for call in front_end.some(
         lambda: cpd.cast(x, f),
         lambda: cpd.add(x, x, f),
         lambda: cpd.sum(x, f),
         lambda: cpd.decode(cpd.encode(x, f), f, X.shape, dtype=x.dtype),
     ):
-        face.refuse(ValueError, "fp16", call)
+        front_end.refuse(ValueError, "fp16", call)
 
 
-def test_operands_must_match(face: Face):
-    x = face.array(X)
-    other = tensor(X) if face.name == "numpy" else numpy(X)
-    face.refuse(TypeError, "y must be", lambda: cpd.add(x, other, "e4m3"))
-    face.refuse(TypeError, "y must have x's type", cpd.mul, x, X.astype(np.float16), "e4m3")
-    face.refuse(TypeError, "z must be", cpd.fma, x, x, 1.0, "e4m3")
-    face.refuse(
+def test_operands_must_match(front_end: FrontEnd):
+    x = front_end.array(X)
+    other = tensor(X) if front_end.name == "numpy" else numpy(X)
+    front_end.refuse(TypeError, "y must be", lambda: cpd.add(x, other, "e4m3"))
+    front_end.refuse(TypeError, "y must have x's type", cpd.mul, x, X.astype(np.float16), "e4m3")
+    front_end.refuse(TypeError, "z must be", cpd.fma, x, x, 1.0, "e4m3")
+    front_end.refuse(
         ValueError,
         r"x, y must broadcast together.*\(3, 4\), \(3, 3\)",
         cpd.add,
@@ -198,14 +198,14 @@ def test_operands_must_match(face: Face):
     )
 
 
-def test_sum_arguments(face: Face):
-    x = face.array(X)
+def test_sum_arguments(front_end: FrontEnd):
+    x = front_end.array(X)
     for dim in (2, -3, 100):
-        face.refuse(ValueError, "dim must be -2…1 for 2 dimensions", cpd.sum, x, "e4m3", dim)
-    face.refuse(ValueError, "dim", cpd.sum, X[0, 0, ...], "e4m3")
+        front_end.refuse(ValueError, "dim must be -2…1 for 2 dimensions", cpd.sum, x, "e4m3", dim)
+    front_end.refuse(ValueError, "dim", cpd.sum, X[0, 0, ...], "e4m3")
     for dim in (None, 1.0, (0,), True):
-        face.refuse(TypeError, "dim", cpd.sum, x, "e4m3", dim)
-    face.refuse(TypeError, "format", cpd.sum, x, 3)
+        front_end.refuse(TypeError, "dim", cpd.sum, x, "e4m3", dim)
+    front_end.refuse(TypeError, "format", cpd.sum, x, 3)
 
 
 # ---- matrix products -----------------------------------------------------------------------------
@@ -247,12 +247,12 @@ A, B = X.copy(), np.ascontiguousarray(X.T)
         ({"acc": "h100-fp8"}, ValueError, "e4m3fn"),
     ],
 )
-def test_gemm(face: Face, arguments, error, message):
+def test_gemm(front_end: FrontEnd, arguments, error, message):
     given = {"a": A, "b": B, "acc": "fp32", "c": None} | arguments
     for name in "abc":
         if isinstance(given[name], np.ndarray):
-            given[name] = face.array(given[name])
-    face.refuse(error, message, cpd.gemm, **given)
+            given[name] = front_end.array(given[name])
+    front_end.refuse(error, message, cpd.gemm, **given)
 
 
 def test_gemm_of_mixed_kinds():
@@ -266,16 +266,18 @@ def test_gemm_of_mixed_kinds():
         cpd.gemm(tensor(A), tensor(B).to("meta"), "fp32")
 
 
-def test_gemm_result_types(face: Face):
-    a, b = face.array(A.astype(np.float16)), face.array(B.astype(np.float16))
-    for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16")[: face.few]:
-        face.refuse(ValueError, r"float16, does not hold \w+: give dtype= one", cpd.gemm, a, b, acc)
+def test_gemm_result_types(front_end: FrontEnd):
+    a, b = front_end.array(A.astype(np.float16)), front_end.array(B.astype(np.float16))
+    for acc in ("fp32", "e6m9", "bf16 kahan", "h100-fp16")[: front_end.few]:
+        front_end.refuse(
+            ValueError, r"float16, does not hold \w+: give dtype= one", cpd.gemm, a, b, acc
+        )
     assert cpd.gemm(a, b, "e4m3").dtype == a.dtype
-    for dtype in (torch.int32, "float33", np.int32, torch.float64, np.float64)[: face.few]:
-        face.refuse(TypeError, "dtype must be", cpd.gemm, a, b, "e4m3", dtype=dtype)
-    if face.name != "numpy":
+    for dtype in (torch.int32, "float33", np.int32, torch.float64, np.float64)[: front_end.few]:
+        front_end.refuse(TypeError, "dtype must be", cpd.gemm, a, b, "e4m3", dtype=dtype)
+    if front_end.name != "numpy":
         bf16 = a.bfloat16(), b.bfloat16()
-        face.refuse(
+        front_end.refuse(
             ValueError, "bfloat16, does not hold fp32: give dtype=", cpd.gemm, *bf16, "fp32"
         )
         assert cpd.gemm(*bf16, "fp32", dtype=torch.float32).dtype == torch.float32
@@ -328,22 +330,26 @@ def test_no_memory_names_the_size(call, size):
         ),
     ],
 )
-def test_random(face: Face, random, bits, error, message):
-    x = face.array(X)
-    for verb in (cpd.cast, cpd.encode):
-        face.refuse(error, message, verb, x, "e4m3", "stochastic", random_bits=bits, random=random)
+def test_random(front_end: FrontEnd, random, bits, error, message):
+    x = front_end.array(X)
+    for operation in (cpd.cast, cpd.encode):
+        front_end.refuse(
+            error, message, operation, x, "e4m3", "stochastic", random_bits=bits, random=random
+        )
 
 
-def test_random_is_for_stochastic_rounding(face: Face):
-    x = face.array(X)
-    face.refuse(ValueError, "stochastic", cpd.cast, x, "e4m3", random=np.zeros((3, 4), np.int64))
-    other = tensor if face.name == "numpy" else numpy
-    face.refuse(
+def test_random_is_for_stochastic_rounding(front_end: FrontEnd):
+    x = front_end.array(X)
+    front_end.refuse(
+        ValueError, "stochastic", cpd.cast, x, "e4m3", random=np.zeros((3, 4), np.int64)
+    )
+    other = tensor if front_end.name == "numpy" else numpy
+    front_end.refuse(
         TypeError,
         "random",
         lambda: cpd.cast(x, "e4m3", "stochastic", random=other(np.zeros((3, 4), np.int64))),
     )
-    face.refuse(TypeError, "random", cpd.cast, x, "e4m3", "stochastic", random=[0] * 12)
+    front_end.refuse(TypeError, "random", cpd.cast, x, "e4m3", "stochastic", random=[0] * 12)
 
 
 def test_random_integers():
@@ -435,19 +441,19 @@ def test_torch_out(out, error, message):
             call()
 
 
-def test_out_must_not_overlap_an_input_in_part(face: Face):
-    memory = face.array(np.arange(40, dtype=np.float32))
-    before = face.numpy(memory).copy()
+def test_out_must_not_overlap_an_input_in_part(front_end: FrontEnd):
+    memory = front_end.array(np.arange(40, dtype=np.float32))
+    before = front_end.numpy(memory).copy()
     x, y = memory[:20], memory[20:]
     for out in (memory[1:21], memory[19:39], memory[:40:2]):
-        face.refuse(
+        front_end.refuse(
             ValueError, "out must be x itself or lie apart from it", cpd.cast, x, "e4m3", out=out
         )
-        face.refuse(ValueError, r"out must be (x|y) itself", cpd.mul, x, y, "e4m3", out=out)
-    face.refuse(ValueError, "out must be y itself", cpd.mul, y, x[:1], "e4m3", out=memory[:20])
-    codes = face.array(np.zeros(80, np.uint8))
-    shared = codes[:80].view(np.float32 if face.name == "numpy" else torch.float32)[:3]
-    face.refuse(
+        front_end.refuse(ValueError, r"out must be (x|y) itself", cpd.mul, x, y, "e4m3", out=out)
+    front_end.refuse(ValueError, "out must be y itself", cpd.mul, y, x[:1], "e4m3", out=memory[:20])
+    codes = front_end.array(np.zeros(80, np.uint8))
+    shared = codes[:80].view(np.float32 if front_end.name == "numpy" else torch.float32)[:3]
+    front_end.refuse(
         ValueError,
         "out must be codes itself or lie apart from it",
         cpd.decode,
@@ -456,33 +462,33 @@ def test_out_must_not_overlap_an_input_in_part(face: Face):
         3,
         out=shared,
     )
-    assert np.array_equal(before, face.numpy(memory))
+    assert np.array_equal(before, front_end.numpy(memory))
     cpd.cast(x, "e4m3", out=y)
 
 
 # ---- codec ---------------------------------------------------------------------------------------
 
 
-def test_codes(face: Face):
-    codes = face.array(np.zeros(6, np.uint8))
+def test_codes(front_end: FrontEnd):
+    codes = front_end.array(np.zeros(6, np.uint8))
     good = (codes, "e2m1", (3, 4))
     assert tuple(cpd.decode(*good).shape) == (3, 4)
     for bad, error, message in (
-        (face.array(np.zeros(6, np.int8)), TypeError, "codes must be a 1-D uint8"),
-        (face.array(np.zeros((2, 3), np.uint8)), TypeError, "codes must be a 1-D uint8"),
+        (front_end.array(np.zeros(6, np.int8)), TypeError, "codes must be a 1-D uint8"),
+        (front_end.array(np.zeros((2, 3), np.uint8)), TypeError, "codes must be a 1-D uint8"),
         (
-            face.array(np.zeros(5, np.uint8)),
+            front_end.array(np.zeros(5, np.uint8)),
             ValueError,
             r"codes must have 6 bytes for \(3, 4\) of e2m1",
         ),
-        (face.array(np.zeros(7, np.uint8)), ValueError, "codes must have 6 bytes"),
+        (front_end.array(np.zeros(7, np.uint8)), ValueError, "codes must have 6 bytes"),
         (b"123456", TypeError, "codes"),
     ):
-        face.refuse(error, message, cpd.decode, bad, "e2m1", (3, 4))
+        front_end.refuse(error, message, cpd.decode, bad, "e2m1", (3, 4))
     for shape, error in ((-12, ValueError), (2.0, TypeError), ((3, None), TypeError)):
-        face.refuse(error, "shape", cpd.decode, codes, "e2m1", shape)
+        front_end.refuse(error, "shape", cpd.decode, codes, "e2m1", shape)
     for shape in ((2**40, 2**40), (2**63,), 2**64, (2**70, 0), (2**31,) * 3, (1, 2**62)):
-        face.refuse(
+        front_end.refuse(
             ValueError,
             r"shape must be of fewer than 2\^58 elements",
             cpd.decode,
@@ -493,12 +499,14 @@ def test_codes(face: Face):
     for dtype in (np.int32, torch.int32, "float33"):
         with pytest.raises(TypeError):
             cpd.decode(codes, "e2m1", 12, dtype)
-    face.refuse(ValueError, "16 dimensions", cpd.decode, np.zeros(1, np.uint8), "e2m1", (1,) * 17)
+    front_end.refuse(
+        ValueError, "16 dimensions", cpd.decode, np.zeros(1, np.uint8), "e2m1", (1,) * 17
+    )
 
 
 @pytest.mark.parametrize("f", ["e2m1", "e3m0", "e4m3finite"])
-def test_nan_without_a_code(face: Face, f):
+def test_nan_without_a_code(front_end: FrontEnd, f):
     x = X.copy()
     x[1, 2] = np.nan
-    assert np.isnan(face.numpy(cpd.cast(face.array(x), f))).sum() == 1
-    face.refuse(ValueError, "6", cpd.encode, x, f)
+    assert np.isnan(front_end.numpy(cpd.cast(front_end.array(x), f))).sum() == 1
+    front_end.refuse(ValueError, "6", cpd.encode, x, f)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accumulators of scheme `fixed`: `cpd.gemm` and `cpd.sum` on every face against Python's integers;
-their texts and errors."""
+"""Accumulators of scheme `fixed`: `cpd.gemm` and `cpd.sum` on every front end against Python's
+integers; their texts and errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import fixed_oracle
 import oracle
 from arrays import fixed_of, from_bits, spec_of, to_bits
 from cpd.numeric.accumulator import accumulator
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 F32 = npt.NDArray[np.float32]
 TO_UNITS = oracle.DETERMINISTIC_MODES
@@ -107,19 +107,19 @@ def products(kind: str, width: int) -> list[Call]:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {f"{kind} {width}": [(kind, width)] for kind in KINDS for width in WIDTHS},
     compiled=("int8 32", "halves 40", "wide 127"),
 )
-def test_products(face: Face, cases: list[Any]) -> None:
+def test_products(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in products(*case)]
-    if face.name == "cuda":
+    if front_end.name == "cuda":
         call = calls[0]
-        face.refuse(
-            ValueError, "accumulators? of scheme fixed", call.verb, *call.args, **call.options
+        front_end.refuse(
+            ValueError, "accumulators? of scheme fixed", call.operation, *call.args, **call.options
         )
         return
-    face.check(calls if face.few is None else calls[:2])
+    front_end.check(calls if front_end.few is None else calls[:2])
 
 
 @pytest.mark.few("", 3)
@@ -176,7 +176,7 @@ def problems(draw: st.DrawFn) -> tuple[F32, F32, F32 | None, cpd.Accumulator]:
 @given(problems())
 def test_any_product(problem: tuple[F32, F32, F32 | None, cpd.Accumulator]) -> None:
     a, b, c, acc = problem
-    Face().check([product_of(a, b, acc, c)])
+    FrontEnd().check([product_of(a, b, acc, c)])
 
 
 @cache
@@ -200,18 +200,18 @@ def sums(dtype: str) -> list[Call]:
     return calls
 
 
-@every_face(
+@every_front_end(
     {dtype: [(dtype,)] for dtype in ("float32", "float16", "float64")}, compiled=("float32",)
 )
-def test_sums(face: Face, cases: list[Any]) -> None:
+def test_sums(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in sums(*case)]
-    if face.name == "cuda":
+    if front_end.name == "cuda":
         call = calls[0]
-        face.refuse(
-            ValueError, "accumulators? of scheme fixed", call.verb, *call.args, **call.options
+        front_end.refuse(
+            ValueError, "accumulators? of scheme fixed", call.operation, *call.args, **call.options
         )
         return
-    face.check(calls if face.few is None else calls[:2])
+    front_end.check(calls if front_end.few is None else calls[:2])
 
 
 @settings(max_examples=200, deadline=None)
@@ -225,7 +225,7 @@ def test_sums(face: Face, cases: list[Any]) -> None:
 def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, to: str) -> None:
     acc = cpd.Accumulator("bf16", fixed=fixed(width, fraction, rounding=to), overflow=overflow)
     x = np.array(terms, np.float64).reshape(-1, 1)
-    Face().check([sum_call(x, acc)])
+    FrontEnd().check([sum_call(x, acc)])
 
 
 @pytest.mark.parametrize("scales_at", ["block", "epilogue"])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The flags of sums and products, on every face: those of the oracle of vectors, which shares no
-arithmetic with them, and of integers those of exact rationals."""
+"""The flags of sums and products, on every front end: those of the oracle of vectors, which shares
+no arithmetic with them, and of integers those of exact rationals."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import fixed_oracle
 import oracle
 from arrays import fixed_of, to_bits
 from cpd import _core
-from faces import Call, Face, every_face
 from flags_oracle import is_signalling
+from front_ends import Call, FrontEnd, every_front_end
 from test_fixed import TO_UNITS, fixed, floats
 
 NX, UF, OF, NV = 1, 2, 4, 16
@@ -29,19 +29,19 @@ FORMATS = ("e4m3", "e5m2", "e4m3fn", "e2m1", "binary8p4se", "e3m2:nosub", "fp16"
 LINES = 60
 
 
-def values_alone(verb: Any, *args: Any, **how: Any) -> Any:
-    return verb(*args, flags=True, **how)[0]
+def values_alone(operation: Any, *args: Any, **how: Any) -> Any:
+    return operation(*args, flags=True, **how)[0]
 
 
-def flags_alone(verb: Any, *args: Any, **how: Any) -> Any:
-    return verb(*args, flags=True, **how)[1]
+def flags_alone(operation: Any, *args: Any, **how: Any) -> Any:
+    return operation(*args, flags=True, **how)[1]
 
 
-def calls_of(verb: Any, *args: Any, flags: Any, values: Any, **how: Any) -> list[Call]:
+def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) -> list[Call]:
     """The call with flags, for each of its two results."""
     return [
-        Call(flags_alone, (verb, *args), how, flags),
-        Call(values_alone, (verb, *args), how, values),
+        Call(flags_alone, (operation, *args), how, flags),
+        Call(values_alone, (operation, *args), how, values),
     ]
 
 
@@ -123,19 +123,23 @@ def products(name: str, scheme: str) -> list[Call]:
     return calls
 
 
-@every_face(
+@every_front_end(
     {f"{name} {scheme}": [(name, scheme)] for scheme in SCHEMES for name in FORMATS},
     compiled=("e4m3 kahan", "e5m2 block_fma"),
 )
-def test_products(face: Face, cases: list[Any]) -> None:
+def test_products(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in products(*case)]
-    if face.name == "cuda":
+    if front_end.name == "cuda":
         call = calls[0]
-        face.refuse(
-            ValueError, "flags are for tensors on the CPU", call.verb, *call.args, **call.options
+        front_end.refuse(
+            ValueError,
+            "flags are for tensors on the CPU",
+            call.operation,
+            *call.args,
+            **call.options,
         )
         return
-    face.check(calls if face.few is None else calls[:2])
+    front_end.check(calls if front_end.few is None else calls[:2])
 
 
 @cache
@@ -157,19 +161,23 @@ def sums(name: str, scheme: str) -> list[Call]:
     return calls
 
 
-@every_face(
+@every_front_end(
     {f"{name} {scheme}": [(name, scheme)] for scheme in SCHEMES[:4] for name in FORMATS},
     compiled=("e4m3 kahan",),
 )
-def test_sums(face: Face, cases: list[Any]) -> None:
+def test_sums(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in sums(*case)]
-    if face.name == "cuda":
+    if front_end.name == "cuda":
         call = calls[0]
-        face.refuse(
-            ValueError, "flags are for tensors on the CPU", call.verb, *call.args, **call.options
+        front_end.refuse(
+            ValueError,
+            "flags are for tensors on the CPU",
+            call.operation,
+            *call.args,
+            **call.options,
         )
         return
-    face.check(calls if face.few is None else calls[:2])
+    front_end.check(calls if front_end.few is None else calls[:2])
 
 
 @settings(max_examples=200, deadline=None)
@@ -281,12 +289,16 @@ def test_torch_values_have_derivatives() -> None:
     assert flags.tolist() == [NX] * 5
 
 
-def test_errors(face: Face) -> None:
+def test_errors(front_end: FrontEnd) -> None:
     x = np.ones((2, 2), np.float32)
-    for verb, *args in ((cpd.gemm, x, x, "e4m3"), (cpd.sum, x, "e4m3")):
-        face.refuse(TypeError, "flags must be a bool", verb, *args, flags=1)
-        face.refuse(ValueError, "tininess must be", verb, *args, flags=True, tininess="never")
-    face.refuse(ValueError, "a BLAS says no flags", cpd.gemm, x, x, "fp32", flags=True, blas=True)
+    for operation, *args in ((cpd.gemm, x, x, "e4m3"), (cpd.sum, x, "e4m3")):
+        front_end.refuse(TypeError, "flags must be a bool", operation, *args, flags=1)
+        front_end.refuse(
+            ValueError, "tininess must be", operation, *args, flags=True, tininess="never"
+        )
+    front_end.refuse(
+        ValueError, "a BLAS says no flags", cpd.gemm, x, x, "fp32", flags=True, blas=True
+    )
     unit = "rtx-blackwell-mxfp8"
     message = "flags are for matrix units that align"
-    face.refuse(ValueError, message, cpd.gemm, x, x, unit, flags=True)
+    front_end.refuse(ValueError, message, cpd.gemm, x, x, unit, flags=True)

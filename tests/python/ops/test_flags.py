@@ -16,8 +16,8 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
-from faces import Call, Face, every_face
 from flags_oracle import DZ, NV, NX, OF, UF
+from front_ends import Call, FrontEnd, every_front_end
 from test_float64 import operands as wide_operands
 
 pytestmark = pytest.mark.few("compiled", 3)
@@ -28,7 +28,7 @@ NAMES = [
     *("int8", "int8:full", "e2m1:unsigned", "e3m0:nosub", "binary8p1ue"),
     *("binary8p4sf", "binary8p3uf"),
 ]
-VERBS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
+OPERATIONS = {name: getattr(cpd, name) for name in flags_oracle.COUNTS}
 
 
 def values_of(x: Any) -> list[oracle.Value]:
@@ -65,18 +65,18 @@ def cases(
         given = (*rows[:count], f)
         raised = np.array([flags for _, flags in both], np.uint8)
         more = how | {"flags": True, "tininess": tininess}
-        made.append(Call(VERBS[name], given, how, expected))
+        made.append(Call(OPERATIONS[name], given, how, expected))
         made.append(Call(value_and_flags, (name, *given), more, expected))
         made.append(Call(flags_alone, (name, *given), more, raised))
     return made
 
 
 def value_and_flags(name: str, *args: Any, **how: Any) -> Any:
-    return VERBS[name](*args, **how)[0]
+    return OPERATIONS[name](*args, **how)[0]
 
 
 def flags_alone(name: str, *args: Any, **how: Any) -> Any:
-    return VERBS[name](*args, **how)[1]
+    return OPERATIONS[name](*args, **how)[1]
 
 
 @cache
@@ -93,7 +93,7 @@ def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
 
 
 @pytest.mark.few("", 4)
-@every_face(
+@every_front_end(
     {
         f"{name}-{dtype.__name__}": [(name, dtype, mode) for mode in oracle.DETERMINISTIC_MODES]
         for name in NAMES
@@ -101,9 +101,9 @@ def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
     },
     compiled=("e4m3-float32", "e4m3fn:unsigned-float64"),
 )
-def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
+def test_one_operation_one_rounding(front_end: FrontEnd, cases: list[Any]) -> None:
     every = [call for case in cases for call in rounded_once(*case)]
-    face.check(every if face.few is None else every[::11])
+    front_end.check(every if front_end.few is None else every[::11])
 
 
 @cache
@@ -118,7 +118,7 @@ def stochastic(name: str, bits: int, variant: str, tininess: str) -> list[Call]:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {
         f"{name}-{bits}": [(name, bits)]
         for name in ("e4m3", "e5m2:nosub", "e3m0", "e8m22", "e4m3fn")
@@ -126,10 +126,10 @@ def stochastic(name: str, bits: int, variant: str, tininess: str) -> list[Call]:
     },
     compiled=("e4m3-8",),
 )
-def test_stochastic(face: Face, cases: list[Any]) -> None:
+def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
     every = [c for case in cases for v in "ABC" for c in stochastic(*case, v, "after")]
     every += [c for case in cases for c in stochastic(*case, "A", "before")]
-    face.check(every if face.few is None else every[::9])
+    front_end.check(every if front_end.few is None else every[::9])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -151,7 +151,7 @@ def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
         assert (got[numbers].view(unsigned) == expected[numbers].view(unsigned)).all()
 
 
-def test_named_exceptions(face: Face) -> None:
+def test_named_exceptions(front_end: FrontEnd) -> None:
     """Each flag where the standard names it."""
     inf, nan = math.inf, math.nan
     table: list[tuple[str, list[float], str, dict[str, Any], int]] = [
@@ -190,14 +190,14 @@ def test_named_exceptions(face: Face) -> None:
         operands = [np.array([x], np.float32) for x in given]
         how = {"flags": True} | more
         calls.append(Call(flags_alone, (name, *operands, f), how, np.array([wanted], np.uint8)))
-    face.check(calls)
+    front_end.check(calls)
 
 
 SIGNALLING = {np.float16: 0x7C01, np.float32: 0xFF800001, np.float64: 0x7FF0000000000001}
 
 
 @pytest.mark.parametrize("dtype", SIGNALLING)
-def test_signalling_nan_raise_invalid(face: Face, dtype: Any) -> None:
+def test_signalling_nan_raise_invalid(front_end: FrontEnd, dtype: Any) -> None:
     """In each place, beside quiet ones too (IEEE 754-2019, 6.2)."""
     bits = np.array([SIGNALLING[dtype]], f"u{np.dtype(dtype).itemsize}")
     loud, quiet, one = bits.view(dtype), np.array([math.nan], dtype), np.ones(1, dtype)
@@ -210,10 +210,10 @@ def test_signalling_nan_raise_invalid(face: Face, dtype: Any) -> None:
                 calls.append(Call(flags_alone, given, {"flags": True}, np.array([NV], np.uint8)))
         given = (name, *(quiet,) * count, "e4m3")
         calls.append(Call(flags_alone, given, {"flags": True}, np.array([0], np.uint8)))
-    face.check(calls)
+    front_end.check(calls)
 
 
-def test_signalling_nan_in_sums_and_products(face: Face) -> None:
+def test_signalling_nan_in_sums_and_products(front_end: FrontEnd) -> None:
     x = np.array([[0x3F800000, 0x7F800001], [0x3F800000, 0x7FC00000]], np.uint32).view(np.float32)
     ones = np.ones((2, 2), np.float32)
     how = {"flags": True}
@@ -221,7 +221,7 @@ def test_signalling_nan_in_sums_and_products(face: Face) -> None:
         rows = np.array([NV, 0], np.uint8)
         table = np.array([[NV, NV], [0, 0]], np.uint8)
         addend = np.array([[0, NV], [0, 0]], np.uint8)
-        face.check(
+        front_end.check(
             [
                 Call(sum_flags, (x, accumulator, 1), how, rows),
                 Call(gemm_flags, (x, ones, accumulator), how, table),
@@ -239,29 +239,29 @@ def gemm_flags(*args: Any, **how: Any) -> Any:
     return cpd.gemm(*args, **how)[1]
 
 
-def test_operands_broadcast_and_layouts(face: Face) -> None:
+def test_operands_broadcast_and_layouts(front_end: FrontEnd) -> None:
     x, y = np.float32([[1.0], [2.0]]), np.float32([1.0, 3.0, 0.0])
     table = np.array([[0, NX, DZ], [0, NX, DZ]], np.uint8)
     result = [Call(flags_alone, ("div", x, y, "e4m3"), {"flags": True}, table)]
-    for name in list(STRIDED)[: face.few]:
+    for name in list(STRIDED)[: front_end.few]:
         x = layout(name)
         plain = np.array(x, order="C")
-        for verb, count in flags_oracle.COUNTS.items():
-            wanted = VERBS[verb](*(plain,) * count, "e4m3", "stochastic", flags=True)
+        for operation, count in flags_oracle.COUNTS.items():
+            wanted = OPERATIONS[operation](*(plain,) * count, "e4m3", "stochastic", flags=True)
             for pick, part in zip((value_and_flags, flags_alone), wanted, strict=True):
                 how = {"flags": True}
-                given = (verb, *(x,) * count, "e4m3", "stochastic")
+                given = (operation, *(x,) * count, "e4m3", "stochastic")
                 result.append(Call(pick, given, how, part))
-    face.check(result)
+    front_end.check(result)
 
 
-def test_out_is_written_after_the_flags(face: Face) -> None:
+def test_out_is_written_after_the_flags(front_end: FrontEnd) -> None:
     x = np.float32([1.0, 3.0, 0.0])
     ones = np.ones(3, np.float32)
-    out = face.array(x.copy())
-    raised = face(flags_alone, "div", face.array(ones), out, "e4m3", flags=True, out=out)
+    out = front_end.array(x.copy())
+    raised = front_end(flags_alone, "div", front_end.array(ones), out, "e4m3", flags=True, out=out)
     assert raised.tolist() == [0, NX, DZ]
-    assert face.numpy(out).tolist() == [1.0, 0.34375, math.inf]
+    assert front_end.numpy(out).tolist() == [1.0, 0.34375, math.inf]
 
 
 def test_many_elements_on_several_threads() -> None:
@@ -274,26 +274,28 @@ def test_many_elements_on_several_threads() -> None:
     assert ((flags & UF != 0) == tiny)[np.abs(values) < 2.0**-7].all()
 
 
-def test_errors(face: Face) -> None:
+def test_errors(front_end: FrontEnd) -> None:
     x = np.float32([1.0])
-    for verb, count in flags_oracle.COUNTS.items():
+    for operation, count in flags_oracle.COUNTS.items():
         given = (*(x,) * count, "e4m3")
-        face.refuse(TypeError, "flags must be a bool, got int", VERBS[verb], *given, flags=1)
-        face.refuse(
+        front_end.refuse(
+            TypeError, "flags must be a bool, got int", OPERATIONS[operation], *given, flags=1
+        )
+        front_end.refuse(
             ValueError,
             "tininess must be after or before, got 'between'",
-            VERBS[verb],
+            OPERATIONS[operation],
             *given,
             flags=True,
             tininess="between",
         )
-    face.refuse(
+    front_end.refuse(
         ValueError, "flags are for formats without scales", cpd.cast, x, "mxfp8", flags=True
     )
-    face.refuse(TypeError, "y must have x's type", cpd.div, x, x.astype(np.float64), "e4m3")
+    front_end.refuse(TypeError, "y must have x's type", cpd.div, x, x.astype(np.float64), "e4m3")
     x, y = np.ones((3, 4), "f4"), np.ones((3, 3), "f4")
     message = r"x, y must broadcast together.*\(3, 4\), \(3, 3\)"
-    face.refuse(ValueError, message, cpd.div, x, y, "e4m3", flags=True)
+    front_end.refuse(ValueError, message, cpd.div, x, y, "e4m3", flags=True)
 
 
 def test_flushing_and_threads_change_nothing() -> None:

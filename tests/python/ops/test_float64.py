@@ -18,7 +18,7 @@ import oracle
 import reduce_oracle
 from arrays import spec_of, sum_of
 from cpd import _core
-from faces import Call, Face
+from front_ends import Call, FrontEnd
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "e8m22"),
@@ -98,14 +98,14 @@ def same(got: npt.NDArray[Any], expected: Sequence[int], about: str) -> None:
         ), f"{about} at {i}: expected {wanted!r}, got {value!r}"
 
 
-def every(verb: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
+def every(operation: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray[Any]:
     """The result, which all backends share."""
     results = []
     try:
         for backend in _core.backends():
             _core.force_backend(backend)
-            results.append(verb(*args, **more))
-            about = f"{backend}: {verb.__name__} {args[-1]} {more}"
+            results.append(operation(*args, **more))
+            about = f"{backend}: {operation.__name__} {args[-1]} {more}"
             assert results[-1].tobytes() == results[0].tobytes(), about
     finally:
         _core.force_backend("")
@@ -213,17 +213,17 @@ def test_float64_of_binary32_numbers_gives_what_float32_gives() -> None:
             np.testing.assert_array_equal(cpd.mul(*wide[:2], f, **how), cpd.mul(x, y, f, **how))
 
 
-def test_every_face(face: Face) -> None:
+def test_every_front_end(front_end: FrontEnd) -> None:
     x, y, z = operands(spec_of(cpd.format("e4m3")), 300, 6)
     calls = []
     for more in ({}, {"rounding": "down"}, {"rounding": "stochastic", "seed": 7}):
-        for verb, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
+        for operation, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):
             given = (*(x, y, z)[:n], "e4m3")
-            calls.append(Call(verb, given, more, verb(*given, **more)))
+            calls.append(Call(operation, given, more, operation(*given, **more)))
         acc = cpd.Accumulator("e4m3", "kahan", **more)
         rows = x.reshape(10, 30)
         calls.append(Call(cpd.sum, (rows, acc), {}, cpd.sum(rows, acc)))
-    face.check(calls)
+    front_end.check(calls)
 
 
 def test_types_do_not_mix_and_gemm_takes_none() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.gemm` on every face against exact rational arithmetic."""
+"""`cpd.gemm` on every front end against exact rational arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import cpd
 import gemm_oracle
 import oracle
 from arrays import accumulation_of, assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -89,13 +89,13 @@ def products(name: str, scheme: str) -> list[Call]:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {f"{name} {scheme}": [(name, scheme)] for scheme in SCHEMES for name in FORMATS},
     compiled=("e4m3 sequential", "e5m2 kahan", "e8m10 chunked", "e4m3fn pairwise"),
 )
-def test_schemes(face: Face, cases: list[Any]) -> None:
+def test_schemes(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in products(*case)]
-    face.check(calls if face.few is None else calls[::2])
+    front_end.check(calls if front_end.few is None else calls[::2])
 
 
 @st.composite
@@ -145,7 +145,7 @@ def test_any_problem(problem: tuple[F32, F32, F32 | None, cpd.Accumulator]) -> N
         assert columns == b.shape[1]
         assert_same_bits(got, expected, str(acc))
     else:
-        Face().check([product_of(a, b, acc, c)])
+        FrontEnd().check([product_of(a, b, acc, c)])
 
 
 @cache
@@ -177,7 +177,7 @@ def unit_products(promote: int, aligns_addend: bool, rounding: str) -> list[Call
     return calls
 
 
-@every_face(
+@every_front_end(
     {
         f"promote={promote}": [
             (promote, aligns_addend, rounding)
@@ -187,9 +187,9 @@ def unit_products(promote: int, aligns_addend: bool, rounding: str) -> list[Call
         for promote in (0, 2)
     }
 )
-def test_block_fma(face: Face, cases: list[Any]) -> None:
+def test_block_fma(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in unit_products(*case)]
-    face.check(calls if face.few is None else calls[::29])
+    front_end.check(calls if front_end.few is None else calls[::29])
 
 
 ADDERS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
@@ -230,18 +230,20 @@ def adder_products(name: str) -> list[Call]:
     return calls
 
 
-@every_face({name: [(name,)] for name in ADDERS if name.startswith("order")}, compiled=("order",))
-def test_orders_of_k(face: Face, cases: list[str]) -> None:
+@every_front_end(
+    {name: [(name,)] for name in ADDERS if name.startswith("order")}, compiled=("order",)
+)
+def test_orders_of_k(front_end: FrontEnd, cases: list[str]) -> None:
     calls = [call for case in cases for call in adder_products(*case)]
-    face.check(calls if face.few is None else calls[::5])
+    front_end.check(calls if front_end.few is None else calls[::5])
 
 
 @pytest.mark.parametrize("name", [name for name in ADDERS if not name.startswith("order")])
 def test_adders(name: str) -> None:
-    Face().check(adder_products(name))
+    FrontEnd().check(adder_products(name))
 
 
-def test_batches_broadcast(face: Face) -> None:
+def test_batches_broadcast(front_end: FrontEnd) -> None:
     generator = np.random.default_rng(2)
     a = generator.standard_normal((2, 1, 3, 5)).astype(np.float32)
     b = generator.standard_normal((4, 5, 2)).astype(np.float32)
@@ -255,10 +257,10 @@ def test_batches_broadcast(face: Face) -> None:
             gemm_oracle.element(x, y, to_bits(c[j, 0, column : column + 1])[0], view, index)
         )
     shaped = from_bits(expected).reshape(2, 4, 3, 2)
-    face.check([Call(cpd.gemm, (a, b, acc, c), {}, shaped)])
+    front_end.check([Call(cpd.gemm, (a, b, acc, c), {}, shaped)])
 
 
-def test_strides_and_transposes_change_nothing(face: Face) -> None:
+def test_strides_and_transposes_change_nothing(front_end: FrontEnd) -> None:
     generator = np.random.default_rng(3)
     a = generator.standard_normal((17, 40)).astype(np.float32)
     b = generator.standard_normal((40, 35)).astype(np.float32)
@@ -271,34 +273,34 @@ def test_strides_and_transposes_change_nothing(face: Face) -> None:
         (a[:, ::-1][:, ::-1], b[::-1][::-1]),
         (np.ascontiguousarray(a.T).T, b),
     ]
-    if face.name == "numpy":  # tensors have no negative strides
+    if front_end.name == "numpy":  # tensors have no negative strides
         reversed_a = np.ascontiguousarray(a[:, ::-1])[:, ::-1]
         reversed_b = np.ascontiguousarray(b[::-1])[::-1]
         pairs.append((reversed_a, reversed_b))
     wanted = cpd.gemm(a, b, acc)
-    face.check([Call(cpd.gemm, (x, y, acc), {}, wanted) for x, y in pairs])
+    front_end.check([Call(cpd.gemm, (x, y, acc), {}, wanted) for x, y in pairs])
 
 
-def test_inputs_are_left_alone(face: Face) -> None:
+def test_inputs_are_left_alone(front_end: FrontEnd) -> None:
     before = [
         np.full(shape, x, np.float32) for shape, x in (((3, 4), 1.3), ((4, 2), 0.7), (2, 5.1))
     ]
-    a, b, c = (face.array(x.copy()) for x in before)
-    face(cpd.gemm, a, b, "e4m3", c)
+    a, b, c = (front_end.array(x.copy()) for x in before)
+    front_end(cpd.gemm, a, b, "e4m3", c)
     for x, y in zip((a, b, c), before, strict=True):
-        np.testing.assert_array_equal(face.numpy(x), y)
+        np.testing.assert_array_equal(front_end.numpy(x), y)
 
 
-def test_narrow_operands_give_their_type(face: Face) -> None:
+def test_narrow_operands_give_their_type(front_end: FrontEnd) -> None:
     generator = np.random.default_rng(6)
     a, b = (cpd.cast(generator.standard_normal(s).astype("f4"), "e4m3") for s in ((4, 9), (9, 3)))
     wanted = cpd.gemm(a, b, "e4m3")
     types = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32))
-    face.check(
+    front_end.check(
         [
             Call(cpd.gemm, (a.astype(p), b.astype(q), "e4m3"), {}, wanted.astype(p))
-            for p in types[: face.few]
-            for q in types[: face.few]
+            for p in types[: front_end.few]
+            for q in types[: front_end.few]
         ]
     )
 
@@ -332,22 +334,22 @@ def shapes(text: str) -> list[Call]:
     return calls
 
 
-@every_face({text: [(text,)] for text in ACCUMULATORS}, compiled=ACCUMULATORS[3:7])
-def test_texts(face: Face, cases: list[Any]) -> None:
-    face.check([call for (text,) in cases for call in shapes(text)])
+@every_front_end({text: [(text,)] for text in ACCUMULATORS}, compiled=ACCUMULATORS[3:7])
+def test_texts(front_end: FrontEnd, cases: list[Any]) -> None:
+    front_end.check([call for (text,) in cases for call in shapes(text)])
 
 
 @pytest.mark.parametrize(
     "text", ["e4m3 sequential product=exact rounding=stochastic random_bits=8"]
 )
-def test_seeds_and_streams(face: Face, text: str) -> None:
+def test_seeds_and_streams(front_end: FrontEnd, text: str) -> None:
     generator = np.random.default_rng(8)
     a, b = (generator.standard_normal(s).astype(np.float32) for s in ((6, 40), (40, 5)))
     numbers = (0, 7, 2**64 - 1)
     accs = [cpd.Accumulator.parse(text, p, q) for p in numbers for q in numbers]
     calls = [Call(cpd.gemm, (a, b, acc), {}, cpd.gemm(a, b, acc)) for acc in accs]
     assert len({call.expected.tobytes() for call in calls}) == 9
-    face.check(calls[: face.few])
+    front_end.check(calls[: front_end.few])
 
 
 def test_fma_is_sequential_with_exact_products() -> None:
@@ -361,14 +363,14 @@ def test_fma_is_sequential_with_exact_products() -> None:
     assert (fma != rounded).any()
 
 
-def test_fp32_in_order_is_plain_fp32(face: Face) -> None:
+def test_fp32_in_order_is_plain_fp32(front_end: FrontEnd) -> None:
     generator = np.random.default_rng(5)
     a = generator.standard_normal((6, 200)).astype(np.float32)
     b = generator.standard_normal((200, 7)).astype(np.float32)
     s = np.zeros((6, 7), np.float32)
     for k in range(200):
         s = s + a[:, k : k + 1] * b[k]
-    face.check([Call(cpd.gemm, (a, b, "fp32"), {}, s)])
+    front_end.check([Call(cpd.gemm, (a, b, "fp32"), {}, s)])
 
 
 @pytest.mark.parametrize(
@@ -393,13 +395,13 @@ UNIT = "block_fma a=e4m3 b=e4m3 block=4 sum=fp32"
 
 
 @pytest.mark.parametrize("scheme", [*SCHEMES, UNIT, f"{UNIT} promote=8"])
-def test_no_products_give_the_addend_rounded(face: Face, scheme: str) -> None:
+def test_no_products_give_the_addend_rounded(front_end: FrontEnd, scheme: str) -> None:
     """Whatever format a matrix unit sums in, its result is the accumulator's."""
     a, b = np.zeros((2, 0), np.float32), np.zeros((0, 5), np.float32)
     c = np.float32([4124, 1.0625, -0.0, np.inf, np.nan])
     calls = []
-    for name in ("e4m3", "e5m2", "e4m3fn", "fp16")[: face.few]:
+    for name in ("e4m3", "e5m2", "e4m3fn", "fp16")[: front_end.few]:
         rounded = np.tile(cpd.cast(c, name), (2, 1))
         calls.append(Call(cpd.gemm, (a, b, f"{name} {scheme}", c), {}, rounded))
         calls.append(Call(cpd.gemm, (a, b, f"{name} {scheme}"), {}, np.zeros((2, 5), np.float32)))
-    face.check(calls)
+    front_end.check(calls)

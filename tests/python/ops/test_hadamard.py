@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.hadamard on every face: against rationals step by step, the exact sum, and Transformer
+"""cpd.hadamard on every front end: against rationals step by step, the exact sum, and Transformer
 Engine's golden vectors; its spec, types, layouts and errors."""
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 import cpd
 import oracle
 from arrays import from_bits
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -122,14 +122,14 @@ CASES = [(masked, bf16, back) for masked in (0, 1) for bf16 in (0, 1) for back i
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {str(size): [(size, *case) for case in CASES] for size in SIZES}, compiled=("16", "128")
 )
-def test_every_step(face: Face, cases: list[Any]) -> None:
-    face.check([transformed(case[0], *map(bool, case[1:])) for case in cases])
+def test_every_step(front_end: FrontEnd, cases: list[Any]) -> None:
+    front_end.check([transformed(case[0], *map(bool, case[1:])) for case in cases])
 
 
-def test_bf16_is_the_exact_sum_rounded_once(face: Face) -> None:
+def test_bf16_is_the_exact_sum_rounded_once(front_end: FrontEnd) -> None:
     """Exponents that differ by up to 41, as documented."""
     draw = random.Random(1)
     groups = []
@@ -148,7 +148,7 @@ def test_bf16_is_the_exact_sum_rounded_once(face: Face) -> None:
     narrow = x.astype(ml_dtypes.bfloat16)
     assert np.array_equal(narrow.astype(np.float32), x)
     wanted = from_bits(expected).reshape(x.shape)
-    face.check(
+    front_end.check(
         [
             Call(cpd.hadamard, (x, te), {}, wanted),
             Call(cpd.hadamard, (narrow, te), {}, wanted.astype(ml_dtypes.bfloat16)),
@@ -168,7 +168,7 @@ def exact_transform(group: Sequence[float], signs: int) -> list[Fraction]:
 # ---- Transformer Engine's golden vectors ---------------------------------------------------------
 
 
-def test_golden_vectors_of_transformer_engine(face: Face) -> None:
+def test_golden_vectors_of_transformer_engine(front_end: FrontEnd) -> None:
     """The transposed tensors: every value, of a NaN that it is one. Where results may lie near
     bf16's subnormals the reference flushes: index.json names the tensors where it does not."""
     folder = _DATA / "scaling"
@@ -178,7 +178,7 @@ def test_golden_vectors_of_transformer_engine(face: Face) -> None:
     arrays = np.load(folder / "nvfp4.npz")
     x = arrays["in.nv_x_bf16"][exact].swapaxes(1, 2).astype(ml_dtypes.bfloat16)
     wanted = arrays["te_nvfp4.1x16_rht.rht_bf16"][exact].view(ml_dtypes.bfloat16).reshape(x.shape)
-    got = face(cpd.hadamard, x, "hadamard16:te:bf16")
+    got = front_end(cpd.hadamard, x, "hadamard16:te:bf16")
     both_nan = np.isnan(got) & np.isnan(wanted)
     assert (got.size, int(both_nan.sum())) == (30_720, 16)
     assert np.array_equal(got.view(np.uint16)[~both_nan], wanted.view(np.uint16)[~both_nan])
@@ -195,7 +195,7 @@ def values(shape: tuple[int, ...], dtype: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_type_and_axis(face: Face, dtype: Any) -> None:
+def test_every_type_and_axis(front_end: FrontEnd, dtype: Any) -> None:
     x = values((16, 32, 48), dtype)
     calls = []
     for axis in (0, 1, 2, -1):
@@ -203,17 +203,17 @@ def test_every_type_and_axis(face: Face, dtype: Any) -> None:
         wide = np.moveaxis(x, axis, -1).astype(np.float32)
         wanted = np.moveaxis(cpd.hadamard(np.ascontiguousarray(wide), how), -1, axis).astype(dtype)
         calls.append(Call(cpd.hadamard, (x, how, axis), {}, np.ascontiguousarray(wanted)))
-    face.check(calls)
+    front_end.check(calls)
 
 
-def test_layouts_have_the_same_bits(face: Face) -> None:
+def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
     x = values((32, 6, 64), np.float32)
     views = [x.transpose(2, 1, 0), x[:, ::2, 16:], np.asfortranarray(x), x[::-1, :, ::-1], x[:, :0]]
-    if face.name != "numpy":
+    if front_end.name != "numpy":
         del views[3]
     views.append(np.broadcast_to(x[:, :1], x.shape))
     for axis in (0, 2):
-        face.check(
+        front_end.check(
             [
                 Call(
                     cpd.hadamard,
@@ -226,30 +226,32 @@ def test_layouts_have_the_same_bits(face: Face) -> None:
         )
 
 
-def test_no_elements(face: Face) -> None:
+def test_no_elements(front_end: FrontEnd) -> None:
     x = np.zeros((0, 5, 16), np.float32)
-    assert face(cpd.hadamard, x, "hadamard16").shape == x.shape
-    assert face(cpd.hadamard, x, "hadamard16", 0).shape == x.shape
+    assert front_end(cpd.hadamard, x, "hadamard16").shape == x.shape
+    assert front_end(cpd.hadamard, x, "hadamard16", 0).shape == x.shape
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
 def test_out(name: str) -> None:
-    from faces import FACES
+    from front_ends import FRONT_ENDS
 
-    face = FACES[name]()
+    front_end = FRONT_ENDS[name]()
     x = values((4, 32), np.float32)
     wanted = cpd.hadamard(x, "hadamard32:signs=0xff", inverse=True)
-    out, own = face.array(np.zeros_like(x)), face.array(x.copy())
-    assert cpd.hadamard(face.array(x), "hadamard32:signs=0xff", inverse=True, out=out) is out
+    out, own = front_end.array(np.zeros_like(x)), front_end.array(x.copy())
+    assert cpd.hadamard(front_end.array(x), "hadamard32:signs=0xff", inverse=True, out=out) is out
     assert cpd.hadamard(own, "hadamard32:signs=0xff", inverse=True, out=own) is own
-    assert np.array_equal(face.numpy(out), wanted)
-    assert np.array_equal(face.numpy(own), wanted)
+    assert np.array_equal(front_end.numpy(out), wanted)
+    assert np.array_equal(front_end.numpy(own), wanted)
 
 
-def test_there_and_back_is_exact_for_integers(face: Face) -> None:
+def test_there_and_back_is_exact_for_integers(front_end: FrontEnd) -> None:
     x = np.arange(128, dtype=np.float32).reshape(2, 64) - 50
-    y = face(cpd.hadamard, x, "hadamard64:signs=0x123456789abcdef")
-    assert np.array_equal(face(cpd.hadamard, y, "hadamard64:signs=0x123456789abcdef", -1, True), x)
+    y = front_end(cpd.hadamard, x, "hadamard64:signs=0x123456789abcdef")
+    assert np.array_equal(
+        front_end(cpd.hadamard, y, "hadamard64:signs=0x123456789abcdef", -1, True), x
+    )
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -286,8 +288,8 @@ X = np.zeros((3, 40), np.float32)
         (ValueError, r"out must have shape \(3, 40\)", (X, "hadamard8"), {"out": X[:2].copy()}),
     ],
 )
-def test_errors(face: Face, error: Any, message: str, args: Any, options: Any) -> None:
-    face.refuse(error, message, cpd.hadamard, *args, **options)
+def test_errors(front_end: FrontEnd, error: Any, message: str, args: Any, options: Any) -> None:
+    front_end.refuse(error, message, cpd.hadamard, *args, **options)
 
 
 def test_out_that_overlaps_in_part() -> None:

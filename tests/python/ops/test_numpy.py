@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NumPy face: formats as values, layouts, out=, types, seeds, backends."""
+"""The NumPy front end: formats as values, layouts, out=, types, seeds, backends."""
 
 from __future__ import annotations
 

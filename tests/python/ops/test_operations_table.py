@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from faces import REFUSED
+from front_ends import REFUSED
 
 _ROOT = Path(__file__).resolve().parents[3]
 _BUILD = _ROOT / "build/release"
@@ -50,7 +50,9 @@ def test_operations() -> None:
 
 def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
     texts = [row.split(" | ")[1] for row in _table(_HEADS[0]) if row.split(" | ")[1] != "yes"]
-    layers = "a layer must be contiguous fp32 on the CPU, got fp32 on a GPU"  # no array of a face's
+    layers = (
+        "a layer must be contiguous fp32 on the CPU, got fp32 on a GPU"  # no array of a front end's
+    )
     assert len(texts) > 8
     assert [text for text in texts if not REFUSED.search(text) and layers not in text] == []
 

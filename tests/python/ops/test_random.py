@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`random=`: the integers of stochastic rounding handed in by the caller, on every face."""
+"""`random=`: the integers of stochastic rounding handed in by the caller, on every front end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from arrays import (
     sum_of,
     to_bits,
 )
-from faces import Call, Face
+from front_ends import Call, FrontEnd
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -57,7 +57,7 @@ def options(random_bits: int, variant: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
-def test_single_operations(face: Face, name: str) -> None:
+def test_single_operations(front_end: FrontEnd, name: str) -> None:
     f = cpd.format(name)
     spec = spec_of(f)
     n = 120
@@ -67,20 +67,20 @@ def test_single_operations(face: Face, name: str) -> None:
         r = integers((n,), bits)
         o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
         more = options(bits, variant) | {"random": r}
-        for verb, exact, rows in (
+        for operation, exact, rows in (
             (cpd.add, oracle.add, (x, y)),
             (cpd.mul, oracle.mul, (x, y)),
             (cpd.fma, oracle.fma, (x, y, z)),
         ):
             expected = [exact(spec, *p) for p in zip(*rows, o, strict=True)]
-            calls.append(Call(verb, (*(from_bits(row) for row in rows), f), more, expected))
-    face.check(calls)
+            calls.append(Call(operation, (*(from_bits(row) for row in rows), f), more, expected))
+    front_end.check(calls)
 
 
-def test_the_integers_have_the_broadcast_shape(face: Face) -> None:
+def test_the_integers_have_the_broadcast_shape(front_end: FrontEnd) -> None:
     x, y = np.float32([[1.0], [17.0]]), np.float32([0.03, 0.5, 300.0])
     r = integers((2, 3), 8, seed=3)
-    got = face(cpd.add, x, y, "e4m3", **options(8, "A"), random=r)
+    got = front_end(cpd.add, x, y, "e4m3", **options(8, "A"), random=r)
     wide = [np.broadcast_to(v, (2, 3)).copy() for v in (x, y)]
     for i in np.ndindex(2, 3):
         one = cpd.add(wide[0][i], wide[1][i], "e4m3", **options(8, "A"), random=np.array(r[i]))
@@ -128,7 +128,7 @@ def given_sum(acc: cpd.Accumulator, terms: Patterns, r: Sequence[int]) -> int:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_sums(face: Face, scheme: str) -> None:
+def test_sums(front_end: FrontEnd, scheme: str) -> None:
     generator = np.random.default_rng(2)
     calls = []
     for name, bits, variant, terms in (
@@ -149,7 +149,7 @@ def test_sums(face: Face, scheme: str) -> None:
         turned = np.ascontiguousarray(x.T).reshape(3, 7, terms)
         how = {"dim": -1, "random": r.reshape(3, 7, -1)}
         calls.append(Call(cpd.sum, (turned, acc), how, from_bits(expected).reshape(3, 7)))
-    face.check(calls)
+    front_end.check(calls)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -195,7 +195,7 @@ ACCUMULATORS = [
 
 
 @pytest.mark.parametrize("text", ACCUMULATORS)
-def test_products(face: Face, text: str) -> None:
+def test_products(front_end: FrontEnd, text: str) -> None:
     acc = cpd.Accumulator.parse(text + " rounding=stochastic")
     calls = []
     for rows, k, columns in ((3, 7, 5), (1, 4, 19), (2, 1, 2)):
@@ -210,11 +210,11 @@ def test_products(face: Face, text: str) -> None:
     r = integers((2, 3, acc.gemm_draws(0)), acc.random_bits)
     how = options(acc.random_bits, acc.variant)
     rounded = cpd.cast(c, acc.format, **how, random=r[..., 0])
-    face.check([*calls, Call(cpd.gemm, (a, b, acc, c), {"random": r}, rounded)])
+    front_end.check([*calls, Call(cpd.gemm, (a, b, acc, c), {"random": r}, rounded)])
 
 
 @pytest.mark.parametrize("promote", [0, 8])
-def test_matrix_units(face: Face, promote: int) -> None:
+def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
     unit = cpd.BlockFma("e4m3", "e4m3", block=4, fraction_bits=13, promote=promote)
     acc = cpd.Accumulator("e4m3", unit=unit, rounding="stochastic", random_bits=5)
     a, b, c = products(5, 19, 9, "e4m3")
@@ -222,7 +222,7 @@ def test_matrix_units(face: Face, promote: int) -> None:
     assert r.shape[-1] == (4 if promote else 2)
     patterns = [m.view(np.uint32).tolist() for m in (a, b, c)]
     expected = gemm_oracle.gemm(*patterns[:2], patterns[2], accumulation_of(acc, r))
-    assert_same_bits(face(cpd.gemm, a, b, acc, c, random=r), expected, str(acc))
+    assert_same_bits(front_end(cpd.gemm, a, b, acc, c, random=r), expected, str(acc))
 
 
 @pytest.mark.parametrize("text", [*ACCUMULATORS, "e4m3 sequential", "e6m9 chunked chunk=7"])
@@ -308,7 +308,7 @@ def test_a_batch_takes_its_own_integers() -> None:
 
 
 def calls() -> dict[str, Callable[..., Any]]:
-    """Verbs whose random= has the shape (2, 3), of gemm (1, 2, 3)."""
+    """Operations whose random= has the shape (2, 3), of gemm (1, 2, 3)."""
     x = np.ones((2, 3), np.float32)
     return {
         "add": lambda r, **o: cpd.add(x, x, "e4m3", random=r, **o),
@@ -324,9 +324,9 @@ def calls() -> dict[str, Callable[..., Any]]:
     }
 
 
-@pytest.mark.parametrize("verb", ["add", "mul", "fma", "sum", "gemm"])
-def test_what_random_must_be(verb: str) -> None:
-    call = calls()[verb]
+@pytest.mark.parametrize("operation", ["add", "mul", "fma", "sum", "gemm"])
+def test_what_random_must_be(operation: str) -> None:
+    call = calls()[operation]
     good = np.zeros((2, 3), np.int32)
     how = options(4, "A")
     call(good, **how)

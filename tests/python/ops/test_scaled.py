@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats on every face of the verbs, against the rational oracle."""
+"""Scaled formats on every front end of the operations, against the rational oracle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
-from faces import Call, Face, assert_bits, compiled_in_exhaustive
+from front_ends import Call, FrontEnd, assert_bits, compiled_in_exhaustive
 from scaled_cases import FORMATS, spec_of
 from scaled_tries import (
     BLOCK,
@@ -62,15 +62,15 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
-def test_rules(face: Face, group: str) -> None:
+def test_rules(front_end: FrontEnd, group: str) -> None:
     """Rules, elements, scales and arithmetics at the boundaries, with the roundings in turn."""
-    check(face, tries_of_rules(group, 16))
+    check(front_end, tries_of_rules(group, 16))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
-def test_rules_in_all_rows(face: Face, group: str) -> None:
-    check(face, tries_of_rules(group, 1), few=12)
+def test_rules_in_all_rows(front_end: FrontEnd, group: str) -> None:
+    check(front_end, tries_of_rules(group, 1), few=12)
 
 
 @functools.cache
@@ -95,15 +95,15 @@ def tries_of_roundings(step: int) -> list[Try]:
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_roundings_and_types(face: Face) -> None:
+def test_roundings_and_types(front_end: FrontEnd) -> None:
     """Of x's types, bfloat16 and float16 get the binary32 value rounded once more."""
-    check(face, tries_of_roundings(13))
+    check(front_end, tries_of_roundings(13))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-def test_roundings_and_types_in_all_rows(face: Face) -> None:
-    check(face, tries_of_roundings(1))
+def test_roundings_and_types_in_all_rows(front_end: FrontEnd) -> None:
+    check(front_end, tries_of_roundings(1))
 
 
 # ---- blocks ----------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ def tries_of_blocks() -> list[Try]:
     ]
 
 
-def test_blocks(face: Face) -> None:
+def test_blocks(front_end: FrontEnd) -> None:
     """Shapes of blocks along every axis; the last may be short, in both directions."""
-    check(face, tries_of_blocks())
+    check(front_end, tries_of_blocks())
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
@@ -143,33 +143,35 @@ def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
 
 @compiled_in_exhaustive
 @pytest.mark.parametrize("block", [4, "row", "1x3", "2x3"])
-def test_both_orientations(face: Face, block: Any) -> None:
+def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one
     tensor both can be had, and R x C blocks turn with the axis."""
     x = noise((7, 10), 5)
     q = cpd.Scaled("e2m1", block)
-    along = face(cpd.cast, x, q, axis=0)
-    across = face(cpd.cast, np.ascontiguousarray(x.T), q)
+    along = front_end(cpd.cast, x, q, axis=0)
+    across = front_end(cpd.cast, np.ascontiguousarray(x.T), q)
     assert along.tolist() == across.T.tolist()
-    scales = face(scales_of, x, q, axis=0).reshape(q.scales_shape(x.shape, 0))
-    turned = face(scales_of, np.ascontiguousarray(x.T), q).reshape(q.scales_shape(x.T.shape, -1))
+    scales = front_end(scales_of, x, q, axis=0).reshape(q.scales_shape(x.shape, 0))
+    turned = front_end(scales_of, np.ascontiguousarray(x.T), q).reshape(
+        q.scales_shape(x.T.shape, -1)
+    )
     assert scales.tolist() == turned.T.tolist()
-    assert along.tolist() != face(cpd.cast, x, q).tolist()
+    assert along.tolist() != front_end(cpd.cast, x, q).tolist()
 
 
-def test_square_blocks_are_one_for_both_orientations(face: Face) -> None:
+def test_square_blocks_are_one_for_both_orientations(front_end: FrontEnd) -> None:
     x, q = noise((9, 13), 6), cpd.Scaled("e2m1", "4x4")
-    one, other = face.run([Call(cpd.cast, (x, q), {"axis": axis}) for axis in (0, 1)])
+    one, other = front_end.run([Call(cpd.cast, (x, q), {"axis": axis}) for axis in (0, 1)])
     assert one.tolist() == other.tolist()
 
 
-def test_empty(face: Face) -> None:
+def test_empty(front_end: FrontEnd) -> None:
     calls = []
     for shape, block in itertools.product([(0,), (0, 5), (5, 0)], [4, "row", "tensor", "2x3"]):
         q, x = cpd.Scaled("e4m3fn", block), np.zeros(shape, np.float32)
         calls.append(Call(cpd.cast, (x, q), expected=x))
         calls.append(Call(codes_of, (x, q), expected=np.zeros(0, np.uint8)))
-    face.check(calls)
+    front_end.check(calls)
 
 
 # ---- sizes and layouts ---------------------------------------------------------------------------
@@ -184,7 +186,9 @@ WIDE: dict[str, dict[str, Any]] = {
 }
 
 
-def check_wide(face: Face, name: str, shapes: Sequence[tuple[int, ...]], axis: int) -> None:
+def check_wide(
+    front_end: FrontEnd, name: str, shapes: Sequence[tuple[int, ...]], axis: int
+) -> None:
     """Codes, scales and values of arrays for which the slow oracle is too slow."""
     q, s = cpd.Scaled(**WIDE[name]), spec_of(WIDE[name])
     two = s.tensor_scale is not None
@@ -192,55 +196,55 @@ def check_wide(face: Face, name: str, shapes: Sequence[tuple[int, ...]], axis: i
     for shape in shapes:
         x = noise(shape, sum(shape))
         codes, values, p = scaled_fast.fast_encode(x, s, axis)
-        for verb, expected in (
+        for operation, expected in (
             (cpd.cast, values),
             (codes_of, pack(codes.reshape(-1).tolist(), s.element.bits)),
             (blocks_of if two else scales_of, packed_scales(s.scale, p.scales)),
         ):
-            calls.append(Call(verb, (x, q), {"axis": axis}, expected))
+            calls.append(Call(operation, (x, q), {"axis": axis}, expected))
             wanted.append(expected)
-    for call, got, expected in zip(calls, face.run(calls), wanted, strict=True):
+    for call, got, expected in zip(calls, front_end.run(calls), wanted, strict=True):
         assert_bits(got, expected, f"{call} {call.args[0].shape}")
 
 
 @compiled_in_exhaustive
 @pytest.mark.parametrize("axis", [-1, 0])
 @pytest.mark.parametrize("name", WIDE)
-def test_sizes(face: Face, name: str, axis: int) -> None:
+def test_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
     """Around the widths of blocks and registers, along both axes."""
-    sizes = [1, 15, 17, 31, 32, 33, 64, 100, 129][: face.few]
-    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
-    check_wide(face, name, [(40, 70), (2, 3, 45)][: face.few], axis)
+    sizes = [1, 15, 17, 31, 32, 33, 64, 100, 129][: front_end.few]
+    check_wide(front_end, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(front_end, name, [(40, 70), (2, 3, 45)][: front_end.few], axis)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("axis", [-1, 0])
 @pytest.mark.parametrize("name", WIDE)
-def test_all_sizes(face: Face, name: str, axis: int) -> None:
-    sizes = list(range(1, 300))[: face.few]
-    check_wide(face, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
-    check_wide(face, name, [(1000, 1100), (3, 500, 333)], axis)
+def test_all_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
+    sizes = list(range(1, 300))[: front_end.few]
+    check_wide(front_end, name, [(3, n) if axis else (n, 3) for n in sizes], axis)
+    check_wide(front_end, name, [(1000, 1100), (3, 500, 333)], axis)
 
 
 @compiled_in_exhaustive
 @pytest.mark.parametrize("name", [n for n in STRIDED if n not in ("zero-dim", "empty")])
 @pytest.mark.parametrize("axis", [-1, 0])
-def test_layouts(face: Face, name: str, axis: int) -> None:
+def test_layouts(front_end: FrontEnd, name: str, axis: int) -> None:
     x = layout(name, nan=False)
     for of in ({"element": "e4m3fn", "block": 4}, {**NVFP4, "block": 4, "arithmetic": "te"}):
         t = Try(np.ascontiguousarray(x), of, axis)
-        check_one(t, "cast", face(cpd.cast, x, t.format, axis=axis))
-        check_one(t, "codes_of", face(codes_of, x, t.format, axis=axis))
+        check_one(t, "cast", front_end(cpd.cast, x, t.format, axis=axis))
+        check_one(t, "codes_of", front_end(codes_of, x, t.format, axis=axis))
 
 
 def in_place(x: Any, q: Any, **how: Any) -> Any:
     return cpd.cast(x, q, out=x, **how)
 
 
-def test_in_place(face: Face) -> None:
-    tries = tries_of_blocks()[: face.few]
+def test_in_place(front_end: FrontEnd) -> None:
+    tries = tries_of_blocks()[: front_end.few]
     calls = [Call(in_place, (t.x.copy(), t.format), t.how) for t in tries]
-    for t, y in zip(tries, face.run(calls), strict=True):
+    for t, y in zip(tries, front_end.run(calls), strict=True):
         check_one(t, "cast", y)
 
 
@@ -267,19 +271,21 @@ def tries_of_random() -> list[Try]:
     return tries
 
 
-def test_stochastic(face: Face) -> None:
-    check(face, tries_of_random())
+def test_stochastic(front_end: FrontEnd) -> None:
+    check(front_end, tries_of_random())
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_random_bits_belong_to_the_elements(face: Face, axis: int) -> None:
+def test_random_bits_belong_to_the_elements(front_end: FrontEnd, axis: int) -> None:
     """Element i in row-major order takes the bits of element i of a plain cast."""
     x = noise((6, 8), 3)
     how: dict[str, Any] = {"rounding": "stochastic", "seed": 5, "stream": 2, "random_bits": 8}
     q = cpd.Scaled("int8", "tensor", "e8m0", "floor")
     scale = 2.0 ** (np.floor(np.log2(np.abs(x).max())) - 6)
-    plain = face(cpd.cast, (x / scale).astype(np.float32), FORMAT_INT8, overflow="saturate", **how)
-    assert (face(cpd.cast, x, q, axis=axis, **how) / scale).tolist() == plain.tolist()
+    plain = front_end(
+        cpd.cast, (x / scale).astype(np.float32), FORMAT_INT8, overflow="saturate", **how
+    )
+    assert (front_end(cpd.cast, x, q, axis=axis, **how) / scale).tolist() == plain.tolist()
 
 
 FORMAT_INT8 = "e1m6finite:bias=-5"
@@ -288,7 +294,7 @@ FORMAT_INT8 = "e1m6finite:bias=-5"
 
 
 @compiled_in_exhaustive
-def test_given_scales(face: Face) -> None:
+def test_given_scales(front_end: FrontEnd) -> None:
     """As encode returns them, or as values: the elements are those of these scales."""
     x, other = noise((6, 20), 8), noise((6, 20), 9)
     for of in (
@@ -305,14 +311,14 @@ def test_given_scales(face: Face) -> None:
             packed_scales(s.scale, made.scales),
             values.reshape(q.scales_shape(x.shape, -1)),
         ):
-            check_one(t, "cast", face(cpd.cast, x, q, scales=scales))
-            check_one(t, "codes_of", face(codes_of, x, q, scales=scales))
-            check_one(t, "scales_of", face(scales_of, x, q, scales=scales))
+            check_one(t, "cast", front_end(cpd.cast, x, q, scales=scales))
+            check_one(t, "codes_of", front_end(codes_of, x, q, scales=scales))
+            check_one(t, "scales_of", front_end(scales_of, x, q, scales=scales))
 
 
 @compiled_in_exhaustive
 @pytest.mark.parametrize("arithmetic", ["exact", "te", "torchao"])
-def test_given_pairs_of_scales(face: Face, arithmetic: str) -> None:
+def test_given_pairs_of_scales(front_end: FrontEnd, arithmetic: str) -> None:
     x, other = noise((6, 20), 8), noise((6, 20), 9)
     of = {**NVFP4, "block": 8, "arithmetic": arithmetic}
     s = spec_of(of)
@@ -321,18 +327,18 @@ def test_given_pairs_of_scales(face: Face, arithmetic: str) -> None:
     t = Try(x, of, given={"scales": made.scales, "outer_scales": made.outer})
     blocks, outer = packed_scales(s.scale, made.scales), packed_scales(s.tensor_scale, made.outer)
 
-    def with_pair(verb: Any) -> Any:
+    def with_pair(operation: Any) -> Any:
         def call(x: Any, q: Any, blocks: Any, outer: Any) -> Any:
-            return verb(x, q, scales=(blocks, outer))
+            return operation(x, q, scales=(blocks, outer))
 
         return call
 
-    for verb, what in ((cpd.cast, "cast"), (codes_of, "codes_of"), (blocks_of, "blocks_of")):
-        check_one(t, what, face(with_pair(verb), x, t.format, blocks, outer))
+    for operation, what in ((cpd.cast, "cast"), (codes_of, "codes_of"), (blocks_of, "blocks_of")):
+        check_one(t, what, front_end(with_pair(operation), x, t.format, blocks, outer))
 
 
 @pytest.mark.few("", 2)
-def test_given_amax(face: Face) -> None:
+def test_given_amax(front_end: FrontEnd) -> None:
     """The outermost level's, as in delayed scaling: elements beyond it saturate."""
     x = noise((6, 20), 8)
     formats: list[tuple[dict[str, Any], tuple[int, ...]]] = [
@@ -348,7 +354,7 @@ def test_given_amax(face: Face) -> None:
         for least in (0.5, 64.0):
             a = (least + np.arange(np.prod(shape))).astype(np.float32).reshape(shape)
             tries.append(Try(x, of, options={"amax": a}, given={"amax_given": a}))
-    check(face, tries, few=len(tries))
+    check(front_end, tries, few=len(tries))
 
 
 # ---- codes ---------------------------------------------------------------------------------------
@@ -364,7 +370,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_every_pair_of_codes(face: Face, name: str) -> None:
+def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
     """Each element's code with each of the shared exponents: the product rounded into binary32."""
     f = FORMATS[NAMED[name]]
     n = 1 << f.bits
@@ -372,7 +378,7 @@ def test_every_pair_of_codes(face: Face, name: str) -> None:
     codes = np.tile(np.arange(width) % n, 256)
     scales = np.repeat(np.arange(256), width // 32)
     shape = (256, width)
-    got = face(
+    got = front_end(
         decode_one, pack(codes.tolist(), f.bits), cpd.scaled(name), shape, scales.astype(np.uint8)
     )
     elements = [float(scaled_oracle.to_f32(f.decode(c))) for c in range(n)]
@@ -391,24 +397,24 @@ def test_every_pair_of_codes(face: Face, name: str) -> None:
 # ---- drawn descriptors ---------------------------------------------------------------------------
 
 
-def test_drawn(face: Face) -> None:
-    check(face, drawn_tries(1, 400), few=4)
+def test_drawn(front_end: FrontEnd) -> None:
+    check(front_end, drawn_tries(1, 400), few=4)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(1, 42))
-def test_many_drawn(face: Face, seed: int) -> None:
-    check(face, drawn_tries(seed, 2000), few=20)
+def test_many_drawn(front_end: FrontEnd, seed: int) -> None:
+    check(front_end, drawn_tries(seed, 2000), few=20)
 
 
-def test_refusals(face: Face) -> None:
+def test_refusals(front_end: FrontEnd) -> None:
     x = noise((4, 8), 1)
     q = cpd.Scaled("e4m3fn", 4)
-    face.refuse(TypeError, "float64", cpd.cast, x.astype(np.float64), q)
-    face.refuse(TypeError, "float64", codes_of, x.astype(np.float64), q)
+    front_end.refuse(TypeError, "float64", cpd.cast, x.astype(np.float64), q)
+    front_end.refuse(TypeError, "float64", codes_of, x.astype(np.float64), q)
     short = np.zeros(7, np.uint8)
-    face.refuse(ValueError, "", cpd.cast, x, q, scales=short)
-    face.refuse(ValueError, "", decode_one, np.zeros(32, np.uint8), q, (4, 8), short)
+    front_end.refuse(ValueError, "", cpd.cast, x, q, scales=short)
+    front_end.refuse(ValueError, "", decode_one, np.zeros(32, np.uint8), q, (4, 8), short)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad arguments of scaled formats, on every face alike; and `Encoded`."""
+"""Bad arguments of scaled formats, on every front end alike; and `Encoded`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import cpd
-from faces import Face
+from front_ends import FrontEnd
 
 pytestmark = pytest.mark.few("compiled", 4)
 
@@ -42,9 +42,9 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("options", "error", "message"), ERRORS)
-def test_options(face: Face, options, error, message):
-    for verb in face.some(lambda: cpd.cast, lambda: codes_of):
-        face.refuse(error, message, verb(), X, "mxfp8", **options)
+def test_options(front_end: FrontEnd, options, error, message):
+    for operation in front_end.some(lambda: cpd.cast, lambda: codes_of):
+        front_end.refuse(error, message, operation(), X, "mxfp8", **options)
 
 
 def with_both(x, scales, amax):
@@ -55,33 +55,33 @@ def with_pair(x, blocks, tensor):
     return cpd.cast(x, "nvfp4", scales=(blocks, tensor))
 
 
-def test_levels(face: Face):
+def test_levels(front_end: FrontEnd):
     scales = np.full(4, 127, np.uint8)
     amax = np.ones((4, 1), np.float32)
-    face.refuse(ValueError, "give scales or amax, not both", with_both, X, scales, amax)
-    face.refuse(ValueError, "scales of nvfp4 are a pair", cpd.cast, X, "nvfp4", scales=scales)
+    front_end.refuse(ValueError, "give scales or amax, not both", with_both, X, scales, amax)
+    front_end.refuse(ValueError, "scales of nvfp4 are a pair", cpd.cast, X, "nvfp4", scales=scales)
     outer = np.zeros(4, np.uint8)
     message = "(scales must have 8 bytes for )?8 codes of e4m3fn.*, got 4"
-    face.refuse(ValueError, message, with_pair, X, scales, outer)
+    front_end.refuse(ValueError, message, with_pair, X, scales, outer)
     message = "the scales of two levels are a pair"
-    face.refuse(ValueError, message, with_pair, X, np.zeros(8, np.uint8), None)
+    front_end.refuse(ValueError, message, with_pair, X, np.zeros(8, np.uint8), None)
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8 row"])
-def test_types(face: Face, name):
+def test_types(front_end: FrontEnd, name):
     message = "x must be of type float32, bfloat16, float16, got .*float64"
-    for verb in face.some(lambda: cpd.cast, lambda: codes_of):
-        face.refuse(TypeError, message, verb(), X.astype(np.float64), name)
-    face.refuse(TypeError, "int32", cpd.cast, X.astype(np.int32), name)
-    face.refuse(TypeError, "scaled format|cpd.Format", cpd.cast, X, 3)
+    for operation in front_end.some(lambda: cpd.cast, lambda: codes_of):
+        front_end.refuse(TypeError, message, operation(), X.astype(np.float64), name)
+    front_end.refuse(TypeError, "int32", cpd.cast, X.astype(np.int32), name)
+    front_end.refuse(TypeError, "scaled format|cpd.Format", cpd.cast, X, 3)
 
 
 @pytest.mark.parametrize(
     "options", [{"axis": 0}, {"amax": np.float32(1)}, {"scales": np.ones(4, np.uint8)}]
 )
-def test_formats_without_scales(face: Face, options):
+def test_formats_without_scales(front_end: FrontEnd, options):
     message = "axis, scales and amax are for scaled formats, got the format e4m3"
-    face.refuse(ValueError, message, cpd.cast, X, "e4m3", **options)
+    front_end.refuse(ValueError, message, cpd.cast, X, "e4m3", **options)
 
 
 def into_a_part(x):
@@ -99,15 +99,15 @@ def type_of(x):
     return torch.float32 if isinstance(x, torch.Tensor) else np.float32
 
 
-def test_out(face: Face):
-    face.refuse(ValueError, "out must be x itself or lie apart from it", into_a_part, X.copy())
+def test_out(front_end: FrontEnd):
+    front_end.refuse(ValueError, "out must be x itself or lie apart from it", into_a_part, X.copy())
     wrong = np.zeros((4, 31), np.float32)
-    face.refuse(ValueError, r"out must have shape \(4, 32\)", cpd.cast, X, "mxfp8", out=wrong)
+    front_end.refuse(ValueError, r"out must have shape \(4, 32\)", cpd.cast, X, "mxfp8", out=wrong)
     message = "out must be codes itself or lie apart from it"
     memory = np.zeros(16, np.uint8)
-    face.refuse(ValueError, message, over_the_codes, memory, np.zeros(1, np.uint8))
+    front_end.refuse(ValueError, message, over_the_codes, memory, np.zeros(1, np.uint8))
     half = np.zeros((4, 32), np.float16)
-    face.refuse(TypeError, "out must be of type", cpd.cast, X, "mxfp8", out=half)
+    front_end.refuse(TypeError, "out must be of type", cpd.cast, X, "mxfp8", out=half)
 
 
 # ---- decode --------------------------------------------------------------------------------------
@@ -117,10 +117,10 @@ def decoded(codes, scales, q, shape, **how):
     return cpd.decode(codes, q, shape, scales=scales, **how)
 
 
-def test_decode(face: Face):
+def test_decode(front_end: FrontEnd):
     codes, scales = np.zeros(128, np.uint8), np.zeros(4, np.uint8)
     good = codes, scales, "mxfp8", (4, 32)
-    assert face(decoded, *good).tolist() == np.zeros((4, 32)).tolist()
+    assert front_end(decoded, *good).tolist() == np.zeros((4, 32)).tolist()
     for error, message, args, how in (
         (ValueError, "(codes|packed) must .*128", (codes[:-1], scales, "mxfp8", (4, 32)), {}),
         (ValueError, "scales must .*4", (codes, scales[:-1], "mxfp8", (4, 32)), {}),
@@ -133,7 +133,7 @@ def test_decode(face: Face):
         (TypeError, "dtype must be|float64", good, {"out": np.zeros((4, 32))}),
         (ValueError, "out must have shape", good, {"out": np.zeros((32, 4), np.float32)}),
     ):
-        face.refuse(error, message, decoded, *args, **how)
+        front_end.refuse(error, message, decoded, *args, **how)
 
 
 def through_encoded(x, q, axis, **how):
@@ -143,11 +143,11 @@ def through_encoded(x, q, axis, **how):
 
 @pytest.mark.parametrize("q", ["mxfp8", "nvfp4", "e2m1 3x5", "fp8-tensor"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_encoded(face: Face, q, axis):
+def test_encoded(front_end: FrontEnd, q, axis):
     wanted = cpd.cast(X, q, axis=axis)
-    assert face(through_encoded, X, q, axis).tobytes() == wanted.tobytes()
+    assert front_end(through_encoded, X, q, axis).tobytes() == wanted.tobytes()
     out = np.empty_like(X)
-    assert face(through_encoded, X, q, axis, out=out).tobytes() == wanted.tobytes()
+    assert front_end(through_encoded, X, q, axis, out=out).tobytes() == wanted.tobytes()
 
 
 def test_encoded_says_all_itself():
@@ -164,15 +164,15 @@ def test_encoded_says_all_itself():
     assert cpd.decode(plain).tobytes() == cpd.cast(X, "e4m3").tobytes()
 
 
-def test_scales_of_any_layout(face: Face):
+def test_scales_of_any_layout(front_end: FrontEnd):
     """Given arrays that are not contiguous are taken as they read."""
     q = cpd.scaled("mxfp8")
     scales = np.repeat(cpd.encode(X, q)[1], 2)[::2]
     amax = np.ones((4, 2), np.float32)[:, :1] * 7
     codes = np.repeat(cpd.encode(X, q)[0], 2)[::2]
-    assert face(cpd.cast, X, q, scales=scales).tobytes() == cpd.cast(X, q).tobytes()
-    assert face(cpd.cast, X, q, amax=amax).tobytes() == cpd.cast(X, q, amax=amax).tobytes()
-    assert face(decoded, codes, scales, q, X.shape).tobytes() == cpd.cast(X, q).tobytes()
+    assert front_end(cpd.cast, X, q, scales=scales).tobytes() == cpd.cast(X, q).tobytes()
+    assert front_end(cpd.cast, X, q, amax=amax).tobytes() == cpd.cast(X, q, amax=amax).tobytes()
+    assert front_end(decoded, codes, scales, q, X.shape).tobytes() == cpd.cast(X, q).tobytes()
 
 
 def test_numpys_own_layouts():
@@ -189,11 +189,11 @@ def test_numpys_own_layouts():
         cpd.cast(X, "mxfp8", amax=amax.astype(">f4"))
 
 
-def test_one_number_for_a_tensor(face: Face):
+def test_one_number_for_a_tensor(front_end: FrontEnd):
     q = cpd.scaled("fp8-tensor")
     wanted = cpd.cast(X, q, amax=np.float32([[5]]))
     for amax in (5, 5.0, np.array(5, np.float32), np.array([5], np.float32)):
-        assert face(cpd.cast, X, q, amax=amax).tobytes() == wanted.tobytes()
+        assert front_end(cpd.cast, X, q, amax=amax).tobytes() == wanted.tobytes()
 
 
 # ---- where formats stand -------------------------------------------------------------------------

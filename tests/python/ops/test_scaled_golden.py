@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public verbs against the golden vectors of the original implementations, and every value of
-theirs against the oracle."""
+"""The public operations against the golden vectors of the original implementations, and every value
+of theirs against the oracle."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ vectors = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
 
 def some_in_quick() -> Any:
     """Parameters `name`: in the quick tier E4M3's cases and NVFP4's, without candidates or
-    transforms; the public verbs are held against every case there (test_scaled_golden.py)."""
+    transforms; the public operations are held against every case there (test_scaled_golden.py)."""
     slow = pytest.mark.exhaustive
 
     def is_quick(case: Case) -> bool:

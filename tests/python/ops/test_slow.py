@@ -29,17 +29,17 @@ def caught(a: object, b: object, acc: cpd.Accumulator) -> list[str]:
     return [w.filename for w in all_of_them if w.category is cpd.SlowProductWarning]
 
 
-def operands(n: int, face: str) -> tuple[object, object]:
+def operands(n: int, front_end: str) -> tuple[object, object]:
     x = np.ones((n, n), np.float32)
-    if face == "numpy":
+    if front_end == "numpy":
         return x, x
     torch = pytest.importorskip("torch")
     return torch.from_numpy(x), torch.from_numpy(x)
 
 
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_a_slow_product_is_warned_of_once_where_it_is_called(face: str) -> None:
-    a, b = operands(10, face)
+@pytest.mark.parametrize("front_end", ["numpy", "torch"])
+def test_a_slow_product_is_warned_of_once_where_it_is_called(front_end: str) -> None:
+    a, b = operands(10, front_end)
     acc = cpd.Accumulator(SLOW)
     assert caught(a, b, acc) == [__file__]
     assert caught(a, b, acc) == []
@@ -47,9 +47,9 @@ def test_a_slow_product_is_warned_of_once_where_it_is_called(face: str) -> None:
     assert caught(a, b, cpd.Accumulator("e5m13 kahan")) == [__file__]
 
 
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_a_small_product_is_not(face: str) -> None:
-    assert caught(*operands(9, face), cpd.Accumulator(SLOW)) == []
+@pytest.mark.parametrize("front_end", ["numpy", "torch"])
+def test_a_small_product_is_not(front_end: str) -> None:
+    assert caught(*operands(9, front_end), cpd.Accumulator(SLOW)) == []
 
 
 @pytest.mark.parametrize("text", FAST)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.sum on every face against the rational oracle."""
+"""cpd.sum on every front end against the rational oracle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import cpd
 import oracle
 import reduce_oracle
 from arrays import LAYOUTS, STRIDED, from_bits, layout, sum_of
-from faces import Call, Face, every_face
+from front_ends import Call, FrontEnd, every_front_end
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -79,7 +79,7 @@ def schemes(name: str, scheme: str) -> list[Call]:
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {
         f"{name} {scheme}": [(name, scheme)]
         for name in ("e4m3", "e5m2", "e3m0", "bf16", "fp16", "fp32", "e8m12", "e4m3fn")
@@ -87,9 +87,9 @@ def schemes(name: str, scheme: str) -> list[Call]:
     },
     compiled=[f"e4m3 {scheme}" for scheme in SCHEMES],
 )
-def test_sum(face: Face, cases: list[Any]) -> None:
+def test_sum(front_end: FrontEnd, cases: list[Any]) -> None:
     every = [call for case in cases for call in schemes(*case)]
-    face.check(every if face.few is None else every[::7])
+    front_end.check(every if front_end.few is None else every[::7])
 
 
 @cache
@@ -103,51 +103,54 @@ def drawing(text: str) -> list[Call]:
     return result
 
 
-@every_face({text: [(text, i) for i in range(len(ROUNDINGS))] for text in TEXTS})
-def test_accumulators_of_every_text(face: Face, cases: list[Any]) -> None:
+@every_front_end({text: [(text, i) for i in range(len(ROUNDINGS))] for text in TEXTS})
+def test_accumulators_of_every_text(front_end: FrontEnd, cases: list[Any]) -> None:
     """A case is a rounding, of which each has three calls; compiled, one of them each."""
     every = [call for text, i in cases for call in drawing(text)[3 * i : 3 * i + 3]]
-    face.check(every if face.few is None else every[2::3])
+    front_end.check(every if front_end.few is None else every[2::3])
 
 
 @pytest.mark.parametrize("scheme", ["sequential", "kahan"])
 @pytest.mark.parametrize("mode", ["nearest_even", "stochastic"])
-def test_sums_along_each_dimension(face: Face, scheme: str, mode: str) -> None:
+def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(9, 4, 3)) * np.exp2(rng.integers(-5, 4, (9, 4, 3)))).astype(np.float32)
     calls = []
-    for name in ("e4m3", "e5m7", "fp32")[: face.few]:
+    for name in ("e4m3", "e5m7", "fp32")[: front_end.few]:
         acc = cpd.Accumulator(name, scheme, rounding=mode, seed=3, stream=2**40, random_bits=11)
         for dim in (0, 1, 2, -1):
             columns = np.moveaxis(x, dim, 0)
             expected = wanted(acc, columns.reshape(columns.shape[0], -1))
             shaped = from_bits(expected).reshape(columns.shape[1:])
             calls.append(Call(cpd.sum, (x, acc), {"dim": dim}, shaped))
-    face.check(calls)
+    front_end.check(calls)
 
 
 @pytest.mark.parametrize("dim", [0, 1, -1])
-def test_sums_of_texts(face: Face, dim: int) -> None:
+def test_sums_of_texts(front_end: FrontEnd, dim: int) -> None:
     x = np.random.default_rng(4).standard_normal((6, 50, 11)).astype(np.float32)
-    face.check(
-        [Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim)) for text in TEXTS[: face.few]]
+    front_end.check(
+        [
+            Call(cpd.sum, (x, text, dim), {}, cpd.sum(x, text, dim))
+            for text in TEXTS[: front_end.few]
+        ]
     )
 
 
-def test_sum_takes_the_chunks_of_its_accumulator(face: Face) -> None:
+def test_sum_takes_the_chunks_of_its_accumulator(front_end: FrontEnd) -> None:
     x = np.ones(40, np.float32)
     totals = {"e4m3": 16, "e4m3 chunked chunk=8": 40, "e4m3 pairwise": 40}
     calls = [Call(cpd.sum, (x, acc)) for acc in totals]
-    assert [y.item() for y in face.run(calls)] == list(totals.values())
+    assert [y.item() for y in front_end.run(calls)] == list(totals.values())
 
 
-def test_edges_of_sums(face: Face) -> None:
+def test_edges_of_sums(front_end: FrontEnd) -> None:
     def zeros(*shape: int) -> np.ndarray:
         return np.zeros(shape, np.float32)
 
     large = np.array([240, 240, 240, -240], np.float32)
     infinite = np.array(np.inf, np.float32)
-    face.check(
+    front_end.check(
         [
             Call(cpd.sum, (-zeros(2), "e4m3"), {}, np.full((), -0.0, np.float32)),
             Call(cpd.sum, (-zeros(4, 1), "e4m3"), {}, -zeros(1)),
@@ -162,11 +165,11 @@ def test_edges_of_sums(face: Face) -> None:
     )
 
 
-def test_layouts_have_the_same_bits(face: Face) -> None:
+def test_layouts_have_the_same_bits(front_end: FrontEnd) -> None:
     calls = []
-    for name in LAYOUTS if face.name == "numpy" else STRIDED:
+    for name in LAYOUTS if front_end.name == "numpy" else STRIDED:
         x = layout(name)
         if np.ndim(x) > 0:
             expected = cpd.sum(np.array(x, order="C"), "e4m3 kahan", -1)
             calls.append(Call(cpd.sum, (x, "e4m3 kahan", -1), {}, expected))
-    face.check(calls)
+    front_end.check(calls)

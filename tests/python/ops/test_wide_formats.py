@@ -18,8 +18,8 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import spec_of
-from faces import Call, Face, every_face
-from test_flags import VERBS, flags_alone, value_and_flags, values_of
+from front_ends import Call, FrontEnd, every_front_end
+from test_flags import OPERATIONS, flags_alone, value_and_flags, values_of
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -86,27 +86,29 @@ def rounded_once(name: str, rounding: str) -> list[Call]:
             how |= {"random_bits": 20, "variant": "C", "seed": 3, "stream": 8}
             r = cpd.random_integers(n, seed=3, stream=8, random_bits=20)
         o = [oracle.Options(rounding, overflow, "C", 20, int(k)) for k in r]
-        for verb, count in flags_oracle.COUNTS.items():
+        for operation, count in flags_oracle.COUNTS.items():
             signals = np.any([flags_oracle.signalling(row) for row in rows[:count]], axis=0)
             columns = zip(zip(*values[:count], strict=True), o, signals, strict=True)
-            both = [flags_oracle.result(verb, x, spec_of(f), i, tininess, s) for x, i, s in columns]
+            both = [
+                flags_oracle.result(operation, x, spec_of(f), i, tininess, s) for x, i, s in columns
+            ]
             wanted = np.array([double(value) for value, _ in both])
             raised = np.array([flags for _, flags in both], np.uint8)
             given, more = (*rows[:count], f), how | {"flags": True, "tininess": tininess}
-            made.append(Call(VERBS[verb], given, how, wanted))
-            made.append(Call(value_and_flags, (verb, *given), more, wanted))
-            made.append(Call(flags_alone, (verb, *given), more, raised))
+            made.append(Call(OPERATIONS[operation], given, how, wanted))
+            made.append(Call(value_and_flags, (operation, *given), more, wanted))
+            made.append(Call(flags_alone, (operation, *given), more, raised))
     return made
 
 
 @pytest.mark.few("", 2)
-@every_face(
+@every_front_end(
     {name: [(name, rounding) for rounding in oracle.MODES] for name in NAMES},
     compiled=("fp64", "e9m30:unsigned"),
 )
-def test_one_operation_one_rounding(face: Face, cases: list[Any]) -> None:
+def test_one_operation_one_rounding(front_end: FrontEnd, cases: list[Any]) -> None:
     every = [call for case in cases for call in rounded_once(*case)]
-    face.check(every if face.few is None else every[::17])
+    front_end.check(every if front_end.few is None else every[::17])
 
 
 def test_binary64_is_numpys() -> None:
@@ -123,7 +125,7 @@ def test_binary64_is_numpys() -> None:
                 "sqrt": np.sqrt(x),
             }
         for name, expected in theirs.items():
-            got = VERBS[name](*(x, y)[: flags_oracle.COUNTS[name]], "fp64")
+            got = OPERATIONS[name](*(x, y)[: flags_oracle.COUNTS[name]], "fp64")
             numbers = ~np.isnan(expected)
             assert (np.isnan(got) == ~numbers).all()
             same = got.view(np.uint64) == expected.view(np.uint64)
@@ -155,11 +157,13 @@ def test_there_are_no_wider_ones(name: str) -> None:
         cpd.format(name)
 
 
-def test_other_element_types_refuse_them(face: Face) -> None:
+def test_other_element_types_refuse_them(front_end: FrontEnd) -> None:
     for dtype in (np.float32, np.float16):
         x = np.ones(3, dtype)
-        for verb, count in flags_oracle.COUNTS.items():
-            face.refuse(ValueError, "of float64 tensors", VERBS[verb], *(x,) * count, "e9m30")
+        for operation, count in flags_oracle.COUNTS.items():
+            front_end.refuse(
+                ValueError, "of float64 tensors", OPERATIONS[operation], *(x,) * count, "e9m30"
+            )
 
 
 REFUSED: dict[str, Callable[[Any], Any]] = {

@@ -66,20 +66,20 @@ def recomputed(name: str, make: golden.Make) -> dict[str, Any]:
 
 
 def runs() -> list[Any]:
-    faces = {name: ("numpy", "tensor") if name in BOTH else ("numpy",) for name in FILES}
-    faces |= dict.fromkeys(OF_TORCH, ("tensor",))
-    return [pytest.param(n, f, id=f"{n}-{f}") for n, given in faces.items() for f in given]
+    front_ends = {name: ("numpy", "tensor") if name in BOTH else ("numpy",) for name in FILES}
+    front_ends |= dict.fromkeys(OF_TORCH, ("tensor",))
+    return [pytest.param(n, f, id=f"{n}-{f}") for n, given in front_ends.items() for f in given]
 
 
 @pytest.mark.filterwarnings("ignore::cpd.StallWarning")
-@pytest.mark.parametrize(("name", "face"), runs())
-def test_results(name, face):
-    if face == "tensor":
+@pytest.mark.parametrize(("name", "front_end"), runs())
+def test_results(name, front_end):
+    if front_end == "tensor":
         pytest.importorskip("torch")
     if name in WITH_BFLOAT16:
         pytest.importorskip("ml_dtypes")
     expected = json.loads((golden.FOLDER / f"{name}.json").read_text())
-    got = recomputed(name, getattr(golden, face))
+    got = recomputed(name, getattr(golden, front_end))
     assert list(got) == list(expected), "the cases are not those of the file"
     wrong = [case for case in expected if got[case] != expected[case]]
     shown = [f"{case}: {golden.difference(expected[case], got[case])}" for case in wrong[:5]]

@@ -20,13 +20,13 @@ BLAS = pytest.mark.skipif(not _core.cpu_blas(), reason="CPD was built without a 
 
 
 @BLAS
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_blas_hidden(tmp_path, face):
+@pytest.mark.parametrize("front_end", ["numpy", "torch"])
+def test_blas_hidden(tmp_path, front_end):
     """In a process of its own, where the loader finds a file of that name that is no library."""
     (tmp_path / "libopenblas.so.0").write_text("no library")
     script = f"""
 import numpy as np, torch, cpd
-a = np.ones((2, 2), np.float32) if {face!r} == "numpy" else torch.ones(2, 2)
+a = np.ones((2, 2), np.float32) if {front_end!r} == "numpy" else torch.ones(2, 2)
 try:
     cpd.gemm(a, a, "fp32", blas=True)
 except Exception as error:
@@ -55,9 +55,9 @@ def test_nccl_that_is_not_there(monkeypatch):
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def repeated(face, *shape):
+def repeated(front_end, *shape):
     """One element that stands for all."""
-    if face == "numpy":
+    if front_end == "numpy":
         return np.broadcast_to(np.float32(1), shape)
     return torch.ones(1).expand(*shape)
 
@@ -69,37 +69,39 @@ def test_no_memory_for_virtual_ranks():
 
 
 @BLAS
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-def test_no_memory_within_the_library(face):
+@pytest.mark.parametrize("front_end", ["numpy", "torch"])
+def test_no_memory_within_the_library(front_end):
     """A BLAS reads rows one after the other: these would be copied, four pebibytes of them."""
-    a, b = repeated(face, 2**10, 2**40), repeated(face, 2**40, 1)
+    a, b = repeated(front_end, 2**10, 2**40), repeated(front_end, 2**40, 1)
     with pytest.raises(MemoryError):
         cpd.gemm(a, b, "fp32", blas=True)
 
 
-@pytest.mark.parametrize("face", ["numpy", "torch"])
-@pytest.mark.parametrize("verb", ["cast", "add", "encode", "sum", "gemm"])
-def test_no_memory_for_results(face, verb):
-    x = repeated(face, 2**25, 2**25)
+@pytest.mark.parametrize("front_end", ["numpy", "torch"])
+@pytest.mark.parametrize("operation", ["cast", "add", "encode", "sum", "gemm"])
+def test_no_memory_for_results(front_end, operation):
+    x = repeated(front_end, 2**25, 2**25)
     run = {
         "cast": lambda: cpd.cast(x, "e4m3"),
         "add": lambda: cpd.add(x, x, "e4m3"),
         "encode": lambda: cpd.encode(x, "e4m3"),
-        "sum": lambda: cpd.sum(repeated(face, 2**50, 2), cpd.Accumulator("e4m3"), dim=1),
-        "gemm": lambda: cpd.gemm(repeated(face, 2**25, 1), repeated(face, 1, 2**25), "fp32"),
-    }[verb]
+        "sum": lambda: cpd.sum(repeated(front_end, 2**50, 2), cpd.Accumulator("e4m3"), dim=1),
+        "gemm": lambda: cpd.gemm(
+            repeated(front_end, 2**25, 1), repeated(front_end, 1, 2**25), "fp32"
+        ),
+    }[operation]
     with pytest.raises(MemoryError):
         run()
 
 
-@pytest.mark.parametrize("verb", ["sum", "gemm", "add"])
-def test_sizes_whose_bytes_cannot_be_counted(verb):
+@pytest.mark.parametrize("operation", ["sum", "gemm", "add"])
+def test_sizes_whose_bytes_cannot_be_counted(operation):
     """A bad argument. (NumPy makes no such array.)"""
     x = repeated("torch", 2**31, 2**31)
     run = {
         "sum": lambda: cpd.sum(repeated("torch", 2**60, 4, 1), cpd.Accumulator("fp32"), dim=0),
         "gemm": lambda: cpd.gemm(repeated("torch", 1, 2**61), repeated("torch", 2**61, 1), "fp32"),
         "add": lambda: cpd.add(x, x, "e4m3", out=x),
-    }[verb]
+    }[operation]
     with pytest.raises(ValueError, match=r"2\^63 bytes|out must"):
         run()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls keep no memory: each verb again and again on a few elements, forward and backward, while
-the C library's heap and Python's are watched."""
+"""Calls keep no memory: each operation again and again on a few elements, forward and backward,
+while the C library's heap and Python's are watched."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def stochastic(f):
 
 
 def forward():
-    """One call of each verb, by name."""
+    """One call of each operation, by name."""
     x, y, z = (torch.rand(2, 2) for _ in range(3))
     out, packed = torch.empty(2, 2), cpd.encode(x, "e4m3")
     a, b = x.numpy(), y.numpy()
@@ -126,7 +126,7 @@ def forward():
 
 
 def backward():
-    """A call and its gradient, of each verb that has one."""
+    """A call and its gradient, of each operation that has one."""
     x, y, z = (torch.rand(2, 2, requires_grad=True) for _ in range(3))
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)
@@ -190,15 +190,15 @@ def check(run, calls: int) -> None:
 pytestmark = pytest.mark.skipif(not has_mallinfo2(), reason="this C library has no mallinfo2")
 
 
-@pytest.mark.parametrize("verb", list(forward()))
-def test_calls_keep_no_memory(verb):
-    check(forward()[verb], CALLS)
+@pytest.mark.parametrize("operation", list(forward()))
+def test_calls_keep_no_memory(operation):
+    check(forward()[operation], CALLS)
 
 
 @pytest.mark.few("", 2)
-@pytest.mark.parametrize("verb", list(backward()))
-def test_gradients_keep_no_memory(verb):
-    check(backward()[verb], CALLS // (4 if verb in LONG else 1))
+@pytest.mark.parametrize("operation", list(backward()))
+def test_gradients_keep_no_memory(operation):
+    check(backward()[operation], CALLS // (4 if operation in LONG else 1))
 
 
 def test_refused_calls_keep_no_memory():
@@ -226,13 +226,13 @@ def test_the_heap_is_watched():
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("verb", list(forward()))
-def test_many_calls_keep_no_memory(verb):
-    check(forward()[verb], ALL_CALLS)
+@pytest.mark.parametrize("operation", list(forward()))
+def test_many_calls_keep_no_memory(operation):
+    check(forward()[operation], ALL_CALLS)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("verb", list(backward()))
-def test_many_gradients_keep_no_memory(verb):
-    check(backward()[verb], ALL_CALLS)
+@pytest.mark.parametrize("operation", list(backward()))
+def test_many_gradients_keep_no_memory(operation):
+    check(backward()[operation], ALL_CALLS)

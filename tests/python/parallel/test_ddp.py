@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import cpd  # noqa: E402
 import spawn  # noqa: E402
 from ddp_ranks import CASES  # noqa: E402
-from faces import require_gpu_itself  # noqa: E402
+from front_ends import require_gpu_itself  # noqa: E402
 
 WORLD = 3
 

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 import spawn  # noqa: E402
-from faces import require_gpu_itself  # noqa: E402
+from front_ends import require_gpu_itself  # noqa: E402
 from node_cases import (  # noqa: E402
     DDP_CASES,
     WORLD,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faces of the verbs: NumPy, torch, compiled, CUDA. A call is written once, on NumPy arrays; a
-face makes arrays of its own of them, runs the call, and gives NumPy arrays back. The fixture `face`
-(conftest.py) runs a test on each; `every_face` is for tables of cases."""
+"""The front ends of the operations: NumPy, torch, compiled, CUDA. A call is written once, on NumPy
+arrays; a front end makes arrays of its own of them, runs the call, and gives NumPy arrays back. The
+fixture `front_end` (conftest.py) runs a test on each; `every_front_end` is for tables of cases."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ Case = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A verb with its arguments, arrays among them as NumPy's, and the bits that it gives."""
+    """An operation with its arguments, arrays among them as NumPy's, and the bits that it gives."""
 
-    verb: Callable[..., Any]
+    operation: Callable[..., Any]
     args: Sequence[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     expected: Any = None  # an array, or the patterns of float32's
 
     def __str__(self) -> str:
         words = [str(x) for x in self.args if not hasattr(x, "dtype")]
-        return f"{self.verb.__name__} {' '.join(words)} {self.options}"
+        return f"{self.operation.__name__} {' '.join(words)} {self.options}"
 
 
-class Face:
+class FrontEnd:
     """NumPy's, and what the others share."""
 
     name = "numpy"
     few: int | None = None  # of cases that differ little, how many are run; None: all
 
     def array(self, x: Any) -> Any:
-        """This face's array of the same values, type and strides; what is no array stays."""
+        """This front end's array of the same values, type and strides; what is no array stays."""
         return x
 
     def numpy(self, y: Any) -> Array:
@@ -69,14 +69,14 @@ class Face:
 
     def made(self, call: Call) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         options = {name: self.array(x) for name, x in call.options.items()}
-        return call.verb, tuple(self.array(x) for x in call.args), options
+        return call.operation, tuple(self.array(x) for x in call.args), options
 
     def run(self, calls: Sequence[Call]) -> list[Array]:
         made = [self.made(call) for call in calls]
-        return [self.numpy(verb(*args, **options)) for verb, args, options in made]
+        return [self.numpy(operation(*args, **options)) for operation, args, options in made]
 
-    def __call__(self, verb: Callable[..., Any], *args: Any, **options: Any) -> Array:
-        return self.run([Call(verb, args, options)])[0]
+    def __call__(self, operation: Callable[..., Any], *args: Any, **options: Any) -> Array:
+        return self.run([Call(operation, args, options)])[0]
 
     def check(self, calls: Sequence[Call]) -> None:
         """Every call gives the bits that are expected of it."""
@@ -91,21 +91,21 @@ class Face:
         self,
         error: type[Exception],
         message: str,
-        verb: Callable[..., Any],
+        operation: Callable[..., Any],
         *args: Any,
         **more: Any,
     ) -> None:
         """The call raises the error, with the message somewhere in its text."""
-        verb, args, more = self.made(Call(verb, args, more))
+        operation, args, more = self.made(Call(operation, args, more))
         with pytest.raises(error, match=message), self.calling():
-            verb(*args, **more)
+            operation(*args, **more)
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Around each call."""
         return contextlib.nullcontext()
 
 
-class Torch(Face):
+class Torch(FrontEnd):
     name = "torch"
     device = "cpu"
 
@@ -159,7 +159,7 @@ class Compiled(Torch):
         self,
         error: type[Exception],
         message: str,
-        verb: Callable[..., Any],
+        operation: Callable[..., Any],
         *args: Any,
         **more: Any,
     ) -> None:
@@ -167,9 +167,9 @@ class Compiled(Torch):
         wanted = DIFFERS.get(message, message)
         if wanted is None:
             return
-        verb, args, more = self.made(Call(verb, args, more))
+        operation, args, more = self.made(Call(operation, args, more))
         with pytest.raises(Exception) as caught:  # noqa: PT011
-            self.compiled(verb, "eager")(*args, **more)
+            self.compiled(operation, "eager")(*args, **more)
         texts = list(chain(caught.value))
         assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
 
@@ -206,14 +206,19 @@ class Cuda(Torch):
             raise
 
 
-FACES: dict[str, type[Face]] = {"numpy": Face, "torch": Torch, "compiled": Compiled, "cuda": Cuda}
+FRONT_ENDS: dict[str, type[FrontEnd]] = {
+    "numpy": FrontEnd,
+    "torch": Torch,
+    "compiled": Compiled,
+    "cuda": Cuda,
+}
 EAGER = ("numpy", "torch")
 
 
 def run_all(
     made: Sequence[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]],
 ) -> list[Any]:
-    return [verb(*args, **options) for verb, args, options in made]
+    return [operation(*args, **options) for operation, args, options in made]
 
 
 def chain(error: BaseException | None) -> Iterator[str]:
@@ -265,21 +270,21 @@ def marked(name: str) -> list[Any]:
 
 
 def compiled_in_exhaustive(test: Any) -> Any:
-    """Of a test with the fixture `face`: the compiled one belongs to the exhaustive tier."""
+    """Of a test with the fixture `front_end`: the compiled one belongs to the exhaustive tier."""
     slow = [pytest.mark.exhaustive]
-    names = [pytest.param(n, marks=slow if n == "compiled" else marked(n)) for n in FACES]
-    return pytest.mark.parametrize("face", names, indirect=True)(test)
+    names = [pytest.param(n, marks=slow if n == "compiled" else marked(n)) for n in FRONT_ENDS]
+    return pytest.mark.parametrize("front_end", names, indirect=True)(test)
 
 
-def every_face(
+def every_front_end(
     groups: Mapping[str, Sequence[Case]],
     *,
     numpy_only: Collection[Case] = (),
     compiled: Collection[str] | None = None,
 ) -> Callable[[Any], Any]:
-    """Parameters `face, cases`: on the CPU each case by itself; compiled each group as one graph,
-    and on the GPU each group. Of many groups, those in `compiled` are compiled in the quick tier,
-    the others in the exhaustive one."""
+    """Parameters `front end, cases`: on the CPU each case by itself; compiled each group as one
+    graph, and on the GPU each group. Of many groups, those in `compiled` are compiled in the quick
+    tier, the others in the exhaustive one."""
     parameters = []
     for group, cases in groups.items():
         for case in cases:
@@ -293,4 +298,4 @@ def every_face(
             if name == "compiled" and compiled is not None and group not in compiled:
                 marks = [pytest.mark.exhaustive]
             parameters.append(pytest.param(name, shared, id=f"{name}-{group}", marks=marks))
-    return pytest.mark.parametrize(("face", "cases"), parameters, indirect=["face"])
+    return pytest.mark.parametrize(("front_end", "cases"), parameters, indirect=["front_end"])
