@@ -20,14 +20,9 @@ namespace py = pybind11;
 namespace cpd {
 
 void BindRecipes(py::module_& m) {
-  py::class_<ScaledCast>(m, "ScaledCast")
-      .def_readonly("scaled", &ScaledCast::scaled)
-      .def_property_readonly(
-          "cast", [](const ScaledCast& c) { return CastSpec{c.scaled.element, c.rounding}; })
-      .def_readonly("factor", &ScaledCast::factor)
-      .def_readonly("history", &ScaledCast::history)
-      .def_property_readonly("amax", [](const ScaledCast& c) { return ToString(c.amax); })
-      .def_property_readonly("text", [](const ScaledCast& c) { return ToString(c); });
+  BindSpec<ScaledCast>(m, "ScaledCast", [](const std::string& text) {
+    return std::get<ScaledCast>(ParseOperandCast(text));
+  });
   m.attr("AMAX") = Tuple(AmaxNames());
   m.def("parse_operand_cast", &ParseOperandCast, py::arg("text"));
   m.def("is_whole", &IsWhole, py::arg("cast"));

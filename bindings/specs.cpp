@@ -123,101 +123,32 @@ void BindOptions(py::module_& m) {
 }
 
 void BindCastSpec(py::module_& m) {
-  py::class_<CastSpec> made(m, "CastSpec");
-  made.def(py::init([](const std::string& format, const std::string& rounding,
+  BindSpec<CastSpec>(m, "CastSpec", &ParseCastSpec)
+      .def(py::init([](const std::string& format, const std::string& rounding,
                        const std::string& overflow, int random_bits, const std::string& variant) {
              return CastSpec{ParseFormat(format),
                              MakeOptions(rounding, overflow, 0, 0, random_bits, variant)};
            }),
            py::arg("format"), py::arg("rounding"), py::arg("overflow"), py::arg("random_bits"),
-           py::arg("variant"))
-      .def_static("parse", &ParseCastSpec, py::arg("text"))
-      .def_readonly("format", &CastSpec::format)
-      .def_property_readonly("text", [](const CastSpec& c) { return ToString(c); });
-  BindRounding(made);
-}
-
-// ---- Hadamard transforms --------------------------------------------------------------------
-
-/// The mask as an int of Python, whatever its length.
-py::int_ SignsOf(const Hadamard& transform) {
-  py::object signs = py::int_(0);
-  for (std::size_t i = transform.signs.size(); i-- > 0;) {
-    signs = (signs << py::int_(32)) | py::int_(transform.signs[i]);
-  }
-  return py::int_(signs);
+           py::arg("variant"));
 }
 
 void BindHadamard(py::module_& m) {
-  py::class_<Hadamard>(m, "Hadamard")
-      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"))
-      .def_static("parse", &ParseHadamard, py::arg("text"))
-      .def_readonly("size", &Hadamard::size)
-      .def_property_readonly("signs", &SignsOf)
-      .def_readonly("bf16", &Hadamard::to_bf16)
-      .def_property_readonly("text", [](const Hadamard& h) { return ToString(h); });
+  BindSpec<Hadamard>(m, "Hadamard", &ParseHadamard)
+      .def(py::init(&MakeHadamard), py::arg("size"), py::arg("signs"), py::arg("bf16"));
 }
 
 // ---- scaled formats -------------------------------------------------------------------------
 
-Scaled MakeScaled(const std::string& element, const std::string& block, const std::string& scale,
-                  const std::optional<std::string>& rule,
-                  const std::optional<std::string>& tensor_scale, const std::string& arithmetic,
-                  const std::string& outer, int margin,
-                  const std::optional<std::string>& non_finite, const std::string& choose,
-                  std::optional<double> scale_max, const std::optional<std::string>& transform) {
-  Scaled scaled{.element = ParseFormat(element),
-                .block = ParseBlockShape(block),
-                .scale = ParseFormat(scale),
-                .arithmetic = ParseArithmetic(arithmetic),
-                .margin = margin,
-                .choose = ParseScaleChoice(choose)};
-  scaled.rule = rule ? ParseScaleRule(*rule) : DefaultRule(scaled.scale);
-  if (tensor_scale) scaled.tensor_scale = ParseFormat(*tensor_scale);
-  const BlockShape cells = ParseBlockShape(outer);
-  if (cells.kind == BlockShape::Kind::tile) {
-    throw Error("outer must be tensor or row, got '" + outer + "'");
-  }
-  scaled.outer = cells.kind;
-  scaled.non_finite =
-      non_finite ? ParseNonFinite(*non_finite) : DefaultNonFinite(scaled.arithmetic);
-  scaled.scale_max = static_cast<float>(scale_max.value_or(0));
-  if (scale_max && !(scaled.scale_max > 0)) throw Error("scale_max must be positive");
-  if (transform) scaled.transform = ParseHadamard(*transform);
-  Check(scaled);
-  return scaled;
-}
-
 void BindScaled(py::module_& m) {
-  py::class_<Scaled>(m, "Scaled")
-      .def(py::init(&MakeScaled), py::arg("element"), py::arg("block"), py::arg("scale"),
-           py::arg("rule"), py::arg("tensor_scale"), py::arg("arithmetic"), py::arg("outer"),
-           py::arg("margin"), py::arg("non_finite"), py::arg("choose"), py::arg("scale_max"),
-           py::arg("transform"))
-      .def_static("parse", &ParseScaled, py::arg("text"))
-      .def_readonly("element", &Scaled::element)
-      .def_property_readonly("block", [](const Scaled& s) { return ToString(s.block); })
-      .def_readonly("scale", &Scaled::scale)
-      .def_property_readonly("rule", [](const Scaled& s) { return ToString(s.rule); })
-      .def_readonly("tensor_scale", &Scaled::tensor_scale)
-      .def_property_readonly("arithmetic", [](const Scaled& s) { return ToString(s.arithmetic); })
-      .def_property_readonly("outer",
-                             [](const Scaled& s) { return ToString(BlockShape{.kind = s.outer}); })
-      .def_readonly("margin", &Scaled::margin)
-      .def_property_readonly("non_finite", [](const Scaled& s) { return ToString(s.non_finite); })
-      .def_property_readonly("choose", [](const Scaled& s) { return ToString(s.choose); })
-      .def_property_readonly("scale_max",
-                             [](const Scaled& s) {
-                               return s.scale_max > 0 ? std::optional<double>(s.scale_max)
-                                                      : std::nullopt;
-                             })
-      .def_readonly("transform", &Scaled::transform)
+  BindSpec<Scaled>(m, "Scaled", &ParseScaled)
+      .def(py::init([](const std::vector<Option>& options) { return MakeScaled(options); }),
+           py::arg("options"))
       .def("untransformed",
            [](Scaled s) {
              s.transform.reset();
              return s;
            })
-      .def_property_readonly("text", [](const Scaled& s) { return ToString(s); })
       .def(
           "grid",
           [](const Scaled& s, const std::vector<std::int64_t>& shape, int axis) {
@@ -241,65 +172,14 @@ void BindScaled(py::module_& m) {
 
 // ---- accumulators ---------------------------------------------------------------------------
 
-BlockFma MakeBlockFma(const std::string& a, const std::string& b, int block, int fraction_bits,
-                      bool aligns_addend, int min_exponent, const std::string& sum,
-                      const std::string& rounding, std::int64_t promote,
-                      const std::optional<std::string>& scale, int scale_block, int dot,
-                      const std::string& adder, int group, int stride, int take) {
-  BlockFma made{ParseFormat(a),   ParseFormat(b),          block,
-                fraction_bits,    aligns_addend,           min_exponent,
-                ParseFormat(sum), ParseRounding(rounding), promote};
-  if (scale) made.scale = ParseFormat(*scale);
-  made.scale_block = scale_block;
-  made.dot = dot;
-  made.adder = ParseAdder(adder);
-  made.group = group;
-  made.stride = stride;
-  made.take = take;
-  Check(made);
-  return made;
-}
-
-void BindBlockFma(py::module_& m) {
-  py::class_<BlockFma>(m, "BlockFma")
-      .def(py::init(&MakeBlockFma), py::arg("a"), py::arg("b"), py::arg("block"),
-           py::arg("fraction_bits"), py::arg("aligns_addend"), py::arg("min_exponent"),
-           py::arg("sum"), py::arg("rounding"), py::arg("promote"), py::arg("scale"),
-           py::arg("scale_block"), py::arg("dot"), py::arg("adder"), py::arg("group"),
-           py::arg("stride"), py::arg("take"))
-      .def_readonly("a", &BlockFma::a)
-      .def_readonly("b", &BlockFma::b)
-      .def_readonly("block", &BlockFma::block)
-      .def_readonly("fraction_bits", &BlockFma::fraction_bits)
-      .def_readonly("aligns_addend", &BlockFma::aligns_addend)
-      .def_readonly("min_exponent", &BlockFma::min_exponent)
-      .def_readonly("sum", &BlockFma::sum)
-      .def_property_readonly("rounding", [](const BlockFma& u) { return ToString(u.rounding); })
-      .def_readonly("promote", &BlockFma::promote)
-      .def_readonly("scale", &BlockFma::scale)
-      .def_readonly("scale_block", &BlockFma::scale_block)
-      .def_readonly("dot", &BlockFma::dot)
-      .def_property_readonly("adder", [](const BlockFma& u) { return ToString(u.adder); })
-      .def_readonly("group", &BlockFma::group)
-      .def_readonly("stride", &BlockFma::stride)
-      .def_readonly("take", &BlockFma::take)
-      .def_property_readonly("text", [](const BlockFma& u) { return ToString(u); });
-}
-
-FixedPoint MakeFixedPoint(int width, int fraction, const std::string& rounding) {
-  const FixedPoint made{width, fraction, ParseRounding(rounding)};
-  Check(made);
-  return made;
-}
-
-void BindFixedPoint(py::module_& m) {
-  py::class_<FixedPoint>(m, "FixedPoint")
-      .def(py::init(&MakeFixedPoint), py::arg("width"), py::arg("fraction"), py::arg("rounding"))
-      .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"))
-      .def_readonly("width", &FixedPoint::width)
-      .def_readonly("fraction", &FixedPoint::fraction)
-      .def_property_readonly("rounding", [](const FixedPoint& p) { return ToString(p.rounding); })
-      .def_property_readonly("text", [](const FixedPoint& p) { return ToString(p); });
+void BindUnits(py::module_& m) {
+  BindSpec<BlockFma>(m, "BlockFma", &ParseBlockFma)
+      .def(py::init([](const std::vector<Option>& options) { return MakeBlockFma(options); }),
+           py::arg("options"));
+  BindSpec<FixedPoint>(m, "FixedPoint", &ParseFixedPoint)
+      .def(py::init([](const std::vector<Option>& options) { return MakeFixedPoint(options); }),
+           py::arg("options"))
+      .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"));
 }
 
 Accumulator AccumulatorFrom(const std::optional<std::string>& format,
@@ -320,16 +200,10 @@ Accumulator AccumulatorFrom(const std::optional<std::string>& format,
   return MakeAccumulator(given);
 }
 
-/// The format of products, or "exact".
-py::object ProductOf(const Accumulator& a) {
-  if (a.exact_products || a.unit || a.fixed) return py::str("exact");
-  return py::cast(a.product.value_or(a.format));
-}
-
 void BindAccumulators(py::module_& m) {
   constexpr AccumulatorArguments usual;
-  py::class_<Accumulator> made(m, "Accumulator");
-  made.def(py::init(&AccumulatorFrom), py::arg("format") = py::none(),
+  BindSpec<Accumulator>(m, "Accumulator", &ParseAccumulator)
+      .def(py::init(&AccumulatorFrom), py::arg("format") = py::none(),
            py::arg("scheme") = py::none(), py::arg("product") = py::none(),
            py::arg("inner") = py::none(), py::arg("chunk") = usual.chunk,
            py::arg("preset") = py::none(), py::arg("unit") = py::none(),
@@ -338,15 +212,6 @@ void BindAccumulators(py::module_& m) {
            py::arg("overflow") = ToString(usual.rounding.overflow),
            py::arg("random_bits") = usual.rounding.random_bits,
            py::arg("variant") = ToString(usual.rounding.variant))
-      .def_readonly("format", &Accumulator::format)
-      .def_property_readonly("scheme", [](const Accumulator& a) { return ToString(a.scheme); })
-      .def_property_readonly("product", &ProductOf)
-      .def_property_readonly("inner",
-                             [](const Accumulator& a) { return a.inner.value_or(a.format); })
-      .def_readonly("chunk", &Accumulator::chunk)
-      .def_readonly("unit", &Accumulator::unit)
-      .def_readonly("fixed", &Accumulator::fixed)
-      .def_property_readonly("text", [](const Accumulator& a) { return ToString(a); })
       .def(
           "with_numbers",
           [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
@@ -360,7 +225,6 @@ void BindAccumulators(py::module_& m) {
       .def("sum_draws", &DrawsOfSum, py::arg("terms"))
       .def("gemm_draws", &DrawsOfGemm, py::arg("depth"))
       .def_property_readonly("slowdown", &SlowdownOf);
-  BindRounding(made);
   m.attr("SCHEMES") = Tuple(SchemeNames());
   m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());
   m.attr("SCHEME_CHUNK") = usual.chunk;
@@ -383,8 +247,7 @@ void BindSpecs(py::module_& m) {
   BindCastSpec(m);
   BindHadamard(m);
   BindScaled(m);
-  BindBlockFma(m);
-  BindFixedPoint(m);
+  BindUnits(m);
   BindAccumulators(m);
 }
 

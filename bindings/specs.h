@@ -5,18 +5,50 @@
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 #include <vector>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
 
 inline pybind11::tuple Tuple(std::span<const std::string_view> names) {
   return pybind11::tuple(pybind11::cast(std::vector<std::string>(names.begin(), names.end())));
+}
+
+/// A spec's fields as keyword arguments have them; of an enumerator its name, of a spec its text.
+template <class Spec>
+pybind11::typing::Dict<pybind11::str, pybind11::object> FieldsAsDict(const Spec& spec) {
+  pybind11::typing::Dict<pybind11::str, pybind11::object> fields;
+  for (const auto& [name, value] : FieldsOf(spec)) {
+    fields[pybind11::str(name)] = std::visit(
+        [](const auto& one) -> pybind11::object {
+          if constexpr (std::is_same_v<std::decay_t<decltype(one)>, std::monostate>) {
+            return pybind11::none();
+          } else {
+            return pybind11::cast(one);
+          }
+        },
+        value);
+  }
+  return fields;
+}
+
+/// What every spec has: fields, and the canonical text of which `parse` makes it again.
+template <class Spec, class Parse>
+pybind11::class_<Spec> BindSpec(pybind11::module_& m, const char* name, Parse parse) {
+  pybind11::class_<Spec> made(m, name);
+  made.def_static("parse", parse, pybind11::arg("text"))
+      .def("fields", &FieldsAsDict<Spec>)
+      .def_property_readonly("text", [](const Spec& spec) { return ToString(spec); });
+  return made;
 }
 
 /// The four fields that say how `Spec` rounds.

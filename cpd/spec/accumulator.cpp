@@ -224,4 +224,18 @@ Accumulator ParseAccumulator(std::string_view text) {
   return accumulator;
 }
 
+Fields FieldsOf(const Accumulator& accumulator) {
+  const bool is_exact = accumulator.exact_products || accumulator.unit || accumulator.fixed;
+  const Format product = accumulator.product.value_or(accumulator.format);
+  Fields fields{{"format", FieldOf(accumulator.format)},
+                {"scheme", FieldOf(accumulator.scheme)},
+                {"product", is_exact ? FieldOf("exact") : FieldOf(product)},
+                {"inner", FieldOf(accumulator.inner.value_or(accumulator.format))},
+                {"chunk", FieldOf(accumulator.chunk)},
+                {"unit", FieldOf(accumulator.unit)},
+                {"fixed", FieldOf(accumulator.fixed)}};
+  PutFields(fields, accumulator.rounding);
+  return fields;
+}
+
 }  // namespace cpd

@@ -58,5 +58,7 @@ CPD_API std::string ToString(const Accumulator& accumulator);
 /// Also takes the scheme `fma`, sequential with exact products, and a preset with options,
 /// `h100-fp8 a=e5m2`.
 CPD_API Accumulator ParseAccumulator(std::string_view text);
+/// Without seed and stream; `product` is a format's text or `exact`, `inner` what counts.
+CPD_API Fields FieldsOf(const Accumulator& accumulator);
 
 }  // namespace cpd

@@ -215,13 +215,36 @@ bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view tex
 }
 
 BlockFma ParseBlockFma(std::string_view text) {
+  return MakeBlockFma(OptionsOf(Words(text), "a unit"));
+}
+
+BlockFma MakeBlockFma(std::span<const Option> options) {
   BlockFma unit;
-  ParseOptions(Words(text), "a unit", [&](std::string_view name, std::string_view value) {
-    if (!ParseUnitOption(unit, name, value))
-      throw Error("unknown option " + Quoted(name) + " of a unit");
-  });
+  for (const auto& [name, value] : options) {
+    if (ParseUnitOption(unit, name, value)) continue;
+    throw Error("unknown option " + Quoted(name) + " of a unit");
+  }
   Check(unit);
   return unit;
+}
+
+Fields FieldsOf(const BlockFma& unit) {
+  return {{"a", FieldOf(unit.a)},
+          {"b", FieldOf(unit.b)},
+          {"block", FieldOf(unit.block)},
+          {"fraction_bits", FieldOf(unit.fraction_bits)},
+          {"aligns_addend", FieldOf(unit.aligns_addend)},
+          {"min_exponent", FieldOf(unit.min_exponent)},
+          {"sum", FieldOf(unit.sum)},
+          {"rounding", FieldOf(unit.rounding)},
+          {"promote", FieldOf(unit.promote)},
+          {"scale", FieldOf(unit.scale)},
+          {"scale_block", FieldOf(unit.scale_block)},
+          {"dot", FieldOf(unit.dot)},
+          {"adder", FieldOf(unit.adder)},
+          {"group", FieldOf(unit.group)},
+          {"stride", FieldOf(unit.stride)},
+          {"take", FieldOf(unit.take)}};
 }
 
 }  // namespace cpd

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -65,6 +67,9 @@ CPD_API void Check(const BlockFma& unit);
 /// ParseBlockFma(ToString(u)) gives u.
 CPD_API std::string ToString(const BlockFma& unit);
 CPD_API BlockFma ParseBlockFma(std::string_view text);
+/// The unit of such options. Throws Error as ParseBlockFma does.
+CPD_API BlockFma MakeBlockFma(std::span<const Option> options);
+CPD_API Fields FieldsOf(const BlockFma& unit);
 
 /// Takes an option of a unit's text; false where there is none of that name.
 bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text);

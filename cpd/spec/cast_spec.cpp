@@ -27,4 +27,10 @@ CastSpec ParseCastSpec(std::string_view text) {
   return cast;
 }
 
+Fields FieldsOf(const CastSpec& cast) {
+  Fields fields{{"format", FieldOf(cast.format)}};
+  PutFields(fields, cast.rounding);
+  return fields;
+}
+
 }  // namespace cpd

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -21,5 +22,6 @@ struct CastSpec {
 CPD_API std::string ToString(const CastSpec& cast);
 /// Throws Error where it is no such text.
 CPD_API CastSpec ParseCastSpec(std::string_view text);
+CPD_API Fields FieldsOf(const CastSpec& cast);
 
 }  // namespace cpd

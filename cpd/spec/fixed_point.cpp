@@ -72,14 +72,23 @@ bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view
 }
 
 FixedPoint ParseFixedPoint(std::string_view text) {
+  return MakeFixedPoint(OptionsOf(Words(text), "an integer"));
+}
+
+FixedPoint MakeFixedPoint(std::span<const Option> options) {
   FixedPoint point;
-  ParseOptions(Words(text), "an integer", [&](std::string_view name, std::string_view value) {
-    if (!ParseFixedOption(point, name, value)) {
-      throw Error("unknown option " + Quoted(name) + " of an integer");
-    }
-  });
+  for (const auto& [name, value] : options) {
+    if (ParseFixedOption(point, name, value)) continue;
+    throw Error("unknown option " + Quoted(name) + " of an integer");
+  }
   Check(point);
   return point;
+}
+
+Fields FieldsOf(const FixedPoint& point) {
+  return {{"width", FieldOf(point.width)},
+          {"fraction", FieldOf(point.fraction)},
+          {"rounding", FieldOf(point.rounding)}};
 }
 
 bool NamesFixed(std::string_view word) {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -32,6 +34,9 @@ CPD_API void Check(const FixedPoint& point);
 /// ParseFixedPoint(ToString(p)) gives p.
 CPD_API std::string ToString(const FixedPoint& point);
 CPD_API FixedPoint ParseFixedPoint(std::string_view text);
+/// The integer of such options. Throws Error as ParseFixedPoint does.
+CPD_API FixedPoint MakeFixedPoint(std::span<const Option> options);
+CPD_API Fields FieldsOf(const FixedPoint& point);
 
 /// Takes an option of an integer's text; false where there is none of that name.
 bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view text);

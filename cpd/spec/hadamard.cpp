@@ -110,4 +110,10 @@ Hadamard ParseHadamard(std::string_view text) {
   return MakeHadamard(size, signs, to_bf16);
 }
 
+Fields FieldsOf(const Hadamard& transform) {
+  return {{"size", FieldOf(transform.size)},
+          {"signs", FieldOf(SignsText(transform.signs))},
+          {"bf16", FieldOf(transform.to_bf16)}};
+}
+
 }  // namespace cpd

@@ -26,6 +26,7 @@
 #include <string_view>
 
 #include "cpd/export.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 
 namespace cpd {
@@ -54,6 +55,8 @@ CPD_API void Check(const Hadamard& transform);
 CPD_API std::string ToString(const Hadamard& transform);
 /// Throws Error where it is no such text.
 CPD_API Hadamard ParseHadamard(std::string_view text);
+/// `signs` as hexadecimal digits.
+CPD_API Fields FieldsOf(const Hadamard& transform);
 /// The transform with signs as its text has them: empty (none), `te` or `0x…`. Throws Error.
 CPD_API Hadamard MakeHadamard(int size, std::string_view signs, bool to_bf16);
 

@@ -53,4 +53,20 @@ bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::
   return true;
 }
 
+void PutFields(Fields& fields, const RoundingOptions& rounding) {
+  fields.insert(fields.end(), {{"rounding", FieldOf(rounding.mode)},
+                               {"overflow", FieldOf(rounding.overflow)},
+                               {"random_bits", FieldOf(rounding.random_bits)},
+                               {"variant", FieldOf(rounding.variant)}});
+}
+
+std::vector<Option> OptionsOf(const std::vector<std::string_view>& words,
+                              const std::string& owner) {
+  std::vector<Option> options;
+  ParseOptions(words, owner, [&](std::string_view name, std::string_view value) {
+    options.emplace_back(name, value);
+  });
+  return options;
+}
+
 }  // namespace cpd

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/rounding.h"
 
@@ -35,6 +36,9 @@ void Put(std::string& text, const char* name, const T& value) {
 void PutMode(std::string& text, const RoundingOptions& rounding);
 void PutVariant(std::string& text, const RoundingOptions& rounding);
 void PutRandomBits(std::string& text, const RoundingOptions& rounding);
+
+/// Adds the fields rounding, overflow, random_bits and variant.
+void PutFields(Fields& fields, const RoundingOptions& rounding);
 
 /// The words between spaces; those within parentheses, as in `(4, 3)`, do not count.
 std::vector<std::string_view> Words(std::string_view text);
@@ -74,5 +78,8 @@ void ParseOptions(const std::vector<std::string_view>& words, const std::string&
     take(name, word.substr(equals + 1));
   }
 }
+
+/// The options that the words are. Throws Error as ParseOptions does.
+std::vector<Option> OptionsOf(const std::vector<std::string_view>& words, const std::string& owner);
 
 }  // namespace cpd

@@ -120,21 +120,22 @@ bool IsBlockWord(std::string_view word) {
   return word == "tensor" || word == "row" || (word[0] >= '0' && word[0] <= '9');
 }
 
-struct Given {
+/// Which fields a text has set, so that other fields no longer decide them.
+struct IsSet {
   bool rule = false, non_finite = false;
 };
 
-void ParseOption(Scaled& scaled, Given& given, std::string_view name, std::string_view text) {
+void ParseOption(Scaled& scaled, IsSet& is_set, std::string_view name, std::string_view text) {
   if (name == "element") {
     scaled.element = ParseFormat(text);
   } else if (name == "block") {
     scaled.block = ParseBlockShape(text);
   } else if (name == "scale") {
     scaled.scale = ParseFormat(text);
-    if (!given.rule) scaled.rule = DefaultRule(scaled.scale);
+    if (!is_set.rule) scaled.rule = DefaultRule(scaled.scale);
   } else if (name == "rule") {
     scaled.rule = ParseScaleRule(text);
-    given.rule = true;
+    is_set.rule = true;
   } else if (name == "tensor_scale") {
     scaled.tensor_scale.reset();
     if (text != "none") scaled.tensor_scale = ParseFormat(text);
@@ -146,10 +147,10 @@ void ParseOption(Scaled& scaled, Given& given, std::string_view name, std::strin
     scaled.choose = ParseScaleChoice(text);
   } else if (name == "arithmetic") {
     scaled.arithmetic = ParseArithmetic(text);
-    if (!given.non_finite) scaled.non_finite = DefaultNonFinite(scaled.arithmetic);
+    if (!is_set.non_finite) scaled.non_finite = DefaultNonFinite(scaled.arithmetic);
   } else if (name == "non_finite") {
     scaled.non_finite = ParseNonFinite(text);
-    given.non_finite = true;
+    is_set.non_finite = true;
   } else if (name == "transform") {
     scaled.transform.reset();
     if (text != "none") scaled.transform = ParseHadamard(text);
@@ -435,9 +436,9 @@ Scaled ParseScaled(std::string_view text) {
     scaled.block = ParseBlockShape(words[0]);
     words.erase(words.begin());
   }
-  Given given;
+  IsSet is_set;
   ParseOptions(words, "a scaled format", [&](std::string_view name, std::string_view value) {
-    ParseOption(scaled, given, name, value);
+    ParseOption(scaled, is_set, name, value);
   });
   Check(scaled);
   return scaled;
@@ -485,6 +486,30 @@ double BitsPerValue(const Scaled& scaled, std::span<const std::int64_t> shape, i
     bits += count(ScaleGrid({.kind = scaled.outer}, shape, axis)) * scaled.tensor_scale->bits();
   }
   return bits / n;
+}
+
+Scaled MakeScaled(std::span<const Option> options) {
+  Scaled scaled;
+  IsSet is_set;
+  for (const auto& [name, value] : options) ParseOption(scaled, is_set, name, value);
+  Check(scaled);
+  return scaled;
+}
+
+Fields FieldsOf(const Scaled& scaled) {
+  const bool has_max = scaled.scale_max > 0;
+  return {{"element", FieldOf(scaled.element)},
+          {"block", FieldOf(scaled.block)},
+          {"scale", FieldOf(scaled.scale)},
+          {"rule", FieldOf(scaled.rule)},
+          {"tensor_scale", FieldOf(scaled.tensor_scale)},
+          {"arithmetic", FieldOf(scaled.arithmetic)},
+          {"outer", FieldOf(BlockShape{.kind = scaled.outer})},
+          {"margin", FieldOf(scaled.margin)},
+          {"non_finite", FieldOf(scaled.non_finite)},
+          {"choose", FieldOf(scaled.choose)},
+          {"scale_max", has_max ? FieldOf(scaled.scale_max) : FieldValue{}},
+          {"transform", FieldOf(scaled.transform)}};
 }
 
 }  // namespace cpd

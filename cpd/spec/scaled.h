@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/hadamard.h"
 
@@ -121,6 +122,9 @@ CPD_API std::string ToString(const BlockShape& block);
 CPD_API Scaled ParseScaled(std::string_view text);
 /// The canonical text; ParseScaled(ToString(s)) == s.
 CPD_API std::string ToString(const Scaled& scaled);
+/// The scaled format of such options, of which `element` must be one; `scale` is e8m0 by default.
+CPD_API Scaled MakeScaled(std::span<const Option> options);
+CPD_API Fields FieldsOf(const Scaled& scaled);
 /// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 

@@ -138,4 +138,12 @@ bool IsWhole(const OperandCast& cast) {
   return to.block.kind == Kind::tensor;
 }
 
+Fields FieldsOf(const ScaledCast& cast) {
+  return {{"scaled", FieldOf(cast.scaled)},
+          {"cast", FieldOf(CastSpec{cast.scaled.element, cast.rounding})},
+          {"factor", FieldOf(cast.factor)},
+          {"history", FieldOf(cast.history)},
+          {"amax", FieldOf(cast.amax)}};
+}
+
 }  // namespace cpd

@@ -47,6 +47,7 @@ CPD_API std::string ToString(const OperandCast& cast);
 /// A CastSpec's text or a ScaledCast's, whose options may stand anywhere behind the format's first
 /// word. Throws Error.
 CPD_API OperandCast ParseOperandCast(std::string_view text);
+CPD_API Fields FieldsOf(const ScaledCast& cast);
 
 /// Whether the result is the same along whichever axis blocks lie: a format without scales, one
 /// scale a tensor, or square blocks; no transform.

@@ -12,7 +12,7 @@ import numpy as np
 
 from cpd import _core
 from cpd.compress.codec import Codec, CodecLike, with_numbers
-from cpd.numeric import checked, native
+from cpd.numeric import checked
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,
@@ -23,6 +23,7 @@ from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.options import Options, int32, number
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import arguments, take
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
@@ -168,7 +169,7 @@ class ReduceSpec:
             step=number("step", step),
         )
         plain = None if by is None else Codec(by.name)  # whose numbers are the spec's own
-        native.take(self, made, format=cast, wire=plain, accumulator=acc, result=result)
+        take(self, made, format=cast, wire=plain, accumulator=acc, result=result)
 
     def __repr__(self) -> str:
         left_out = "format" if self.format is None else "wire"
@@ -183,7 +184,7 @@ class ReduceSpec:
         return self._held.with_accumulator(acc._native())
 
     def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
+        return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
-from cpd.numeric import native
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, int64, is_torch, number
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import arguments, take
 from cpd.ops.arguments import Shape, check_random_range, shape_of
 from cpd.ops.flat import check_layer, host_values
 
@@ -92,7 +92,7 @@ class Codec:
             raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {shown(name)}")
         options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
         made = _core.Codec(name, options.native())
-        native.take(self, made, seed=options.seed, random_bits=options.random_bits)
+        take(self, made, seed=options.seed, random_bits=options.random_bits)
 
     @property
     def text(self) -> str:
@@ -132,8 +132,7 @@ class Codec:
     @property
     def format(self) -> Format:
         """A format in which decoded values lie; `fp32` where nothing more is known."""
-        f: Format = native.faces[_core.Format](self._held.format)
-        return f
+        return Format._of(self._held.format)
 
     def encode(
         self,
@@ -206,7 +205,7 @@ class Codec:
         return self.name
 
     def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
+        return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]

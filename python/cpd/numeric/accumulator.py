@@ -9,9 +9,8 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from cpd import _core
-from cpd.numeric import native
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, flag, format, format_text
+from cpd.numeric.formats import Format, FormatLike, flag, format, format_text, named
 from cpd.numeric.options import (
     Number,
     Options,
@@ -21,8 +20,8 @@ from cpd.numeric.options import (
     is_torch,
     number,
     plain_number,
-    same_number,
 )
+from cpd.numeric.spec import Option, Spec, named_word, options, word
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
@@ -34,8 +33,8 @@ DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 _format = format  # parameters of the same name hide it
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class BlockFma:
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class BlockFma(Spec):
     """The rule of a matrix unit: a block of products is aligned, cut and summed at once.
 
     Per block, each product is exact, with the exponent ea + eb of its operands (not normalised;
@@ -110,6 +109,7 @@ class BlockFma:
     text: str = field(init=False, repr=False, compare=False)
     """Its options as they stand in an accumulator's text."""
     _held: _core.BlockFma = field(init=False, repr=False, compare=False)
+    _SPECS = {"a": named, "b": named, "sum": named, "scale": named}  # noqa: RUF012 - an annotation would make it a field
 
     def __init__(
         self,
@@ -131,28 +131,32 @@ class BlockFma:
         stride: int = 4,
         take: int = 2,
     ) -> None:
-        for name, value in (("rounding", rounding), ("adder", adder)):
-            if not isinstance(value, str):
-                raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-        made = check_unit(
-            format(a).name,
-            format(b).name,
-            int32("block", block),
-            int32("fraction_bits", fraction_bits),
-            flag("aligns_addend", aligns_addend),
-            int32("min_exponent", min_exponent),
-            format(sum).name,
-            rounding,
-            int64("promote", promote),
-            None if scale is None else format(scale).name,
-            int32("scale_block", scale_block),
-            int32("dot", dot),
-            adder,
-            int32("group", group),
-            int32("stride", stride),
-            int32("take", take),
+        made = made_unit(
+            options(
+                a=format(a).name,
+                b=format(b).name,
+                block=int32("block", block),
+                fraction_bits=int32("fraction_bits", fraction_bits),
+                addend="aligned" if flag("aligns_addend", aligns_addend) else "separate",
+                min_exponent=int32("min_exponent", min_exponent),
+                sum=format(sum).name,
+                sum_rounding=named_word("rounding", rounding),
+                promote=int64("promote", promote),
+                scale=None if scale is None else format(scale).name,
+                scale_block=int32("scale_block", scale_block),
+                dot=int32("dot", dot),
+                adder=named_word("adder", adder),
+                group=int32("group", group),
+                stride=int32("stride", stride),
+                take=int32("take", take),
+            )
         )
-        native.share(self, made)
+        self._share(made)
+
+    @classmethod
+    def parse(cls, text: str) -> BlockFma:
+        """The unit of which `text` is the text."""
+        return parsed_unit(named_word("text", text))
 
     def __repr__(self) -> str:
         hidden: list[str] = []
@@ -165,15 +169,12 @@ class BlockFma:
         shown = [one.name for one in fields(self) if one.repr and one.name not in hidden]
         return f"BlockFma({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __str__(self) -> str:
+        return repr(self)
 
 
-@dataclass(frozen=True, init=False)
-class FixedPoint:
+@dataclass(frozen=True, init=False, eq=False)
+class FixedPoint(Spec):
     """A sum kept in a two's complement integer, in whole units of 2^-fraction: hardware's int32, or
     Kulisch's accumulator.
 
@@ -204,14 +205,22 @@ class FixedPoint:
         fraction: int = 0,
         rounding: str = "toward_zero",
     ) -> None:
-        if not isinstance(rounding, str):
-            raise TypeError(f"rounding must be a str, got {type(rounding).__name__}")
-        made = check_fixed(
-            int32("width", width),
-            int32("fraction", fraction),
-            rounding,
+        made = made_fixed(
+            options(
+                width=int32("width", width),
+                fraction=int32("fraction", fraction),
+                sum_rounding=named_word("rounding", rounding),
+            )
         )
-        native.share(self, made)
+        self._share(made)
+
+    @classmethod
+    def parse(cls, text: str) -> FixedPoint:
+        """The integer of which `text` is the text."""
+        return parsed_fixed(named_word("text", text))
+
+    def __str__(self) -> str:
+        return repr(self)
 
     @classmethod
     def kulisch(cls, a: FormatLike, b: FormatLike, terms: int) -> FixedPoint:
@@ -224,15 +233,9 @@ class FixedPoint:
         """
         return kulisch(format(a).name, format(b).name, int64("terms", terms))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Accumulator:
+class Accumulator(Spec):
     """An ordered sum: its format, its scheme, and how each of its operations is rounded.
 
     Args:
@@ -319,6 +322,7 @@ class Accumulator:
     text: str = field(init=False, compare=False)
     """What str() gives."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
+    _NUMBERS = ("seed", "stream")
 
     def __init__(
         self,
@@ -349,11 +353,11 @@ class Accumulator:
             format_text("format", format)  # raises
         made = resolved(
             None if format is None else format_text("format", format),
-            _text("scheme", scheme),
+            word("scheme", scheme),
             None if product is None else format_text("product", product),
             None if inner is None else format_text("inner", inner),
             int64("chunk", chunk),
-            _text("preset", preset),
+            word("preset", preset),
             _unit_text(unit),
             _pair(operands),
             _fixed_text(fixed),
@@ -362,11 +366,7 @@ class Accumulator:
             integer("random_bits", random_bits),
             variant,
         )
-        self._share(made, seed, stream)
-
-    def _share(self, like: Accumulator, seed: Number, stream: Number) -> None:
-        seed, stream = plain_number("seed", seed), plain_number("stream", stream)
-        native.share(self, like, seed=seed, stream=stream)
+        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
     @classmethod
     def parse(cls, text: str, seed: Number = 0, stream: Number = 0) -> Accumulator:
@@ -378,7 +378,9 @@ class Accumulator:
         if not isinstance(text, str):
             raise TypeError(f"text must be a str, got {type(text).__name__}")
         made = object.__new__(cls)
-        made._share(parsed(text), seed, stream)
+        made._share(
+            parsed(text), seed=plain_number("seed", seed), stream=plain_number("stream", stream)
+        )
         return made
 
     @property
@@ -428,33 +430,6 @@ class Accumulator:
 
     def _with_numbers(self) -> _core.Accumulator:
         return self._held.with_numbers(number("seed", self.seed), number("stream", self.stream))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("text", "seed", "stream")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._share(parsed(state["text"]), state["seed"], state["stream"])
-
-    def __copy__(self) -> Accumulator:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Accumulator:
-        return self  # with its stream, if that is a tensor: whoever holds it looks at the same one
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Accumulator):
-            return NotImplemented
-        return (
-            self.text == other.text
-            and same_number(self.seed, other.seed)
-            and same_number(self.stream, other.stream)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __str__(self) -> str:
-        return self.text
 
     def __repr__(self) -> str:
         numbers = "".join(
@@ -528,43 +503,57 @@ def presets() -> list[PresetInfo]:
 @constant
 def parsed(text: str) -> Accumulator:
     """The accumulator of a text, a preset's or a format's name."""
-    return native.showing(Accumulator, _core.Accumulator(text))
+    return Accumulator._of(_core.Accumulator(text))
 
 
 @constant
 def resolved(format: str | None, *given: Any) -> Accumulator:
     """The accumulator of these arguments of _core.Accumulator."""
-    made = _core.Accumulator(format, *given)
-    return native.showing(Accumulator, made)
+    return Accumulator._of(_core.Accumulator(format, *given))
 
 
 @constant
-def check_unit(*given: Any) -> BlockFma:
-    """The unit of these arguments of _core.BlockFma, checked."""
-    return native.showing(BlockFma, _core.BlockFma(*given))
+def made_unit(options: tuple[Option, ...]) -> BlockFma:
+    """The unit of these options, checked."""
+    return BlockFma._of(_core.BlockFma(list(options)))
 
 
 @constant
-def check_fixed(*given: Any) -> FixedPoint:
-    """The integer of these arguments of _core.FixedPoint, checked."""
-    return native.showing(FixedPoint, _core.FixedPoint(*given))
+def parsed_unit(text: str) -> BlockFma:
+    """The unit of a text."""
+    return BlockFma._of(_core.BlockFma.parse(text))
+
+
+@constant
+def made_fixed(options: tuple[Option, ...]) -> FixedPoint:
+    """The integer of these options, checked."""
+    return FixedPoint._of(_core.FixedPoint(list(options)))
+
+
+@constant
+def parsed_fixed(text: str) -> FixedPoint:
+    """The integer of a text."""
+    return FixedPoint._of(_core.FixedPoint.parse(text))
 
 
 @constant
 def kulisch(a: str, b: str, terms: int) -> FixedPoint:
     """`FixedPoint.kulisch` of formats by their names."""
     made = _core.FixedPoint.kulisch(_core.parse_format(a), _core.parse_format(b), terms)
-    return native.showing(FixedPoint, made)
+    return FixedPoint._of(made)
 
 
-native.faces[_core.FixedPoint] = lambda point: native.showing(FixedPoint, point)
-native.faces[_core.BlockFma] = lambda unit: native.showing(BlockFma, unit)
+def _product(text: str) -> Format | str:
+    return text if text == "exact" else named(text)
 
 
-def _text(what: str, value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{what} must be a str, got {type(value).__name__}")
-    return value
+Accumulator._SPECS = {
+    "format": named,
+    "product": _product,
+    "inner": named,
+    "unit": parsed_unit,
+    "fixed": parsed_fixed,
+}
 
 
 def _unit_text(unit: Any) -> str | None:

@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cpd import _core
-from cpd.numeric import native
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, format
-from cpd.numeric.options import Number, Options, integer, plain_number, same_number
+from cpd.numeric.formats import Format, FormatLike, format, named
+from cpd.numeric.options import Number, Options, integer, plain_number
+from cpd.numeric.spec import Spec, named_word
 
 _format = format  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class CastSpec:
+class CastSpec(Spec):
     """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
 
     Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and leave
@@ -36,6 +36,8 @@ class CastSpec:
     text: str = field(init=False, repr=False)
     """What str() gives; without seed and stream."""
     _held: _core.CastSpec = field(init=False, repr=False, compare=False)
+    _SPECS = {"format": named}  # noqa: RUF012 - an annotation would make it a field
+    _NUMBERS = ("seed", "stream")
 
     def __init__(
         self,
@@ -52,14 +54,12 @@ class CastSpec:
         made = _made(
             _format(format).name, rounding, overflow, integer("random_bits", random_bits), variant
         )
-        seed, stream = plain_number("seed", seed), plain_number("stream", stream)
-        native.share(self, made, seed=seed, stream=stream)
+        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    @classmethod
+    def parse(cls, text: str) -> CastSpec:
+        """The cast of which str() gave `text`."""
+        return parsed_cast(named_word("text", text))
 
     @property
     def options(self) -> Options:
@@ -67,27 +67,6 @@ class CastSpec:
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, CastSpec):
-            return NotImplemented
-        return (
-            self.text == other.text
-            and same_number(self.seed, other.seed)
-            and same_number(self.stream, other.stream)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __copy__(self) -> CastSpec:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> CastSpec:
-        return self
-
-    def __str__(self) -> str:
-        return self.text
 
 
 CastLike: TypeAlias = "CastSpec | FormatLike"
@@ -105,10 +84,10 @@ def cast_spec(cast: CastLike) -> CastSpec:
 @constant
 def parsed_cast(text: str) -> CastSpec:
     """The cast of which str() gave `text`."""
-    return native.showing(CastSpec, _core.CastSpec.parse(text))
+    return CastSpec._of(_core.CastSpec.parse(text))
 
 
 @constant
 def _made(*given: Any) -> CastSpec:
     """The arguments are those of _core.CastSpec."""
-    return native.showing(CastSpec, _core.CastSpec(*given))
+    return CastSpec._of(_core.CastSpec(*given))

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric import native
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.shown import shown
@@ -141,8 +140,6 @@ class Format:
     def __reduce__(self) -> tuple[Any, ...]:
         return format, (self.name,)
 
-
-native.faces[_core.Format] = Format._of
 
 FormatLike: TypeAlias = (
     "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"

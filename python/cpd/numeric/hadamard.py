@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cpd import _core
-from cpd.numeric import native
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
+from cpd.numeric.spec import Spec, named_word
 
 
 @functools.partial(checked, own=("signs",))
 @dataclass(frozen=True, init=False, eq=False)
-class Hadamard:
+class Hadamard(Spec):
     """A Hadamard transform of groups of `size` neighbouring values: x' = 1/√size · H · diag(s) · x.
 
     H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
@@ -46,39 +46,17 @@ class Hadamard:
     text: str = field(init=False, repr=False)
     """What str() gives."""
     _held: _core.Hadamard = field(init=False, repr=False, compare=False)
+    _SPECS = {"signs": lambda digits: int(digits, 16)}  # noqa: RUF012 - an annotation would make it a field
 
     def __init__(self, size: int, signs: int | str | None = None, bf16: bool = False) -> None:
         made = _made(int32("size", size), _signs_text(signs), flag("bf16", bf16))
-        native.share(self, made)
+        self._share(made)
 
     @staticmethod
     def parse(text: str) -> Hadamard:
         """The transform of which str() gave `text`."""
-        return parsed_hadamard(text)
+        return parsed_hadamard(named_word("text", text))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
-
-    def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, Hadamard) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __copy__(self) -> Hadamard:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Hadamard:
-        return self
-
-    def __str__(self) -> str:
-        return self.text
-
-
-native.faces[_core.Hadamard] = lambda held: native.showing(Hadamard, held)
 
 HadamardLike: TypeAlias = "Hadamard | str"
 """A `Hadamard`, or its text."""
@@ -113,9 +91,9 @@ def _signs_text(signs: Any) -> str:
 @constant
 def parsed_hadamard(text: str) -> Hadamard:
     """The transform of which str() gave `text`."""
-    return native.showing(Hadamard, _core.Hadamard.parse(text))
+    return Hadamard._of(_core.Hadamard.parse(text))
 
 
 @constant
 def _made(size: int, signs: str, bf16: bool) -> Hadamard:
-    return native.showing(Hadamard, _core.Hadamard(size, signs, bf16))
+    return Hadamard._of(_core.Hadamard(size, signs, bf16))

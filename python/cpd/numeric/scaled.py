@@ -7,20 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from cpd import _core
-from cpd.numeric import native
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, format, format_text
-from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec
+from cpd.numeric.formats import Format, FormatLike, format, format_text, named
+from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.options import int32
+from cpd.numeric.spec import Option, Spec, named_word, options, word
 
 _format = format
 
 
 @checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
-class Scaled:
+class Scaled(Spec):
     """An element format whose values share scales: a value is element * scale of its block, and
     with `tensor_scale` also * scale of its tensor (or row).
 
@@ -82,6 +84,12 @@ class Scaled:
     text: str = field(init=False)
     """What str() gives: `cpd.scaled(q.text) == q`."""
     _held: _core.Scaled = field(init=False, compare=False)
+    _SPECS = {  # noqa: RUF012 - an annotation would make it a field
+        "element": named,
+        "scale": named,
+        "tensor_scale": named,
+        "transform": parsed_hadamard,
+    }
 
     def __init__(
         self,
@@ -99,21 +107,30 @@ class Scaled:
         scale_max: float | None = None,
         transform: HadamardLike | None = None,
     ) -> None:
+        if scale_max is not None and not float(scale_max) > 0:
+            raise ValueError("scale_max must be positive")
         made = _made(
-            _format(element).name,
-            block_text(block),
-            _format(scale).name,
-            _word("rule", rule),
-            None if tensor_scale is None else _format(tensor_scale).name,
-            _word("arithmetic", arithmetic),
-            _word("outer", outer),
-            int32("margin", margin),
-            _word("non_finite", non_finite),
-            "none" if choose is None else _word("choose", choose),
-            None if scale_max is None else float(scale_max),
-            None if transform is None else hadamard_spec(transform).text,
+            options(
+                element=_format(element).name,
+                block=block_text(block),
+                scale=_format(scale).name,
+                rule=word("rule", rule),
+                tensor_scale=None if tensor_scale is None else _format(tensor_scale).name,
+                arithmetic=word("arithmetic", arithmetic),
+                outer=word("outer", outer),
+                margin=int32("margin", margin),
+                non_finite=word("non_finite", non_finite),
+                choose=word("choose", choose),
+                scale_max=None if scale_max is None else float(np.float32(scale_max)),
+                transform=None if transform is None else hadamard_spec(transform).text,
+            )
         )
-        native.share(self, made)
+        self._share(made)
+
+    @classmethod
+    def parse(cls, text: str) -> Scaled:
+        """The scaled format of which str() gave `text`."""
+        return named_scaled(named_word("text", text))
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
@@ -134,26 +151,11 @@ class Scaled:
         """Bits of codes and scales, over the number of values."""
         return self._held.bits_per_value(list(shape), int32("axis", axis))
 
-    def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, Scaled) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __str__(self) -> str:
-        return self.text
-
     def __repr__(self) -> str:
         return f"cpd.scaled('{self.text}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return scaled, (self.text,)
-
-    def __copy__(self) -> Scaled:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Scaled:
-        return self
 
 
 ScaledLike: TypeAlias = "Scaled | str"
@@ -211,12 +213,6 @@ def block_text(block: Any) -> str:
     return str(int32("block", block))
 
 
-def _word(name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {_type(value)}")
-    return value
-
-
 def _type(value: object) -> str:
     return type(value).__name__
 
@@ -227,12 +223,12 @@ def _type(value: object) -> str:
 @constant
 def named_scaled(text: str) -> Scaled:
     """`scaled` for a str."""
-    return native.showing(Scaled, _core.Scaled.parse(text))
+    return Scaled._of(_core.Scaled.parse(text))
 
 
 @constant
 def _untransformed(text: str) -> Scaled:
-    return native.showing(Scaled, _core.Scaled.parse(text).untransformed())
+    return Scaled._of(_core.Scaled.parse(text).untransformed())
 
 
 @constant
@@ -241,6 +237,5 @@ def _either(text: str) -> Format | Scaled:
 
 
 @constant
-def _made(*given: Any) -> Scaled:
-    """The arguments are those of _core.Scaled."""
-    return native.showing(Scaled, _core.Scaled(*given))
+def _made(options: tuple[Option, ...]) -> Scaled:
+    return Scaled._of(_core.Scaled(list(options)))

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cpd import _core
-from cpd.numeric import native
-from cpd.numeric.cast import CastSpec, cast_spec
+from cpd.numeric.cast import CastSpec, cast_spec, parsed_cast
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike
-from cpd.numeric.options import Number, int32, same_number
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, scaled
+from cpd.numeric.options import Number, int32
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, named_scaled, scaled
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import Spec, named_word
 
 _scaled = scaled  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True, init=False, eq=False)
-class ScaledCast:
+class ScaledCast(Spec):
     """A cast to a scaled format: the format and how its elements round.
 
     Args:
@@ -50,6 +50,9 @@ class ScaledCast:
     amax: str
     text: str = field(init=False)
     """What str() gives: `operand_spec(text)` is the cast but for seed and stream."""
+    _held: _core.ScaledCast = field(init=False, repr=False, compare=False)
+    _SPECS = {"scaled": named_scaled, "cast": parsed_cast}  # noqa: RUF012 - an annotation would make it a field
+    _NUMBERS = ("seed", "stream")
 
     def __init__(
         self,
@@ -82,12 +85,19 @@ class ScaledCast:
         steps = int32("history", history)
         options = f"rounding={how.rounding} overflow={how.overflow} variant={how.variant}"
         drawn = f"random_bits={how.random_bits} factor={float(factor)!r}"
-        text = _canonical(f"{q.text} {options} {drawn} history={steps} amax={amax}")
-        self._take(q, how, float(factor), steps, amax, text)
+        text = f"{q.text} {options} {drawn} history={steps} amax={amax}"
+        self._share(named_scaled_cast(text), cast=how)
 
-    def _take(self, *values: Any) -> None:
-        for name, value in zip(self.__dataclass_fields__, values, strict=True):
-            object.__setattr__(self, name, value)
+    @classmethod
+    def parse(cls, text: str) -> ScaledCast:
+        """The cast of which str() gave `text`."""
+        return named_scaled_cast(named_word("text", text))
+
+    def _share(self, like: Any, **fields: Any) -> None:
+        numbers = {name: fields.pop(name) for name in self._NUMBERS if name in fields}
+        if numbers:
+            fields["cast"] = with_numbers(like.cast, **numbers)
+        super()._share(like, **fields)
 
     @property
     def format(self) -> Format:
@@ -111,38 +121,9 @@ class ScaledCast:
 
     def with_numbers(self, seed: Number, stream: Number) -> ScaledCast:
         """The same with these numbers."""
-        cast = with_numbers(self.cast, seed, stream)
         made = object.__new__(ScaledCast)
-        made._take(self.scaled, cast, self.factor, self.history, self.amax, self.text)
+        made._share(self, seed=seed, stream=stream)
         return made
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"text": self.text, "seed": self.seed, "stream": self.stream}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        made = named_scaled_cast(state["text"]).with_numbers(state["seed"], state["stream"])
-        self._take(*vars(made).values())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ScaledCast):
-            return NotImplemented
-        return (
-            self.text == other.text
-            and same_number(self.seed, other.seed)
-            and same_number(self.stream, other.stream)
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.text)
-
-    def __copy__(self) -> ScaledCast:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> ScaledCast:
-        return self
-
-    def __str__(self) -> str:
-        return self.text
 
     def __repr__(self) -> str:
         return f"cpd.ScaledCast('{self.text}')"
@@ -208,18 +189,7 @@ def named_scaled_cast(text: str) -> ScaledCast:
 @constant
 def _named(text: str) -> OperandSpec:
     held = _core.parse_operand_cast(" ".join(text.split()))
-    if isinstance(held, _core.CastSpec):
-        return native.showing(CastSpec, held)
-    made = object.__new__(ScaledCast)
-    cast = native.showing(CastSpec, held.cast)
-    q = native.showing(Scaled, held.scaled)
-    made._take(q, cast, held.factor, held.history, held.amax, held.text)
-    return made
-
-
-@constant
-def _canonical(text: str) -> str:
-    return _core.parse_operand_cast(text).text
+    return CastSpec._of(held) if isinstance(held, _core.CastSpec) else ScaledCast._of(held)
 
 
 @constant

@@ -118,12 +118,6 @@ def test_orders_of_k_and_adders():
         assert pickle.loads(pickle.dumps(unit)) == unit
         assert cpd.Accumulator.parse(str(cpd.Accumulator(unit=unit))).unit == unit
     assert dataclasses.replace(amd, adder="two_steps").adder == "two_steps"
-    state = cpd.BlockFma("fp16", "fp16").__getstate__()
-    for name in ("adder", "group", "stride", "take"):  # pickled before there were such
-        del state[name]
-    old = object.__new__(cpd.BlockFma)
-    old.__setstate__(state)
-    assert old == cpd.BlockFma("fp16", "fp16")
 
 
 @pytest.mark.parametrize(

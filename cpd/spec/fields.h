@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fields of a spec as names and plain values, for a front end that shows them. Formats and
+// other specs within one are their texts; enumerators are their names.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace cpd {
+
+/// A field that is not set is std::monostate.
+using FieldValue = std::variant<std::monostate, bool, std::int64_t, double, std::string>;
+using Fields = std::vector<std::pair<std::string, FieldValue>>;
+/// An option of a spec's text: its name and its value.
+using Option = std::pair<std::string, std::string>;
+
+template <class T>
+FieldValue FieldOf(const T& value) {
+  if constexpr (std::same_as<T, bool>) {
+    return value;
+  } else if constexpr (std::integral<T>) {
+    return static_cast<std::int64_t>(value);
+  } else if constexpr (std::floating_point<T>) {
+    return static_cast<double>(value);
+  } else if constexpr (std::convertible_to<T, std::string>) {
+    return std::string(value);
+  } else {
+    return ToString(value);
+  }
+}
+
+template <class T>
+FieldValue FieldOf(const std::optional<T>& value) {
+  return value ? FieldOf(*value) : FieldValue{};
+}
+
+}  // namespace cpd

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What specs have in common: `Spec`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+from cpd.numeric.options import same_number
+
+Option = tuple[str, str]
+"""A name and a value of a spec's text."""
+
+
+class Spec:
+    """A spec of arithmetic: one native object, made and checked once in C++ and equal to its text.
+
+    Immutable, hashable, picklable by its text. The fields that the native object names are
+    attributes, plain values to a compiled program. A seed and a stream, where a spec has them, are
+    Python's own: each counts by its value, be it an int or a tensor, whose value may change, so
+    that they leave the hash as it is.
+    """
+
+    text: str
+    """What str() gives."""
+    _held: Any
+
+    _SPECS: ClassVar[dict[str, Callable[[str], Any]]] = {}
+    """The fields that are specs themselves, and what makes each of its text."""
+    _NUMBERS: ClassVar[tuple[str, ...]] = ()
+    """`seed` and `stream` of specs that draw."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The spec of which str() gave `text`."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, held: Any) -> Self:
+        """The spec of a native object; its numbers are 0."""
+        made = object.__new__(cls)
+        put = object.__setattr__
+        for name, value in held.fields().items():
+            read = cls._SPECS.get(name)
+            put(made, name, value if read is None or value is None else read(value))
+        for name in cls.__dataclass_fields__.keys() & cls._NUMBERS:  # type: ignore[attr-defined]
+            put(made, name, 0)
+        put(made, "text", held.text)
+        put(made, "_held", held)
+        return made
+
+    def _share(self, like: Spec, **numbers: Any) -> None:
+        """Takes the fields of `like`, but for these numbers."""
+        put = object.__setattr__
+        for name in self.__dataclass_fields__:  # type: ignore[attr-defined]
+            if name not in numbers:
+                put(self, name, getattr(like, name))
+        for name, value in numbers.items():
+            put(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("text", *self._NUMBERS)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._share(type(self).parse(state["text"]), **{n: state[n] for n in self._NUMBERS})
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return self.text == other.text and all(
+            same_number(getattr(self, name), getattr(other, name)) for name in self._NUMBERS
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self  # with its stream, if that is a tensor: whoever holds it looks at the same one
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def named_word(name: str, value: Any) -> str:
+    """`value`, the name of an enumerator. Raises TypeError for what is not a str."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+    return value
+
+
+def word(name: str, value: Any) -> str | None:
+    """`value`, the name of an enumerator, or None."""
+    return None if value is None else named_word(name, value)
+
+
+def options(**values: str | float | None) -> tuple[Option, ...]:
+    """Options by their names; those that are None are left out."""
+    return tuple((name, str(value)) for name, value in values.items() if value is not None)
+
+
+def take(spec: Any, held: Any, **others: Any) -> None:
+    """Gives a spec without a text its native object and that one's fields, but for `others`."""
+    others["_held"] = held
+    for name in spec.__dataclass_fields__:
+        value = others[name] if name in others else getattr(held, name)
+        object.__setattr__(spec, name, value)
+
+
+def arguments(spec: Any) -> dict[str, Any]:
+    """The keyword arguments that make the same spec: what is pickled of one without a text."""
+    return {one.name: getattr(spec, one.name) for one in fields(spec) if one.init}
