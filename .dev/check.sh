@@ -41,7 +41,7 @@ check_lint() { say ruff && "$kVenv/bin/ruff" check .; }
 # mypy looks for the compiled module's types, which the build has made, next to the package's sources.
 check_types() {
   say mypy
-  cp "$("$kVenv/bin/python" -c 'import cpd._core as core; print(core.__file__)' | xargs dirname)/_core.pyi" python/cpd/
+  cp "$("$kVenv/bin/python" -c "import sysconfig; print(sysconfig.get_path('platlib'))")/cpd/_core.pyi" python/cpd/ || return 1
   "$kVenv/bin/mypy"
 }
 

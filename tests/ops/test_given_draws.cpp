@@ -2,7 +2,8 @@
 //
 // Random integers that the caller hands in. Given those that seed and stream make, every operation
 // gives what it gives for seed and stream, on every backend; single operations are compared with
-// the oracle too. (tests/python/ops/test_random.py compares sums and products with a rational oracle.)
+// the oracle too. (tests/python/ops/test_random.py compares sums and products with a rational
+// oracle.)
 #include <gtest/gtest.h>
 
 #include <array>

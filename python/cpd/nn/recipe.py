@@ -20,7 +20,6 @@ from cpd.nn.recipe_parts import Kept, kept
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
@@ -32,6 +31,7 @@ from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 NATIVE: Literal["native"] = "native"
@@ -243,7 +243,7 @@ class Recipe:
         return self._kept.operands
 
     def __getstate__(self) -> dict[str, Any]:
-        return native.arguments(self)
+        return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         own = Recipe.__dataclass_fields__
@@ -300,7 +300,7 @@ class Recipe:
         5
         """
         check_number("stream", stream)
-        given = native.arguments(self)
+        given = arguments(self)
         return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
 
     def replace(self, **changes: Any) -> Recipe:

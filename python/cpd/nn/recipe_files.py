@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
-from cpd.numeric import native
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.options import Number
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import arguments
 
 RecipeT = TypeVar("RecipeT")
 
@@ -34,7 +34,7 @@ def said(recipe: Any) -> dict[str, Any]:
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
     usual |= {"layer": 0, "rules": (), "schedule": (), "source": "", "scales_at": "operand"}
-    given = native.arguments(recipe).items()
+    given = arguments(recipe).items()
     return {name: value for name, value in given if value != usual.get(name)}
 
 
