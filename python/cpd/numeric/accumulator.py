@@ -431,6 +431,9 @@ class Accumulator(Spec):
     def _with_numbers(self) -> _core.Accumulator:
         return self._held.with_numbers(number("seed", self.seed), number("stream", self.stream))
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._share(parsed(state["text"]), seed=state["seed"], stream=state["stream"])
+
     def __repr__(self) -> str:
         numbers = "".join(
             f", {name}={value!r}"
