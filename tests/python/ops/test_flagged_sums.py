@@ -4,6 +4,7 @@ no arithmetic with them, and of integers those of exact rationals."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from functools import cache
 from typing import Any
@@ -83,7 +84,7 @@ def accumulator_of(name: str, scheme: str, generator: random.Random) -> cpd.Accu
             rounding=generator.choice(("toward_zero", "nearest_even")),
         )
         promote = unit.block * generator.choice((0, 2))
-        unit = cpd.BlockFma(**{**unit.__getstate__(), "promote": promote})
+        unit = dataclasses.replace(unit, promote=promote)
         options["unit"] = unit
     elif scheme == "chunked":
         options |= {"chunk": generator.choice((1, 2, 3)), "inner": generator.choice(FORMATS)}

@@ -17,6 +17,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
 from cpd.numeric.options import int32
+from cpd.numeric.spec import arguments
 
 _MOST_TERMS = 1024
 _ROUNDS = 3
@@ -64,7 +65,7 @@ class Probed:
 
     def row(self) -> dict[str, Any]:
         """For JSON."""
-        unit = None if self.unit is None else self.unit.__getstate__()
+        unit = None if self.unit is None else arguments(self.unit)
         texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
         texts |= {name: str(getattr(self, name)) for name in ("a", "b")}
         texts["c"] = None if self.c is None else str(self.c)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +17,7 @@ from cpd.hardware.probe.rules import Blocks, Known, OrderTree, Rule, same, schem
 from cpd.hardware.probe.tree import Ask, Mask, Tree, is_binary
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, presets
 from cpd.numeric.formats import Format, format
+from cpd.numeric.spec import arguments
 
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
@@ -352,7 +354,7 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
     assert isinstance(rule, Known)
     acc = rule.accumulator
     try:
-        unit = BlockFma(**{**unit_in(rule).__getstate__(), **fields})
+        unit = dataclasses.replace(unit_in(rule), **fields)
         f = unit.sum if "sum" in fields and not unit.promote else acc.format
         return Known(Accumulator(f, unit=unit, rounding=acc.rounding))
     except ValueError:
@@ -442,7 +444,7 @@ def _one_field(rule: Rule, other: Rule) -> bool:
     """Whether two units differ in fields that are told field by field."""
     if not (has_unit(rule) and has_unit(other)):
         return False
-    x, y = (unit_in(one).__getstate__() for one in (rule, other))
+    x, y = (arguments(unit_in(one)) for one in (rule, other))
     differing = [name for name in x if x[name] != y[name]]
     return set(differing) <= {"fraction_bits", "min_exponent", "sum", "rounding"}
 
