@@ -67,10 +67,10 @@ def test_codes(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("operation", ["add", "mul", "fma"])
-def test_operations_are_the_cpus(operation: str, rounding: str, dtype: torch.dtype) -> None:
-    f, operation = cpd.format("e4m3"), getattr(cpd, operation)
-    operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if operation == "fma" else 2)]
+@pytest.mark.parametrize("name", ["add", "mul", "fma"])
+def test_operations_are_the_cpus(name: str, rounding: str, dtype: torch.dtype) -> None:
+    f, operation = cpd.format("e4m3"), getattr(cpd, name)
+    operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if name == "fma" else 2)]
     expected = operation(*operands, f, rounding=rounding)
     got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
     assert got.is_cuda
