@@ -15,6 +15,7 @@ import cpd
 from cpd import _core
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/python/oracles"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests/python/cases"))
 import fixed_oracle
 import gemm_oracle
 from arrays import accumulation_of, fixed_of
