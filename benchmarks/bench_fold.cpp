@@ -156,22 +156,11 @@ bool Same(float p, float q) {
 /// The oracle's sum of element i.
 float SumOf(const Row& row, const Arrays& a, std::int64_t i) {
   namespace reference = cpd::reference;
-  const reference::Spec spec = reference::spec_of(row.accumulator.format);
   std::array<float, kRanks> terms{};
   for (std::size_t k = 0; k < terms.size(); ++k) {
     terms[k] = a.x[static_cast<std::int64_t>(k) * a.each() + i];
   }
-  switch (row.accumulator.scheme) {
-    case cpd::Scheme::kahan:
-      return reference::sum_kahan(spec, terms);
-    case cpd::Scheme::chunked:
-      return reference::sum_chunked(spec, spec, static_cast<std::size_t>(row.accumulator.chunk),
-                                    terms);
-    case cpd::Scheme::pairwise:
-      return reference::sum_pairwise(spec, terms);
-    default:
-      return reference::sum_sequential(spec, terms);
-  }
+  return reference::sum(reference::order_of(row.accumulator), terms);
 }
 
 /// Whether element i is what the oracle says.

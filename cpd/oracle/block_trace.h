@@ -20,7 +20,7 @@
 
 #include "cpd/oracle/flagged.h"
 #include "cpd/oracle/recording.h"
-#include "cpd/oracle/reference_gemm.h"
+#include "cpd/oracle/reference_block_fma.h"
 #include "cpd/oracle/trace.h"
 #include "cpd/spec/error.h"
 
@@ -67,25 +67,9 @@ inline void CheckTrace(const BlockFma& unit, std::int64_t length) {
   }
 }
 
-/// The places of k in the order that the unit takes them; -1 where a group lacks some.
-inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::int64_t length) {
-  std::vector<std::int64_t> order;
-  const std::int64_t group = unit.group == 0 ? length : unit.group;
-  const std::int64_t stride = unit.group == 0 ? 1 : unit.stride;
-  const std::int64_t take = unit.group == 0 ? 1 : unit.take;
-  for (std::int64_t begin = 0; begin < length; begin += group) {
-    for (std::int64_t first = 0; first < stride; first += take) {
-      for (std::int64_t k = 0; k < group; ++k) {
-        if (k % stride < first || k % stride >= first + take) continue;
-        order.push_back(begin + k < length ? begin + k : -1);
-      }
-    }
-  }
-  return order;
-}
-
 inline int blocks_of(const BlockFma& unit, std::int64_t length) {
-  const auto ordered = static_cast<std::int64_t>(unit_order(unit, length).size());
+  const auto ordered =
+      static_cast<std::int64_t>(unit_order(unit, static_cast<std::size_t>(length)).size());
   const std::int64_t stretch = unit.promote > 0 ? unit.promote : ordered;
   const auto blocks = [&](std::int64_t n) { return (n + unit.block - 1) / unit.block; };
   return static_cast<int>(ordered / stretch * blocks(stretch) + blocks(ordered % stretch));
@@ -159,7 +143,7 @@ class UnitLayout {
   };
 
   UnitLayout(const Accumulator& accumulator, std::int64_t length)
-      : order(unit_order(accumulator.unit.value(), length)) {
+      : order(unit_order(accumulator.unit.value(), static_cast<std::size_t>(length))) {
     std::size_t first = 0;
     for (const Signal& signal : unit_signals(accumulator, length)) {
       const auto wire = std::ranges::find(kWires, signal.name) - kWires.begin();
@@ -192,7 +176,8 @@ class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,
             const Options& options)
-      : unit_(accumulator.unit.value()),
+      : accumulator_(accumulator),
+        unit_(accumulator.unit.value()),
         widths_(widths_of(unit_)),
         format_(spec_of(accumulator.format)),
         sum_(spec_of(unit_.sum)),
@@ -205,54 +190,29 @@ class UnitTrace {
   /// `x`: scales one for each k. `out` takes the signals, which are laid out by name.
   void run(const BlockOperands& x, float c, std::uint64_t* out) {
     out_ = out;
-    const std::vector<float> a = ordered(x.a, 0.0f), b = ordered(x.b, 0.0f);
-    const std::vector<float> a_scales = ordered(x.a_scales, 1.0f);
-    const std::vector<float> b_scales = ordered(x.b_scales, 1.0f);
-    const BlockOperands all{a, b, a_scales, b_scales};
-    const bool promotes = unit_.promote > 0;
-    Exact promoted;
-    Exact s = exact_finite(false, 0, 0);
-    if (promotes) {
-      promoted = record_.round(format_, exact(c), options_);
-    } else {
-      record_start(s, c);
-    }
-    const std::size_t depth = a.size();
-    const std::size_t stretch = promotes ? static_cast<std::size_t>(unit_.promote) : depth;
-    const auto size = static_cast<std::size_t>(unit_.block);
-    std::size_t block = 0;
-    for (std::size_t begin = 0; begin < depth; begin += stretch) {
-      const std::size_t end = std::min(depth, begin + stretch);
-      for (std::size_t k = begin; k < end; k += size) {
-        s = one_block(all.part(k, std::min(end - k, size)), s, block++);
-      }
-      if (!promotes) break;
-      const bool any_nan = promoted.is_nan() || s.is_nan();
-      promoted =
-          record_.round(format_, record_.made(add_for(options_, promoted, s), any_nan), options_);
-      put(Wire::promoted, begin / stretch, record_.codes.back());
-      s = exact_finite(false, 0, 0);
-    }
-    if (!promotes) record_.round(format_, s, options_);
+    unit_sum(accumulator_, layout_.order, x, c, *this);
   }
 
- private:
-  std::vector<float> ordered(std::span<const float> x, float lacking) const {
-    std::vector<float> values;
-    if (x.empty()) return values;
-    for (const std::int64_t k : layout_.order) {
-      values.push_back(k < 0 ? lacking : x[static_cast<std::size_t>(k)]);
-    }
-    return values;
-  }
+  // unit_sum's steps, each noted in the record and the signals.
+  Exact addend(const Exact& c) { return record_.round(format_, c, options_); }
 
   /// c rounded into the unit, whose integer where it is stochastic goes unused.
-  void record_start(Exact& s, float c) {
-    s = round_exact(sum_, exact(c), into_unit_);
-    record_.flags |= flags_of(sum_, exact(c), s, into_unit_, record_.tininess);
+  Exact addend_in_unit(const Exact& c) {
+    const Exact s = round_exact(sum_, c, into_unit_);
+    record_.flags |= flags_of(sum_, c, s, into_unit_, record_.tininess);
     record_.codes.push_back(code_of(sum_, s).value_or(kNoCode));
+    return s;
   }
+  Exact block(const BlockOperands& x, const Exact& s) { return one_block(x, s, blocks_++); }
+  Exact promoted(const Exact& sum, const Exact& s) {
+    const Exact total = record_.made(add_for(options_, sum, s), sum.is_nan() || s.is_nan());
+    const Exact result = record_.round(format_, total, options_);
+    put(Wire::promoted, promotions_++, record_.codes.back());
+    return result;
+  }
+  Exact result(const Exact& s) { return record_.round(format_, s, options_); }
 
+ private:
   void put(Wire wire, std::size_t index, std::uint64_t value) {
     const UnitLayout::Place place = layout_.at(wire);
     out_[place.first + index] = value & place.mask;
@@ -370,6 +330,7 @@ class UnitTrace {
     if (!same) throw std::logic_error("a block's signals do not give its sum");
   }
 
+  const Accumulator& accumulator_;
   const BlockFma& unit_;
   UnitWidths widths_;
   Spec format_, sum_;
@@ -377,6 +338,7 @@ class UnitTrace {
   Options options_, into_unit_{};
   const UnitLayout& layout_;
   std::uint64_t* out_ = nullptr;
+  std::size_t blocks_ = 0, promotions_ = 0;  ///< so far
 };
 
 }  // namespace cpd::reference

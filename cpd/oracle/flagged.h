@@ -8,7 +8,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "cpd/oracle/oracle.h"
 #include "cpd/oracle/reference.h"
@@ -17,9 +16,6 @@
 namespace cpd::reference {
 
 using soft::Tininess;
-
-/// floor(log2 |x|) of a finite number that is not zero.
-inline int top_exponent(const Exact& x) { return x.significand.bit_length() + x.exponent - 1; }
 
 /// The exponent of the least normal power of two (e8m0: of its least value).
 inline int least_exponent(const Spec& spec) {
@@ -70,30 +66,6 @@ inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& resu
                       round_magnitude(spec, x, o) > spec.max_code(x.negative);
   if (passes && !below_unsigned) flags |= soft::kOverflow;
   return flags;
-}
-
-/// The code of what round_exact gives; none for a NaN where the format has no code for it.
-inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value) {
-  std::optional<std::uint64_t> code;
-  if (value.is_nan()) {
-    code = spec.nan_code();
-  } else {
-    const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
-    if (value.is_infinite()) {
-      code = sign + *spec.infinity_code();
-    } else if (spec.encoding == Encoding::e8m0) {
-      code = static_cast<std::uint64_t>(value.exponent + 127);
-    } else if (spec.is_integer()) {
-      const std::uint64_t size = value.significand.limb(0);
-      code = value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
-    } else {  // grid_value's integer and exponent
-      const std::uint64_t integer = value.significand.limb(0);
-      const auto field = static_cast<std::uint64_t>(value.exponent - (spec.emin() - spec.man));
-      code = sign + (integer < (std::uint64_t{1} << spec.man) ? 0 : field << spec.man) + integer;
-    }
-  }
-  if (!code) return std::nullopt;
-  return static_cast<std::uint32_t>(*code);
 }
 
 /// Whether |x| lies midway between two neighbours of the format's precision.

@@ -3,8 +3,7 @@
 // The slow exact oracle (host only). It restates what a format holds and how a result is rounded
 // from the specification, and shares no arithmetic with the kernels:
 //
-//  - values are sign * integer * 2^exponent, with an integer that is wide enough for an exact
-//    binary32 fused multiply-add (554 bits) and is checked against overflow;
+//  - values are exact_number.h's;
 //  - the two grid points around a value are found by searching the format's codes, each of whose
 //    values is computed from its definition, and they are compared exactly;
 //  - stochastic rounding compares integers too: no quotient is ever formed.
@@ -12,15 +11,14 @@
 // Use it to test, not to compute: a rounding takes about half a microsecond.
 #pragma once
 
-#include <array>
 #include <bit>
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
 #include <vector>
 
+#include "cpd/oracle/exact_number.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
 
@@ -28,192 +26,9 @@ namespace cpd::reference {
 
 inline constexpr std::uint32_t kNanBits = 0x7FC00000u;
 
-// --- Exact numbers -------------------------------------------------------------------------------
-
-// An unsigned integer of up to 1024 bits; std::overflow_error beyond that.
-class Natural {
- public:
-  Natural() = default;
-  explicit Natural(std::uint64_t value) {
-    for (; value != 0; value >>= 32) push(static_cast<std::uint32_t>(value));
-  }
-
-  bool is_zero() const { return size_ == 0; }
-
-  // The number of binary digits; 0 for zero.
-  int bit_length() const {
-    if (size_ == 0) return 0;
-    return 32 * size_ - std::countl_zero(limbs_[static_cast<std::size_t>(size_) - 1]);
-  }
-
-  // The i-th 32 binary digits from below.
-  std::uint32_t limb(int i) const { return i < size_ ? limbs_[static_cast<std::size_t>(i)] : 0; }
-
-  friend std::strong_ordering operator<=>(const Natural& a, const Natural& b) {
-    if (a.size_ != b.size_) return a.size_ <=> b.size_;
-    for (int i = a.size_ - 1; i >= 0; --i) {
-      if (a.limb(i) != b.limb(i)) return a.limb(i) <=> b.limb(i);
-    }
-    return std::strong_ordering::equal;
-  }
-  friend bool operator==(const Natural& a, const Natural& b) { return (a <=> b) == 0; }
-
-  friend Natural operator+(const Natural& a, const Natural& b) {
-    Natural sum;
-    std::uint64_t carry = 0;
-    const int size = a.size_ > b.size_ ? a.size_ : b.size_;
-    for (int i = 0; i < size; ++i) {
-      carry += std::uint64_t{a.limb(i)} + b.limb(i);
-      sum.push(static_cast<std::uint32_t>(carry));
-      carry >>= 32;
-    }
-    if (carry != 0) sum.push(static_cast<std::uint32_t>(carry));
-    return sum;
-  }
-
-  // Requires a >= b.
-  friend Natural operator-(const Natural& a, const Natural& b) {
-    Natural difference;
-    std::int64_t borrow = 0;
-    for (int i = 0; i < a.size_; ++i) {
-      std::int64_t digit = std::int64_t{a.limb(i)} - b.limb(i) - borrow;
-      borrow = digit < 0 ? 1 : 0;
-      if (digit < 0) digit += std::int64_t{1} << 32;
-      difference.push(static_cast<std::uint32_t>(digit));
-    }
-    if (borrow != 0) throw std::overflow_error("negative difference of naturals");
-    difference.trim();
-    return difference;
-  }
-
-  friend Natural operator*(const Natural& a, const Natural& b) {
-    Natural product;
-    for (int i = 0; i < b.size_; ++i) {
-      Natural row;
-      for (int zero = 0; zero < i; ++zero) row.push(0);
-      std::uint64_t carry = 0;
-      for (int j = 0; j < a.size_; ++j) {
-        carry += std::uint64_t{a.limb(j)} * b.limb(i);
-        row.push(static_cast<std::uint32_t>(carry));
-        carry >>= 32;
-      }
-      row.push(static_cast<std::uint32_t>(carry));
-      row.trim();
-      product = product + row;
-    }
-    return product;
-  }
-
-  friend Natural operator<<(const Natural& a, int count) {
-    Natural shifted;
-    if (a.is_zero()) return shifted;
-    for (int i = 0; i < count / 32; ++i) shifted.push(0);
-    std::uint64_t carry = 0;
-    for (int i = 0; i < a.size_; ++i) {
-      carry |= std::uint64_t{a.limb(i)} << (count % 32);
-      shifted.push(static_cast<std::uint32_t>(carry));
-      carry >>= 32;
-    }
-    if (carry != 0) shifted.push(static_cast<std::uint32_t>(carry));
-    return shifted;
-  }
-
- private:
-  void push(std::uint32_t digit) {
-    if (size_ == kLimbs) throw std::overflow_error("natural wider than 1024 bits");
-    limbs_[static_cast<std::size_t>(size_++)] = digit;
-  }
-  void trim() {
-    while (size_ > 0 && limb(size_ - 1) == 0) --size_;
-  }
-
-  static constexpr int kLimbs = 32;
-  std::array<std::uint32_t, kLimbs> limbs_{};  // least significant first, no leading zero
-  int size_ = 0;
-};
-
-// An exact number (sign * significand * 2^exponent), an infinity, or NaN. Zero keeps its sign.
-struct Exact {
-  enum class Kind { finite, infinite, nan };
-  Kind kind = Kind::finite;
-  bool negative = false;
-  Natural significand{};
-  int exponent = 0;
-
-  bool is_nan() const { return kind == Kind::nan; }
-  bool is_infinite() const { return kind == Kind::infinite; }
-  bool is_zero() const { return kind == Kind::finite && significand.is_zero(); }
-};
-
-inline Exact exact_nan() { return {Exact::Kind::nan}; }
-inline Exact exact_infinity(bool negative) { return {Exact::Kind::infinite, negative}; }
-inline Exact exact_finite(bool negative, std::uint64_t significand, int exponent) {
-  return {Exact::Kind::finite, negative, Natural(significand), exponent};
-}
-
-// The value of an interchange format (IEEE 754-2019, 3.4) from its bits.
-inline Exact exact_from_bits(std::uint64_t bits, int exponent_bits, int fraction_bits) {
-  const bool negative = ((bits >> (exponent_bits + fraction_bits)) & 1) != 0;
-  const std::uint64_t fraction = bits & ((std::uint64_t{1} << fraction_bits) - 1);
-  const int top = (1 << exponent_bits) - 1;
-  const int field = static_cast<int>(bits >> fraction_bits) & top;
-  const int emin = 2 - (1 << (exponent_bits - 1));
-  if (field == top) return fraction != 0 ? exact_nan() : exact_infinity(negative);
-  if (field == 0) return exact_finite(negative, fraction, emin - fraction_bits);
-  return exact_finite(negative, fraction + (std::uint64_t{1} << fraction_bits),
-                      emin - fraction_bits + field - 1);
-}
-inline Exact exact(float x) { return exact_from_bits(std::bit_cast<std::uint32_t>(x), 8, 23); }
-inline Exact exact(double x) { return exact_from_bits(std::bit_cast<std::uint64_t>(x), 11, 52); }
-
-// |a| <=> |b| for finite numbers.
-inline std::strong_ordering compare_magnitude(const Exact& a, const Exact& b) {
-  if (a.is_zero() || b.is_zero()) return b.is_zero() <=> a.is_zero();
-  const int a_top = a.significand.bit_length() + a.exponent;
-  const int b_top = b.significand.bit_length() + b.exponent;
-  if (a_top != b_top) return a_top <=> b_top;
-  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
-  return (a.significand << (a.exponent - low)) <=> (b.significand << (b.exponent - low));
-}
-
-inline Exact negate(Exact a) {
-  a.negative = !a.negative;
-  return a;
-}
-
-// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0,
-// but -0 when rounding down, which `cancels_to_minus` asks for (IEEE 754-2019, 6.3).
-inline Exact add(const Exact& a, const Exact& b, bool cancels_to_minus = false) {
-  if (a.is_nan() || b.is_nan()) return exact_nan();
-  if (a.is_infinite() && b.is_infinite()) return a.negative == b.negative ? a : exact_nan();
-  if (a.is_infinite()) return a;
-  if (b.is_infinite()) return b;
-  const Exact cancelled = exact_finite(cancels_to_minus, 0, 0);
-  if (a.is_zero() && b.is_zero()) return a.negative == b.negative ? a : cancelled;
-  if (a.is_zero()) return b;
-  if (b.is_zero()) return a;
-  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
-  const Natural wide_a = a.significand << (a.exponent - low);
-  const Natural wide_b = b.significand << (b.exponent - low);
-  if (a.negative == b.negative) return {Exact::Kind::finite, a.negative, wide_a + wide_b, low};
-  if (wide_a == wide_b) return cancelled;
-  if (wide_a > wide_b) return {Exact::Kind::finite, a.negative, wide_a - wide_b, low};
-  return {Exact::Kind::finite, b.negative, wide_b - wide_a, low};
-}
-
-// a * b. 0 * Inf is NaN; the sign is the exclusive or of the signs.
-inline Exact multiply(const Exact& a, const Exact& b) {
-  if (a.is_nan() || b.is_nan()) return exact_nan();
-  const bool negative = a.negative != b.negative;
-  if (a.is_infinite() || b.is_infinite()) {
-    return a.is_zero() || b.is_zero() ? exact_nan() : exact_infinity(negative);
-  }
-  return {Exact::Kind::finite, negative, a.significand * b.significand, a.exponent + b.exponent};
-}
-
 // --- What a format holds -------------------------------------------------------------------------
 
-// A format's six facts. Magnitude codes are the codes without the sign bit.
+/// A format's six facts. Magnitude codes are the codes without the sign bit.
 struct Spec {
   int exp = 8;
   int man = 23;
@@ -231,7 +46,7 @@ struct Spec {
   }
   bool is_p3109() const { return encoding == Encoding::p3109 || encoding == Encoding::p3109finite; }
 
-  // The largest finite magnitude code.
+  /// The largest finite magnitude code.
   std::uint64_t max_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -252,7 +67,7 @@ struct Spec {
     }
     throw std::logic_error("unknown encoding");
   }
-  // The same of a sign: int_full has one more below zero.
+  /// The same of a sign: int_full has one more below zero.
   std::uint64_t max_code(bool negative) const {
     return negative && encoding == Encoding::int_full ? magnitudes() : max_code();
   }
@@ -262,7 +77,7 @@ struct Spec {
     return std::nullopt;
   }
 
-  // The full code (sign bit included) that a NaN is encoded to.
+  /// The full code (sign bit included) that a NaN is encoded to.
   std::optional<std::uint64_t> nan_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -290,7 +105,7 @@ inline Spec spec_of(const Format& f) {
   return {f.exp, f.man, f.bias, f.encoding, f.is_signed, f.subnormals};
 }
 
-// The value of a magnitude code on the grid continued without an upper bound.
+/// The value of a magnitude code on the grid continued without an upper bound.
 inline Exact grid_value(const Spec& spec, std::uint64_t code) {
   if (spec.encoding == Encoding::e8m0) return exact_finite(false, 1, static_cast<int>(code) - 127);
   const int unit = spec.emin() - spec.man;
@@ -301,7 +116,7 @@ inline Exact grid_value(const Spec& spec, std::uint64_t code) {
   return exact_finite(false, (std::uint64_t{1} << spec.man) + low, unit + field - 1);
 }
 
-// The value of any of the 2^bits codes.
+/// The value of any of the 2^bits codes.
 inline Exact value_of(const Spec& spec, std::uint64_t code) {
   const bool negative = spec.is_signed && code >= spec.magnitudes();
   if (spec.is_integer()) {
@@ -321,13 +136,13 @@ inline Exact value_of(const Spec& spec, std::uint64_t code) {
   return exact_nan();
 }
 
-// Whether a code is a signalling NaN: in IEEE formats one whose first mantissa bit is zero.
+/// Whether a code is a signalling NaN: in IEEE formats one whose first mantissa bit is zero.
 inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   if (spec.encoding != Encoding::ieee || spec.man == 0) return false;
   return value_of(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
 }
 
-// The binary32 that equals x; std::range_error where there is none.
+/// The binary32 that equals x; std::range_error where there is none.
 inline float to_float(const Exact& x) {
   const std::uint32_t sign = x.negative ? 0x80000000u : 0u;
   if (x.is_nan()) return std::bit_cast<float>(kNanBits);
@@ -350,7 +165,7 @@ inline float decode(const Spec& spec, std::uint64_t code) { return to_float(valu
 
 // --- Rounding ------------------------------------------------------------------------------------
 
-// How to round. Of a stochastic mode: N random bits, the rule, and the integer R in [0, 2^N).
+/// How to round. Of a stochastic mode: N random bits, the rule, and the integer R in [0, 2^N).
 struct Options {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
@@ -359,7 +174,7 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-// The neighbours of |x| among the grid points: the greatest not above, and the one after it.
+/// The neighbours of |x| among the grid points: the greatest not above, and the one after it.
 struct Neighbours {
   std::uint64_t below;
   std::uint64_t above;
@@ -381,9 +196,9 @@ inline Neighbours neighbours(const Spec& spec, const Exact& x) {
   return {low, low + 1};
 }
 
-// Whether a value at the fraction part/gap of the way rounds away from zero.
+/// Whether a value at the fraction part/gap of the way rounds away from zero.
 inline bool rounds_away(const Exact& part, const Exact& gap, const Options& o) {
-  // floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r, and likewise for the other two.
+  // floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; the other two in the same way.
   const std::uint64_t need = (std::uint64_t{1} << o.random_bits) - o.random;
   Exact scaled = part;  // 2 nu 2^n, in units of the gap
   scaled.exponent += o.random_bits + 1;
@@ -403,7 +218,7 @@ inline bool rounds_away(const Exact& part, const Exact& gap, const Options& o) {
   throw std::logic_error("unknown variant");
 }
 
-// The magnitude code on the unbounded grid that finite x rounds to.
+/// The magnitude code on the unbounded grid that finite x rounds to.
 inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Options& o) {
   const Neighbours n = neighbours(spec, x);
   const Exact below = grid_value(spec, n.below);
@@ -437,8 +252,8 @@ inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Opt
   throw std::logic_error("unknown rounding");
 }
 
-// Whether a finite overflow gives the largest value. To odd it does, unless the code above that,
-// an odd one, is P3109's Inf.
+/// Whether a finite overflow gives the largest value. To odd it does, unless the code above that,
+/// an odd one, is P3109's Inf.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;
@@ -448,7 +263,7 @@ inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
          o.rounding == (negative ? Rounding::up : Rounding::down);
 }
 
-// The value of a magnitude code with a sign, where the format has one.
+/// The value of a magnitude code with a sign, where the format has one.
 inline Exact signed_grid_value(const Spec& spec, std::uint64_t code, bool negative) {
   Exact value = grid_value(spec, code);
   value.negative = negative && spec.is_signed && (!value.is_zero() || spec.has_negative_zero());
@@ -459,7 +274,7 @@ inline Exact signed_max(const Spec& spec, bool negative) {
   return signed_grid_value(spec, spec.max_code(negative), negative);
 }
 
-// Infinity in a format: Inf, else NaN, else the largest value, which P3109's finite formats take.
+/// Infinity in a format: Inf, else NaN, else the largest value, which P3109's finite formats take.
 inline Exact infinite_result(const Spec& spec, bool negative, Overflow overflow) {
   if (overflow == Overflow::saturate) return signed_max(spec, negative);
   if (spec.infinity_code()) return exact_infinity(negative);
@@ -467,8 +282,8 @@ inline Exact infinite_result(const Spec& spec, bool negative, Overflow overflow)
   return signed_max(spec, negative);
 }
 
-// What an unsigned format makes of a negative number that does not round to zero. P3109: rounded
-// toward zero or up, a finite one gives 0.
+/// What an unsigned format makes of a negative number that does not round to zero. P3109: rounded
+/// toward zero or up, a finite one gives 0.
 inline Exact negative_result(const Spec& spec, const Exact& x, const Options& o) {
   const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;
   const bool is_zero = spec.is_p3109() && upward && !x.is_infinite();
@@ -494,7 +309,7 @@ inline Exact round_exact(const Spec& spec, const Exact& x, const Options& o = {}
   return signed_grid_value(spec, code, x.negative);
 }
 
-// Exact x rounded once into the format; NaN is the one quiet NaN.
+/// Exact x rounded once into the format; NaN is the one quiet NaN.
 inline float round(const Spec& spec, const Exact& x, const Options& o = {}) {
   return to_float(round_exact(spec, x, o));
 }
@@ -506,23 +321,39 @@ inline float cast(const Spec& spec, double x, const Options& o = {}) {
   return round(spec, exact(x), o);
 }
 
-// The code of x rounded into the format; none for a NaN where the format has no code for it.
+/// The code of what round_exact gives; none for a NaN where the format has no code for it.
+inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value) {
+  std::optional<std::uint64_t> code;
+  if (value.is_nan()) {
+    code = spec.nan_code();
+  } else {
+    const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
+    if (value.is_infinite()) {
+      code = sign + *spec.infinity_code();
+    } else if (spec.encoding == Encoding::e8m0) {
+      code = static_cast<std::uint64_t>(value.exponent + 127);
+    } else if (spec.is_integer()) {
+      const std::uint64_t size = value.significand.limb(0);
+      code = value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
+    } else {  // grid_value's integer and exponent
+      const std::uint64_t integer = value.significand.limb(0);
+      const auto field = static_cast<std::uint64_t>(value.exponent - (spec.emin() - spec.man));
+      code = sign + (integer < (std::uint64_t{1} << spec.man) ? 0 : field << spec.man) + integer;
+    }
+  }
+  if (!code) return std::nullopt;
+  return static_cast<std::uint32_t>(*code);
+}
+
+/// The code of x rounded into the format; none for a NaN where the format has no code for it.
 inline std::optional<std::uint64_t> encode(const Spec& spec, const Exact& x,
                                            const Options& o = {}) {
-  const Exact value = round_exact(spec, x, o);
-  if (value.is_nan()) return spec.nan_code();
-  if (spec.is_integer()) {
-    const std::uint64_t size = neighbours(spec, value).below;
-    return value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
-  }
-  const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
-  if (value.is_infinite()) return sign + *spec.infinity_code();
-  return sign + neighbours(spec, value).below;
+  return code_of(spec, round_exact(spec, x, o));
 }
 
 // --- One operation, one rounding -----------------------------------------------------------------
 
-// The sum of exact numbers as it enters a rounding.
+/// The sum of exact numbers as it enters a rounding.
 inline Exact add_for(const Options& o, const Exact& x, const Exact& y) {
   return add(x, y, o.rounding == Rounding::down);
 }
@@ -542,15 +373,15 @@ inline float fma(const Spec& spec, float x, float y, float z, const Options& o =
 
 // --- Step functions ------------------------------------------------------------------------------
 
-// From the pattern `first` on (up to the next step's), the cast gives `value`.
+/// From the pattern `first` on (up to the next step's), the cast gives `value`.
 struct Step {
   std::uint32_t first;
   float value;
 };
 
-// The cast as a function of the binary32 bit pattern, for all patterns that are not NaN: steps
-// ascending by pattern, 0 ... 0x7F800000 and 0x80000000 ... 0xFF800000. For fixed random integers
-// every mode is monotone on each half, which is what the bisection rests on.
+/// The cast as a function of the binary32 bit pattern, for all patterns that are not NaN: steps
+/// ascending by pattern, 0 ... 0x7F800000 and 0x80000000 ... 0xFF800000. For fixed random integers
+/// every mode is monotone on each half, which is what the bisection rests on.
 inline std::vector<Step> step_function(const Spec& spec, const Options& o = {}) {
   std::vector<Step> steps;
   const auto value_at = [&](std::uint32_t bits) {

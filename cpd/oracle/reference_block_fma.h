@@ -19,39 +19,48 @@ namespace cpd::reference {
 
 // --- Operands ------------------------------------------------------------------------------------
 
-// The values in the order that the unit takes them: within each group first those with k mod stride
-// < take, then the next. Places beyond the last k hold 0.
-inline std::vector<float> in_order(const BlockFma& unit, std::span<const float> x) {
-  if (unit.group == 0) return {x.begin(), x.end()};
-  const auto group = static_cast<std::size_t>(unit.group);
-  const auto stride = static_cast<std::size_t>(unit.stride);
-  const auto take = static_cast<std::size_t>(unit.take);
-  std::vector<float> ordered;
-  for (std::size_t begin = 0; begin < x.size(); begin += group) {
-    for (std::size_t first = 0; first < stride; first += take) {
-      for (std::size_t k = 0; k < group; ++k) {
+/// For each place of the order in which the unit takes k, that k; -1 where a last group lacks it.
+/// Within each group first come those with k mod stride < take, then the next.
+inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t length) {
+  const auto end = static_cast<std::int64_t>(length);
+  const std::int64_t group = unit.group == 0 ? end : unit.group;
+  const std::int64_t stride = unit.group == 0 ? 1 : unit.stride;
+  const std::int64_t take = unit.group == 0 ? 1 : unit.take;
+  std::vector<std::int64_t> order;
+  for (std::int64_t begin = 0; begin < end; begin += group) {
+    for (std::int64_t first = 0; first < stride; first += take) {
+      for (std::int64_t k = 0; k < group; ++k) {
         if (k % stride < first || k % stride >= first + take) continue;
-        ordered.push_back(begin + k < x.size() ? x[begin + k] : 0.0f);
+        order.push_back(begin + k < end ? begin + k : -1);
       }
     }
   }
-  return ordered;
+  return order;
+}
+
+/// x in that order, `lacking` where a group lacks k; of no values none.
+inline std::vector<float> in_order(std::span<const std::int64_t> order, std::span<const float> x,
+                                   float lacking) {
+  std::vector<float> values;
+  if (x.empty()) return values;
+  for (const std::int64_t k : order) {
+    values.push_back(k < 0 ? lacking : x[static_cast<std::size_t>(k)]);
+  }
+  return values;
 }
 
 // --- Terms ---------------------------------------------------------------------------------------
 
-// The exponent of a finite number that is not zero, in a format whose least is emin.
-inline int block_exponent(const Exact& x, int emin) {
-  return std::max(x.significand.bit_length() + x.exponent - 1, emin);
-}
+/// The exponent of a finite number that is not zero, in a format whose least is emin.
+inline int block_exponent(const Exact& x, int emin) { return std::max(top_exponent(x), emin); }
 
-// One term of a block: its exact value, and the exponent that it is aligned by.
+/// One term of a block: its exact value, and the exponent that it is aligned by.
 struct BlockTerm {
   Exact value;
   int exponent = 0;
 };
 
-// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
+/// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
 inline Exact cut(Exact x, int quantum) {
   const int drop = quantum - x.exponent;
   if (drop <= 0) return x;
@@ -63,11 +72,11 @@ inline Exact cut(Exact x, int quantum) {
   return exact_finite(x.negative, whole, quantum);
 }
 
-// What a block of products is made of: of each k the operands and, where the unit takes them, their
-// scales.
+/// What a block of products is made of: of each k the operands and, where the unit takes them,
+/// their scales.
 struct BlockOperands {
   std::span<const float> a, b;
-  std::span<const float> a_scales{}, b_scales{};  // empty: all are 1
+  std::span<const float> a_scales{}, b_scales{};  ///< empty: all are 1
 
   BlockOperands part(std::size_t begin, std::size_t count) const {
     const auto cut = [&](std::span<const float> x) {
@@ -77,7 +86,7 @@ struct BlockOperands {
   }
 };
 
-// The terms of a unit with scales.
+/// The terms of a unit with scales.
 inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOperands& x) {
   const auto scale = [&](std::span<const float> scales, std::size_t k) {
     return exact(scales.empty() ? 1.0f : std::fabs(scales[k]));
@@ -108,7 +117,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   return terms;
 }
 
-// The terms of a unit without.
+/// The terms of a unit without.
 inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
   const int emin_a = spec_of(unit.a).emin();
   const int emin_b = spec_of(unit.b).emin();
@@ -124,14 +133,14 @@ inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOpe
   return terms;
 }
 
-// Whether |x| cut to the format's precision is more than its largest value.
+/// Whether |x| cut to the format's precision is more than its largest value.
 inline bool passes_largest(const Spec& spec, const Exact& x) {
   const Exact largest = grid_value(spec, spec.max_code());
   const int quantum = block_exponent(largest, spec.emin()) - spec.man;
   return compare_magnitude(add(largest, exact_finite(false, 1, quantum)), x) <= 0;
 }
 
-// What is rounded after a block, exactly: Adder::aligned. Terms and addend are finite.
+/// What is rounded after a block, exactly: Adder::aligned. Terms and addend are finite.
 inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
                            const Exact& addend) {
   if (unit.aligns_addend) {
@@ -150,21 +159,21 @@ inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
 
 // --- Other adders --------------------------------------------------------------------------------
 
-// x cut down to a multiple of 2^quantum.
+/// x cut down to a multiple of 2^quantum.
 inline Exact floor_to(const Exact& x, int quantum) {
   const Exact whole = cut(x, quantum);
   const bool exact = add(x, negate(whole)).is_zero();
   return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
 }
 
-// A sum of cut products and the exponent that they were cut by.
+/// A sum of cut products and the exponent that they were cut by.
 struct CutSum {
   Exact value = exact_finite(false, 0, 0);
   int exponent = kNothing;
-  static constexpr int kNothing = -999;  // of products that are all zero
+  static constexpr int kNothing = -999;  ///< of products that are all zero
 };
 
-// Of terms first, first + step, …, each cut toward zero below their own greatest exponent.
+/// Of terms first, first + step, …, each cut toward zero below their own greatest exponent.
 inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
                       std::size_t step) {
   CutSum sum;
@@ -177,9 +186,9 @@ inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, st
   return sum;
 }
 
-// Adder::two_steps and two_steps_even. The products' sum and the addend are cut down below the
-// greater of their exponents, the sum to 8 more bits; the total is cut down to fraction_bits + 7
-// below its own exponent.
+/// Adder::two_steps and two_steps_even. The products' sum and the addend are cut down below the
+/// greater of their exponents, the sum to 8 more bits; the total is cut down to fraction_bits + 7
+/// below its own exponent.
 inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> terms,
                             const Exact& addend) {
   const bool halves = unit.adder == Adder::two_steps_even;
@@ -201,13 +210,13 @@ inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> ter
   return floor_to(total, block_exponent(total, emin) - f - 7);
 }
 
-// Adder::flushed_pairs: binary32 sums whose subnormals become zeros of their sign; those of the
-// operands and of the addend become +0.
+/// Adder::flushed_pairs: binary32 sums whose subnormals become zeros of their sign; those of the
+/// operands and of the addend become +0.
 inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   const Spec sum = spec_of(unit.sum);
   const auto is_below = [](const Exact& value, const Spec& spec) {
     return value.kind == Exact::Kind::finite &&
-           (value.is_zero() || value.significand.bit_length() + value.exponent - 1 < spec.emin());
+           (value.is_zero() || top_exponent(value) < spec.emin());
   };
   const auto operand = [&](float value, const Format& format) {
     const Exact given = exact(value);
@@ -229,7 +238,7 @@ inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exa
 
 // --- The rule ------------------------------------------------------------------------------------
 
-// Products of units that sum in two steps are Inf beyond binary32's range.
+/// Products of units that sum in two steps are Inf beyond binary32's range.
 inline void limit(std::vector<BlockTerm>& terms) {
   const Exact beyond = exact_finite(false, 1, 128);
   for (BlockTerm& term : terms) {
@@ -239,7 +248,7 @@ inline void limit(std::vector<BlockTerm>& terms) {
   }
 }
 
-// BlockFma's rule for one block of products and the running sum.
+/// BlockFma's rule for one block of products and the running sum.
 inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   if (unit.adder == Adder::flushed_pairs) return flushed_sum(unit, x, addend);
   const Spec sum = spec_of(unit.sum);
@@ -266,6 +275,39 @@ inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact
   }
   if (total.is_zero()) total.negative = false;
   return round_exact(sum, total, o);
+}
+
+// --- One line ------------------------------------------------------------------------------------
+
+/// The sum of one line: block after block of k in `order`, the unit's sum added to the outer one
+/// every `promote` values of k. `steps` rounds c (addend; addend_in_unit where nothing is
+/// promoted), sums a block, promotes, and rounds the result where nothing is promoted.
+template <class Steps>
+Exact unit_sum(const Accumulator& accumulator, std::span<const std::int64_t> order,
+               const BlockOperands& operands, float c, Steps& steps) {
+  const BlockFma& unit = accumulator.unit.value();
+  const std::vector<float> a = in_order(order, operands.a, 0.0f);
+  const std::vector<float> b = in_order(order, operands.b, 0.0f);
+  const std::vector<float> a_scales = in_order(order, operands.a_scales, 1.0f);
+  const std::vector<float> b_scales = in_order(order, operands.b_scales, 1.0f);
+  const BlockOperands all{a, b, a_scales, b_scales};
+  const bool promotes = unit.promote > 0;
+  const std::size_t depth = a.size();
+  const std::size_t step = promotes ? static_cast<std::size_t>(unit.promote) : depth;
+  const auto block = static_cast<std::size_t>(unit.block);
+  const Exact zero = exact_finite(false, 0, 0);
+  Exact outer = promotes ? steps.addend(exact(c)) : zero;
+  Exact s = promotes ? zero : steps.addend_in_unit(exact(c));
+  for (std::size_t begin = 0; begin < depth; begin += step) {
+    const std::size_t end = std::min(depth, begin + step);
+    for (std::size_t k = begin; k < end; k += block) {
+      s = steps.block(all.part(k, std::min(end - k, block)), s);
+    }
+    if (!promotes) break;
+    outer = steps.promoted(outer, s);
+    s = zero;
+  }
+  return promotes ? outer : steps.result(s);
 }
 
 }  // namespace cpd::reference

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The oracle of one element of Gemm (host only): every scheme, rounding by rounding, from
-// ops/gemm.h's words. It shares no arithmetic with the kernels: exact numbers and roundings are
-// those of its `Arithmetic`, by default reference.h's; random integers are computed here from the
+// the words of ops/gemm.h. It shares no arithmetic with the kernels: numbers and roundings are
+// those of its `Arithmetic`, by default ExactArithmetic; random integers are computed here from the
 // definition in philox.h.
 #pragma once
 
@@ -14,18 +14,18 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "cpd/oracle/reference.h"
 #include "cpd/oracle/reference_block_fma.h"
+#include "cpd/oracle/reference_sum.h"
 #include "cpd/spec/accumulator.h"
 
 namespace cpd::reference {
 
 // --- Random integers -----------------------------------------------------------------------------
 
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
+/// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
 inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> counter,
                                                  std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed);
@@ -42,8 +42,8 @@ inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> co
   return counter;
 }
 
-// The roundings of one sum: gives the options of the next one, its random integer included. Draw 0
-// belongs to the addend, the loop's begin with the next block of words.
+/// The roundings of one sum: gives the options of the next one, its random integer included. Draw 0
+/// belongs to the addend, the loop's begin with the next block of words.
 class Draws {
  public:
   Draws(const RoundingOptions& o, std::uint64_t index)
@@ -58,9 +58,6 @@ class Draws {
 
   Options of_addend() { return with(0); }
   Options next() { return with(next_++); }
-
-  // For what depends on the mode alone.
-  const Options& options() const { return options_; }
 
  private:
   Options with(std::uint64_t draw) {
@@ -86,159 +83,70 @@ class Draws {
   std::array<std::uint32_t, 4> words_{};
 };
 
-// --- Arithmetic ----------------------------------------------------------------------------------
-
-// What the schemes below need of numbers.
-struct ExactArithmetic {
-  using Number = Exact;
-  static Number number(float x) { return exact(x); }
-  static Number product(float x, float y) { return multiply(exact(x), exact(y)); }
-  // The exact sum, as it enters a rounding with these options.
-  static Number sum(const Number& x, const Number& y, const Options& o) { return add_for(o, x, y); }
-  static Number minus(const Number& x) { return negate(x); }
-  static Number rounded(const Spec& spec, const Number& x, const Options& o) {
-    return round_exact(spec, x, o);
-  }
-  static bool is_finite(const Number& x) { return x.kind == Exact::Kind::finite; }
-  static float to_float(const Number& x) { return reference::to_float(x); }
-};
-
 // --- Ordered sums of products --------------------------------------------------------------------
 
+/// start + a[0] b[0] + …, `start` rounded already; next() gives the options of each rounding.
+template <class Arithmetic, class Next>
+typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::span<const float> a,
+                                         std::span<const float> b,
+                                         const typename Arithmetic::Number& start, Next next,
+                                         Arithmetic arithmetic) {
+  if (a.size() != b.size()) throw std::invalid_argument("operands of different lengths");
+  const Spec spec = spec_of(accumulator.product.value_or(accumulator.format));
+  const auto product = [&](std::size_t k) {
+    const auto exact_product = arithmetic.product(a[k], b[k]);
+    if (accumulator.exact_products) return exact_product;
+    return arithmetic.rounded(spec, exact_product, next());
+  };
+  const auto next_of_sum = [&] { return next(); };
+  return OrderedSum(order_of(accumulator), a.size(), product, next_of_sum, arithmetic).from(start);
+}
+
+/// c + a[0] b[0] + … by an ordered scheme. The roundings take their integers from `draws`, which
+/// goes on.
 template <class Arithmetic = ExactArithmetic>
-class Dot {
- public:
-  using Number = typename Arithmetic::Number;
-
-  // The roundings take their integers from `draws`, which goes on.
-  Dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
-      Draws& draws)
-      : accumulator_(accumulator),
-        format_(spec_of(accumulator.format)),
-        product_(spec_of(accumulator.product.value_or(accumulator.format))),
-        inner_(spec_of(accumulator.inner.value_or(accumulator.format))),
-        a_(a),
-        b_(b),
-        draws_(draws) {
-    if (a.size() != b.size()) throw std::invalid_argument("operands of different lengths");
-  }
-
-  float from(float c) {
-    const Number start = Arithmetic::rounded(format_, Arithmetic::number(c), draws_.of_addend());
-    switch (accumulator_.scheme) {
-      case Scheme::sequential:
-        return Arithmetic::to_float(sequential(start, 0, a_.size(), format_));
-      case Scheme::kahan:
-        return Arithmetic::to_float(kahan(start));
-      case Scheme::chunked:
-        return Arithmetic::to_float(chunked(start));
-      case Scheme::pairwise:
-        return Arithmetic::to_float(pairwise(start));
-      case Scheme::block_fma:
-      case Scheme::fixed:
-        break;
-    }
-    throw std::invalid_argument("scheme without ordered sum");
-  }
-
- private:
-  Number product(std::size_t k) {
-    const Number exact_product = Arithmetic::product(a_[k], b_[k]);
-    if (accumulator_.exact_products) return exact_product;
-    return Arithmetic::rounded(product_, exact_product, draws_.next());
-  }
-
-  Number plus(const Spec& spec, const Number& x, const Number& y) {
-    return Arithmetic::rounded(spec, Arithmetic::sum(x, y, draws_.options()), draws_.next());
-  }
-
-  Number sequential(Number s, std::size_t begin, std::size_t end, const Spec& spec) {
-    for (std::size_t k = begin; k < end; ++k) {
-      const Number p = product(k);
-      s = plus(spec, s, p);
-    }
-    return s;
-  }
-
-  Number kahan(Number s) {
-    Number compensation = Arithmetic::number(0.0f);
-    for (std::size_t k = 0; k < a_.size(); ++k) {
-      const Number p = product(k);
-      const Number y = plus(format_, p, Arithmetic::minus(compensation));
-      const Number t = plus(format_, s, y);
-      const Number grown = plus(format_, t, Arithmetic::minus(s));
-      compensation = plus(format_, grown, Arithmetic::minus(y));
-      if (!Arithmetic::is_finite(t)) compensation = Arithmetic::number(0.0f);
-      s = t;
-    }
-    return s;
-  }
-
-  Number chunked(Number s) {
-    const auto chunk = static_cast<std::size_t>(accumulator_.chunk);
-    for (std::size_t begin = 0; begin < a_.size(); begin += chunk) {
-      const std::size_t end = begin + std::min(chunk, a_.size() - begin);
-      const Number t = sequential(Arithmetic::number(0.0f), begin, end, inner_);
-      s = plus(format_, s, t);
-    }
-    return s;
-  }
-
-  // A stack of finished subtrees, each with its number of terms: equal ones merge at once; what is
-  // left merges from the smallest, which is where an odd neighbour that passes up ends.
-  Number pairwise(const Number& start) {
-    std::vector<std::pair<Number, std::size_t>> trees;
-    const auto merge = [&] {
-      const auto [right, terms] = trees.back();
-      trees.pop_back();
-      trees.back() = {plus(format_, trees.back().first, right), trees.back().second + terms};
-    };
-    for (std::size_t k = 0; k < a_.size(); ++k) {
-      trees.emplace_back(product(k), 1);
-      while (trees.size() > 1 && trees[trees.size() - 2].second == trees.back().second) merge();
-    }
-    if (trees.empty()) return start;
-    while (trees.size() > 1) merge();
-    return plus(format_, start, trees.back().first);
-  }
-
-  const Accumulator& accumulator_;
-  Spec format_, product_, inner_;
-  std::span<const float> a_, b_;
-  Draws& draws_;
-};
+float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
+                  std::span<const float> b, float c, Draws& draws) {
+  const auto start =
+      Arithmetic::rounded(spec_of(accumulator.format), Arithmetic::number(c), draws.of_addend());
+  const auto next = [&] { return draws.next(); };
+  return Arithmetic::to_float(sum_products(accumulator, a, b, start, next, Arithmetic{}));
+}
 
 // --- Block FMA -----------------------------------------------------------------------------------
 
-inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& given, float c,
-                           Draws& draws) {
-  const BlockFma& unit = accumulator.unit.value();
-  const std::vector<float> a = in_order(unit, given.a);
-  const std::vector<float> b = in_order(unit, given.b);
-  const BlockOperands x{a, b, given.a_scales, given.b_scales};
-  const Spec format = spec_of(accumulator.format);
-  const std::size_t depth = x.a.size();
-  Options into_unit;
-  into_unit.rounding = unit.rounding;
-  const bool promotes = unit.promote > 0;
-  Exact promoted = round_exact(format, exact(c), draws.of_addend());
-  Exact s =
-      promotes ? exact_finite(false, 0, 0) : round_exact(spec_of(unit.sum), exact(c), into_unit);
-  const std::size_t stretch = promotes ? static_cast<std::size_t>(unit.promote) : depth;
-  for (std::size_t begin = 0; begin < depth; begin += stretch) {
-    const std::size_t end = std::min(depth, begin + stretch);
-    for (std::size_t k = begin; k < end; k += static_cast<std::size_t>(unit.block)) {
-      const std::size_t count = std::min(end - k, static_cast<std::size_t>(unit.block));
-      s = block_sum(unit, x.part(k, count), s);
-    }
-    if (!promotes) break;
-    promoted = round_exact(format, add_for(draws.options(), promoted, s), draws.next());
-    s = exact_finite(false, 0, 0);
+/// unit_sum's steps in exact numbers.
+class ExactUnit {
+ public:
+  ExactUnit(const Accumulator& accumulator, Draws& draws)
+      : unit_(accumulator.unit.value()), format_(spec_of(accumulator.format)), draws_(draws) {
+    into_unit_.rounding = unit_.rounding;
   }
-  return to_float(promotes ? promoted : round_exact(format, s, draws.next()));
+
+  Exact addend(const Exact& c) { return round_exact(format_, c, draws_.of_addend()); }
+  Exact addend_in_unit(const Exact& c) { return round_exact(spec_of(unit_.sum), c, into_unit_); }
+  Exact block(const BlockOperands& x, const Exact& s) { return block_sum(unit_, x, s); }
+  Exact promoted(const Exact& sum, const Exact& s) {
+    const Options o = draws_.next();
+    return round_exact(format_, add_for(o, sum, s), o);
+  }
+  Exact result(const Exact& s) { return round_exact(format_, s, draws_.next()); }
+
+ private:
+  const BlockFma& unit_;
+  Spec format_;
+  Draws& draws_;
+  Options into_unit_{};
+};
+
+inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& operands, float c,
+                           Draws& draws) {
+  const auto order = unit_order(accumulator.unit.value(), operands.a.size());
+  ExactUnit steps(accumulator, draws);
+  return to_float(unit_sum(accumulator, order, operands, c, steps));
 }
 
-// Element number `index` of Gemm's result: a row of a, a column of b, and its addend.
+/// Element number `index` of Gemm's result: a row of a, a column of b, and its addend.
 template <class Arithmetic = ExactArithmetic>
 float dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
           float c = 0.0f, std::uint64_t index = 0) {
@@ -246,13 +154,13 @@ float dot(const Accumulator& accumulator, std::span<const float> a, std::span<co
   if (accumulator.scheme == Scheme::block_fma) {
     return dot_block_fma(accumulator, {a, b}, c, draws);
   }
-  return Dot<Arithmetic>(accumulator, a, b, draws).from(c);
+  return dot_ordered<Arithmetic>(accumulator, a, b, c, draws);
 }
 
 // --- Scaled operands -----------------------------------------------------------------------------
 
-// One element of GemmScaled: of each k the elements and their scales; `block` values of k share
-// them. `factor`s where there are some, c where there is one.
+/// One element of GemmScaled: of each k the elements and their scales; `block` values of k share
+/// them. `factor`s where there are some, c where there is one.
 struct ScaledDot {
   BlockOperands operands;
   std::size_t block = 0;
@@ -261,7 +169,7 @@ struct ScaledDot {
   std::optional<float> c{};
 };
 
-// total + (x * y) * sum in binary32.
+/// total + (x * y) * sum in binary32.
 inline float add_scaled(float total, float x, float y, float sum) {
   const Spec binary32;
   return add(binary32, total, mul(binary32, mul(binary32, x, y), sum));
@@ -274,7 +182,7 @@ float dot_scaled(const Accumulator& accumulator, const ScaledDot& x, bool epilog
   const bool is_unit = accumulator.unit && accumulator.unit->scale;
   const auto sum = [&](const BlockOperands& part, float start) {
     if (accumulator.unit) return dot_block_fma(accumulator, part, start, draws);
-    return Dot<Arithmetic>(accumulator, part.a, part.b, draws).from(start);
+    return dot_ordered<Arithmetic>(accumulator, part.a, part.b, start, draws);
   };
   const auto scale = [](std::span<const float> scales, std::size_t k) {
     return scales.empty() ? 1.0f : scales[k];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of ordered sums: every scheme as a loop over reference.h's operations.
+// The oracle of ordered sums: every scheme rounding by rounding, of terms or of products, on any
+// arithmetic that has ExactArithmetic's functions.
 #pragma once
 
 #include <algorithm>
@@ -9,72 +10,188 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <stdexcept>
 
 #include "cpd/oracle/reference.h"
+#include "cpd/spec/accumulator.h"
 
 namespace cpd::reference {
 
-// Gives the random integer of each rounding, in program order.
+/// The arithmetic of an ordered sum, in exact numbers. recording.h's notes each rounding;
+/// tests/testing/wide.h's is independent of this one and faster.
+struct ExactArithmetic {
+  using Number = Exact;
+  static Number number(float x) { return exact(x); }
+  static Number product(float x, float y) { return multiply(exact(x), exact(y)); }
+  /// The exact sum, as it enters a rounding with these options.
+  static Number sum(const Number& x, const Number& y, const Options& o) { return add_for(o, x, y); }
+  static Number minus(const Number& x) { return negate(x); }
+  static Number rounded(const Spec& spec, const Number& x, const Options& o) {
+    return round_exact(spec, x, o);
+  }
+  static bool is_finite(const Number& x) { return x.kind == Exact::Kind::finite; }
+  static float to_float(const Number& x) { return reference::to_float(x); }
+};
+
+/// An ordered scheme and its formats.
+struct SumOrder {
+  Scheme scheme = Scheme::sequential;
+  Spec format{};          ///< of the sum
+  Spec inner{};           ///< of a chunk's sum
+  std::size_t chunk = 1;  ///< terms of a chunk
+};
+
+inline SumOrder order_of(const Accumulator& accumulator) {
+  return {accumulator.scheme, spec_of(accumulator.format),
+          spec_of(accumulator.inner.value_or(accumulator.format)),
+          static_cast<std::size_t>(accumulator.chunk)};
+}
+
+/// The sum of term(0), …, term(count - 1), each asked for once and in order. next() gives the
+/// options of each rounding, in program order.
+template <class Arithmetic, class Term, class Next>
+class OrderedSum {
+ public:
+  using Number = typename Arithmetic::Number;
+
+  OrderedSum(const SumOrder& order, std::size_t count, Term term, Next next, Arithmetic arithmetic)
+      : order_(order), count_(count), term_(term), next_(next), arithmetic_(arithmetic) {}
+
+  /// The sum of the terms alone: the first of each order is rounded; no terms: +0.
+  Number of_terms() {
+    if (count_ == 0) return arithmetic_.number(0.0f);
+    switch (order_.scheme) {
+      case Scheme::sequential:
+        return of_range(0, count_, order_.format);
+      case Scheme::kahan:
+        return kahan(rounded(order_.format, term_(0)), 1);
+      case Scheme::chunked: {
+        const auto partial = [&](std::size_t begin) {
+          return of_range(begin, end_of_chunk(begin), order_.inner);
+        };
+        return chunked(rounded(order_.format, partial(0)), order_.chunk, partial);
+      }
+      case Scheme::pairwise:
+        return count_ == 1 ? rounded(order_.format, term_(0)) : tree(0, count_);
+      case Scheme::block_fma:
+      case Scheme::fixed:
+        break;
+    }
+    throw std::invalid_argument("scheme without ordered sum");
+  }
+
+  /// `start`, which is rounded already, plus the terms. Chunks start from +0.
+  Number from(const Number& start) {
+    switch (order_.scheme) {
+      case Scheme::sequential:
+        return sequential(start, 0, count_, order_.format);
+      case Scheme::kahan:
+        return kahan(start, 0);
+      case Scheme::chunked:
+        return chunked(start, 0, [&](std::size_t begin) {
+          return sequential(arithmetic_.number(0.0f), begin, end_of_chunk(begin), order_.inner);
+        });
+      case Scheme::pairwise:
+        return count_ == 0 ? start : plus(order_.format, start, tree(0, count_));
+      case Scheme::block_fma:
+      case Scheme::fixed:
+        break;
+    }
+    throw std::invalid_argument("scheme without ordered sum");
+  }
+
+ private:
+  Number rounded(const Spec& spec, const Number& x) {
+    return arithmetic_.rounded(spec, x, next_());
+  }
+  Number plus(const Spec& spec, const Number& x, const Number& y) {
+    const Options o = next_();
+    return arithmetic_.rounded(spec, arithmetic_.sum(x, y, o), o);
+  }
+  Number minus(const Spec& spec, const Number& x, const Number& y) {
+    return plus(spec, x, arithmetic_.minus(y));
+  }
+  std::size_t end_of_chunk(std::size_t begin) const {
+    return begin + std::min(order_.chunk, count_ - begin);
+  }
+
+  Number sequential(Number s, std::size_t begin, std::size_t end, const Spec& spec) {
+    for (std::size_t k = begin; k < end; ++k) {
+      const Number x = term_(k);
+      s = plus(spec, s, x);
+    }
+    return s;
+  }
+  Number of_range(std::size_t begin, std::size_t end, const Spec& spec) {
+    return sequential(rounded(spec, term_(begin)), begin + 1, end, spec);
+  }
+
+  /// Kahan's sum (Communications of the ACM 8(1), 1965): y = x - c; t = s + y; c = (t - s) - y;
+  /// s = t, each operation rounded. From an infinite or NaN s on, c is +0.
+  Number kahan(Number s, std::size_t begin) {
+    const Spec& spec = order_.format;
+    Number compensation = arithmetic_.number(0.0f);
+    for (std::size_t k = begin; k < count_; ++k) {
+      const Number x = term_(k);
+      const Number y = minus(spec, x, compensation);
+      const Number t = plus(spec, s, y);
+      const Number grown = minus(spec, t, s);
+      compensation = minus(spec, grown, y);
+      if (!arithmetic_.is_finite(t)) compensation = arithmetic_.number(0.0f);
+      s = t;
+    }
+    return s;
+  }
+
+  /// s plus the chunks from term `begin` on; partial(k) is the sum of the chunk that begins at k.
+  template <class Partial>
+  Number chunked(Number s, std::size_t begin, const Partial& partial) {
+    for (std::size_t k = begin; k < count_; k += order_.chunk) {
+      const Number chunk = partial(k);
+      s = plus(order_.format, s, chunk);
+    }
+    return s;
+  }
+
+  /// A tree over unrounded terms: its left part has the largest power of two below their number.
+  Number tree(std::size_t begin, std::size_t end) {
+    if (end - begin == 1) return term_(begin);
+    const std::size_t middle = begin + std::bit_floor(end - begin - 1);
+    const Number left = tree(begin, middle);
+    const Number right = tree(middle, end);
+    return plus(order_.format, left, right);
+  }
+
+  SumOrder order_;
+  std::size_t count_;
+  Term term_;
+  Next next_;
+  Arithmetic arithmetic_;
+};
+
+/// Gives the random integer of each rounding, in program order.
 using RandomSource = std::function<std::uint32_t()>;
 
-// The options of the next rounding of a sum.
-inline Options next(Options o, const RandomSource& random) {
-  if (random) o.random = random();
-  return o;
+/// The sum of terms, with one random integer for each rounding where there is a source of them.
+inline float sum(const SumOrder& order, std::span<const float> terms, const Options& o = {},
+                 const RandomSource& random = {}) {
+  const auto term = [&](std::size_t k) { return exact(terms[k]); };
+  const auto next = [&] {
+    Options each = o;
+    if (random) each.random = random();
+    return each;
+  };
+  return to_float(OrderedSum(order, terms.size(), term, next, ExactArithmetic{}).of_terms());
 }
 
-// ((x0 + x1) + x2) + ..., each rounded into the accumulator; starts from x0 rounded; empty: +0.
 inline float sum_sequential(const Spec& spec, std::span<const float> terms, const Options& o = {},
                             const RandomSource& random = {}) {
-  if (terms.empty()) return 0.0f;
-  float s = cast(spec, terms[0], next(o, random));
-  for (const float x : terms.subspan(1)) s = add(spec, s, x, next(o, random));
-  return s;
+  return sum({.scheme = Scheme::sequential, .format = spec}, terms, o, random);
 }
 
-// Kahan's sum: y = x - c; t = s + y; c = (t - s) - y; s = t, each operation rounded into the
-// accumulator. From an infinite or NaN s on, c is +0.
 inline float sum_kahan(const Spec& spec, std::span<const float> terms, const Options& o = {},
                        const RandomSource& random = {}) {
-  if (terms.empty()) return 0.0f;
-  float s = cast(spec, terms[0], next(o, random));
-  float c = 0.0f;
-  for (const float x : terms.subspan(1)) {
-    const float y = subtract(spec, x, c, next(o, random));
-    const float t = add(spec, s, y, next(o, random));
-    const float grown = subtract(spec, t, s, next(o, random));
-    c = subtract(spec, grown, y, next(o, random));
-    if (exact(t).kind != Exact::Kind::finite) c = 0.0f;
-    s = t;
-  }
-  return s;
-}
-
-// Sums of `chunk` terms each, in order, into `inner`; the sum of those, in order, into `outer`.
-inline float sum_chunked(const Spec& outer, const Spec& inner, std::size_t chunk,
-                         std::span<const float> terms, const Options& o = {},
-                         const RandomSource& random = {}) {
-  float s = 0.0f;
-  for (std::size_t begin = 0; begin < terms.size(); begin += chunk) {
-    const auto part = terms.subspan(begin, std::min(chunk, terms.size() - begin));
-    const float t = sum_sequential(inner, part, o, random);
-    s = begin == 0 ? cast(outer, t, next(o, random)) : add(outer, s, t, next(o, random));
-  }
-  return s;
-}
-
-// A tree over the terms as they are: its left part has the largest power of two below their number.
-inline float sum_pairwise(const Spec& spec, std::span<const float> terms, const Options& o = {},
-                          const RandomSource& random = {}) {
-  const auto tree = [&](const auto& self, std::span<const float> part) -> float {
-    if (part.size() == 1) return part[0];
-    const std::size_t left = std::bit_floor(part.size() - 1);
-    const float a = self(self, part.first(left));
-    const float b = self(self, part.subspan(left));
-    return add(spec, a, b, next(o, random));
-  };
-  if (terms.empty()) return 0.0f;
-  return terms.size() == 1 ? cast(spec, terms[0], next(o, random)) : tree(tree, terms);
+  return sum({.scheme = Scheme::kahan, .format = spec}, terms, o, random);
 }
 
 }  // namespace cpd::reference

@@ -11,6 +11,7 @@
 #include "cpd/oracle/block_trace.h"
 #include "cpd/oracle/integer_trace.h"
 #include "cpd/oracle/recording.h"
+#include "cpd/oracle/reference_gemm.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -145,25 +146,26 @@ class Lines {
 
   /// The code of the result.
   std::uint32_t OrderedLine(std::size_t i, const std::vector<float>& a, Record& record) const {
-    reference::RecordingArithmetic::record = &record;
     const Spec format = reference::spec_of(rule_.accumulator.format);
-    if (rule_.is_sum) {
-      const auto sum = reference::RecordedSum(rule_.accumulator, a, Options()).run();
+    const reference::RecordingArithmetic arithmetic{&record};
+    const auto next = [o = Options()] { return o; };  // the record puts the integers in
+    const auto code = [&](const reference::Exact& sum) {
       return reference::code_of(format, sum).value_or(kNoCode);
+    };
+    if (rule_.is_sum) {
+      const auto term = [&](std::size_t k) { return reference::exact(a[k]); };
+      const auto order = reference::order_of(rule_.accumulator);
+      return code(reference::OrderedSum(order, a.size(), term, next, arithmetic).of_terms());
     }
     const std::size_t n = Terms(rule_);
     const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * n, n);
     const float c = ValuesOf(rule_.c, lines_.c + i, 1)[0];
-    reference::Draws draws(rule_.accumulator.rounding, 0);  // whose integers the record replaces
-    const float sum =
-        reference::Dot<reference::RecordingArithmetic>(rule_.accumulator, a, b, draws).from(c);
-    const auto code = reference::encode(format, reference::exact(sum));
-    return code ? static_cast<std::uint32_t>(*code) : kNoCode;
+    const auto start = arithmetic.rounded(format, reference::exact(c), next());
+    return code(reference::sum_products(rule_.accumulator, a, b, start, next, arithmetic));
   }
 
   void IntegerLine(std::size_t i, const std::vector<float>& a, Record& record,
                    std::uint64_t* signals) const {
-    reference::RecordingArithmetic::record = &record;
     reference::IntegerTrace trace(rule_.accumulator, record, Options());
     std::vector<reference::Exact> terms;
     if (rule_.is_sum) {
@@ -172,7 +174,7 @@ class Lines {
       const std::vector<float> b = ValuesOf(rule_.b, lines_.b + i * Terms(rule_), Terms(rule_));
       terms.push_back(trace.number_of(lines_.c_units[i]));
       for (std::size_t k = 0; k < a.size(); ++k) {
-        terms.push_back(reference::RecordingArithmetic::product(a[k], b[k]));
+        terms.push_back(reference::RecordingArithmetic{&record}.product(a[k], b[k]));
       }
     }
     trace.run(terms, signals, !HasIntegerResult(rule_));
@@ -196,9 +198,10 @@ class Lines {
     }
     reference::Draws draws(rule_.accumulator.rounding, 0);  // takes none: not stochastic
     const float sum = reference::dot_block_fma(rule_.accumulator, operands, c, draws);
-    const auto code =
-        reference::encode(reference::spec_of(rule_.accumulator.format), reference::exact(sum));
-    record.codes.push_back(code ? static_cast<std::uint32_t>(*code) : kNoCode);
+    const Spec format = reference::spec_of(rule_.accumulator.format);
+    record.codes.push_back(
+        reference::code_of(format, reference::round_exact(format, reference::exact(sum)))
+            .value_or(kNoCode));
   }
 
   /// Whether an operand of line i is a signalling NaN.

@@ -71,21 +71,9 @@ reference::RandomSource draws_of(const RoundingOptions& o, std::uint64_t index) 
 }
 
 float oracle_sum(const Accumulator& a, std::span<const float> terms, std::uint64_t index) {
-  const Spec spec = reference::spec_of(a.format);
-  const reference::Options o = testing::oracle_options(a.rounding);
   reference::RandomSource random;
   if (a.rounding.mode == Rounding::stochastic) random = draws_of(a.rounding, index);
-  switch (a.scheme) {
-    case Scheme::kahan:
-      return reference::sum_kahan(spec, terms, o, random);
-    case Scheme::chunked:
-      return reference::sum_chunked(spec, reference::spec_of(a.inner.value_or(a.format)),
-                                    static_cast<std::size_t>(a.chunk), terms, o, random);
-    case Scheme::pairwise:
-      return reference::sum_pairwise(spec, terms, o, random);
-    default:
-      return reference::sum_sequential(spec, terms, o, random);
-  }
+  return reference::sum(reference::order_of(a), terms, testing::oracle_options(a.rounding), random);
 }
 
 bool check(const Accumulator& a, const Format& terms_in, const Terms& terms, std::uint64_t first) {

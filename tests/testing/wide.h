@@ -2,7 +2,7 @@
 //
 // A second oracle, some twenty times faster than reference.h and independent of it and of the
 // kernels: exact sums and products of binary32 numbers in 128-bit integers, what lies farther below
-// kept as one sticky bit, rounded by integer arithmetic. For Dot in reference_gemm.h, and for the
+// kept as one sticky bit, rounded by integer arithmetic. For dot in reference_gemm.h, and for the
 // millions of cases that reference.h is too slow for. Signed formats with a zero only.
 #pragma once
 

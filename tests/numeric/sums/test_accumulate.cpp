@@ -56,16 +56,14 @@ using SourceOf = std::function<reference::RandomSource(std::size_t)>;
 
 std::vector<float> oracle_fold(const Accumulator& accumulator, const Terms& terms,
                                const SourceOf& source_of = {}) {
-  const Spec spec = reference::spec_of(accumulator.format);
+  const reference::SumOrder order = reference::order_of(accumulator);
   const reference::Options o = testing::oracle_options(accumulator.rounding);
   std::vector<float> sums;
   for (std::size_t i = 0; i < terms[0].size(); ++i) {
     std::vector<float> column;
     for (const auto& row : terms) column.push_back(row[i]);
     const reference::RandomSource source = source_of ? source_of(i) : reference::RandomSource();
-    sums.push_back(accumulator.scheme == Scheme::kahan
-                       ? reference::sum_kahan(spec, column, o, source)
-                       : reference::sum_sequential(spec, column, o, source));
+    sums.push_back(reference::sum(order, column, o, source));
   }
   return sums;
 }

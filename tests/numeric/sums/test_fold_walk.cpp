@@ -112,22 +112,10 @@ class OraclePlanes {
 };
 
 float oracle_sum(const Accumulator& a, const std::vector<float>& terms) {
-  const Spec spec = reference::spec_of(a.format);
-  const reference::Options o = testing::oracle_options(a.rounding);
   const reference::RandomSource random = [&a, draw = std::int64_t{0}]() mutable {
     return integer_of(draw++, a.rounding.random_bits);
   };
-  switch (a.scheme) {
-    case Scheme::kahan:
-      return reference::sum_kahan(spec, terms, o, random);
-    case Scheme::chunked:
-      return reference::sum_chunked(spec, reference::spec_of(a.inner.value_or(a.format)),
-                                    static_cast<std::size_t>(a.chunk), terms, o, random);
-    case Scheme::pairwise:
-      return reference::sum_pairwise(spec, terms, o, random);
-    default:
-      return reference::sum_sequential(spec, terms, o, random);
-  }
+  return reference::sum(reference::order_of(a), terms, testing::oracle_options(a.rounding), random);
 }
 
 std::vector<Accumulator> accumulators(const Format& format, Rounding mode) {
