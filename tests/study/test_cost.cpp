@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <numeric>
@@ -79,11 +80,11 @@ std::vector<Values> dealt(const std::vector<Values>& chunk, std::size_t k) {
   return pieces;
 }
 
-struct Sent {
+struct SentMessage {
   int from, to;
   std::int64_t bytes;
 };
-using Step = std::vector<Sent>;
+using Step = std::vector<SentMessage>;
 
 /// Everything that moves, step by step.
 class Messages {
@@ -119,7 +120,7 @@ class Messages {
     for (const auto& chunk : steps_) {
       cost.steps = std::max(cost.steps, static_cast<std::int64_t>(chunk.size()));
       for (const Step& step : chunk) {
-        for (const Sent& sent : step) {
+        for (const SentMessage& sent : step) {
           cost.bytes_sent += sent.from == rank ? sent.bytes : 0;
           cost.bytes_received += sent.to == rank ? sent.bytes : 0;
         }
@@ -132,7 +133,7 @@ class Messages {
     for (const auto& chunk : steps_) {
       for (const Step& step : chunk) {
         std::int64_t longest = 0;
-        for (const Sent& sent : step) longest = std::max(longest, sent.bytes);
+        for (const SentMessage& sent : step) longest = std::max(longest, sent.bytes);
         seconds += alpha + beta * static_cast<double>(longest);
       }
     }
@@ -224,7 +225,8 @@ class Messages {
           if (m >= members(unit)) continue;
           const int member = unit * k + m;
           const std::int64_t bytes = result(pieces(unit)[static_cast<std::size_t>(m)]);
-          now.push_back(to_master ? Sent{member, unit * k, bytes} : Sent{unit * k, member, bytes});
+          now.push_back(to_master ? SentMessage{member, unit * k, bytes}
+                                  : SentMessage{unit * k, member, bytes});
         }
       }
     };
@@ -308,6 +310,64 @@ TEST(Cost, PublishedSteps) {
   EXPECT_EQ(steps(Exchange::gather, 256, 0), 255);
   for (const int k : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
     EXPECT_EQ(steps(Exchange::hierarchical, 256, k), 4 * (k - 1) + 2 * (256 / k - 1));
+  }
+}
+
+/// Steps and bytes sent, as the table in cpd/comm/README.md has them.
+struct Row {
+  std::int64_t steps, bytes;
+};
+
+/// The formula of the table: W ranks, n values, b, s and r bytes for a contribution, a running sum
+/// and a result; k ranks a group, of which the first is the master.
+Row row_of(Exchange exchange, std::int64_t w, std::int64_t k, bool is_master, std::int64_t n,
+           std::int64_t b, std::int64_t s, std::int64_t r) {
+  const std::int64_t u = w / k;
+  switch (exchange) {
+    case Exchange::gather:
+      return {w - 1, (w - 1) * n * b};
+    case Exchange::ring:
+      return {2 * (w - 1), (w - 1) * n / w * (s + r)};
+    case Exchange::hierarchical: {
+      const std::int64_t bytes = is_master
+                                     ? (k - 1) * n / k * (b + 2 * r) + (u - 1) * n / u * (s + r)
+                                     : (k - 1) * n / k * (b + r) + n / k * r;
+      return {4 * (k - 1) + 2 * (u - 1), bytes};
+    }
+    default:
+      return {2 * (w - 1), (w - 1) * n / w * (b + r)};
+  }
+}
+
+TEST(Cost, IsTheTableOfTheReadme) {
+  const std::vector<std::pair<int, int>> ranks_and_groups = {
+      {2, 1}, {4, 2}, {6, 3}, {8, 8}, {16, 4}};
+  for (const auto& [w, k] : ranks_and_groups) {
+    const std::int64_t n = std::int64_t{16} * w * k;  // every slice alike, in whole bytes
+    for (const auto& [wire, sum, result] :
+         {std::array{"e4m3", "e4m3", "e4m3"}, std::array{"e4m3", "fp32", "bf16"}}) {
+      for (const Exchange exchange :
+           {Exchange::owner, Exchange::gather, Exchange::ring, Exchange::hierarchical}) {
+        ReduceSpec spec = spec_of(exchange, exchange == Exchange::hierarchical ? k : 0);
+        spec.format = ParseFormat(wire);
+        spec.accumulator.format = ParseFormat(sum);
+        spec.result = ParseFormat(result);
+        SCOPED_TRACE(ToString(exchange) + ", W = " + std::to_string(w) +
+                     ", k = " + std::to_string(k) + ", " + wire + " " + sum + " " + result);
+        const Messages messages(spec, w, {n}, 1 << 20);
+        for (int rank = 0; rank < w; ++rank) {
+          const Row row = row_of(exchange, w, k, rank % k == 0, n, spec.format.bits() / 8,
+                                 spec.accumulator.format.bits() / 8, spec.result.bits() / 8);
+          const Cost counted = messages.cost(rank);
+          EXPECT_EQ(counted.steps, row.steps) << rank;
+          EXPECT_EQ(counted.bytes_sent, row.bytes) << rank;
+          EXPECT_EQ(counted.bytes_received, row.bytes) << rank;
+          const Cost cost = CostOf(spec, w, rank, Sizes{n}, 1 << 20);
+          EXPECT_EQ(cost.steps, row.steps) << rank;
+          EXPECT_EQ(cost.bytes_sent, row.bytes) << rank;
+        }
+      }
+    }
   }
 }
 
