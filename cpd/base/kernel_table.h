@@ -127,14 +127,15 @@ struct KernelTable {
   /// The second level's scales (outer_scale in scale_rules.h).
   void (*outer_scales)(const ScaledPlan& plan, std::int64_t n, const float* largest, float* scale,
                        float* encode);
-  /// The scales of n blocks, below outer scales; by: what elements are multiplied or divided by;
-  /// decode: what they are decoded with. True where one lies outside the route (is_outside).
+  /// The scales of n blocks under their outer scales. factor: what elements are multiplied by
+  /// (ElementRoute::multiply) or divided by (divide); decode: the scales that they are decoded
+  /// with. True where a scale is outside the route's range (is_outside).
   bool (*block_scales)(const ScaledPlan& plan, ElementRoute route, double share, std::int64_t n,
                        const float* largest, const float* outer, const float* encode, float* scale,
-                       float* by, float* decode);
-  /// The same of scales from elsewhere.
+                       float* factor, float* decode);
+  /// The factors of n blocks whose scales come from elsewhere; true as for block_scales.
   bool (*given_scales)(const ScaledPlan& plan, ElementRoute route, std::int64_t n,
-                       const float* scale, const float* outer, float* by);
+                       const float* scale, const float* outer, float* factor);
   /// all[i] = each[i / run].
   void (*spread)(std::int64_t run, std::int64_t n, const float* each, float* all);
   /// The values of x's elements. y may be x.

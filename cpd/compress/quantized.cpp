@@ -107,7 +107,7 @@ struct Quantized::Part {
 struct Quantized::Scales {
   /// Largest magnitudes; what a message holds; what elements are divided or multiplied by; and
   /// decoded with.
-  float largest[kStep + 1], scale[kStep + 1], by[kStep + 1], decode[kStep + 1];
+  float largest[kStep + 1], scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
 
 Quantized::Part Quantized::PartOf(std::int64_t n, std::int64_t before) const {
@@ -176,14 +176,14 @@ ElementRoute Quantized::FindScales(std::int64_t buckets, Scales& scales) const {
         scales.scale[b] = scale == std::numeric_limits<float>::infinity() ? 1 : scale;
       }
     });
-    std::copy_n(scales.scale, buckets, scales.by);
+    std::copy_n(scales.scale, buckets, scales.factor);
     std::copy_n(scales.scale, buckets, scales.decode);
     return ElementRoute::multiply;
   }
   const ElementRoute route = route_of(plan_);
   const bool outside =
       Kernels().block_scales(plan_, route, 1, buckets, scales.largest, kOnes.data(), kOnes.data(),
-                             scales.scale, scales.by, scales.decode);
+                             scales.scale, scales.factor, scales.decode);
   return outside && plan_.arithmetic == Arithmetic::exact ? ElementRoute::wide : route;
 }
 
@@ -215,18 +215,18 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
   } else {
     Kernels().encode_f32(plan_.scale, 0, 0, part.buckets, scales.scale, nullptr, to, false);
   }
-  float all_by[kStep], all_decode[kStep];
+  float all_factors[kStep], all_decode[kStep];
   std::uint32_t integers[kStep + kBlock];
   ForSteps(part, [&](const Step& step) {
     ScaledRun run{.n = step.n, .run = step.run, .x = values + (at - from) + step.begin};
-    run.by = scales.by + step.bucket;
+    run.factor = scales.factor + step.bucket;
     run.scale = scales.decode + step.bucket;
     run.outer = kOnes.data();
     if (step.run == 0) {
-      Spread(step, bucket_, scales.by, all_by);
+      Spread(step, bucket_, scales.factor, all_factors);
       Spread(step, bucket_, scales.decode, all_decode);
       run.run = 1;
-      run.by = all_by;
+      run.factor = all_factors;
       run.scale = all_decode;
     }
     if (rounding_.mode == Rounding::stochastic) {
@@ -284,7 +284,7 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
     ForSteps(some, [&](const Step& step) {
       float* const to = y + begin + step.begin;
       ScaledRun run{.n = step.n, .run = step.run, .x = elements + step.begin};
-      run.by = run.scale = scales + step.bucket;
+      run.factor = run.scale = scales + step.bucket;
       run.outer = kOnes.data();
       if (name_ == Name::fp8_rows) {
         return Guarded([&] {
@@ -296,7 +296,7 @@ void Quantized::DecodePart(const std::uint8_t* bytes, const Part& part, float* y
       if (step.run == 0) {
         Spread(step, bucket_, scales, all);
         run.run = 1;
-        run.by = run.scale = all;
+        run.factor = run.scale = all;
       }
       Kernels().scale_blocks(plan_.wide_values, run, to);
     });

@@ -228,7 +228,7 @@ void ScaledBlocks::DecodeRun(const std::uint8_t* bytes, const Run& run, float* y
   }
   std::fill_n(above, run.n, outer);
   Kernels().decode_f32(plan_.element, run.n, bytes + run.elements, elements, false);
-  const ScaledRun all{.n = run.n, .x = elements, .by = below, .scale = below, .outer = above};
+  const ScaledRun all{.n = run.n, .x = elements, .factor = below, .scale = below, .outer = above};
   Kernels().scale_blocks(plan_.wide_values, all, y);
 }
 

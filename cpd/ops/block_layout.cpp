@@ -10,7 +10,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // columns below which a strip of many rows wastes cache lines
+constexpr std::int64_t kLine = 64;  // columns below which a tile of many rows wastes cache lines
 
 std::int64_t Product(std::span<const std::int64_t> extents) {
   return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
@@ -57,7 +57,7 @@ BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shap
                   .columns = across});
 }
 
-Strips::Strips(const BlockLayout& layout, bool whole) : layout_(layout) {
+Tiles::Tiles(const BlockLayout& layout, bool whole) : layout_(layout) {
   rows_ = layout.rows;
   if (whole || layout.columns <= kStage) {
     const std::int64_t wanted = std::max(std::min(kLine, layout.width), kStage / layout.rows);
@@ -76,35 +76,35 @@ Strips::Strips(const BlockLayout& layout, bool whole) : layout_(layout) {
   size_ = layout.planes * layout.bands() * parts_ * layout.middle * along_;
 }
 
-bool Strips::on_bytes(std::int64_t bits) const {
+bool Tiles::on_bytes(std::int64_t bits) const {
   const bool one_row = layout_.planes * layout_.height * layout_.middle == 1;
   const std::int64_t begins_at = pieces_ == 1 ? count_ : layout_.columns;
   return bits % 8 == 0 || (one_row && (along_ == 1 || begins_at * bits % 8 == 0));
 }
 
-Strip Strips::operator[](std::int64_t n) const {
-  Strip strip;
+Tile Tiles::operator[](std::int64_t n) const {
+  Tile tile;
   const std::int64_t s = n % along_;
   n /= along_;
-  strip.t = n % layout_.middle;
+  tile.t = n % layout_.middle;
   n /= layout_.middle;
   const std::int64_t part = n % parts_;
   n /= parts_;
   const std::int64_t band = n % layout_.bands();
-  strip.p = n / layout_.bands();
-  strip.i = band * layout_.rows + part * rows_;
+  tile.p = n / layout_.bands();
+  tile.i = band * layout_.rows + part * rows_;
   const std::int64_t last = std::min((band + 1) * layout_.rows, layout_.height);
-  strip.rows = std::max<std::int64_t>(0, std::min(rows_, last - strip.i));
+  tile.rows = std::max<std::int64_t>(0, std::min(rows_, last - tile.i));
   std::int64_t end = layout_.width;
   if (pieces_ == 1) {
-    strip.j = s * count_;
+    tile.j = s * count_;
   } else {
     const std::int64_t block = s / pieces_;
-    strip.j = block * layout_.columns + s % pieces_ * count_;
+    tile.j = block * layout_.columns + s % pieces_ * count_;
     end = std::min(end, (block + 1) * layout_.columns);
   }
-  strip.count = std::max<std::int64_t>(0, std::min(count_, end - strip.j));
-  return strip;
+  tile.count = std::max<std::int64_t>(0, std::min(count_, end - tile.j));
+  return tile;
 }
 
 }  // namespace cpd

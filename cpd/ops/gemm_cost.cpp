@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What products cost, by the route that they take. The figures are those of a Xeon with AVX-512
-// (benchmarks/GEMM.md), in units of a BLAS's multiply-accumulate; AVX2's are up to three times as
-// many where sums of exact products, or random bits, take more operations there.
+// The time of a matrix product, by the route that its sums take, as a multiple of a BLAS's time for
+// the fp32 product of the same shapes. Every figure below is the time of one operation (or of one
+// product with all that it takes) of one sum, and its unit is the time that the BLAS takes for one
+// multiply-accumulate. They were measured on a Xeon (model 207) with AVX-512, on one thread;
+// `python benchmarks/gemm_cost.py` measures a product by each route again and prints it beside
+// SlowdownOf. With AVX2 a product by integers or with random bits takes up to three times as much.
 #include <string_view>
 
 #include "cpd/backend/roster.h"
@@ -13,63 +16,109 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kDepth = 128;  ///< of a usual sum
+/// The number of products in a usual sum; some routes depend on it.
+constexpr std::int64_t kUsualDepth = 128;
 
-/// Rounded sums for each product.
-double SumsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
+/// The general route in binary32 (gemm_tile.h), one rounding: to nearest-even by an addition, and
+/// in any other way.
+constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
+/// The general route in binary64: one exact or rounded addition, and one rounded product.
+constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 
-double RoundingsOf(const GemmPlan& plan) { return SumsOf(plan) + (plan.exact_products ? 0 : 1); }
+/// One word of Philox in each lane: about 30 operations and what its use adds.
+constexpr double kPhiloxWord = 40;
 
-/// Of the random bits: 30 operations for a word of each lane.
-double WordsOf(const GemmPlan& plan) {
-  if (plan.sum.mode != Rounding::stochastic) return 0;
-  return 40 * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);
+/// Sums in fp32 itself, no roundings but the hardware's (Split::plain…): one product, fused or
+/// rounded first; with Kahan's compensation or in a tree.
+constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
+/// The short roundings of split.h: one product of a sum in order (its one or two roundings), with
+/// Kahan's compensation, or in a tree.
+constexpr double kSplitInOrder = 9, kSplitKahan = 20, kSplitTree = 15;
+/// By how much more those take with guarded roundings (formats without fraction bits).
+constexpr double kGuarded = 2.5;
+/// The short stochastic rounding (split_stochastic.h), without its random bits: one rounding in
+/// binary32 lanes and in binary64 lanes.
+constexpr double kStochasticInBinary32 = 12, kStochasticInBinary64 = 20;
+
+/// Sums in integers: one product where they have at most kFewWords words of 32 bits, and for each
+/// word where they have more.
+constexpr int kFewWords = 4;
+constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
+
+/// A matrix unit's sums: one product by an adder that aligns all terms of a block at once
+/// (Adder::aligned), and by any other.
+constexpr double kAlignedUnit = 20, kOtherUnit = 200;
+
+/// By how much more any product takes without vector instructions.
+constexpr double kWithoutVectors = 8;
+
+/// The roundings of additions that one product takes: Kahan's four operations, else one.
+double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
+
+/// All roundings that one product takes.
+double RoundingsOf(const GemmPlan& plan) {
+  return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }
 
+/// The cost of one product's random bits; 0 where its roundings draw none.
+double RandomBits(const GemmPlan& plan) {
+  if (plan.sum.mode != Rounding::stochastic) return 0;
+  return kPhiloxWord * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);
+}
+
+/// The cost of one product by the general route, which takes every format and rounding.
 double GeneralRoute(const GemmPlan& plan) {
   if (plan.sum_in_binary32 && plan.product_bits > 0) {
-    const bool is_short = is_addition(plan.sum) && is_addition(plan.product);
-    return (is_short ? 15 : 40) * RoundingsOf(plan);
+    const bool by_addition = is_addition(plan.sum) && is_addition(plan.product);
+    return (by_addition ? kRoundingByAddition : kGeneralRounding) * RoundingsOf(plan);
   }
-  return 130 * SumsOf(plan) + (plan.exact_products ? 0 : 80);
+  return kAdditionInBinary64 * AdditionsOf(plan) + (plan.exact_products ? 0 : kProductInBinary64);
 }
 
+/// The cost of one product by the short route that its plan has.
 double ShortRoute(const GemmPlan& plan) {
-  const double care = plan.split.guarded ? 2.5 : 1;
+  const double guarded = plan.split.guarded ? kGuarded : 1;
   switch (plan.split.kind) {
     case Split::plain:
-      return plan.exact_products ? 1.5 : 2.5;
+      return plan.exact_products ? kFusedFp32 : kSeparateFp32;
     case Split::plain_kahan:
+      return kCompensatedFp32;
     case Split::plain_tree:
-      return 9;
+      return kTreeFp32;
     case Split::kahan:
-      return 20 * care;
+      return kSplitKahan * guarded;
     case Split::tree:
-      return 15;
+      return kSplitTree;
     case Split::stochastic:
-      return (plan.stochastic.in_binary32 ? 12 : 20) * RoundingsOf(plan);
+      return (plan.stochastic.in_binary32 ? kStochasticInBinary32 : kStochasticInBinary64) *
+             RoundingsOf(plan);
     default:
-      return 9 * care;
+      return kSplitInOrder * guarded;
   }
 }
 
-double OfSums(const GemmPlan& plan) {
-  return WordsOf(plan) + (plan.split.kind == Split::none ? GeneralRoute(plan) : ShortRoute(plan));
+double FloatSum(const GemmPlan& plan) {
+  return RandomBits(plan) +
+         (plan.split.kind == Split::none ? GeneralRoute(plan) : ShortRoute(plan));
 }
 
-double OfIntegers(const FixedPlan& plan) { return plan.words <= 4 ? 30 : 50 * plan.words; }
+double IntegerSum(const FixedPlan& plan) {
+  return plan.words <= kFewWords ? kIntegerOfFewWords : kIntegerWord * plan.words;
+}
 
-double OfUnit(const BlockFma& unit) { return unit.adder == Adder::aligned ? 20 : 200; }
+double UnitSum(const BlockFma& unit) {
+  return unit.adder == Adder::aligned ? kAlignedUnit : kOtherUnit;
+}
 
 }  // namespace
 
 double SlowdownOf(const Accumulator& accumulator) {
   Check(accumulator, true);  // wherever the product runs
-  const AccumulatorPlan plan = make_accumulator_plan(accumulator, kDepth);
-  const double lanes = std::string_view(Kernels().name) == "scalar" ? 8 : 1;
-  if (accumulator.unit) return lanes * OfUnit(*accumulator.unit);
-  if (plan.scheme == Scheme::fixed) return lanes * OfIntegers(plan.fixed);
-  return lanes * OfSums(plan.sum);
+  const AccumulatorPlan plan = make_accumulator_plan(accumulator, kUsualDepth);
+  const double vectors = std::string_view(Kernels().name) == "scalar" ? kWithoutVectors : 1;
+  if (accumulator.unit) return vectors * UnitSum(*accumulator.unit);
+  if (plan.scheme == Scheme::fixed) return vectors * IntegerSum(plan.fixed);
+  return vectors * FloatSum(plan.sum);
 }
 
 }  // namespace cpd

@@ -11,7 +11,7 @@
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
-#include "cpd/ops/scaled_job.h"
+#include "cpd/ops/scaled_tensor.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -27,7 +27,7 @@ void CheckInput(const TensorView& x, const char* name) {
   }
 }
 
-/// x, or its transform where the format has one, which this keeps.
+/// x, or where the format has a transform, a copy of x transformed, which this owns.
 class Inputs {
  public:
   Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
@@ -43,23 +43,23 @@ class Inputs {
   std::vector<std::uint8_t> kept_;
 };
 
-/// `axis` of a tensor, any of one without dimensions.
+/// The axis as 0 … rank - 1; as it is where the tensor has no dimensions.
 int AxisOf(const TensorView& x, int axis) { return x.rank == 0 ? 0 : ResolveAxis(axis, x.rank); }
 
-void CastJob(ScaledJob& job, const TensorView& out) {
-  const Strips strips = job.strips();
-  const bool streams = job.x.size() >= kStreamingFrom && job.x.data != out.data;
-  ForStrips(strips, [&](std::int64_t begin, std::int64_t end) {
-    StripWalk walk(job);
+void CastTiles(ScaledTensor& tensor, const TensorView& out) {
+  const Tiles tiles = tensor.tiles();
+  const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
+  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
+    TileScaler scaler(tensor);
     Writer<float> writer(out);
     for (std::int64_t s = begin; s < end; ++s) {
-      const Strip strip = strips[s];
-      walk.Visit(strip, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
-        const BlockLayout& layout = job.layout;
-        const std::int64_t first = layout.index(strip.p, strip.i, strip.t, strip.j + c);
+      const Tile tile = tiles[s];
+      scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
+        const BlockLayout& layout = tensor.layout;
+        const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + c);
         if (writer.is_direct()) {
           float* y = writer.Target(first, run.n);
-          return Kernels().round_blocks(job.plan, route, run, y, layout.row_stride(), streams);
+          return Kernels().round_blocks(tensor.plan, route, run, y, layout.row_stride(), streams);
         }
         const ScaledRun all = run;
         run.rows = 1;
@@ -67,7 +67,7 @@ void CastJob(ScaledJob& job, const TensorView& out) {
           const std::int64_t at = first + r * layout.row_stride();
           run.x = all.x + r * all.x_stride;
           if (all.random != nullptr) run.random = all.random + r * all.n;
-          Kernels().round_blocks(job.plan, route, run, writer.Target(at, run.n), 0, false);
+          Kernels().round_blocks(tensor.plan, route, run, writer.Target(at, run.n), 0, false);
           writer.Flush(at, run.n);
         }
       });
@@ -75,11 +75,12 @@ void CastJob(ScaledJob& job, const TensorView& out) {
   });
 }
 
-/// The least index of a NaN that has no code, of rows below scales that are none.
+/// The least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
+/// element gets code 0).
 class NanFinder {
  public:
   explicit NanFinder(const Format& element) : wanted_(!element.has_nan()) {}
-  /// In a run's first row. places: for run.n.
+  /// Looks at a run's first row, whose first element has index `first`. places: room for run.n.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (!wanted_) return;
     const std::int64_t nans =
@@ -125,26 +126,26 @@ void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std
   }
 }
 
-void EncodeJob(ScaledJob& job, std::uint8_t* packed, NanFinder& nans) {
-  const Strips strips = job.strips();
-  const std::int64_t bits = job.plan.element.bits;
-  const bool on_bytes = strips.on_bytes(bits);
-  const bool streams = on_bytes && job.x.size() >= kStreamingFrom;
-  if (!on_bytes) std::fill_n(packed, (job.x.size() * bits + 7) / 8, std::uint8_t{0});
-  ForStrips(strips, [&](std::int64_t begin, std::int64_t end) {
-    StripWalk walk(job);
+void EncodeTiles(ScaledTensor& tensor, std::uint8_t* packed, NanFinder& nans) {
+  const Tiles tiles = tensor.tiles();
+  const std::int64_t bits = tensor.plan.element.bits;
+  const bool on_bytes = tiles.on_bytes(bits);
+  const bool streams = on_bytes && tensor.x.size() >= kStreamingFrom;
+  if (!on_bytes) std::fill_n(packed, (tensor.x.size() * bits + 7) / 8, std::uint8_t{0});
+  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
+    TileScaler scaler(tensor);
     std::vector<std::uint8_t> row;
     std::vector<std::uint32_t> places;
     for (std::int64_t s = begin; s < end; ++s) {
-      const Strip strip = strips[s];
-      walk.Visit(strip, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
-        std::int64_t first = job.layout.index(strip.p, strip.i, strip.t, strip.j + c);
+      const Tile tile = tiles[s];
+      scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
+        std::int64_t first = tensor.layout.index(tile.p, tile.i, tile.t, tile.j + c);
         places.resize(static_cast<std::size_t>(run.n));
         row.resize(static_cast<std::size_t>((run.n * bits + 7) / 8));
-        for (std::int64_t r = 0; r < run.rows; ++r, first += job.layout.row_stride()) {
+        for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
           std::uint8_t* const to = on_bytes ? packed + first * bits / 8 : row.data();
           nans.Look(run, first, places.data());
-          Kernels().encode_blocks(job.plan, route, run, to, streams);
+          Kernels().encode_blocks(tensor.plan, route, run, to, streams);
           if (!on_bytes) PutBits(packed, first * bits, row.data(), run.n * bits);
           run.x += run.x_stride;
           if (run.random != nullptr) run.random += run.n;
@@ -178,26 +179,26 @@ void CheckScales(const Scaled& scaled, const ScaleCounts& counts, const TensorVi
   }
 }
 
-void DecodeJob(ScaledJob& job, const TensorView& packed, const TensorView& out) {
-  const Strips strips = job.strips();
-  const std::int64_t bits = job.plan.element.bits;
+void DecodeTiles(ScaledTensor& tensor, const TensorView& packed, const TensorView& out) {
+  const Tiles tiles = tensor.tiles();
+  const std::int64_t bits = tensor.plan.element.bits;
   const auto* from = static_cast<const std::uint8_t*>(packed.data);
-  ForStrips(strips, [&](std::int64_t begin, std::int64_t end) {
-    StripWalk walk(job);
+  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
+    TileScaler scaler(tensor);
     Writer<float> writer(out);
     Floats elements;
     for (std::int64_t s = begin; s < end; ++s) {
-      const Strip strip = strips[s];
-      walk.VisitBelow(strip, [&](ScaledRun run, std::int64_t c) {
-        std::int64_t first = job.layout.index(strip.p, strip.i, strip.t, strip.j + c);
-        for (std::int64_t r = 0; r < run.rows; ++r, first += job.layout.row_stride()) {
+      const Tile tile = tiles[s];
+      scaler.ForScales(tile, [&](ScaledRun run, std::int64_t c) {
+        std::int64_t first = tensor.layout.index(tile.p, tile.i, tile.t, tile.j + c);
+        for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
           // Codes in front of the first in its byte are decoded too.
           const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
           elements.resize(static_cast<std::size_t>(before + run.n));
-          Kernels().decode_f32(job.plan.element, before + run.n, from + (first - before) * bits / 8,
-                               elements.data(), false);
+          Kernels().decode_f32(tensor.plan.element, before + run.n,
+                               from + (first - before) * bits / 8, elements.data(), false);
           run.x = elements.data() + before;
-          Kernels().scale_blocks(job.plan.wide_values, run, writer.Target(first, run.n));
+          Kernels().scale_blocks(tensor.plan.wide_values, run, writer.Target(first, run.n));
           writer.Flush(first, run.n);
         }
       });
@@ -228,8 +229,8 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
   CheckLevels(scaled, given);
   if (x.size() == 0) return;
   const Inputs inputs(x, scaled, along);
-  ScaledJob job = JobOf(inputs.view(), scaled, along, options, given, random);
-  CastJob(job, out);
+  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
+  CastTiles(tensor, out);
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
@@ -247,12 +248,12 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   Floats blocks;
   if (x.size() > 0) {
     const Inputs inputs(x, scaled, along);
-    ScaledJob job = JobOf(inputs.view(), scaled, along, options, given, random);
+    ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
     NanFinder nans(scaled.element);
-    EncodeJob(job, static_cast<std::uint8_t*>(packed.data), nans);
+    EncodeTiles(tensor, static_cast<std::uint8_t*>(packed.data), nans);
     nans.Throw(scaled.element);
-    outer = std::move(job.outer);
-    blocks = std::move(job.scale);
+    outer = std::move(tensor.outer);
+    blocks = std::move(tensor.scale);
   }
   blocks.resize(static_cast<std::size_t>(counts.blocks));
   Encode(View(blocks), scaled.scale, {}, scales);
@@ -271,8 +272,8 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   if (out.size() == 0) return;
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
   const RoundingOptions options;
-  ScaledJob job = JobOf(out, scaled, along, options, given, nullptr);
-  DecodeJob(job, packed, out);
+  ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, nullptr);
+  DecodeTiles(tensor, packed, out);
 }
 
 }  // namespace cpd

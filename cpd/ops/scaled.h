@@ -11,9 +11,9 @@
 
 namespace cpd {
 
-/// Scales, or what they are made of, from elsewhere: delayed, static, agreed on by many ranks.
-/// Contiguous, on x's device. Each is null, or has an element for each of its level's grid
-/// (ScaleGrid), in row-major order.
+/// Scales that the caller gives, or the largest magnitudes that they are formed from: delayed,
+/// static, or agreed on by many ranks. Each is null or a contiguous tensor on x's device with one
+/// element for each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
   /// Of blocks and of the second level: fp32 numbers of the level's format, or its packed codes
   /// (u8). Blocks' scales of two levels need the second level's too.
@@ -25,16 +25,17 @@ struct GivenScales {
 
 /// out[i] = the value of x[i] in the scaled format: scales from x's blocks, elements rounded by
 /// `options` (Overflow::saturate clips them), values in binary32 and then in out's type. x and out:
-/// fp32, bf16 or fp16 of one shape, any strides; `axis`: along which blocks lie (-1: the last); out
-/// may be x itself, any other overlap is undefined. A transform (Scaled) is applied first, rounded
-/// into x's type. `random` as in ops/cast.h. Throws Error before anything is written.
+/// fp32, bf16 or fp16 of one shape, any strides; `axis`: the one that blocks extend along (-1: the
+/// last); out may be x itself, any other overlap is undefined. A transform (Scaled) is applied
+/// first, rounded into x's type. `random` as in ops/cast.h. Throws Error before anything is
+/// written.
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
                   const GivenScales& given = {}, const TensorView* random = nullptr);
 
 /// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
-/// order, and likewise the codes of the blocks' scales in the order of their grid, and of the
-/// second level's, where there is one (else null). All u8, contiguous. A NaN in a block whose scale
+/// order, then the codes of the blocks' scales in the order of their grid, and of the second
+/// level's, where there is one (else null). All u8, contiguous. A NaN in a block whose scale
 /// is not NaN, where elements have no code for it, throws Error naming its index; the outputs are
 /// then unspecified. Elements of a block whose scale is NaN, without a NaN of their own, have code
 /// 0.
@@ -49,7 +50,7 @@ CPD_API void Decode(const TensorView& packed, const Scaled& scaled, int axis,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const TensorView& out);
 
-/// Numbers of scales: of blocks, and of the second level (0 where there is none).
+/// How many scales a scaled tensor has: of blocks, and of the second level (0 without one).
 struct ScaleCounts {
   std::int64_t blocks = 0;
   std::int64_t tensor = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats: the largest magnitudes of blocks, their scales, and the elements below them.
+// Scaled formats: the largest magnitudes of blocks, their scales, and the elements divided by them.
 #include "cpd/numeric/round/codec.h"
 #include "cpd/numeric/scaled/scaled_elements.h"
 #include "kernels/cpu/pages.h"
@@ -212,9 +212,9 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
                       float* const (&arrays)[6]) {
   V outside{};
   for_groups<V, 3>(n, arrays, [&](float* const(&at)[6]) {
-    const OuterScale<V> above{load_f32<V>(at[1]), load_f32<V>(at[2])};
+    const OuterScale<V> outer_scale{load_f32<V>(at[1]), load_f32<V>(at[2])};
     const V a = load_f32<V>(at[0]);
-    const BlockScale<V> block = block_scale(a, above, share, plan);
+    const BlockScale<V> block = block_scale(a, outer_scale, share, plan);
     const auto empty = (a == V{}) & (block.scale == block.scale);
     store_f32(at[3], block.scale);
     store_f32(at[4], element_by(route, block));
@@ -226,20 +226,20 @@ CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t
 
 CPD_BODY bool block_scales_body(const ScaledPlan* plan, ElementRoute route, double share, int64_t n,
                                 const float* largest, const float* outer, const float* encode,
-                                float* scale, float* by, float* decode) {
+                                float* scale, float* factor, float* decode) {
   float* const arrays[] = {const_cast<float*>(largest),
                            const_cast<float*>(outer),
                            const_cast<float*>(encode),
                            scale,
-                           by,
+                           factor,
                            decode};
   if (steps_in_binary32(*plan)) return scales_of<F>(*plan, route, share, n, arrays);
   return scales_of<D>(*plan, route, share, n, arrays);
 }
 
 CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int64_t n,
-                                const float* scale, const float* outer, float* by) {
-  float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), by};
+                                const float* scale, const float* outer, float* factor) {
+  float* const arrays[] = {const_cast<float*>(scale), const_cast<float*>(outer), factor};
   D outside{};
   for_groups<D, 2>(n, arrays, [&](float* const(&at)[3]) {
     const D given = load_f32<D>(at[0]);
@@ -268,13 +268,13 @@ CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all)
 /// The scales of V's lanes from element i on (run 1), or of block i in each.
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
-  const ElementScale<V> at{load_f32<V>(run.by + i), load_f32<V>(run.scale + i),
+  const ElementScale<V> at{load_f32<V>(run.factor + i), load_f32<V>(run.scale + i),
                            load_f32<V>(run.outer + i)};
   return inverts ? with_inverse(at) : at;
 }
 template <class V>
 CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts = false) {
-  const ElementScale<V> at{splat<V>(run.by[i]), splat<V>(run.scale[i]), splat<V>(run.outer[i])};
+  const ElementScale<V> at{splat<V>(run.factor[i]), splat<V>(run.scale[i]), splat<V>(run.outer[i])};
   return inverts ? with_inverse(at) : at;
 }
 
@@ -289,12 +289,12 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
   copy(in[0], run.x + i, rest);
   for (int64_t k = 0; k < rest; ++k) {
     const int64_t at = run.run == 1 ? i + k : i / run.run;
-    in[1][k] = run.by[at];
+    in[1][k] = run.factor[at];
     in[2][k] = run.scale[at];
     in[3][k] = run.outer[at];
   }
   if constexpr (R::mode == Rounding::stochastic) copy(r, run.random + i, rest);
-  const ScaledRun lanes{.by = in[1], .scale = in[2], .outer = in[3]};
+  const ScaledRun lanes{.factor = in[1], .scale = in[2], .outer = in[3]};
   const ElementScale<V> at = load_scale<V>(lanes, 0, inverts);
   one(load_f32<V>(in[0]), at, load_random<R, V>(r), out);
   copy(to + i, out, rest);
@@ -339,14 +339,14 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
 }
 
 template <class R, ElementRoute kRoute, class V>
-CPD_FN auto value_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
+CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
 template <class R, ElementRoute kRoute, class V, bool kStreaming>
 CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
   for_elements<R, V>(run, y, false, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-    const auto value = value_below<R, kRoute>(x, at, random, plan);
+    const auto value = scaled_value<R, kRoute>(x, at, random, plan);
     if constexpr (kStreaming) {
       store_streaming(to, value);
     } else {
@@ -384,11 +384,11 @@ CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int6
   for (int64_t i = begin; i < end; i += step) {
     for (int64_t page = 0; page < kPages; ++page) {
       const int64_t first = in_turn<2 * kLine>(page, i);
-      const ElementScale<F> below = scales.of(run, page, first);
+      const ElementScale<F> scale = scales.of(run, page, first);
       for (int64_t k = first; k < first + step; k += Lanes<F>::count) {
         const int64_t at = group + page * kPage + k;
         if (k % kLine == 0) prefetch_group(run.x + at);
-        one(page, k, at, below);
+        one(page, k, at, scale);
       }
     }
   }
@@ -408,10 +408,11 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
     for (int64_t begin = 0; begin < kPage; begin += kBlock) {
       values.enter_block(group + begin);
       for_page_blocks(run, scales, group, begin, begin + kBlock,
-                      [&](int64_t page, int64_t k, int64_t i, auto below) {
+                      [&](int64_t page, int64_t k, int64_t i, auto scale) {
                         const auto random = load_random<R, F>(run.random + i);
-                        values.put(group + begin, page, k - begin,
-                                   value_below<R, kRoute>(load<F>(run.x + i), below, random, plan));
+                        values.put(
+                            group + begin, page, k - begin,
+                            scaled_value<R, kRoute>(load<F>(run.x + i), scale, random, plan));
                       });
       values.leave_block(group + begin);
     }
@@ -448,8 +449,8 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
 }
 
 template <class R, ElementRoute kRoute, class V>
-CPD_FN Unsigned<V> code_below(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan,
-                              bool is_uniform) {
+CPD_FN Unsigned<V> scaled_code(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan,
+                               bool is_uniform) {
   if constexpr (kRoute == ElementRoute::wide && R::mode == Rounding::stochastic) {
     Unsigned<V> codes;
     if (is_uniform && uniform_codes<R>(x, at, random, plan.element, &codes)) return codes;
@@ -469,14 +470,14 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
     ScaledRun part = run;
     part.n = least(kRun, run.n - i);
     part.x += i;
-    part.by += i / part.run;
+    part.factor += i / part.run;
     part.scale += i / part.run;
     part.outer += i / part.run;
     if (part.random != nullptr) part.random += i;
     if (part.n < kRun) __builtin_memset(codes, 0, sizeof(codes));
     for_elements<R, V>(part, codes, is_uniform,
                        [&](V x, ElementScale<V> at, Unsigned<V> random, uint32_t* to) {
-                         store_u32<V>(to, code_below<R, kRoute>(x, at, random, plan, is_uniform));
+                         store_u32<V>(to, scaled_code<R, kRoute>(x, at, random, plan, is_uniform));
                        });
     packer.pack(codes, kRun, bytes);
     copy(packed + i * plan.element.bits / 8, bytes, (part.n * plan.element.bits + 7) / 8);
@@ -497,10 +498,10 @@ CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* pa
     const int64_t group = part / kPage * kGroup;
     if (begin == 0) scales.enter_group(run, group);
     for_page_blocks(run, scales, group, begin, begin + kPart,
-                    [&](int64_t page, int64_t k, int64_t i, auto below) {
+                    [&](int64_t page, int64_t k, int64_t i, auto scale) {
                       const auto random = load_random<R, F>(run.random + i);
                       store(codes[page] + k - begin,
-                            code_below<R, kRoute>(load<F>(run.x + i), below, random, plan, false));
+                            scaled_code<R, kRoute>(load<F>(run.x + i), scale, random, plan, false));
                     });
     for (int64_t page = 0; page < kPages; ++page) {
       packer.pack(codes[page], kPart, bytes);
@@ -553,14 +554,14 @@ void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float
 
 bool block_scales(const ScaledPlan& plan, ElementRoute route, double share, int64_t n,
                   const float* largest, const float* outer, const float* encode, float* scale,
-                  float* by, float* decode) {
-  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, by,
+                  float* factor, float* decode) {
+  return enter<block_scales_body>(&plan, route, share, n, largest, outer, encode, scale, factor,
                                   decode);
 }
 
 bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const float* scale,
-                  const float* outer, float* by) {
-  return enter<given_scales_body>(&plan, route, n, scale, outer, by);
+                  const float* outer, float* factor) {
+  return enter<given_scales_body>(&plan, route, n, scale, outer, factor);
 }
 
 void spread(int64_t run, int64_t n, const float* each, float* all) {

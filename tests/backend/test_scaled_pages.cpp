@@ -121,7 +121,7 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
     const std::size_t bytes = static_cast<std::size_t>(kN * plan.element.bits / 8);
     for (const std::int64_t run : kRuns) {
       ScaledRun all{.n = kN, .run = run, .x = x.data()};
-      all.by = by.data();
+      all.factor = by.data();
       all.scale = scales.data();
       all.outer = ones.data();
       all.random = mode == Rounding::stochastic ? random.data() : nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How tensors fall into blocks, and layouts into strips: all small shapes, axes and blocks, against
+// How tensors fall into blocks, and layouts into tiles: all small shapes, axes and blocks, against
 // the definition.
 #include <gtest/gtest.h>
 
@@ -77,8 +77,8 @@ Grid Defined(const BlockShape& block, const Shape& shape, int axis) {
   return grid;
 }
 
-template <class Visit>
-void ForAll(const Visit& visit) {
+template <class ForElements>
+void ForAll(const ForElements& visit) {
   for (const Shape& shape : Shapes()) {
     for (int axis = 0; axis < static_cast<int>(shape.size()); ++axis) {
       for (const BlockShape& block : Blocks()) {
@@ -123,47 +123,47 @@ TEST(BlockLayouts, BlocksAreNumberedAsTheirGrid) {
 }
 
 void ExpectCover(const BlockLayout& layout, bool whole, const std::string& about) {
-  const Strips strips(layout, whole);
+  const Tiles tiles(layout, whole);
   const std::int64_t n = layout.planes * layout.height * layout.middle * layout.width;
   std::vector<int> seen(static_cast<std::size_t>(n));
   std::vector<std::int64_t> strip_of(static_cast<std::size_t>(layout.blocks()), -1);
-  for (std::int64_t s = 0; s < strips.size(); ++s) {
-    const Strip strip = strips[s];
-    ASSERT_LE(strip.rows * strip.count, strips.elements()) << about;
-    if (strip.rows * strip.count == 0) continue;
-    ASSERT_TRUE(strip.count <= layout.columns || strip.j % layout.columns == 0) << about;
-    ASSERT_EQ(strip.i / layout.rows, (strip.i + strip.rows - 1) / layout.rows) << about;
-    for (std::int64_t r = 0; r < strip.rows; ++r) {
-      for (std::int64_t c = 0; c < strip.count; ++c) {
-        ASSERT_LT(strip.i + r, layout.height) << about;
-        ASSERT_LT(strip.j + c, layout.width) << about;
-        const std::int64_t at = layout.index(strip.p, strip.i + r, strip.t, strip.j + c);
+  for (std::int64_t s = 0; s < tiles.size(); ++s) {
+    const Tile tile = tiles[s];
+    ASSERT_LE(tile.rows * tile.count, tiles.elements()) << about;
+    if (tile.rows * tile.count == 0) continue;
+    ASSERT_TRUE(tile.count <= layout.columns || tile.j % layout.columns == 0) << about;
+    ASSERT_EQ(tile.i / layout.rows, (tile.i + tile.rows - 1) / layout.rows) << about;
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      for (std::int64_t c = 0; c < tile.count; ++c) {
+        ASSERT_LT(tile.i + r, layout.height) << about;
+        ASSERT_LT(tile.j + c, layout.width) << about;
+        const std::int64_t at = layout.index(tile.p, tile.i + r, tile.t, tile.j + c);
         ++seen[static_cast<std::size_t>(at)];
         if (!whole) continue;
         std::int64_t& of = strip_of[static_cast<std::size_t>(
-            layout.block(strip.p, strip.i + r, strip.t, strip.j + c))];
-        ASSERT_TRUE(of < 0 || of == s) << about << ": a block in two strips";
+            layout.block(tile.p, tile.i + r, tile.t, tile.j + c))];
+        ASSERT_TRUE(of < 0 || of == s) << about << ": a block in two tiles";
         of = s;
       }
     }
-    if (!whole && strip.count < layout.columns) {  // of a part of a block: in one block
-      ASSERT_EQ(strip.j / layout.columns, (strip.j + strip.count - 1) / layout.columns) << about;
+    if (!whole && tile.count < layout.columns) {  // of a part of a block: in one block
+      ASSERT_EQ(tile.j / layout.columns, (tile.j + tile.count - 1) / layout.columns) << about;
     }
   }
   ASSERT_EQ(std::ranges::count(seen, 1), n) << about << ", whole " << whole;
-  if (!strips.on_bytes(4)) return;
-  for (std::int64_t s = 0; s < strips.size(); ++s) {
-    const Strip strip = strips[s];
-    if (strip.rows * strip.count == 0) continue;
-    for (std::int64_t r = 0; r < strip.rows; ++r) {
-      const std::int64_t begin = layout.index(strip.p, strip.i + r, strip.t, strip.j);
+  if (!tiles.on_bytes(4)) return;
+  for (std::int64_t s = 0; s < tiles.size(); ++s) {
+    const Tile tile = tiles[s];
+    if (tile.rows * tile.count == 0) continue;
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      const std::int64_t begin = layout.index(tile.p, tile.i + r, tile.t, tile.j);
       ASSERT_EQ(begin % 2, 0) << about << ": 4-bit codes begin inside a byte";
-      ASSERT_TRUE(strip.count % 2 == 0 || begin + strip.count == n) << about;
+      ASSERT_TRUE(tile.count % 2 == 0 || begin + tile.count == n) << about;
     }
   }
 }
 
-TEST(BlockLayouts, StripsCoverOnce) {
+TEST(BlockLayouts, TilesCoverOnce) {
   ForAll([](const BlockShape& block, const Shape& shape, int axis, const std::string& about) {
     for (const bool whole : {false, true}) {
       ExpectCover(LayoutOf(block, shape, axis), whole, about);
@@ -171,7 +171,7 @@ TEST(BlockLayouts, StripsCoverOnce) {
   });
 }
 
-/// Around the length of a strip, and blocks longer than one.
+/// Around the length of a tile, and blocks longer than one.
 TEST(BlockLayouts, LongRowsAndBlocks) {
   for (const Shape& shape : {Shape{4095}, Shape{4096}, Shape{4097}, Shape{3, 9001}, Shape{9001, 3},
                              Shape{130, 257}, Shape{2, 300, 70}}) {

@@ -13,9 +13,9 @@ namespace cpd {
 /// The other candidate's scale, as a multiple: the block's largest maps to M / 1.5.
 constexpr double kOtherShare = 1.5;
 
-/// Below which scales an element was formed. largest: te's |x| of the second level, 0 where
-/// its scale came from elsewhere.
-struct BelowScales {
+/// The scales that a block's elements were divided by. largest: te's |x| of the second level, 0
+/// where its scale came from elsewhere.
+struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };
 
@@ -23,7 +23,7 @@ struct BelowScales {
 /// e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e). exact, of
 /// their values: in binary64, each error exact.
 inline double sum_of_errors(const ScaledPlan& plan, bool squares, std::int64_t n, const float* q,
-                            const float* x, BelowScales at) {
+                            const float* x, DividedBy at) {
   if (plan.arithmetic != Arithmetic::te) {
     double sum = 0;
     for (std::int64_t i = 0; i < n; ++i) {

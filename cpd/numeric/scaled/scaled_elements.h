@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements below a scale: what is rounded, and the values that come out. The scale's part is in
-// scale_rules.h, the rounding in round.h.
+// Elements divided by their scales: what is rounded, and the values that come out. The scales are
+// formed in scale_rules.h, the rounding is in round.h.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"
@@ -9,11 +9,11 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The scales of one element. by: what it is multiplied by (ElementRoute::multiply) or divided by;
-/// below a wide route's exact scales unused, or their inverse (uniform_codes).
+/// The scales of one element. factor: what it is multiplied by (ElementRoute::multiply) or divided
+/// by; unused where a wide route divides by exact scales, or their inverse (uniform_codes).
 template <class V>
 struct ElementScale {
-  V by, scale, outer;
+  V factor, scale, outer;
 };
 
 template <class V>
@@ -21,22 +21,23 @@ CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
 }
 
-/// x below its scale, as the element's rounding sees it. V: binary64 lanes where the route is wide.
+/// x divided by its scales, as the element's rounding sees it. V: binary64 lanes where the route is
+/// wide.
 template <ElementRoute kRoute, class V>
 CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   if constexpr (kRoute == ElementRoute::multiply) {
-    return x * at.by;
+    return x * at.factor;
   } else if constexpr (kRoute == ElementRoute::divide) {
-    return divide_to_odd(x, at.by);
+    return divide_to_odd(x, at.factor);
   } else {
-    if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.by);
+    if (plan.arithmetic != Arithmetic::exact) return to_binary32(x * at.factor);
     const V both = at.scale * at.outer;
     const V zero = bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::sign));
     return select((both == V{}) & (x == x), zero, divide_to_odd(x, both));
   }
 }
 
-/// Whether a plan's elements below scales take uniform_codes: stochastic (A) into a format whose
+/// Whether a plan's scaled elements take uniform_codes: stochastic (A) into a format whose
 /// numbers lie at equal distances.
 CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
@@ -46,10 +47,10 @@ CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
          element.max_code < 2 << element.man;
 }
 
-/// The codes below at.scale * at.outer, after with_inverse. In units of the last place * 2^-N the
-/// quotient is cut to an integer, by an estimate that errs by less than 2^-10 and is 2^-10 larger,
-/// and the remainder's sign, which one rounding keeps. False, and no codes, where one is NaN or
-/// beyond 2^40 units.
+/// The codes of x / (at.scale * at.outer), after with_inverse. In units of the last place * 2^-N
+/// the quotient is cut to an integer, by an estimate that errs by less than 2^-10 and is 2^-10
+/// larger, and the remainder's sign, which one rounding keeps. False, and no codes, where one is
+/// NaN or beyond 2^40 units.
 template <class R, class V>
 CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
                           Unsigned<V>* codes) {
@@ -58,7 +59,7 @@ CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const Rou
   const int places = plan.man + plan.random_bits - (plan.grid64.emin_field - 1023);
   const V unit = at.scale * at.outer * splat<V>(exact_power(-places));
   const V a = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
-  const V estimate = a * (at.by * splat<V>(exact_power(places)));
+  const V estimate = a * (at.factor * splat<V>(exact_power(places)));
   if (!all_at_most(estimate, 0x1p40)) return false;
   const V above = truncate(estimate + splat<V>(0x1p-10));
   const V count = above - select(negative_fma(above, unit, a) < V{}, splat<V>(1), V{});
@@ -91,8 +92,8 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// What elements are divided by, or multiplied by, below a block's scale, for a route in binary32.
-/// Below a scale of 0 every element becomes 0.
+/// ElementScale::factor of a block's elements, for a route in binary32. Where the scale is 0, every
+/// element becomes 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;

@@ -102,14 +102,14 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
 
-/// Rows of n elements below their scales (ElementScale in scaled_elements.h): of a row's element i
-/// those at i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024. `random`: the integers
-/// of a stochastic plan, row after row, else null.
+/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h): those of
+/// a row's element i are number i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024.
+/// `random`: the integers of a stochastic plan, row after row, else null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;
   std::int64_t x_stride = 0;
-  const float* by = nullptr;
+  const float* factor = nullptr;
   const float* scale = nullptr;
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/scaled_tensor.h"
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "cpd/base/guarded.h"
+#include "cpd/base/parallel.h"
+#include "cpd/numeric/scaled/scaled_choice.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/codec.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+namespace {
+
+/// Elements of a block up to which its scale and its values are formed in one pass, within L2.
+constexpr std::int64_t kWhole = std::int64_t{1} << 17;
+
+/// Runs of so many neighbours at most: a kernel finds their largest magnitude without prefetching,
+/// which the pass over the previous tile's elements has done.
+constexpr std::int64_t kPart = 128;
+
+/// The largest |x| of each of a tile's blocks.
+void LargestOf(const BlockLayout& layout, bool with_nan, const Tile& tile, const TileRows& rows,
+               Floats& columns, float* largest) {
+  const std::int64_t run = std::min(layout.columns, tile.count);
+  if (tile.rows == 1) {
+    return Kernels().block_max(with_nan, run, tile.count, rows.at, largest);
+  }
+  if (run == 1) {
+    return Kernels().column_max(with_nan, tile.rows, rows.stride, tile.count, rows.at, largest);
+  }
+  columns.resize(static_cast<std::size_t>(tile.count));
+  Kernels().column_max(with_nan, tile.rows, rows.stride, tile.count, rows.at, columns.data());
+  Kernels().block_max(true, run, tile.count, columns.data(), largest);
+}
+
+/// The largest |x| of each block of a whole tensor.
+Floats LargestOf(const TensorView& x, const BlockLayout& layout, bool with_nan) {
+  std::vector<std::atomic<std::uint32_t>> most(static_cast<std::size_t>(layout.blocks()));
+  const Tiles tiles(layout, false);
+  ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
+    TileReader reader(x, layout);
+    Floats columns;
+    Floats largest(static_cast<std::size_t>(tiles.elements()));
+    for (std::int64_t s = begin; s < end; ++s) {
+      const Tile tile = tiles[s];
+      if (tile.rows * tile.count == 0) continue;
+      LargestOf(layout, with_nan, tile, reader.Read(tile), columns, largest.data());
+      const std::int64_t first = layout.block(tile.p, tile.i, tile.t, tile.j);
+      const std::int64_t count = (tile.count + layout.columns - 1) / layout.columns;
+      for (std::int64_t b = 0; b < count; ++b) {
+        const auto mine = std::bit_cast<std::uint32_t>(largest[b]);
+        std::atomic<std::uint32_t>& all = most[first + b];
+        std::uint32_t seen = all;
+        while (seen < mine && !all.compare_exchange_weak(seen, mine)) {
+        }
+      }
+    }
+  });
+  Floats result(most.size());
+  std::ranges::transform(most, result.begin(),
+                         [](const auto& bits) { return std::bit_cast<float>(bits.load()); });
+  return result;
+}
+
+/// The caller's scales of a level, as numbers of its format; throws Error for others.
+Floats Given(const TensorView& given, const Format& format, std::int64_t count, const char* name) {
+  Check(given, name);
+  Floats values(static_cast<std::size_t>(count));
+  const TensorView to = View(values);
+  if (given.dtype == DType::u8) {
+    Decode(given, format, to);
+    return values;
+  }
+  if (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count) {
+    throw Error(std::string(name) + " must be " + std::to_string(count) +
+                " contiguous fp32 numbers or their packed codes, got " +
+                std::to_string(given.size()) + " of " + ToString(given.dtype));
+  }
+  TensorView flat = View(given.data, DType::f32, count);
+  Cast(flat, format, {}, to);
+  const auto* from = static_cast<const float*>(given.data);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (values[i] == from[i] || (values[i] != values[i] && from[i] != from[i])) continue;
+    throw Error(std::string(name) + " must be numbers of " + ToString(format) + ", got " +
+                std::to_string(from[i]) + " at " + std::to_string(i));
+  }
+  if (std::ranges::any_of(values, [](float s) { return s < 0; })) {
+    throw Error(std::string(name) + " must not be negative");
+  }
+  return values;
+}
+
+/// The caller's largest magnitudes.
+Floats GivenLargest(const TensorView& given, std::int64_t count) {
+  Floats values = Given(given, kFp32, count, "amax");
+  for (float& a : values) a = std::abs(a);
+  return values;
+}
+
+OuterScales OuterOf(const TensorView& x, const Scaled& scaled, int axis, const ScaledPlan& plan,
+                    const GivenScales& given) {
+  OuterScales outer;
+  const auto shape = ShapeOf(x);
+  if (!scaled.tensor_scale) return outer;
+  const BlockShape cells{.kind = scaled.outer};
+  if (scaled.outer == BlockShape::Kind::row && x.rank > 0) {
+    outer.extent = shape[axis];
+    for (int d = axis + 1; d < x.rank; ++d) outer.after *= shape[d];
+  }
+  const BlockLayout layout = LayoutOf(cells, shape, axis);
+  const auto count = static_cast<std::size_t>(layout.blocks());
+  outer.scale.assign(count, 1);
+  outer.encode.assign(count, 1);
+  outer.largest.assign(count, 0);
+  if (given.tensor != nullptr) {
+    outer.scale = Given(*given.tensor, *scaled.tensor_scale, layout.blocks(), "tensor scales");
+    return outer;
+  }
+  outer.largest = given.largest != nullptr ? GivenLargest(*given.largest, layout.blocks())
+                                           : LargestOf(x, layout, plan.poisons);
+  Kernels().outer_scales(plan, layout.blocks(), outer.largest.data(), outer.scale.data(),
+                         outer.encode.data());
+  return outer;
+}
+
+/// The second level's scale and multiplier for each of blocks first … first + count - 1.
+void OuterOfBlocks(const ScaledTensor& tensor, std::int64_t first, std::int64_t count,
+                   Floats& scale, Floats& encode) {
+  const auto n = static_cast<std::size_t>(count);
+  if (tensor.outer.extent == 0) {
+    scale.assign(n, tensor.outer.scale[0]);
+    encode.assign(n, tensor.outer.encode[0]);
+    return;
+  }
+  scale.resize(n);
+  encode.resize(n);
+  for (std::int64_t b = 0; b < count; ++b) {
+    const std::int64_t cell = tensor.outer.cell(tensor.layout.first_of(first + b));
+    scale[b] = tensor.outer.scale[cell];
+    encode[b] = tensor.outer.encode[cell];
+  }
+}
+
+}  // namespace
+
+void ForTiles(const Tiles& tiles, const std::function<void(std::int64_t, std::int64_t)>& body) {
+  parallel_for(tiles.size(), 1, kSerialBelow / tiles.elements(), body);
+}
+
+void CheckLevels(const Scaled& scaled, const GivenScales& given) {
+  if (given.largest != nullptr && (given.blocks != nullptr || given.tensor != nullptr)) {
+    throw Error("give scales or amax, not both");
+  }
+  if (given.tensor != nullptr && !scaled.tensor_scale) {
+    throw Error("tensor scales are for two levels; " + ToString(scaled) + " has one");
+  }
+  if (scaled.tensor_scale && given.blocks != nullptr && given.tensor == nullptr) {
+    throw Error("the scales of two levels are a pair: the blocks' and the tensor's");
+  }
+}
+
+ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
+                              const RoundingOptions& options, const GivenScales& given,
+                              const TensorView* random) {
+  const ScaledPlan plan =
+      Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16); });
+  const auto shape = ShapeOf(x);
+  ScaledTensor tensor{.x = x,
+                      .options = options,
+                      .random = random,
+                      .plan = plan,
+                      .route = route_of(plan),
+                      .choose = scaled.choose,
+                      .layout = LayoutOf(scaled.block, shape, axis),
+                      .outer = OuterOf(x, scaled, axis, plan, given),
+                      .scale = {}};
+  if (tensor.choose != ScaleChoice::none) {
+    const RoundingOptions nearest{.overflow = options.overflow};
+    tensor.nearest =
+        Guarded([&] { return make_scaled_plan(scaled, nearest, x.dtype == DType::bf16); });
+  }
+  const std::int64_t blocks = tensor.layout.blocks();
+  tensor.scale.resize(static_cast<std::size_t>(blocks));
+  const bool large = tensor.layout.rows * tensor.layout.columns > kWhole;
+  if (large && scaled.choose != ScaleChoice::none) {
+    throw Error("choose is for blocks of at most " + std::to_string(kWhole) + " values");
+  }
+  Floats outer, encode;
+  if (given.blocks != nullptr) {
+    tensor.scale = Given(*given.blocks, scaled.scale, blocks, "scales");
+  } else if (large || (given.largest != nullptr && !scaled.tensor_scale)) {
+    tensor.decode = given.largest != nullptr ? GivenLargest(*given.largest, blocks)
+                                             : LargestOf(x, tensor.layout, plan.poisons);
+  } else {
+    return tensor;
+  }
+  tensor.known = true;
+  tensor.factor.resize(tensor.scale.size());
+  OuterOfBlocks(tensor, 0, blocks, outer, encode);
+  bool outside = false;
+  if (given.blocks != nullptr) {
+    outside = Kernels().given_scales(plan, tensor.route, blocks, tensor.scale.data(), outer.data(),
+                                     tensor.factor.data());
+  } else {
+    outside = Kernels().block_scales(plan, tensor.route, 1, blocks, tensor.decode.data(),
+                                     outer.data(), encode.data(), tensor.scale.data(),
+                                     tensor.factor.data(), tensor.decode.data());
+  }
+  tensor.decode = tensor.scale;
+  if (outside && plan.arithmetic == Arithmetic::exact) tensor.route = ElementRoute::wide;
+  return tensor;
+}
+
+void TileScaler::FindScales(const Tile& tile, const TileRows& rows) {
+  const BlockLayout& layout = tensor_.layout;
+  const std::int64_t first = layout.block(tile.p, tile.i, tile.t, tile.j);
+  const std::int64_t count = (tile.count + layout.columns - 1) / layout.columns;
+  const auto n = static_cast<std::size_t>(count);
+  for (Floats* each : {&scales_.largest, &scales_.scale, &scales_.factor, &scales_.decode}) {
+    each->resize(n);
+  }
+  OuterOfBlocks(tensor_, first, count, scales_.outer, scales_.encode);
+  scales_.route = tensor_.route;
+  if (tensor_.known) {
+    std::copy_n(tensor_.factor.data() + first, count, scales_.factor.data());
+    std::copy_n(tensor_.decode.data() + first, count, scales_.decode.data());
+    return;
+  }
+  LargestOfBlocks(layout, tile, rows);
+  FormScales(scales_, 1);
+  if (tensor_.choose != ScaleChoice::none) ChooseScales(tile, rows);
+  std::copy_n(scales_.scale.data(), count, tensor_.scale.data() + first);
+}
+
+void TileScaler::LargestOfBlocks(const BlockLayout& layout, const Tile& tile,
+                                 const TileRows& rows) {
+  float* const largest = scales_.largest.data();
+  const bool poisons = tensor_.plan.poisons;
+  const std::int64_t run = std::min(layout.columns, tile.count);
+  if (tile.rows > 1 || run <= kPart || run % kPart != 0 || tile.count % run != 0) {
+    return LargestOf(layout, poisons, tile, rows, columns_, largest);
+  }
+  columns_.resize(static_cast<std::size_t>(tile.count / kPart));
+  Kernels().block_max(poisons, kPart, tile.count, rows.at, columns_.data());
+  Kernels().block_max(true, run / kPart, tile.count / kPart, columns_.data(), largest);
+}
+
+void TileScaler::FormScales(TileScales& scales, double share) const {
+  const bool outside = Kernels().block_scales(
+      tensor_.plan, tensor_.route, share, static_cast<std::int64_t>(scales.largest.size()),
+      scales.largest.data(), scales.outer.data(), scales.encode.data(), scales.scale.data(),
+      scales.factor.data(), scales.decode.data());
+  if (outside && tensor_.plan.arithmetic == Arithmetic::exact) scales.route = ElementRoute::wide;
+}
+
+void TileScaler::ChooseScales(const Tile& tile, const TileRows& rows) {
+  const std::vector<double> errors = ErrorsOf(tile, rows);
+  const TileScales usual = scales_;
+  FormScales(scales_, kOtherShare);
+  const std::vector<double> others = ErrorsOf(tile, rows);
+  for (std::size_t b = 0; b < errors.size(); ++b) {
+    if (others[b] < errors[b]) continue;
+    scales_.scale[b] = usual.scale[b];
+    scales_.factor[b] = usual.factor[b];
+    scales_.decode[b] = usual.decode[b];
+  }
+  if (usual.route == ElementRoute::wide) scales_.route = usual.route;
+}
+
+std::vector<double> TileScaler::ErrorsOf(const Tile& tile, const TileRows& rows) {
+  const std::int64_t run = tensor_.layout.columns;
+  Spread(run, tile.count);
+  values_.resize(static_cast<std::size_t>(tile.rows * tile.count));
+  const bool te = tensor_.plan.arithmetic == Arithmetic::te;
+  ones_.assign(static_cast<std::size_t>(tile.count), 1);
+  const ScaledRun all{.rows = tile.rows,
+                      .n = tile.count,
+                      .x = rows.at,
+                      .x_stride = rows.stride,
+                      .factor = scales_.element_factor.data(),
+                      .scale = te ? ones_.data() : scales_.element_scale.data(),
+                      .outer = te ? ones_.data() : scales_.element_outer.data()};
+  Kernels().round_blocks(tensor_.nearest, scales_.route, all, values_.data(), tile.count, false);
+  std::vector<double> errors;
+  std::vector<double> of_rows(static_cast<std::size_t>(tile.rows));
+  for (std::size_t b = 0; b < scales_.scale.size(); ++b) {
+    const std::int64_t begin = static_cast<std::int64_t>(b) * run;
+    const std::int64_t n = std::min(run, tile.count - begin);
+    const std::int64_t first = tensor_.layout.index(tile.p, tile.i, tile.t, tile.j + begin);
+    const DividedBy at{scales_.scale[b], scales_.outer[b],
+                       tensor_.outer.largest[tensor_.outer.cell(first)]};
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      of_rows[r] = sum_of_errors(tensor_.plan, tensor_.choose == ScaleChoice::mse, n,
+                                 values_.data() + r * tile.count + begin,
+                                 rows.at + r * rows.stride + begin, at);
+    }
+    errors.push_back(sum_of_rows(tensor_.plan, tile.rows, of_rows.data()));
+  }
+  return errors;
+}
+
+void TileScaler::Spread(std::int64_t run, std::int64_t n) {
+  const auto size = static_cast<std::size_t>(n);
+  const auto spread = [&](const Floats& each, Floats& all) {
+    all.resize(size);
+    Kernels().spread(run, n, each.data(), all.data());
+  };
+  spread(scales_.factor, scales_.element_factor);
+  spread(scales_.decode, scales_.element_scale);
+  if (tensor_.plan.two_levels || scales_.element_outer.size() < size) {
+    spread(scales_.outer, scales_.element_outer);
+  }
+}
+
+}  // namespace cpd
