@@ -42,7 +42,7 @@ struct BlockFma {
   Format sum{};               ///< of the unit's running sum
   Rounding rounding = Rounding::toward_zero;  ///< into `sum`: toward_zero or nearest_even
   std::int64_t promote = 0;  ///< every so many k (a multiple of `block`) the unit's sum is added to
-                             ///< the accumulator and starts anew from +0; 0: never
+                             ///< the accumulator and starts again from +0; 0: never
   std::optional<Format> scale{};  ///< of the scales (GemmScaled); none: the unit takes none
   int scale_block = 32;           ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;                    ///< products that are one term, a divisor of scale_block
@@ -71,7 +71,7 @@ CPD_API BlockFma ParseBlockFma(std::string_view text);
 CPD_API BlockFma MakeBlockFma(std::span<const Option> options);
 CPD_API Fields FieldsOf(const BlockFma& unit);
 
-/// Takes an option of a unit's text; false where there is none of that name.
+/// Sets the field of an option of a unit's text; false where no option has that name.
 bool ParseUnitOption(BlockFma& unit, std::string_view name, std::string_view text);
 
 }  // namespace cpd

@@ -38,7 +38,7 @@ CPD_API FixedPoint ParseFixedPoint(std::string_view text);
 CPD_API FixedPoint MakeFixedPoint(std::span<const Option> options);
 CPD_API Fields FieldsOf(const FixedPoint& point);
 
-/// Takes an option of an integer's text; false where there is none of that name.
+/// Sets the field of an option of an integer's text; false where no option has that name.
 bool ParseFixedOption(FixedPoint& point, std::string_view name, std::string_view text);
 
 /// Whether a text's first word is an integer's short name: `fixed<40,12>` (width and fraction), or

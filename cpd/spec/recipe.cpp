@@ -86,7 +86,7 @@ void Read(Result& result, std::string_view text) {
               "; the operands of products, activation, weight and gradient, take scaled ones too");
 }
 
-/// Reads the field of that name among `fields`; false where there is none.
+/// Reads the field of that name among `fields`; false where no field has it.
 template <class Fields>
 bool ReadField(Recipe& recipe, const Fields& fields, std::string_view name, std::string_view text) {
   for (const auto& field : fields) {

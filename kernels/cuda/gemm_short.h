@@ -8,7 +8,7 @@
 // group whose sums might overflow takes the general route.
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
-// with its loads and bounds, the shortest way (tests/python/house/test_sass.py):
+// with its loads and bounds, the shortest way (tests/python/project/test_sass.py):
 //   rounded  9.8
 //   exact    11.3
 //   Kahan    19.7

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests a change can break, by who includes or imports what (tests/python/house/rooms.py).
+"""Which tests a change can break, by who includes or imports what
+(tests/python/project/structure.py).
 
     changed.py REVISION
 
@@ -22,9 +23,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests/python/house"))
+sys.path.insert(0, str(ROOT / "tests/python/project"))
 
-import rooms  # noqa: E402
+import structure  # noqa: E402
 
 Edges = dict[str, set[str]]
 
@@ -36,13 +37,13 @@ AT_RUN_TIME = {
 }
 # Files that no program leads to, and the tests that are about them.
 ABOUT = (
-    (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/house/test_benchmarks.py"),
+    (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/project/test_benchmarks.py"),
     (r"examples/.*\.(py|ipynb)$", "tests/python/package/test_examples.py"),
     (r"tests/golden/", "tests/python/package/test_golden.py"),
     (r".*\.md$", "tests/python/package/test_doctests.py"),
     (r"tests/rtl/", "tests/python/hardware/test_rtl.py"),
     (r"python/.*\.(j2|toml|json|html)$", "tests/python/demo/test_report.py"),
-    (r"tests/testing/summary.py$", "tests/python/house/test_summary.py"),
+    (r"tests/testing/summary.py$", "tests/python/project/test_summary.py"),
 )
 BUILD = re.compile(
     r"dev$|\.dev/|\.ci/|(.*/)?CMake|.*\.cmake|pyproject\.toml|requirements\.lock|tests/python/conftest"
@@ -52,7 +53,7 @@ BUILD = re.compile(
 COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.8
 """The share of all tests from which on all are run."""
-ALWAYS = "tests/python/house/test_rooms.py"
+ALWAYS = "tests/python/project/test_structure.py"
 
 
 # ---- what differs -----------------------------------------------------------------------------
@@ -77,7 +78,7 @@ def changed_since(revision: str) -> list[str]:
 
 @functools.cache
 def cpp_edges() -> Edges:
-    edges, _ = rooms.includes(ROOT, (*rooms.CPP_FOLDERS, "tests"))
+    edges, _ = structure.includes(ROOT, (*structure.CPP_FOLDERS, "tests"))
     for name in [*edges]:
         for source in _sources_of(name):
             if source in edges:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import NoReturn, TypeAlias
 
+from cpd import _core
 from cpd.cli.errors import one_line
 from cpd.comm.spec import ORDERS
 
@@ -99,24 +100,14 @@ def reduce_arguments(
         default="sequential",
         help="of the sum over nodes (over groups, where there are some); default sequential",
     )
-    group.add_argument("--rounding", default="nearest_even", choices=_roundings(), metavar="MODE")
+    group.add_argument(
+        "--rounding", default="nearest_even", choices=_core.ROUNDINGS, metavar="MODE"
+    )
     group.add_argument(
         "--overflow",
-        choices=("ieee", "saturate"),
+        choices=_core.OVERFLOWS,
         help="of the cast and, where it is given, of the sum; default ieee, saturate for the "
         "elements of scaled formats",
-    )
-
-
-def _roundings() -> tuple[str, ...]:
-    return (
-        "nearest_even",
-        "nearest_away",
-        "toward_zero",
-        "up",
-        "down",
-        "to_odd",
-        "stochastic",
     )
 
 

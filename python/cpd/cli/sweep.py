@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd import _core
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
 from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
@@ -69,7 +70,7 @@ def register(commands: Commands) -> None:
     )
     group.add_argument("--scales", default="none", metavar="NAMES", help="default none")
     integer(group, "bits", None, "formats of so many bits only")
-    group.add_argument("--overflow", choices=("saturate", "ieee"), default="saturate")
+    group.add_argument("--overflow", choices=_core.OVERFLOWS, default="saturate")
     integer(group, "seed", 0, "of stochastic rounding")
     group = parser.add_argument_group("the measurement")
     integer(group, "length", 1024, "terms of a dot product at most")

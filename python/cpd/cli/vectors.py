@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cpd import _core
 from cpd._files import STDOUT
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
@@ -51,7 +52,7 @@ def register(commands: Commands) -> None:
     parser.add_argument("formats", nargs="?", metavar="FORMAT[,FORMAT…]")
     parser.add_argument("--out-format", metavar="FORMAT", help="of the result")
     parser.add_argument("--rounding", default="nearest_even", metavar="MODE")
-    parser.add_argument("--overflow", default="ieee", choices=("ieee", "saturate"))
+    parser.add_argument("--overflow", default="ieee", choices=_core.OVERFLOWS)
     parser.add_argument(
         "--random-bits", type=int, default=24, metavar="N", help="of stochastic rounding"
     )

@@ -46,6 +46,7 @@ class Kept(NamedTuple):
 
 def kept(parts: dict[str, Any]) -> Kept:
     """Of a recipe's parts by name. Raises ValueError where they do not go together."""
+    _check_histories(parts)
     operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
     for purpose, cast in operands.items():
         if is_same(cast):
@@ -71,6 +72,17 @@ def kept(parts: dict[str, Any]) -> Kept:
         tuple((purpose, part) for purpose, part in within.items() if draws(part)),
         any(isinstance(cast, ScaledCast) and bool(cast.history) for cast in operands.values()),
     )
+
+
+def _check_histories(parts: dict[str, Any]) -> None:
+    """Raises ValueError where a GEMM's own cast of a tensor keeps a history and differs from the
+    tensor's cast, be it by its seed, which no text has."""
+    for name, tensor in OVERRIDES.items():
+        cast = parts[name]
+        if isinstance(cast, ScaledCast) and cast.history and cast != parts[tensor]:
+            raise ValueError(
+                f"{name}: a history belongs to {tensor} itself, whose cast both GEMMs take"
+            )
 
 
 def draws(part: Any) -> bool:

@@ -52,7 +52,7 @@ class BlockFma(Spec):
         sum: format of the unit's running sum.
         rounding: into `sum`: `toward_zero` or `nearest_even`.
         promote: every so many k (a multiple of `block`) the unit's sum is added to the accumulator
-            and starts anew from +0; 0: never.
+            and starts again from +0; 0: never.
         scale: of a unit that takes scales: their format. Each product is multiplied by its two
             scales' magnitudes, exactly, and its exponent is ea + eb plus those of the scales; a
             scale that is NaN makes the sum NaN. Where none are given they are 1. A sum beyond the
@@ -153,11 +153,6 @@ class BlockFma(Spec):
         )
         self._share(made)
 
-    @classmethod
-    def parse(cls, text: str) -> BlockFma:
-        """The unit of which `text` is the text."""
-        return parsed_unit(named_word("text", text))
-
     def __repr__(self) -> str:
         hidden: list[str] = []
         if self.scale is None:
@@ -213,11 +208,6 @@ class FixedPoint(Spec):
             )
         )
         self._share(made)
-
-    @classmethod
-    def parse(cls, text: str) -> FixedPoint:
-        """The integer of which `text` is the text."""
-        return parsed_fixed(named_word("text", text))
 
     def __str__(self) -> str:
         return repr(self)
@@ -431,9 +421,6 @@ class Accumulator(Spec):
     def _with_numbers(self) -> _core.Accumulator:
         return self._held.with_numbers(number("seed", self.seed), number("stream", self.stream))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._share(parsed(state["text"]), seed=state["seed"], stream=state["stream"])
-
     def __repr__(self) -> str:
         numbers = "".join(
             f", {name}={value!r}"
@@ -550,6 +537,8 @@ def _product(text: str) -> Format | str:
     return text if text == "exact" else named(text)
 
 
+BlockFma._parsed, FixedPoint._parsed = parsed_unit, parsed_fixed
+Accumulator._parsed = parsed
 Accumulator._SPECS = {
     "format": named,
     "product": _product,

@@ -10,7 +10,7 @@ from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, named
 from cpd.numeric.options import Number, Options, integer, plain_number
-from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.spec import Spec
 
 _format = format  # the parameter of the same name hides it
 
@@ -56,11 +56,6 @@ class CastSpec(Spec):
         )
         self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
-    @classmethod
-    def parse(cls, text: str) -> CastSpec:
-        """The cast of which str() gave `text`."""
-        return parsed_cast(named_word("text", text))
-
     @property
     def options(self) -> Options:
         """How it rounds."""
@@ -85,6 +80,9 @@ def cast_spec(cast: CastLike) -> CastSpec:
 def parsed_cast(text: str) -> CastSpec:
     """The cast of which str() gave `text`."""
     return CastSpec._of(_core.CastSpec.parse(text))
+
+
+CastSpec._parsed = parsed_cast
 
 
 @constant

@@ -12,7 +12,7 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
 from cpd.numeric.options import int32, integer
-from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.spec import Spec
 
 
 @functools.partial(checked, own=("signs",))
@@ -52,11 +52,6 @@ class Hadamard(Spec):
         made = _made(int32("size", size), _signs_text(signs), flag("bf16", bf16))
         self._share(made)
 
-    @staticmethod
-    def parse(text: str) -> Hadamard:
-        """The transform of which str() gave `text`."""
-        return parsed_hadamard(named_word("text", text))
-
 
 HadamardLike: TypeAlias = "Hadamard | str"
 """A `Hadamard`, or its text."""
@@ -92,6 +87,9 @@ def _signs_text(signs: Any) -> str:
 def parsed_hadamard(text: str) -> Hadamard:
     """The transform of which str() gave `text`."""
     return Hadamard._of(_core.Hadamard.parse(text))
+
+
+Hadamard._parsed = parsed_hadamard
 
 
 @constant

@@ -15,7 +15,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.options import int32
-from cpd.numeric.spec import Option, Spec, named_word, options, word
+from cpd.numeric.spec import Option, Spec, options, word
 
 _format = format
 
@@ -127,11 +127,6 @@ class Scaled(Spec):
         )
         self._share(made)
 
-    @classmethod
-    def parse(cls, text: str) -> Scaled:
-        """The scaled format of which str() gave `text`."""
-        return named_scaled(named_word("text", text))
-
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
         () for `tensor`."""
@@ -224,6 +219,9 @@ def _type(value: object) -> str:
 def named_scaled(text: str) -> Scaled:
     """`scaled` for a str."""
     return Scaled._of(_core.Scaled.parse(text))
+
+
+Scaled._parsed = named_scaled
 
 
 @constant

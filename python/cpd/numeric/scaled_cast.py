@@ -13,7 +13,7 @@ from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.options import Number, int32
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, named_scaled, scaled
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.spec import Spec
 
 _scaled = scaled  # the parameter of the same name hides it
 
@@ -87,11 +87,6 @@ class ScaledCast(Spec):
         drawn = f"random_bits={how.random_bits} factor={float(factor)!r}"
         text = f"{q.text} {options} {drawn} history={steps} amax={amax}"
         self._share(named_scaled_cast(text), cast=how)
-
-    @classmethod
-    def parse(cls, text: str) -> ScaledCast:
-        """The cast of which str() gave `text`."""
-        return named_scaled_cast(named_word("text", text))
 
     def _share(self, like: Any, **fields: Any) -> None:
         numbers = {name: fields.pop(name) for name in self._NUMBERS if name in fields}
@@ -184,6 +179,9 @@ def named_scaled_cast(text: str) -> ScaledCast:
     if not isinstance(spec, ScaledCast):
         raise ValueError(f"{shown(text)} names a format without scales")
     return spec
+
+
+ScaledCast._parsed = named_scaled_cast
 
 
 @constant

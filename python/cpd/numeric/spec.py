@@ -30,11 +30,14 @@ class Spec:
     """The fields that are specs themselves, and what makes each of its text."""
     _NUMBERS: ClassVar[tuple[str, ...]] = ()
     """`seed` and `stream` of specs that draw."""
+    _parsed: ClassVar[Callable[[str], Any]]
+    """Gives the spec of a text, with numbers 0: one object for each text."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The spec of which str() gave `text`."""
-        raise NotImplementedError
+        """The spec of a text, such as its attribute `text`. Raises ValueError or TypeError."""
+        made: Self = cls._parsed(named_word("text", text))
+        return made
 
     @classmethod
     def _of(cls, held: Any) -> Self:
@@ -63,7 +66,7 @@ class Spec:
         return {name: getattr(self, name) for name in ("text", *self._NUMBERS)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._share(type(self).parse(state["text"]), **{n: state[n] for n in self._NUMBERS})
+        self._share(type(self)._parsed(state["text"]), **{n: state[n] for n in self._NUMBERS})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -98,7 +101,7 @@ def word(name: str, value: Any) -> str | None:
 
 
 def options(**values: str | float | None) -> tuple[Option, ...]:
-    """Options by their names; those that are None are left out."""
+    """Options by their names, without those whose value is None."""
     return tuple((name, str(value)) for name, value in values.items() if value is not None)
 
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# From the bottom up. A room may use itself and whatever stands in a row before its own; rooms of
-# one row do not see one another. A room is one or more paths, folders or files without suffix; a
+# From the bottom up. A package may use itself and every package of a row before its own; those of
+# one row do not see one another. A package is one or more paths, folders or files without suffix; a
 # file belongs to the longest path that fits.
 CPP_ORDER = (
     ("cpd/export",),
@@ -100,13 +100,13 @@ def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges,
 
 
 def foreign_includes(root: Path) -> list[str]:
-    """Headers of other libraries outside the room that is theirs."""
+    """Headers of other libraries outside the package that is theirs."""
     _, foreign = includes(root)
     complaints = []
-    for pattern, rooms, most in FOREIGN:
+    for pattern, packages, most in FOREIGN:
         users = [n for n, headers in foreign.items() if any(re.match(pattern, h) for h in headers)]
-        strangers = [n for n in users if not n.startswith(rooms)]
-        complaints += [f"{n} includes {pattern}, which {rooms} alone may" for n in strangers]
+        strangers = [n for n in users if not n.startswith(packages)]
+        complaints += [f"{n} includes {pattern}, which {packages} alone may" for n in strangers]
         if most is not None and len(users) > most:
             complaints.append(f"{pattern} is included by {len(users)} files, not {most}: {users}")
     return complaints
@@ -173,24 +173,24 @@ def root_modules(root: Path) -> list[str]:
 
 
 def _place(name: str, order: Order) -> tuple[int, str] | None:
-    """Row and room of a file."""
+    """Row and package of a file."""
     best, place = -1, None
-    for row, rooms in enumerate(order):
-        for room in rooms:
-            for path in room.split():
+    for row, packages in enumerate(order):
+        for package in packages:
+            for path in package.split():
                 fits = name == path or name.startswith((f"{path}/", f"{path}."))
                 if fits and len(path) > best:
-                    best, place = len(path), (row, room)
+                    best, place = len(path), (row, package)
     return place
 
 
 def against_the_order(edges: Edges, order: Order) -> list[str]:
-    """Arrows that go up or sideways, and files without a room."""
+    """Arrows that go up or sideways, and files without a package."""
     complaints = []
     for name, targets in sorted(edges.items()):
         here = _place(name, order)
         if here is None:
-            complaints.append(f"{name} is in no room of the order")
+            complaints.append(f"{name} is in no package of the order")
             continue
         for target in sorted(targets):
             there = _place(target, order)
@@ -220,7 +220,7 @@ def circles(edges: Edges) -> list[str]:
 
 
 def between_folders(edges: Edges, order: Order) -> Edges:
-    """The arrows between folders of one room. (Those between rooms keep the order.)"""
+    """The arrows between folders of one package. (Those between packages keep the order.)"""
     result: Edges = {}
     for name, targets in edges.items():
         here = _place(name, order)

@@ -2,7 +2,7 @@
 """Instructions of the GPU's hot loops, against those of golden/sass.json, within 3 %.
 
 Of sm_90 and one release of nvcc: another's code is another. After a change that is meant,
-`CPD_STORE_SASS=1 ./dev test tests/python/house/test_sass.py` stores the new figures; the comments
+`CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the new figures; the comments
 that name them change with it (kernels/cuda/gemm_short.h).
 """
 

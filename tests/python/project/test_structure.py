@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree keeps the order of `rooms`; and made-up trees show that each of its checks can fail."""
+"""The tree keeps the order of `structure`; and made-up trees show that each of its checks can
+fail."""
 
 from pathlib import Path
 
 import pytest
 
-import rooms
+import structure
 
 ROOT = Path(__file__).parents[3]
 
@@ -15,39 +16,40 @@ def listed(complaints):
 
 
 def test_no_include_goes_up_or_sideways():
-    own, _ = rooms.includes(ROOT)
+    own, _ = structure.includes(ROOT)
     assert sum(map(len, own.values())) > 300  # they were found
-    listed(rooms.against_the_order(own, rooms.CPP_ORDER))
+    listed(structure.against_the_order(own, structure.CPP_ORDER))
 
 
 def test_no_circle_of_includes():
-    own, _ = rooms.includes(ROOT)
-    folders = rooms.between_folders(own, rooms.CPP_ORDER)
-    listed(rooms.circles(own) + rooms.circles(folders))
+    own, _ = structure.includes(ROOT)
+    folders = structure.between_folders(own, structure.CPP_ORDER)
+    listed(structure.circles(own) + structure.circles(folders))
 
 
-def test_headers_of_others_stay_in_their_rooms():
-    _, foreign = rooms.includes(ROOT)
+def test_headers_of_others_stay_in_their_packages():
+    _, foreign = structure.includes(ROOT)
     assert {"mpi.h", "nccl.h", "pybind11/pybind11.h"} <= set().union(*foreign.values())
-    listed(rooms.foreign_includes(ROOT))
+    listed(structure.foreign_includes(ROOT))
 
 
 def test_the_oracle_shares_no_arithmetic():
-    listed(rooms.shared_with_the_oracle(ROOT))
+    listed(structure.shared_with_the_oracle(ROOT))
 
 
 def test_no_import_goes_up_or_sideways():
-    edges = rooms.imports(ROOT)
+    edges = structure.imports(ROOT)
     assert sum(map(len, edges.values())) > 100
-    listed(rooms.against_the_order(edges, rooms.PYTHON_ORDER))
+    listed(structure.against_the_order(edges, structure.PYTHON_ORDER))
 
 
 def test_no_circle_of_imports():
-    listed(rooms.circles(rooms.imports(ROOT)))
+    listed(structure.circles(structure.imports(ROOT)))
 
 
 @pytest.mark.parametrize(
-    "check", [rooms.root_modules, rooms.long_files, rooms.long_prose, rooms.missing_paths]
+    "check",
+    [structure.root_modules, structure.long_files, structure.long_prose, structure.missing_paths],
 )
 def test_sizes_and_names(check):
     listed(check(ROOT))
@@ -69,12 +71,12 @@ def tree(tmp_path):
 
 
 def cpp(tree, texts):
-    return rooms.against_the_order(rooms.includes(tree(texts))[0], rooms.CPP_ORDER)
+    return structure.against_the_order(structure.includes(tree(texts))[0], structure.CPP_ORDER)
 
 
 def python(tree, texts):
     files = {f"python/cpd/{name}": text for name, text in texts.items()}
-    return rooms.against_the_order(rooms.imports(tree(files)), rooms.PYTHON_ORDER)
+    return structure.against_the_order(structure.imports(tree(files)), structure.PYTHON_ORDER)
 
 
 @pytest.mark.parametrize(
@@ -109,16 +111,16 @@ def test_an_include_against_the_order(tree, file, includes, complaint):
 )
 def test_an_include_shared_with_the_oracle(tree, file, includes, is_shared):
     root = tree({file: f'#include "{includes}"\n', includes: ""})
-    assert len(rooms.shared_with_the_oracle(root)) == is_shared
+    assert len(structure.shared_with_the_oracle(root)) == is_shared
 
 
 def test_an_include_beside_the_file(tree):
-    own, _ = rooms.includes(tree({"bindings/a.cpp": '#include "b.h"\n', "bindings/b.h": ""}))
+    own, _ = structure.includes(tree({"bindings/a.cpp": '#include "b.h"\n', "bindings/b.h": ""}))
     assert own["bindings/a.cpp"] == {"bindings/b.h"}
 
 
-def test_a_folder_without_a_room(tree):
-    assert cpp(tree, {"cpd/attic/a.h": ""}) == ["cpd/attic/a.h is in no room of the order"]
+def test_a_folder_without_a_package(tree):
+    assert cpp(tree, {"cpd/attic/a.h": ""}) == ["cpd/attic/a.h is in no package of the order"]
 
 
 def test_circles(tree):
@@ -128,12 +130,12 @@ def test_circles(tree):
         "cpd/ops/c/d.h": '#include "cpd/ops/e.h"\n',
         "cpd/ops/e.h": "",
     }
-    own, _ = rooms.includes(tree(texts))
-    assert rooms.circles(own) == []
-    folders = rooms.between_folders(own, rooms.CPP_ORDER)
-    assert rooms.circles(folders) == ["cpd/ops → cpd/ops/c → cpd/ops"]
-    own, _ = rooms.includes(tree({"cpd/ops/e.h": '#include "cpd/ops/a.h"\n'}))
-    (circle,) = rooms.circles(own)
+    own, _ = structure.includes(tree(texts))
+    assert structure.circles(own) == []
+    folders = structure.between_folders(own, structure.CPP_ORDER)
+    assert structure.circles(folders) == ["cpd/ops → cpd/ops/c → cpd/ops"]
+    own, _ = structure.includes(tree({"cpd/ops/e.h": '#include "cpd/ops/a.h"\n'}))
+    (circle,) = structure.circles(own)
     assert circle == "cpd/ops/a.h → cpd/ops/b.h → cpd/ops/c/d.h → cpd/ops/e.h → cpd/ops/a.h"
 
 
@@ -148,14 +150,14 @@ def test_circles(tree):
     ],
 )
 def test_a_header_of_others(tree, file, header):
-    (complaint,) = rooms.foreign_includes(tree({file: f"#include <{header}>\n"}))
+    (complaint,) = structure.foreign_includes(tree({file: f"#include <{header}>\n"}))
     assert complaint.startswith(file)
 
 
 def test_a_second_file_with_mpi(tree):
     folder = "cpd/comm/transport/mpi"
     root = tree({f"{folder}/{name}.cpp": "#include <mpi.h>\n" for name in "ab"})
-    (complaint,) = rooms.foreign_includes(root)
+    (complaint,) = structure.foreign_includes(root)
     assert "2 files" in complaint
 
 
@@ -177,8 +179,10 @@ def test_a_second_file_with_mpi(tree):
     ],
 )
 def test_an_import_against_the_order(tree, file, text, complaint):
-    texts = {f"{room}/{name}.py": "" for room in ("numeric", "nn", "comm", "optim") for name in "b"}
-    texts |= {f"{room}/__init__.py": "" for room in ("ops", "numeric", "nn", "comm", "optim")}
+    texts = {
+        f"{package}/{name}.py": "" for package in ("numeric", "nn", "comm", "optim") for name in "b"
+    }
+    texts |= {f"{package}/__init__.py": "" for package in ("ops", "numeric", "nn", "comm", "optim")}
     found = python(tree, texts | {"__init__.py": "", file: text})
     assert found == [] if complaint is None else complaint in found[0]
 
@@ -194,29 +198,31 @@ def test_an_import_against_the_order(tree, file, text, complaint):
 def test_a_circle_of_imports(tree, text):
     files = {"__init__.py": "", "a.py": text, "b.py": "from cpd.nn.a import c"}
     root = tree({f"python/cpd/nn/{name}": text for name, text in files.items()})
-    assert rooms.circles(rooms.imports(root)) == ["cpd/nn/a → cpd/nn/b → cpd/nn/a"]
+    assert structure.circles(structure.imports(root)) == ["cpd/nn/a → cpd/nn/b → cpd/nn/a"]
 
 
 def test_a_crowded_root(tree):
-    names = {f"python/cpd/m{i}.py": "" for i in range(rooms.MOST_ROOT_MODULES)}
-    assert rooms.root_modules(tree(names)) == []
-    assert rooms.root_modules(tree({"python/cpd/__init__.py": ""}))
+    names = {f"python/cpd/m{i}.py": "" for i in range(structure.MOST_ROOT_MODULES)}
+    assert structure.root_modules(tree(names)) == []
+    assert structure.root_modules(tree({"python/cpd/__init__.py": ""}))
 
 
 def test_a_long_file(tree):
-    lines = "\n" * rooms.LONGEST_FILE
-    assert rooms.long_files(tree({"tests/a/b.cpp": lines, "dev": lines})) == []
-    assert len(rooms.long_files(tree({"tests/a/b.sh": lines + "\n", "dev": lines + "\n"}))) == 2
+    lines = "\n" * structure.LONGEST_FILE
+    assert structure.long_files(tree({"tests/a/b.cpp": lines, "dev": lines})) == []
+    assert len(structure.long_files(tree({"tests/a/b.sh": lines + "\n", "dev": lines + "\n"}))) == 2
 
 
 def test_a_long_line(tree):
-    long = "x" * (rooms.LONGEST_PROSE + 1)
+    long = "x" * (structure.LONGEST_PROSE + 1)
     allowed = f"| {long} |\n```\n{long}\n```\n{long[1:]}\n"
-    assert rooms.long_prose(tree({"README.md": allowed})) == []
-    assert rooms.long_prose(tree({"cpd/README.md": long})) == ["cpd/README.md:1 has 121 characters"]
+    assert structure.long_prose(tree({"README.md": allowed})) == []
+    assert structure.long_prose(tree({"cpd/README.md": long})) == [
+        "cpd/README.md:1 has 121 characters"
+    ]
 
 
 def test_a_path_that_is_not_there(tree):
     text = "`tests/a.py`, `cpd/b.h`, `tests/<folder>/test_<name>.cpp`"
     root = tree({"CONTRIBUTING.md": text, "tests/a.py": ""})
-    assert rooms.missing_paths(root) == ["CONTRIBUTING.md names cpd/b.h"]
+    assert structure.missing_paths(root) == ["CONTRIBUTING.md names cpd/b.h"]
