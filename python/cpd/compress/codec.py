@@ -28,6 +28,9 @@ Stream: TypeAlias = bytes
 """Of one layer; it says what it is."""
 
 
+_AS_IT_IS = RowLayout()
+
+
 @dataclass(frozen=True)
 class Packet:
     """A layer that was encoded."""
@@ -122,7 +125,10 @@ class Codec:
         (as matrices of outputs × inputs and kernels of convolutions have them), or along `axis`; a
         vector is one column. Raises ValueError for an axis that the shape does not have.
         """
-        return RowLayout(*self._held.layout(shape))
+        return self._layout_of(shape)
+
+    def _layout_of(self, shape: Sequence[int]) -> RowLayout:
+        return RowLayout(*self._held.layout(shape)) if self._held.by_rows else _AS_IT_IS
 
     @property
     def bucket(self) -> int:
@@ -167,7 +173,7 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x)
-        layout = self.layout(x.shape)
+        layout = self._layout_of(x.shape)
         with native_states(state) as states:
             given = _core.CodecGiven(
                 states=states,

@@ -4,8 +4,6 @@ is made of this module."""
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -87,11 +85,15 @@ def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> Re
 
 def to_json(recipe: Any) -> str:
     """`to_dict` as JSON."""
+    import json  # as tomllib below: what `import cpd` does not wait for
+
     return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
 
 
 def from_json(text: str, make: type[RecipeT]) -> RecipeT:
     """The recipe of a JSON text; errors as `from_dict`'s."""
+    import json
+
     return _from_text("JSON", json.loads, text, make)
 
 
@@ -104,6 +106,8 @@ def to_toml(recipe: Any) -> str:
 
 def from_toml(text: str, make: type[RecipeT]) -> RecipeT:
     """The recipe of a TOML text; errors as `from_dict`'s."""
+    import tomllib
+
     return _from_text("TOML", tomllib.loads, text, make)
 
 

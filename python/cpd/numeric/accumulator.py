@@ -21,7 +21,7 @@ from cpd.numeric.options import (
     number,
     plain_number,
 )
-from cpd.numeric.spec import Option, Spec, named_word, options, word
+from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
@@ -505,7 +505,7 @@ def resolved(format: str | None, *given: Any) -> Accumulator:
 @constant
 def made_unit(options: tuple[Option, ...]) -> BlockFma:
     """The unit of these options, checked."""
-    return BlockFma._of(_core.BlockFma(list(options)))
+    return BlockFma._of(_core.BlockFma(texts(options)))
 
 
 @constant
@@ -517,7 +517,7 @@ def parsed_unit(text: str) -> BlockFma:
 @constant
 def made_fixed(options: tuple[Option, ...]) -> FixedPoint:
     """The integer of these options, checked."""
-    return FixedPoint._of(_core.FixedPoint(list(options)))
+    return FixedPoint._of(_core.FixedPoint(texts(options)))
 
 
 @constant

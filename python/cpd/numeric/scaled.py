@@ -15,7 +15,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.options import int32
-from cpd.numeric.spec import Option, Spec, options, word
+from cpd.numeric.spec import Option, Spec, options, texts, word
 
 _format = format
 
@@ -236,4 +236,4 @@ def _either(text: str) -> Format | Scaled:
 
 @constant
 def _made(options: tuple[Option, ...]) -> Scaled:
-    return Scaled._of(_core.Scaled(list(options)))
+    return Scaled._of(_core.Scaled(texts(options)))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from cpd.numeric.options import same_number
 
-Option = tuple[str, str]
+Option = tuple[str, str | float | None]
 """A name and a value of a spec's text."""
 
 
@@ -101,8 +101,13 @@ def word(name: str, value: Any) -> str | None:
 
 
 def options(**values: str | float | None) -> tuple[Option, ...]:
-    """Options by their names, without those whose value is None."""
-    return tuple((name, str(value)) for name, value in values.items() if value is not None)
+    """Options by their names, for a function of plain values."""
+    return tuple(values.items())
+
+
+def texts(options: tuple[Option, ...]) -> list[tuple[str, str]]:
+    """Options as the native objects take them, without those whose value is None."""
+    return [(name, str(value)) for name, value in options if value is not None]
 
 
 def take(spec: Any, held: Any, **others: Any) -> None:
