@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The summary of `./dev test`, from JUnit files as ctest, GoogleTest and pytest write them."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +59,8 @@ def run(tmp_path, *options, **texts):
         paths.append(tmp_path / f"{name}.xml")
         paths[-1].write_text(text)
     command = [sys.executable, SUMMARY, *options, *paths]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    alone = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}  # as `./dev test` starts it
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
 
 
 def summary(tmp_path, **texts):
