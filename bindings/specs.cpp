@@ -65,21 +65,19 @@ py::array_t<float> Values(const Format& format) {
   return values;
 }
 
+/// Nothing where a format has no such number, which is then 0.
+std::optional<double> Positive(double number) {
+  return number > 0 ? std::optional(number) : std::nullopt;
+}
+
 void BindFormats(py::module_& m) {
-  py::class_<Format>(m, "Format")
+  BindSpec<Format>(m, "Format", &ParseFormat)
       .def(py::init([](int exp, int man, const std::string& encoding, std::optional<int> bias,
                        bool is_signed, bool subnormals) {
              return MakeFormat(exp, man, ParseEncoding(encoding), bias, is_signed, subnormals);
            }),
-           py::arg("exp"), py::arg("man"), py::arg("encoding"), py::arg("bias"), py::arg("signed"),
-           py::arg("subnormals"))
-      .def_readonly("exp", &Format::exp)
-      .def_readonly("man", &Format::man)
-      .def_readonly("bias", &Format::bias)
-      .def_readonly("signed", &Format::is_signed)
-      .def_readonly("subnormals", &Format::subnormals)
-      .def_property_readonly("encoding", [](const Format& f) { return ToString(f.encoding); })
-      .def_property_readonly("name", [](const Format& f) { return ToString(f); })
+           py::kw_only(), py::arg("exp"), py::arg("man"), py::arg("encoding"), py::arg("bias"),
+           py::arg("signed"), py::arg("subnormals"))
       .def_property_readonly("bits", &Format::bits)
       .def_property_readonly("max", &max_of)
       .def_property_readonly("lowest",
@@ -87,13 +85,14 @@ void BindFormats(py::module_& m) {
                                if (!f.is_signed) return magnitude_of(f, 0);
                                return -magnitude_of(f, lowest_code_of(f));
                              })
-      .def_property_readonly("min_normal", &min_normal_of)
-      .def_property_readonly("min_subnormal", &min_subnormal_of)
+      .def_property_readonly("min_normal",
+                             [](const Format& f) { return Positive(min_normal_of(f)); })
+      .def_property_readonly("min_subnormal",
+                             [](const Format& f) { return Positive(min_subnormal_of(f)); })
       .def_property_readonly("epsilon", &Format::epsilon)
       .def_property_readonly("num_values", &num_values_of)
       .def("values", &Values)
       .def("packed_bytes", &PackedBytes, py::arg("n"));
-  m.def("parse_format", &ParseFormat, py::arg("name"));
 }
 
 // ---- options --------------------------------------------------------------------------------
@@ -124,13 +123,10 @@ void BindOptions(py::module_& m) {
 
 void BindCastSpec(py::module_& m) {
   BindSpec<CastSpec>(m, "CastSpec", &ParseCastSpec)
-      .def(py::init([](const std::string& format, const std::string& rounding,
-                       const std::string& overflow, int random_bits, const std::string& variant) {
-             return CastSpec{ParseFormat(format),
-                             MakeOptions(rounding, overflow, 0, 0, random_bits, variant)};
+      .def(py::init([](const std::string& format, const RoundingOptions& rounding) {
+             return CastSpec{ParseFormat(format), rounding};
            }),
-           py::arg("format"), py::arg("rounding"), py::arg("overflow"), py::arg("random_bits"),
-           py::arg("variant"));
+           py::arg("format"), py::arg("rounding"));
 }
 
 void BindHadamard(py::module_& m) {
@@ -182,36 +178,10 @@ void BindUnits(py::module_& m) {
       .def_static("kulisch", &Kulisch, py::arg("a"), py::arg("b"), py::arg("terms"));
 }
 
-Accumulator AccumulatorFrom(const std::optional<std::string>& format,
-                            const std::optional<std::string>& scheme,
-                            const std::optional<std::string>& product,
-                            const std::optional<std::string>& inner, std::int64_t chunk,
-                            const std::optional<std::string>& preset,
-                            const std::optional<std::string>& unit,
-                            const std::optional<std::pair<std::string, std::string>>& operands,
-                            const std::optional<std::string>& fixed, const std::string& rounding,
-                            const std::string& overflow, int random_bits,
-                            const std::string& variant) {
-  AccumulatorArguments given{format, scheme, product, inner, chunk, preset};
-  if (unit) given.unit = ParseBlockFma(*unit);
-  given.operands = operands;
-  if (fixed) given.fixed = ParseFixedPoint(*fixed);
-  given.rounding = MakeOptions(rounding, overflow, 0, 0, random_bits, variant);
-  return MakeAccumulator(given);
-}
-
 void BindAccumulators(py::module_& m) {
-  constexpr AccumulatorArguments usual;
   BindSpec<Accumulator>(m, "Accumulator", &ParseAccumulator)
-      .def(py::init(&AccumulatorFrom), py::arg("format") = py::none(),
-           py::arg("scheme") = py::none(), py::arg("product") = py::none(),
-           py::arg("inner") = py::none(), py::arg("chunk") = usual.chunk,
-           py::arg("preset") = py::none(), py::arg("unit") = py::none(),
-           py::arg("operands") = py::none(), py::arg("fixed") = py::none(),
-           py::arg("rounding") = ToString(usual.rounding.mode),
-           py::arg("overflow") = ToString(usual.rounding.overflow),
-           py::arg("random_bits") = usual.rounding.random_bits,
-           py::arg("variant") = ToString(usual.rounding.variant))
+      .def(py::init([](const std::vector<Option>& options) { return MakeAccumulator(options); }),
+           py::arg("options"))
       .def(
           "with_numbers",
           [](Accumulator a, std::uint64_t seed, std::uint64_t stream) {
@@ -227,7 +197,7 @@ void BindAccumulators(py::module_& m) {
       .def_property_readonly("slowdown", &SlowdownOf);
   m.attr("SCHEMES") = Tuple(SchemeNames());
   m.attr("SUM_SCHEMES") = Tuple(SumSchemeNames());
-  m.attr("SCHEME_CHUNK") = usual.chunk;
+  m.attr("SCHEME_CHUNK") = Accumulator{}.chunk;
   m.def("presets", [] {
     std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
     for (const PresetInfo& one : Presets()) {

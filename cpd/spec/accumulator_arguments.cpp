@@ -2,8 +2,13 @@
 #include "cpd/spec/accumulator_arguments.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cpd/spec/fixed_point.h"
 #include "cpd/spec/names.h"
@@ -36,7 +41,7 @@ Accumulator Whole(const std::string& text, const AccumulatorArguments& given) {
   PutVariant(options, given.rounding);
   PutRandomBits(options, given.rounding);
   const bool is_chunked = given.inner || given.chunk != AccumulatorArguments{}.chunk;
-  const bool is_unit = given.preset || given.unit || given.operands;
+  const bool is_unit = given.preset || given.unit || given.a || given.b;
   if (given.scheme || given.product || is_chunked || is_unit || given.fixed || !options.empty()) {
     throw Error(Quoted(text) +
                 " is a whole accumulator, besides which there may be seed and stream: write the "
@@ -58,7 +63,7 @@ std::string_view SchemeOf(const AccumulatorArguments& given) {
   if (given.preset && given.unit) {
     throw Error("preset and unit both name a matrix unit: give one of them");
   }
-  if (given.operands && !given.preset) {
+  if ((given.a || given.b) && !given.preset) {
     throw Error("operands goes with preset, the matrix unit that it is about");
   }
   if (given.fixed) {
@@ -109,10 +114,8 @@ Accumulator OfUnit(const AccumulatorArguments& given) {
                 ToString(given.rounding.mode) + "'");
   }
   made = Preset(*given.preset, given.format ? ParseFormat(*given.format) : kFp32);
-  if (given.operands && made.unit) {  // so have all presets
-    made.unit->a = ParseFormat(given.operands->first);
-    made.unit->b = ParseFormat(given.operands->second);
-  }
+  if (given.a) made.unit->a = ParseFormat(*given.a);  // every preset has a unit
+  if (given.b) made.unit->b = ParseFormat(*given.b);
   return made;
 }
 
@@ -156,7 +159,42 @@ Accumulator OfParts(const AccumulatorArguments& given) {
   return made;
 }
 
+/// Takes one argument that is kept as its text; false where there is none of that name.
+bool TakeText(AccumulatorArguments& arguments, std::string_view name, const std::string& value) {
+  using Text = std::optional<std::string> AccumulatorArguments::*;
+  static constexpr std::array<std::pair<std::string_view, Text>, 7> kTexts{
+      {{"format", &AccumulatorArguments::format},
+       {"scheme", &AccumulatorArguments::scheme},
+       {"product", &AccumulatorArguments::product},
+       {"inner", &AccumulatorArguments::inner},
+       {"preset", &AccumulatorArguments::preset},
+       {"a", &AccumulatorArguments::a},
+       {"b", &AccumulatorArguments::b}}};
+  const auto* found = std::ranges::find(kTexts, name, [](const auto& one) { return one.first; });
+  if (found == kTexts.end()) return false;
+  arguments.*found->second = value;
+  return true;
+}
+
 }  // namespace
+
+Accumulator MakeAccumulator(std::span<const Option> arguments) {
+  AccumulatorArguments made;
+  for (const auto& [name, value] : arguments) {
+    if (TakeText(made, name, value) || ParseRoundingOption(made.rounding, name, value)) continue;
+    if (name == "chunk") {
+      made.chunk = ParseInteger<std::int64_t>(name, value);
+    } else if (name == "unit") {
+      made.unit = ParseBlockFma(value);
+    } else if (name == "fixed") {
+      made.fixed = ParseFixedPoint(value);
+    } else {
+      throw Error("unknown argument " + Quoted(name) + " of an accumulator");
+    }
+  }
+  Check(made.rounding);
+  return MakeAccumulator(made);
+}
 
 Accumulator MakeAccumulator(const AccumulatorArguments& given) {
   if (given.format && IsWholeText(*given.format)) return Whole(*given.format, given);

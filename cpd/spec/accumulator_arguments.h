@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
 
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/fields.h"
 
 namespace cpd {
 
@@ -20,13 +21,16 @@ struct AccumulatorArguments {
   std::int64_t chunk = Accumulator{}.chunk;
   std::optional<std::string> preset{};
   std::optional<BlockFma> unit{};
-  std::optional<std::pair<std::string, std::string>> operands{};  ///< what a preset's a and b hold
-  std::optional<FixedPoint> fixed{};  ///< goes with scheme fixed; format is then fp32 by default
+  std::optional<std::string> a{}, b{};  ///< the formats that a preset's operands hold
+  std::optional<FixedPoint> fixed{};    ///< goes with scheme fixed; format is then fp32 by default
   RoundingOptions rounding{};
 };
 
-/// Throws Error where they do not fit together.
-CPD_API Accumulator MakeAccumulator(const AccumulatorArguments& given);
+/// Throws Error where the arguments do not fit together.
+CPD_API Accumulator MakeAccumulator(const AccumulatorArguments& arguments);
+/// The accumulator of arguments by their names above and `rounding`, `overflow`, `random_bits` and
+/// `variant`; unit and fixed are texts. Throws Error for any other name.
+CPD_API Accumulator MakeAccumulator(std::span<const Option> arguments);
 
 /// The sum of a product's transpose: a unit's a and b change places.
 CPD_API Accumulator Swapped(Accumulator accumulator);

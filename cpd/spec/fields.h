@@ -12,6 +12,8 @@
 #include <variant>
 #include <vector>
 
+#include "cpd/export.h"
+
 namespace cpd {
 
 /// A field that is not set is std::monostate.
@@ -19,6 +21,10 @@ using FieldValue = std::variant<std::monostate, bool, std::int64_t, double, std:
 using Fields = std::vector<std::pair<std::string, FieldValue>>;
 /// An option of a spec's text: its name and its value.
 using Option = std::pair<std::string, std::string>;
+
+/// Here, so that format.h, which every kernel includes, needs no containers.
+struct Format;
+CPD_API Fields FieldsOf(const Format& format);
 
 template <class T>
 FieldValue FieldOf(const T& value) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cpd/spec/error.h"
+#include "cpd/spec/fields.h"
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/wide_format.h"
@@ -406,6 +407,12 @@ bool Holds(const Format& outer, const Format& inner) {
   }
   const int needed = TopIsAlone(inner) ? top : SpacingExponent(inner, top);
   return needed >= SpacingExponent(outer, top);
+}
+
+Fields FieldsOf(const Format& format) {
+  return {{"exp", FieldOf(format.exp)},          {"man", FieldOf(format.man)},
+          {"bias", FieldOf(format.bias)},        {"encoding", FieldOf(format.encoding)},
+          {"signed", FieldOf(format.is_signed)}, {"subnormals", FieldOf(format.subnormals)}};
 }
 
 }  // namespace cpd

@@ -20,7 +20,8 @@ from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrap
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, dtype_name
-from cpd.numeric.options import Number, Options
+from cpd.numeric.numbers import Number
+from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     MAX_RANK,
     NARROW_FLOATS,

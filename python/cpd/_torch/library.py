@@ -25,8 +25,8 @@ def _load() -> None:
     library = Path(_core.__file__).with_name("libcpd_torch.so")
     if not library.exists():
         raise ImportError(
-            "this cpd was built without torch, so it takes NumPy arrays only; to build it anew "
-            f"beside this torch: {_command()}"
+            "this cpd was built without torch, so it takes NumPy arrays only; to build it again "
+            f"with this torch: {_command()}"
         )
     torch.ops.load_library(library)  # type: ignore[no-untyped-call]
 
@@ -34,7 +34,7 @@ def _load() -> None:
 def _command() -> str:
     """What builds cpd with the operators, from the folder that it was installed from."""
     return (
-        "pip install scikit-build-core pybind11 && "
+        "pip install scikit-build-core pybind11 pybind11-stubgen && "
         f"pip install --no-build-isolation --no-deps --force-reinstall {_source()}"
     )
 

@@ -59,7 +59,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import parsed_cast
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard, linear_text
-from cpd.numeric.options import Number as Number
+from cpd.numeric.numbers import Number as Number
 from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     FLOATS,
@@ -278,7 +278,7 @@ def _broadcast(operands: dict[str, Tensor]) -> Sequence[Tensor]:
 
 def _check_bytes(codes: Tensor, f: Format, sizes: Any) -> None:
     sizes = shape_of("shape", tuple(sizes))
-    need = f._native.packed_bytes(math.prod(sizes))
+    need = f._held.packed_bytes(math.prod(sizes))
     if codes.numel() != need:
         raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.numel()}")
 

@@ -23,7 +23,7 @@ from cpd._torch.library import ops
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
 from cpd._torch.vmap import Call, batched
-from cpd.numeric.options import Number, plain_number
+from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_carrier

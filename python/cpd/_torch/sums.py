@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cpd import _core
 from cpd._torch.arguments import name_of
 from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
@@ -71,12 +70,12 @@ class Sum(NamedTuple):
 
 @constant
 def _of_terms(text: str) -> str:
-    return _core.Accumulator(text).of_terms().text
+    return parsed(text)._held.of_terms().text
 
 
 @constant
 def _swapped(text: str) -> str:
-    return _core.Accumulator(text).swapped().text
+    return parsed(text)._held.swapped().text
 
 
 def product(

@@ -24,7 +24,7 @@ from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.local import LocalGroup
 from cpd.comm.spec_text import reduce_spec
 from cpd.numeric.checked import checked
-from cpd.numeric.options import int32, integer
+from cpd.numeric.numbers import int32, integer
 from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:

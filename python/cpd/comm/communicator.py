@@ -20,7 +20,8 @@ from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.formats import FormatLike, flag, format
-from cpd.numeric.options import Options, int32, integer
+from cpd.numeric.numbers import int32, integer
+from cpd.numeric.options import Options
 
 _format = format  # a parameter of the same name hides it
 
@@ -307,7 +308,7 @@ class Communicator:
             given = Inputs(layers)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
-            wire, counts = _format(format)._native, flag("report", report)
+            wire, counts = _format(format)._held, flag("report", report)
         with self._one_call:
             made = self._native.all_gather(given.values, stacked.values, wire, options)
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]

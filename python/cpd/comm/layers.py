@@ -17,7 +17,7 @@ from cpd import _core
 from cpd.compress.codec import Codec
 from cpd.compress.rows import RowLayout
 from cpd.numeric.formats import dtype_name
-from cpd.numeric.options import integer, is_torch
+from cpd.numeric.numbers import integer, is_torch
 from cpd.ops.arguments import Array
 from cpd.ops.flat import check_layer, host_values
 
@@ -156,11 +156,11 @@ def _warn_of_short_rows(
     if not costly:
         return
     number, shape, bits = costly[0]
-    option = "bucket=64" if "one_bit" in wire.name else "row=N"
     others = f" and of {len(costly) - 1} more layers" if len(costly) > 1 else ""
     warnings.warn(
         f"{wire.name} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
-        f"float32 32: rows or columns are short, and each has numbers of its own. Give {option}",
+        "float32 32: rows or columns are short, and each has numbers of its own. Give row=N (of "
+        "one_bit bucket=64)",
         WireWarning,
         stacklevel=5,
     )

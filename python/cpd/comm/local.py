@@ -15,7 +15,7 @@ from cpd.comm.layers import PerRank
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import simulate_all_reduce
 from cpd.numeric.checked import checked
-from cpd.numeric.options import int32
+from cpd.numeric.numbers import int32
 
 T = TypeVar("T")
 

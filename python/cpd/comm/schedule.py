@@ -21,7 +21,7 @@ from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
-from cpd.numeric.options import integer, is_torch
+from cpd.numeric.numbers import integer, is_torch
 from cpd.numeric.shown import shown
 
 

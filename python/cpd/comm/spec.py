@@ -20,7 +20,8 @@ from cpd.numeric.accumulator import (
     sum_accumulator,
 )
 from cpd.numeric.formats import Format, FormatLike, flag, format
-from cpd.numeric.options import Options, int32, number
+from cpd.numeric.numbers import int32, number
+from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take
@@ -153,7 +154,7 @@ class ReduceSpec:
         acc = sum_accumulator(sums if accumulator is None else accumulator, REDUCE_SCHEMES)
         result = sums if result is None else _format(result)
         made = _core.ReduceSpec(
-            wire=_held(cast if by is None else by),
+            wire=(cast if by is None else by)._held,  # type: ignore[union-attr]
             accumulator=acc._native(),
             order=order,
             exchange=exchange,
@@ -165,7 +166,7 @@ class ReduceSpec:
             rounding=Options(
                 rounding, overflow_of(cast, overflow), seed, 0, random_bits, variant
             ).native(),
-            result=result._native,
+            result=result._held,
             step=number("step", step),
         )
         plain = None if by is None else Codec(by.name)  # whose numbers are the spec's own
@@ -218,11 +219,6 @@ def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
             raise ValueError(
                 f"{name} is an option of a cast, which codec {by.name!r} is not; got {shown(given)}"
             )
-
-
-def _held(wire: Format | Scaled | Codec | None) -> _core.Format | _core.Scaled | _core.Codec:
-    assert wire is not None
-    return wire._native if isinstance(wire, Format) else wire._held
 
 
 def check_spec(spec: ReduceSpec) -> None:

@@ -17,7 +17,7 @@ from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
-from cpd.numeric.options import is_torch
+from cpd.numeric.numbers import is_torch
 from cpd.ops.flat import check_layer, host_values
 
 

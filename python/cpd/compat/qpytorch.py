@@ -33,7 +33,7 @@ from torch.optim import SGD, Adam, Optimizer
 from cpd import ops
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import check_carrier

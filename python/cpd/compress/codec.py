@@ -17,7 +17,8 @@ from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
-from cpd.numeric.options import MAX_RANDOM_BITS, Options, int32, int64, is_torch, number
+from cpd.numeric.numbers import int32, int64, is_torch, number
+from cpd.numeric.options import MAX_RANDOM_BITS, Options
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take
 from cpd.ops.arguments import Shape, check_random_range, shape_of

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cpd.numeric.options import is_torch
+from cpd.numeric.numbers import is_torch
 
 
 class RowLayout(NamedTuple):

@@ -14,7 +14,7 @@ from cpd import _core
 from cpd.compress.merging import Kept, merged
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
-from cpd.numeric.options import int64
+from cpd.numeric.numbers import int64
 from cpd.numeric.shown import shown
 
 _FLOAT = np.dtype("<f4")

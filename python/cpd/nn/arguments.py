@@ -17,7 +17,7 @@ from cpd._torch.operands import cast_operand
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
 from cpd.numeric.cast import CastSpec
-from cpd.numeric.options import Number, plain_number
+from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_carrier, holds

@@ -47,7 +47,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.ops.arguments import check_carrier
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2

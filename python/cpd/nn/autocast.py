@@ -19,7 +19,7 @@ from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, norms
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
-from cpd.numeric.options import Number, check_number
+from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 

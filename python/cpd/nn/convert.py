@@ -24,7 +24,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
 from cpd.numeric.checked import checked
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 WITHOUT_PRODUCTS = ("norm", "table")

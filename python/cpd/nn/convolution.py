@@ -27,7 +27,7 @@ from cpd.nn.arguments import (
 )
 from cpd.nn.recipe import RecipeLike, recipe
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.options import Number, integer
+from cpd.numeric.numbers import Number, integer
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec
 from cpd.numeric.shown import shown

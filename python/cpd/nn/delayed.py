@@ -14,7 +14,7 @@ from cpd._torch.arguments import random_numbers
 from cpd._torch.delayed import refuse_vmap
 from cpd._torch.derivatives import call
 from cpd._torch.library import ops
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import TENSORS
 from cpd.numeric.shown import shown
 

@@ -11,7 +11,7 @@ from cpd._torch.rounding import rounded
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 
 
 @refused_by_torch

@@ -57,7 +57,7 @@ from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
 from cpd.nn.recipe import Recipe, RecipeLike, recipe
 from cpd.numeric.accumulator import AccumulatorLike
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.ops.arguments import product_shape
 
 _recipe = recipe  # the parameter of the same name hides it

@@ -26,7 +26,7 @@ from cpd.nn.arguments import check_operand
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.ops.arguments import check_carrier
 
 

@@ -28,7 +28,7 @@ from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
 from cpd.numeric.checked import checked
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.numeric.scaled_cast import OperandSpec, is_whole
 from cpd.numeric.shown import shown
 

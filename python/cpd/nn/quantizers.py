@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cpd._torch.rounding import rounded
 from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.checked import checked
-from cpd.numeric.options import Number, integer
+from cpd.numeric.numbers import Number, integer
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spec
 from cpd.numeric.streams import MAX_LAYERS
 

@@ -26,7 +26,7 @@ from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.formats import is_scaled
-from cpd.numeric.options import Number, check_number, integer
+from cpd.numeric.numbers import Number, check_number, integer
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec

@@ -13,7 +13,7 @@ from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments

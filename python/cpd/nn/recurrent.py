@@ -37,7 +37,7 @@ from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.numeric.shown import shown
 
 State: TypeAlias = "tuple[Tensor, ...]"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cpd.nn.recipe import Recipe, draws
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 
 MAX_POSITIONS = 1 << 20
 

@@ -11,16 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, flag, format, format_text, named
-from cpd.numeric.options import (
-    Number,
-    Options,
-    int32,
-    int64,
-    integer,
-    is_torch,
-    number,
-    plain_number,
-)
+from cpd.numeric.numbers import Number, int32, int64, integer, is_torch, number, plain_number
+from cpd.numeric.options import Options
 from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
@@ -341,20 +333,24 @@ class Accumulator(Spec):
         others = (format, preset, unit, operands, fixed)
         if all(one is None for one in others) and scheme not in ("block_fma", "fixed"):
             format_text("format", format)  # raises
+        a, b = _pair(operands)
         made = resolved(
-            None if format is None else format_text("format", format),
-            word("scheme", scheme),
-            None if product is None else format_text("product", product),
-            None if inner is None else format_text("inner", inner),
-            int64("chunk", chunk),
-            word("preset", preset),
-            _unit_text(unit),
-            _pair(operands),
-            _fixed_text(fixed),
-            rounding,
-            overflow,
-            integer("random_bits", random_bits),
-            variant,
+            options(
+                format=None if format is None else format_text("format", format),
+                scheme=word("scheme", scheme),
+                product=None if product is None else format_text("product", product),
+                inner=None if inner is None else format_text("inner", inner),
+                chunk=int64("chunk", chunk),
+                preset=word("preset", preset),
+                unit=_unit_text(unit),
+                a=a,
+                b=b,
+                fixed=_fixed_text(fixed),
+                rounding=rounding,
+                overflow=overflow,
+                random_bits=integer("random_bits", random_bits),
+                variant=variant,
+            )
         )
         self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
@@ -493,13 +489,13 @@ def presets() -> list[PresetInfo]:
 @constant
 def parsed(text: str) -> Accumulator:
     """The accumulator of a text, a preset's or a format's name."""
-    return Accumulator._of(_core.Accumulator(text))
+    return resolved(options(format=text))
 
 
 @constant
-def resolved(format: str | None, *given: Any) -> Accumulator:
-    """The accumulator of these arguments of _core.Accumulator."""
-    return Accumulator._of(_core.Accumulator(format, *given))
+def resolved(options: tuple[Option, ...]) -> Accumulator:
+    """The accumulator of these arguments of `Accumulator`, by name."""
+    return Accumulator._of(_core.Accumulator(texts(options)))
 
 
 @constant
@@ -529,8 +525,7 @@ def parsed_fixed(text: str) -> FixedPoint:
 @constant
 def kulisch(a: str, b: str, terms: int) -> FixedPoint:
     """`FixedPoint.kulisch` of formats by their names."""
-    made = _core.FixedPoint.kulisch(_core.parse_format(a), _core.parse_format(b), terms)
-    return FixedPoint._of(made)
+    return FixedPoint._of(_core.FixedPoint.kulisch(named(a)._held, named(b)._held, terms))
 
 
 def _product(text: str) -> Format | str:
@@ -560,10 +555,10 @@ def _fixed_text(fixed: Any) -> str | None:
     return None if fixed is None else fixed.text
 
 
-def _pair(operands: Any) -> tuple[str, str] | None:
+def _pair(operands: Any) -> tuple[str, str] | tuple[None, None]:
     """Two formats by their texts."""
     if operands is None:
-        return None
+        return None, None
     if not isinstance(operands, (tuple, list)) or len(operands) != 2:
         raise TypeError(f"operands must be a pair of formats, got {operands!r}")
     a, b = operands

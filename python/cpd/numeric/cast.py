@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, named
-from cpd.numeric.options import Number, Options, integer, plain_number
+from cpd.numeric.numbers import Number, integer, plain_number
+from cpd.numeric.options import Options, cast_text
 from cpd.numeric.spec import Spec
 
 _format = format  # the parameter of the same name hides it
@@ -51,8 +52,14 @@ class CastSpec(Spec):
         variant: str = "A",
     ) -> None:
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
-        made = _made(
-            _format(format).name, rounding, overflow, integer("random_bits", random_bits), variant
+        made = parsed_cast(
+            cast_text(
+                _format(format).name,
+                rounding,
+                overflow,
+                integer("random_bits", random_bits),
+                variant,
+            )
         )
         self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
 
@@ -83,9 +90,3 @@ def parsed_cast(text: str) -> CastSpec:
 
 
 CastSpec._parsed = parsed_cast
-
-
-@constant
-def _made(*given: Any) -> CastSpec:
-    """The arguments are those of _core.CastSpec."""
-    return CastSpec._of(_core.CastSpec(*given))

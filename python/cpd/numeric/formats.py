@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from dataclasses import dataclass, field
-from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,16 +13,19 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
+from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
+from cpd.numeric.spec import Spec, named_word
 
 if TYPE_CHECKING:
     import torch
 
 _MAX_LISTED_BITS = 24
+_DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "num_values")
 
 
-@dataclass(frozen=True, init=False, repr=False)
-class Format:
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Format(Spec):
     """A number format: `exp` exponent bits, `man` mantissa bits, and what its codes mean.
 
     Args:
@@ -61,24 +62,26 @@ class Format:
     encoding: str
     signed: bool
     subnormals: bool
-    name: str = field(init=False, compare=False)
+    name: str = field(init=False)
     """The canonical name; `cpd.format(f.name) == f`."""
-    bits: int = field(init=False, compare=False)
+    text: str = field(init=False)
+    """The name."""
+    bits: int = field(init=False)
     """Bits of a code, sign included."""
-    max: float = field(init=False, compare=False)
+    max: float = field(init=False)
     """Largest finite value."""
-    lowest: float = field(init=False, compare=False)
+    lowest: float = field(init=False)
     """Least finite value: where signed -max, of `int_full` one step less; else 0 (e8m0: 2^-127)."""
-    min_normal: float | None = field(init=False, compare=False)
+    min_normal: float | None = field(init=False)
     """Least positive normal number; None where there is none (exp = 1)."""
-    min_subnormal: float | None = field(init=False, compare=False)
+    min_subnormal: float | None = field(init=False)
     """Least positive value (the least normal one where there are no subnormals); None where there
     is no positive value."""
-    epsilon: float = field(init=False, compare=False)
+    epsilon: float = field(init=False)
     """2^-man: the distance from 1 to the next number, at full precision."""
-    num_values: int = field(init=False, compare=False)
+    num_values: int = field(init=False)
     """Distinct finite values, zero counted once."""
-    _native: _core.Format = field(init=False, compare=False)
+    _held: _core.Format = field(init=False)
 
     def __init__(
         self,
@@ -90,34 +93,23 @@ class Format:
         signed: bool = True,
         subnormals: bool = True,
     ) -> None:
-        if not isinstance(encoding, str):
-            raise TypeError(f"encoding must be a str, got {type(encoding).__name__}")
-        check_text("encoding", encoding)
-        held = _core.Format(
-            exp=_small_int("exp", exp),
-            man=_small_int("man", man),
-            encoding=encoding,
-            bias=None if bias is None else _small_int("bias", bias),
-            signed=flag("signed", signed),
-            subnormals=flag("subnormals", subnormals),
+        made = _made(
+            int32("exp", exp),
+            int32("man", man),
+            named_word("encoding", encoding),
+            None if bias is None else int32("bias", bias),
+            flag("signed", signed),
+            flag("subnormals", subnormals),
         )
-        self._take(held)
+        self._share(made)
 
     @classmethod
     def _of(cls, held: _core.Format) -> Format:
-        made = cls.__new__(cls)
-        made._take(held)
+        made = super()._of(held)
+        for name in _DERIVED:
+            object.__setattr__(made, name, getattr(held, name))
+        object.__setattr__(made, "name", made.text)
         return made
-
-    def _take(self, held: _core.Format) -> None:
-        put = functools.partial(object.__setattr__, self)
-        for name in ("exp", "man", "bias", "encoding", "signed", "subnormals"):
-            put(name, getattr(held, name))
-        for name in ("name", "bits", "max", "lowest", "epsilon", "num_values"):
-            put(name, getattr(held, name))
-        put("min_normal", held.min_normal or None)
-        put("min_subnormal", held.min_subnormal or None)
-        put("_native", held)
 
     def values(self) -> npt.NDArray[np.float32]:
         """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
@@ -129,16 +121,10 @@ class Format:
             raise ValueError(
                 f"values() lists formats of up to {_MAX_LISTED_BITS} bits, {self} has {self.bits}"
             )
-        return self._native.values()
-
-    def __str__(self) -> str:
-        return self.name
+        return self._held.values()
 
     def __repr__(self) -> str:
         return f"cpd.format('{self.name}')"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return format, (self.name,)
 
 
 FormatLike: TypeAlias = (
@@ -195,7 +181,7 @@ def format_text(what: str, value: Any) -> str:
     if isinstance(value, Format):
         return value.name
     if isinstance(value, tuple) and len(value) == 2:
-        return f"({_small_int('exp', value[0])},{_small_int('man', value[1])})"
+        return f"({int32('exp', value[0])},{int32('man', value[1])})"
     if isinstance(value, type) and issubclass(value, np.generic):
         return value.__name__
     torch = sys.modules.get("torch")
@@ -216,13 +202,27 @@ def dtype_name(dtype: Any) -> str:
 def named(name: str) -> Format:
     """`format` for a str; torch.compile takes its results as constants."""
     try:
-        return Format._of(_core.parse_format(name))
+        return Format._of(_core.Format.parse(name))
     except ValueError:
         if not is_scaled(name):
             raise
     raise ValueError(
         f"{shown(name)} is a scaled format (cpd.scaled); here one without scales is needed"
     )
+
+
+Format._parsed = named
+
+
+@constant
+def _made(
+    exp: int, man: int, encoding: str, bias: int | None, signed: bool, subnormals: bool
+) -> Format:
+    """The arguments are those of _core.Format."""
+    held = _core.Format(
+        exp=exp, man=man, encoding=encoding, bias=bias, signed=signed, subnormals=subnormals
+    )
+    return Format._of(held)
 
 
 def is_scaled(text: str) -> bool:
@@ -240,16 +240,3 @@ def flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be a bool, got {type(value).__name__}")
     return bool(value)
-
-
-def _small_int(name: str, value: int) -> int:
-    """`value` as an int that C++ can take; what it may be is checked there."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an int, got bool")
-    try:
-        number = index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an int, got {type(value).__name__}") from None
-    if not -(2**31) <= number < 2**31:
-        raise ValueError(f"{name} must fit in 32 bits, got {number}")
-    return number

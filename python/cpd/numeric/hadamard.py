@@ -11,7 +11,7 @@ from cpd import _core
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import flag
-from cpd.numeric.options import int32, integer
+from cpd.numeric.numbers import int32, integer
 from cpd.numeric.spec import Spec
 
 

@@ -14,7 +14,7 @@ from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
-from cpd.numeric.options import int32
+from cpd.numeric.numbers import int32
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
 _format = format

@@ -10,7 +10,7 @@ from cpd import _core
 from cpd.numeric.cast import CastSpec, cast_spec, parsed_cast
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike
-from cpd.numeric.options import Number, int32
+from cpd.numeric.numbers import Number, int32
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, named_scaled, scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec

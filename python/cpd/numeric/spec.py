@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
-from cpd.numeric.options import same_number
+from cpd.numeric.numbers import same_number
 
 Option = tuple[str, str | float | None]
 """A name and a value of a spec's text."""

@@ -2,7 +2,7 @@
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.formats import FormatLike
 from cpd.numeric.hadamard import HadamardLike
-from cpd.numeric.options import Number
+from cpd.numeric.numbers import Number
 from cpd.ops import operations
 from cpd.ops.arguments import ArrayT, Shape
 from cpd.ops.encoded import Encoded

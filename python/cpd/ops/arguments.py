@@ -12,7 +12,7 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.numeric import formats
 from cpd.numeric.compiling import constant
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ see it so too."""
 def check_carrier(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
     torch.compile, so both are passed by name."""
-    _core.check_carrier(dtype, formats.named(f)._native)
+    _core.check_carrier(dtype, formats.named(f)._held)
 
 
 @constant
@@ -201,7 +201,7 @@ def check_level(
         return
     f = q.scale if name == "scales" else q.tensor_scale
     assert f is not None
-    need = f._native.packed_bytes(count)
+    need = f._held.packed_bytes(count)
     if size != need:
         raise ValueError(f"{name} must have {need} bytes for {count} codes of {f}, got {size}")
 
@@ -220,7 +220,7 @@ def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, 
     parts = [("codes", q.element, shape), ("scales", q.scale, blocks)]
     if q.tensor_scale is not None:
         parts.append(("tensor scales", q.tensor_scale, outer))
-    return [(name, f._native.packed_bytes(math.prod(sizes))) for name, f, sizes in parts]
+    return [(name, f._held.packed_bytes(math.prod(sizes))) for name, f, sizes in parts]
 
 
 def check_scaled_bytes(

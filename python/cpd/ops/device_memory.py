@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from cpd import _core
 from cpd.numeric.checked import checked
-from cpd.numeric.options import int32
+from cpd.numeric.numbers import int32
 
 
 def current_device() -> int:

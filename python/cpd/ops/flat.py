@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.formats import dtype_name
-from cpd.numeric.options import is_torch
+from cpd.numeric.numbers import is_torch
 from cpd.ops.arguments import NARROW_FLOATS
 
 if TYPE_CHECKING:

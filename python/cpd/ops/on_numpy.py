@@ -56,7 +56,7 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
-    _core.cast(x, f._native, native, y, integers)
+    _core.cast(x, f._held, native, y, integers)
     return y
 
 
@@ -64,8 +64,8 @@ def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.u
     native = options.native()
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    packed = np.empty(f._native.packed_bytes(x.size), np.uint8)
-    _core.encode(x, f._native, native, packed, integers)
+    packed = np.empty(f._held.packed_bytes(x.size), np.uint8)
+    _core.encode(x, f._held, native, packed, integers)
     return packed
 
 
@@ -73,7 +73,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     sizes = shape_of("shape", shape)
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
         raise TypeError(f"codes must be a 1-D uint8 array, got {_describe(codes)}")
-    need = f._native.packed_bytes(math.prod(sizes))
+    need = f._held.packed_bytes(math.prod(sizes))
     if codes.size != need:
         raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.size}")
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
@@ -83,7 +83,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
     y: Array = np.empty(sizes, element) if out is None else out
     if out is not None:
         _check_out(out, sizes, element, codes=codes)
-    _core.decode(codes, f._native, y)
+    _core.decode(codes, f._held, y)
     return y
 
 
@@ -194,7 +194,7 @@ def flags(
     views, shape = _together(dict(zip("xyz", operands, strict=False)))
     integers = _random(random, shape, "the result's shape", options)
     raised = np.empty(shape, np.uint8)
-    _core.flags(operation, list(views.values()), f._native, native, tininess, raised, integers)
+    _core.flags(operation, list(views.values()), f._held, native, tininess, raised, integers)
     return raised
 
 
@@ -314,7 +314,7 @@ def _arithmetic(
     y: Array = np.empty(shape, element) if out is None else out
     if out is not None:
         _check_out(out, shape, element, **views, random=integers)
-    run(*views.values(), f._native, native, y, integers)
+    run(*views.values(), f._held, native, y, integers)
     return y
 
 

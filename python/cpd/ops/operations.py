@@ -80,7 +80,8 @@ import numpy.typing as npt
 from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
-from cpd.numeric.options import Number, Options, int32, is_torch
+from cpd.numeric.numbers import Number, int32, is_torch
+from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.ops import front_ends, on_numpy
 from cpd.ops.arguments import ArrayT, ScaleSource, Shape

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.formats import Format
-from cpd.numeric.options import int32
+from cpd.numeric.numbers import int32
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import scale_levels, shape_of

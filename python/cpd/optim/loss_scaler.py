@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.optim.rounding import local
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.options import check_number, integer
+from cpd.numeric.numbers import check_number, integer
 from cpd.numeric.scaled_cast import OperandLike
 from cpd.numeric.shown import shown
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats

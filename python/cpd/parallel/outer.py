@@ -28,7 +28,7 @@ from cpd.comm.virtual import LayerReport, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.parallel.nodes.gradients import number_of
 from cpd.parallel.virtual_nodes import checked_parameters
 

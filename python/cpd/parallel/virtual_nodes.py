@@ -18,7 +18,7 @@ from cpd.comm.virtual import LayerReport
 from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
-from cpd.numeric.options import int32, integer
+from cpd.numeric.numbers import int32, integer
 from cpd.numeric.shown import shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split

@@ -15,7 +15,7 @@ from cpd.comm.layers import PerRank, row_layouts
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.comm.virtual import world_of
 from cpd.numeric.checked import checked
-from cpd.numeric.options import int32, int64
+from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
 """Values in work at once in a communicator that was not told otherwise."""

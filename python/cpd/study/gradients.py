@@ -24,7 +24,7 @@ from cpd._files import replaced, write_npz
 from cpd.study.gradient_files import read_arrays, shown
 
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
-_FP32 = _core.parse_format("fp32")
+_FP32 = _core.Format.parse("fp32")
 _NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
 _FLOATS = (
     torch.float16,

@@ -21,7 +21,7 @@ from cpd.comm.spec import ReduceSpec, StallWarning, check_spec
 from cpd.comm.virtual import Source, simulate_all_reduce
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 
 DRAWS = 16
 """Blocks of the values whose differences say how far an error is known."""

@@ -151,10 +151,10 @@ def test_nan_without_a_code(front_end: FrontEnd, name: str) -> None:
 
 
 def test_bytes_of_codes_are_counted_in_63_bits() -> None:
-    packed_bytes = cpd.format("fp32")._native.packed_bytes
+    packed_bytes = cpd.format("fp32")._held.packed_bytes
     assert packed_bytes(2**60) == 2**62
     assert packed_bytes(2**61 - 16) == 2**63 - 64
     for n in (2**61, 2**62, 2**63 - 1, -1):
         with pytest.raises(ValueError, match=f"got {n} codes of fp32"):
             packed_bytes(n)
-    assert cpd.format("e1m0")._native.packed_bytes(2**62) == 2**62 // 8 * 2
+    assert cpd.format("e1m0")._held.packed_bytes(2**62) == 2**62 // 8 * 2

@@ -20,7 +20,8 @@ OLDEST_TORCH = "torch==2.11.0"
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(1800)]
 
 NUMPY_WORKS = """
-import cpd, numpy as np
+import cpd, numpy as np, pathlib
+assert pathlib.Path(cpd.__file__).with_name("_core.pyi").exists()  # its types
 assert cpd.cast(np.float32([0.3, 17.0]), "e4m3").tolist() == [0.3125, 16.0]
 assert cpd.gemm(np.float32([[1, 2]]), np.float32([[3], [4]]), "e4m3 kahan").item() == 11
 """
@@ -38,7 +39,7 @@ import cpd, torch
 try:
     cpd.cast(torch.tensor([0.3]), "e4m3")
 except ImportError as error:
-    print(str(error).partition("beside this torch: ")[2])
+    print(str(error).partition("with this torch: ")[2])
 """
 
 
@@ -104,7 +105,7 @@ def test_pip_install_in_a_bare_venv_then_the_command_that_a_tensor_names(bare):
 
 
 def test_pip_install_beside_a_torch(bare):
-    bare.pip(TORCH, "scikit-build-core", "pybind11")
+    bare.pip(TORCH, "scikit-build-core", "pybind11", "pybind11-stubgen")
     bare.pip("--no-build-isolation", str(ROOT))
     bare.python(NUMPY_WORKS)
     bare.python(TORCH_WORKS)

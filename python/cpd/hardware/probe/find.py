@@ -16,7 +16,7 @@ from cpd.hardware.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
-from cpd.numeric.options import int32
+from cpd.numeric.numbers import int32
 from cpd.numeric.spec import arguments
 
 _MOST_TERMS = 1024

@@ -12,7 +12,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.formats import format as format_of
-from cpd.numeric.options import integer
+from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 ROUNDINGS = (

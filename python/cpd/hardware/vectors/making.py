@@ -15,7 +15,8 @@ from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.accumulator import accumulator as to_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, format
-from cpd.numeric.options import Options, integer
+from cpd.numeric.numbers import integer
+from cpd.numeric.options import Options
 from cpd.numeric.shown import shown
 
 _EXHAUSTIVE_BITS = 20

@@ -119,8 +119,8 @@ class ElementRule:
         random = given["r"].astype(np.uint32) if "r" in given else None
         codes, flags, corners = _core.oracle_elements(
             self.operation,
-            [f._native for f in self.formats],
-            self.result._native,
+            [f._held for f in self.formats],
+            self.result._held,
             self.options.native(),
             self.tininess,
             operands,

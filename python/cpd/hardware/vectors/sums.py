@@ -67,7 +67,7 @@ class SumRule:
                 f"fraction must be -{_MOST_FRACTION}…{_MOST_FRACTION} in vectors, got "
                 f"{fixed.fraction}"
             )
-        formats = [f._native for f in self.formats]
+        formats = [f._held for f in self.formats]
         made = _core.SumRule(self.accumulator._seeded, formats, self.length, self.tininess)
         object.__setattr__(self, "_core_rule", made)
         self.signals  # noqa: B018 - raises ValueError for lines that there cannot be

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd._files import replaced, write_text
-from cpd.numeric.options import is_torch
+from cpd.numeric.numbers import is_torch
 from cpd.numeric.shown import shown
 
 Values: TypeAlias = npt.NDArray[np.float32]
