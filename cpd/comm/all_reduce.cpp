@@ -68,10 +68,10 @@ class Refusal : public std::runtime_error {
 };
 
 /// One call on this rank.
-class Call {
+class Collective {
  public:
-  Call(Link& link, const CommOptions& options, std::span<const TensorView> x,
-       std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
+  Collective(Link& link, const CommOptions& options, std::span<const TensorView> x,
+             std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
       : link_(link), options_(options), x_(x), out_(out), spec_(spec), layers_(layers) {
     for (const TensorView& layer : x) sizes_.push_back(layer.size());
   }
@@ -87,10 +87,10 @@ class Call {
 
     ReduceReport report;
     report.layers.resize(x_.size());
-    const auto work = StartWork();
+    const auto ops = MakeOps();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
-    const std::vector<Losses> losses = counts ? work->CountLosses() : std::vector<Losses>{};
-    Exchanges exchanges(link_, *work, delivery, root);
+    const std::vector<Losses> losses = counts ? ops->CountLosses() : std::vector<Losses>{};
+    Exchanges exchanges(link_, *ops, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
@@ -108,8 +108,8 @@ class Call {
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
     }
-    const auto work = StartWork();
-    Exchanges exchanges(link_, *work, Delivery::to_all, 0);
+    const auto ops = MakeOps();
+    Exchanges exchanges(link_, *ops, Delivery::to_all, 0);
     Drive(1, [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.AllGather(chunk, std::move(parts[0]), offsets);
     });
@@ -303,7 +303,7 @@ class Call {
     for (std::size_t l = 0; l < x_.size(); ++l) {
       shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
     }
-    plain_ = reduction.LacksNan() && MayMeetNan();
+    in_fp32_ = reduction.LacksNan() && MayMeetNan();
     BeginLayers();
   }
 
@@ -312,11 +312,12 @@ class Call {
     return exponents.back() != 0 || reduction_->MayMeetNan(exponents.first(x_.size()));
   }
 
-  [[nodiscard]] std::unique_ptr<Work> StartWork() {
+  [[nodiscard]] std::unique_ptr<MessageOps> MakeOps() {
     const Reduction& reduction = *reduction_;
     const auto progress = [this] { Progress(); };
-    if (queue_ == nullptr) return MakeWork(reduction, rank(), MakeLayers(), plain_, progress);
-    return MakeCudaWork(reduction, rank(), MakeLayers(), plain_, progress, queue_);
+    if (queue_ == nullptr)
+      return MakeMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress);
+    return MakeCudaMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress, queue_);
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -407,7 +408,7 @@ class Call {
   std::vector<std::uint8_t> exponents_;
   bool machine_refuses_ = false;
   std::vector<int> shifts_;
-  bool plain_ = false;
+  bool in_fp32_ = false;
   SharedQueue queue_;  // null on the CPU
   std::optional<StreamOrder> order_;
   std::vector<float> scales_;               // empty where nothing is measured
@@ -494,7 +495,7 @@ ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<co
                                      const ReduceSpec& spec, bool counts,
                                      const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_all, 0, counts);
   });
 }
@@ -503,7 +504,7 @@ ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const
                                   const ReduceSpec& spec, int root, bool counts,
                                   const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_root, root, counts);
   });
 }
@@ -512,7 +513,7 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
                                          std::span<const TensorView> out, const ReduceSpec& spec,
                                          bool counts, const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::scattered, 0, counts);
   });
 }
@@ -523,7 +524,7 @@ Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const T
   spec.format = format;
   spec.rounding = rounding;
   return impl_->Guarded(
-      [&] { return Call(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
+      [&] { return Collective(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
 }
 
 std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(
@@ -535,9 +536,9 @@ std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(
     Enter(Phase::gather, 0, *impl_->transport);
     const auto length = static_cast<std::int64_t>(own.size());
     std::vector<std::int64_t> lengths(static_cast<std::size_t>(size()));
-    const std::vector<std::uint8_t> told = link.AllGather(
+    const std::vector<std::uint8_t> announced = link.AllGather(
         Phase::gather, {reinterpret_cast<const std::uint8_t*>(&length), sizeof(length)});
-    std::memcpy(lengths.data(), told.data(), told.size());
+    std::memcpy(lengths.data(), announced.data(), announced.size());
     const std::vector<std::uint8_t> all = link.AllGather(Phase::gather, own, lengths);
     std::vector<std::vector<std::uint8_t>> gathered;
     auto begin = all.begin();

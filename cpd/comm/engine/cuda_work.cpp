@@ -59,11 +59,11 @@ void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.tiles = segments.empty() ? 0 : segments.back().tile + cuda::tiles_of(segments.back().count);
 }
 
-class CudaWork final : public Work {
+class CudaMessageOps final : public MessageOps {
  public:
-  CudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-           std::function<void()> progress, SharedQueue queue)
-      : Work(reduction, rank, std::move(layers), plain, std::move(progress)),
+  CudaMessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+                 std::function<void()> progress, SharedQueue queue)
+      : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)),
         queue_(std::move(queue)),
         call_(MakeCall()) {}
 
@@ -261,10 +261,11 @@ class CudaWork final : public Work {
 
 }  // namespace
 
-std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                                   std::function<void()> progress, SharedQueue queue) {
-  return std::make_unique<CudaWork>(reduction, rank, std::move(layers), plain, std::move(progress),
-                                    std::move(queue));
+std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                               bool in_fp32, std::function<void()> progress,
+                                               SharedQueue queue) {
+  return std::make_unique<CudaMessageOps>(reduction, rank, std::move(layers), in_fp32,
+                                          std::move(progress), std::move(queue));
 }
 
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,

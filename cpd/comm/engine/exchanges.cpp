@@ -34,18 +34,18 @@ Content SumOf(std::int64_t k, std::int64_t units) {
 }  // namespace
 
 int Exchanges::Slices() const {
-  switch (work_.reduction().spec().exchange) {
+  switch (ops_.reduction().spec().exchange) {
     case Exchange::gather:
       return 1;
     case Exchange::hierarchical:
-      return work_.reduction().grouped() ? static_cast<int>(work_.reduction().rounds().units) : 1;
+      return ops_.reduction().grouped() ? static_cast<int>(ops_.reduction().rounds().units) : 1;
     default:
       return size();
   }
 }
 
 Task Exchanges::Run(std::int64_t chunk, std::vector<Part> parts) {
-  switch (work_.reduction().spec().exchange) {
+  switch (ops_.reduction().spec().exchange) {
     case Exchange::gather:
       return Gather({chunk, 0}, std::move(parts[0]));
     case Exchange::ring:
@@ -68,7 +68,7 @@ Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
 
 Task Exchanges::Announce(Phase phase, Content content, const std::vector<Addressed>& out,
                          const std::vector<Addressed>& in) {
-  if (work_.is_fixed(content)) co_return;
+  if (ops_.is_fixed(content)) co_return;
   Pending sizes = link_.StartSizes(phase, out, in);
   co_await sizes;
   link_.TakeSizes(sizes, in);
@@ -88,7 +88,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
       const int to = (rank() + step) % size();
       const int source = (rank() + size() - step) % size();
       out.push_back({to, Take(Content::contributions, parts[Index(to)])});
-      work_.Pack(parts[Index(to)], *out.back().message);
+      ops_.Pack(parts[Index(to)], *out.back().message);
       from[Index(source)] = Take(Content::contributions, mine);
       in.push_back({source, from[Index(source)]});
     }
@@ -96,7 +96,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
     Pending scatter = Start(Phase::exchange, chunk, std::move(out), std::move(in));
     co_await scatter;
     Enter(Phase::fold, chunk);
-    work_.Fold(mine, from, *result);
+    ops_.Fold(mine, from, *result);
   }
 
   Enter(Phase::gather, chunk);
@@ -114,11 +114,11 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   }
   co_await Announce(Phase::gather, Content::results, out, in);
   Pending gather = Start(Phase::gather, chunk, std::move(out), std::move(in));
-  if (takes || delivery_ == Delivery::scattered) work_.Unpack(mine, *result);
+  if (takes || delivery_ == Delivery::scattered) ops_.Unpack(mine, *result);
   co_await gather;
   for (int source = 0; source < size(); ++source) {
     if (results[Index(source)] == nullptr) continue;
-    work_.Unpack(parts[Index(source)], *results[Index(source)]);
+    ops_.Unpack(parts[Index(source)], *results[Index(source)]);
   }
 }
 
@@ -126,7 +126,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
 Task Exchanges::Gather(Chunk chunk, Part part) {
   Enter(Phase::exchange, chunk);
   const SharedMessage mine = Take(Content::contributions, part);
-  work_.Pack(part, *mine);
+  ops_.Pack(part, *mine);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   std::vector<SharedMessage> from(Index(size()));
@@ -142,9 +142,9 @@ Task Exchanges::Gather(Chunk chunk, Part part) {
   co_await exchange;
   Enter(Phase::fold, chunk);
   const SharedMessage result = Take(Content::results, part);
-  work_.Fold(part, from, *result);
+  ops_.Fold(part, from, *result);
   Enter(Phase::gather, chunk);
-  work_.Unpack(part, *result);
+  ops_.Unpack(part, *result);
 }
 
 /// Slice s begins at rank s + 1 and ends at rank s, whose result then goes around once more.
@@ -157,7 +157,7 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   };
   // Term k of slice rank - 1 - k is this rank's; k = 0 of its neighbour's slice, which it begins.
   SharedMessage state = Take(SumOf(0, size()), part(1));
-  work_.Hop(part(1), 0, nullptr, *state);
+  ops_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
     const Part& arriving = part(1 + k);
     const std::vector<Addressed> out{{next, state}};
@@ -167,20 +167,20 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
     co_await hop;
     if (k == 1) Enter(Phase::fold, chunk);
     state = Take(SumOf(k, size()), arriving);
-    work_.Hop(arriving, k, in[0].message.get(), *state);
+    ops_.Hop(arriving, k, in[0].message.get(), *state);
   }
 
   Enter(Phase::gather, chunk);
   for (int back = 0; back < size(); ++back) {  // `state` is the result of slice rank - back
     if (back + 1 == size()) {
-      work_.Unpack(part(back), *state);
+      ops_.Unpack(part(back), *state);
       break;
     }
     const std::vector<Addressed> out{{next, state}};
     const std::vector<Addressed> in{{previous, Take(Content::results, part(back + 1))}};
     co_await Announce(Phase::gather, Content::results, out, in);
     Pending hop = Start(Phase::gather, chunk, out, in);
-    work_.Unpack(part(back), *state);
+    ops_.Unpack(part(back), *state);
     co_await hop;
     state = in[0].message;
   }
@@ -206,7 +206,7 @@ struct Exchanges::Group {
 };
 
 Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
-  const Reduction& reduction = work_.reduction();
+  const Reduction& reduction = ops_.reduction();
   Group group;
   if (reduction.grouped()) {
     group.units = reduction.rounds().units;
@@ -219,7 +219,7 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   group.member = rank() - group.first;
   group.all = Joined(parts);
   group.subs = Pieces(group.all, group.size);
-  if (group.is_master()) group.values = work_.Allocate(group.all.count);
+  if (group.is_master()) group.values = ops_.Allocate(group.all.count);
   return group;
 }
 
@@ -244,7 +244,7 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
     if (m == group.member) continue;
     const Part& theirs = group.subs[Index(m)];
     out.push_back({group.rank_of(m), Take(Content::contributions, theirs)});
-    work_.Pack(theirs, *out.back().message);
+    ops_.Pack(theirs, *out.back().message);
     from[Index(m)] = Take(Content::contributions, group.mine());
     in.push_back({group.rank_of(m), from[Index(m)]});
   }
@@ -254,9 +254,9 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   Enter(Phase::fold, chunk);
   group.sum = Take(Content::results, group.mine());
   if (group.units > 1) {
-    work_.FoldGroup(group.mine(), from, *group.sum);
+    ops_.FoldGroup(group.mine(), from, *group.sum);
   } else {
-    work_.Fold(group.mine(), from, *group.sum);
+    ops_.Fold(group.mine(), from, *group.sum);
   }
 }
 
@@ -272,10 +272,10 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   Pending collect = Start(Phase::exchange, chunk, std::move(out), in);
   co_await collect;
   if (!group.is_master()) co_return;
-  work_.LoadResults(group.mine(), *group.sum, group.values.get());
+  ops_.LoadResults(group.mine(), *group.sum, group.values.get());
   for (const auto& [peer, message] : in) {
     const std::int64_t m = peer - group.first;
-    work_.LoadResults(group.subs[Index(m)], *message, group.values_of(m));
+    ops_.LoadResults(group.subs[Index(m)], *message, group.values_of(m));
   }
 }
 
@@ -288,7 +288,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   const auto to = [&](std::int64_t unit, SharedMessage message) {
     std::vector<Addressed> messages;
     if (!group.is_master()) return messages;
-    const std::int64_t master = work_.reduction().group_begin((unit + units) % units);
+    const std::int64_t master = ops_.reduction().group_begin((unit + units) % units);
     messages.push_back({static_cast<int>(master), std::move(message)});
     return messages;
   };
@@ -302,7 +302,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   const auto hop = [&](std::int64_t k, const Message* before) {
     const Part& part = parts[slice(1 + k)];
     SharedMessage after = Take(SumOf(k, units), part);
-    work_.HopValues(part, k, before, values[slice(1 + k)], *after);
+    ops_.HopValues(part, k, before, values[slice(1 + k)], *after);
     return after;
   };
 
@@ -318,7 +318,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
   for (std::int64_t back = 0; back < units; ++back) {
     if (group.is_master()) {
-      work_.LoadResults(parts[slice(back)], *state, values[slice(back)]);
+      ops_.LoadResults(parts[slice(back)], *state, values[slice(back)]);
     }
     if (back + 1 == units) break;
     const SharedMessage following = arriving(Content::results, back + 1);
@@ -337,7 +337,7 @@ Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   for (std::int64_t m = 0; m < group.size; ++m) {
     results[Index(m)] = Take(Content::results, group.subs[Index(m)]);
     if (!group.is_master()) continue;
-    work_.StoreResults(group.subs[Index(m)], group.values_of(m), *results[Index(m)]);
+    ops_.StoreResults(group.subs[Index(m)], group.values_of(m), *results[Index(m)]);
   }
   const SharedMessage& mine = results[Index(group.member)];
   {
@@ -362,7 +362,7 @@ Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   Pending exchange = Start(Phase::gather, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (std::int64_t m = 0; m < group.size; ++m) {
-    work_.Unpack(group.subs[Index(m)], *results[Index(m)]);
+    ops_.Unpack(group.subs[Index(m)], *results[Index(m)]);
   }
 }
 
@@ -372,7 +372,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
   Enter(Phase::exchange, chunk);
   std::vector<SharedMessage> from(Index(size()));
   for (SharedMessage& message : from) message = Take(Content::contributions, part);
-  work_.Pack(part, *from[Index(rank())]);
+  ops_.Pack(part, *from[Index(rank())]);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   for (int step = 1; step < size(); ++step) {
@@ -384,7 +384,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
   Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (int source = 0; source < size(); ++source) {
-    work_.UnpackWire(part, *from[Index(source)], offsets[Index(source)]);
+    ops_.UnpackWire(part, *from[Index(source)], offsets[Index(source)]);
   }
 }
 

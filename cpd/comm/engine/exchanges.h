@@ -101,8 +101,8 @@ enum class Delivery : std::uint8_t { to_all, to_root, scattered };
 
 class Exchanges {
  public:
-  Exchanges(Channel& link, const Work& work, Delivery delivery, int root)
-      : link_(link), work_(work), delivery_(delivery), root_(root) {}
+  Exchanges(Channel& link, const MessageOps& ops, Delivery delivery, int root)
+      : link_(link), ops_(ops), delivery_(delivery), root_(root) {}
 
   /// How many slices a chunk has under the spec's exchange.
   [[nodiscard]] int Slices() const;
@@ -134,11 +134,11 @@ class Exchanges {
   Task RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts);
   Task ShareResults(Chunk& chunk, Group& group);
 
-  [[nodiscard]] int rank() const { return work_.rank(); }
-  [[nodiscard]] int size() const { return work_.reduction().world(); }
+  [[nodiscard]] int rank() const { return ops_.rank(); }
+  [[nodiscard]] int size() const { return ops_.reduction().world(); }
   void Enter(Phase phase, const Chunk& chunk);
   [[nodiscard]] SharedMessage Take(Content content, const Part& part) const {
-    return link_.Take(work_.MostBytes(content, part));
+    return link_.Take(ops_.MostBytes(content, part));
   }
   /// Before Start, for messages of this content: where their sizes vary, these travel ahead.
   Task Announce(Phase phase, Content content, const std::vector<Addressed>& out,
@@ -146,7 +146,7 @@ class Exchanges {
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);
 
   Channel& link_;
-  const Work& work_;
+  const MessageOps& ops_;
   Delivery delivery_;
   int root_;
   std::int64_t most_steps_ = 0;

@@ -35,7 +35,7 @@ std::string NameOf(Aps aps) {
 }
 
 /// What a rank tells the others: its fields, a line each, then why it refuses, if it does.
-struct Told {
+struct Announcement {
   Intent fields;  ///< first the version, then the length of the text
   std::string refusal;
 };
@@ -49,18 +49,18 @@ std::string TextOf(const Intent& fields, const std::string& refusal) {
 }
 
 /// A text that was not cut in its fields.
-Told Parse(const std::string& text) {
-  Told told;
+Announcement Parse(const std::string& text) {
+  Announcement announced;
   std::size_t at = 0;
   while (at < text.size() && text[at] != '\n') {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::size_t tab = std::min(text.find('\t', at), end);
-    told.fields.emplace_back(text.substr(at, tab - at),
-                             tab < end ? text.substr(tab + 1, end - tab - 1) : "");
+    announced.fields.emplace_back(text.substr(at, tab - at),
+                                  tab < end ? text.substr(tab + 1, end - tab - 1) : "");
     at = std::min(end + 1, text.size());
   }
-  if (at < text.size()) told.refusal = text.substr(at + 1);
-  return told;
+  if (at < text.size()) announced.refusal = text.substr(at + 1);
+  return announced;
 }
 
 /// The beginning of a long text, not cut within a character; without zeros, which would end it as
@@ -101,7 +101,8 @@ std::size_t LengthOf(const std::string& beginning) {
 
 /// What every rank tells, this one its fields and refusal. Texts that are longer than a record go
 /// once more, whole, all ranks having seen that one is.
-std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& refusal) {
+std::vector<Announcement> GatherAnnouncements(Link& link, const Intent& intent,
+                                              const std::string& refusal) {
   const std::string rest = TextOf(intent, Shortened(refusal));
   constexpr std::size_t digits = 12;  // a length of as many characters, whatever it is
   const auto begin = [&](std::size_t length) {
@@ -116,13 +117,13 @@ std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& r
   const std::size_t longest = *std::ranges::max_element(lengths);
   const bool same_version = std::ranges::find(lengths, 0U) == lengths.end();
   if (same_version && longest > kRecord) texts = Gather(link, own, longest);
-  std::vector<Told> told;
+  std::vector<Announcement> announced;
   for (std::size_t r = 0; r < texts.size(); ++r) {
     if (same_version) texts[r].resize(lengths[r]);
-    told.push_back(Parse(texts[r]));
-    if (same_version) told.back().fields.erase(told.back().fields.begin() + 1);
+    announced.push_back(Parse(texts[r]));
+    if (same_version) announced.back().fields.erase(announced.back().fields.begin() + 1);
   }
-  return told;
+  return announced;
 }
 
 std::string Differs(const std::string& what, const std::string& first, int rank,
@@ -199,15 +200,15 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
              {"number of layers", std::to_string(sizes.size())},
              {"layers' sizes", std::to_string(Hash(sizes))}};
   own.insert(own.end(), intent.begin() + 1, intent.end());
-  const std::vector<Told> told = TellAll(link, own, refusal);
+  const std::vector<Announcement> announced = GatherAnnouncements(link, own, refusal);
   if (!refusal.empty()) return;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank].refusal.empty()) continue;
-    throw Mismatch("rank " + std::to_string(rank) + " refuses: " + told[rank].refusal);
+  for (std::size_t rank = 0; rank < announced.size(); ++rank) {
+    if (announced[rank].refusal.empty()) continue;
+    throw Mismatch("rank " + std::to_string(rank) + " refuses: " + announced[rank].refusal);
   }
-  const Intent& first = told[0].fields;
-  for (std::size_t r = 1; r < told.size(); ++r) {
-    const Intent& other = told[r].fields;
+  const Intent& first = announced[0].fields;
+  for (std::size_t r = 1; r < announced.size(); ++r) {
+    const Intent& other = announced[r].fields;
     if (other == first) continue;
     const int rank = static_cast<int>(r);
     const std::size_t fields = std::min(first.size(), other.size());

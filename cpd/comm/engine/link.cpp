@@ -357,8 +357,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   if (lost.empty()) {
     // A rank that gave up may close its connections before its alarm is seen.
     const std::string heard = HeardAlarm();
-    const bool is_told = why.find(heard) != std::string::npos;
-    throw RankLost("the reduction was given up" + where(is_told ? why : heard + "; " + why), {});
+    const bool is_in_why = why.find(heard) != std::string::npos;
+    throw RankLost("the reduction was given up" + where(is_in_why ? why : heard + "; " + why), {});
   }
   throw RankLost(
       NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where(why), lost);

@@ -37,11 +37,11 @@ struct Layers {
 /// What a message holds.
 enum class Content : std::uint8_t { contributions, running_sums, results };
 
-class Work {
+class MessageOps {
  public:
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
-  virtual ~Work();
+  MessageOps(const MessageOps&) = delete;
+  MessageOps& operator=(const MessageOps&) = delete;
+  virtual ~MessageOps();
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
@@ -81,18 +81,20 @@ class Work {
   [[nodiscard]] virtual std::vector<Losses> CountLosses() const = 0;
 
  protected:
-  Work(const Reduction& reduction, int rank, Layers layers, bool plain,
-       std::function<void()> progress);
+  MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+             std::function<void()> progress);
 
   [[nodiscard]] const Layers& layers() const { return layers_; }
-  [[nodiscard]] bool plain() const { return plain_; }
+  [[nodiscard]] bool in_fp32() const { return in_fp32_; }
   /// Whether contributions travel as values: what is packed, and what a codec has no bytes for.
   [[nodiscard]] bool as_values() const {
     const SharedCodec& wire = reduction_.spec().wire;
-    return plain_ && (wire == nullptr || !wire->has_nan());
+    return in_fp32_ && (wire == nullptr || !wire->has_nan());
   }
   /// Values of `format` travel in this one.
-  [[nodiscard]] Format MessageFormat(const Format& format) const { return plain_ ? kFp32 : format; }
+  [[nodiscard]] Format MessageFormat(const Format& format) const {
+    return in_fp32_ ? kFp32 : format;
+  }
   [[nodiscard]] const Codecs& codecs(Content content) const {
     return codecs_[static_cast<std::size_t>(content)];
   }
@@ -102,19 +104,20 @@ class Work {
   const Reduction& reduction_;
   int rank_;
   Layers layers_;
-  bool plain_;
+  bool in_fp32_;
   std::function<void()> progress_;
   std::vector<Codecs> codecs_;  // by Content
 };
 
-/// On the CPU. `plain`: what would be packed travels as binary32, for values that the formats have
-/// no code for. `progress` is called now and then.
-std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                               std::function<void()> progress);
+/// On the CPU. `in_fp32`: what would be packed travels as binary32, for values that the formats
+/// have no code for. `progress` is called now and then.
+std::unique_ptr<MessageOps> MakeMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                           bool in_fp32, std::function<void()> progress);
 /// The same on a GPU, for packed contributions: layers and values lie in its memory, and all work
 /// is queued.
-std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                                   std::function<void()> progress, SharedQueue queue);
+std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                               bool in_fp32, std::function<void()> progress,
+                                               SharedQueue queue);
 
 /// Layers divided by `divisor`, once in binary32 (Unscale), in memory of their own: on the CPU, or
 /// on the queue's GPU.
