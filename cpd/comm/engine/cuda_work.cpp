@@ -19,10 +19,10 @@ using cuda::ReduceTask;
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// x * 2^shift for a shift beyond these rounds as it does at them (CastScaled).
+/// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
 int Bounded(int shift) { return std::clamp(shift, -600, 600); }
 
-/// A level's sum, and its rounding to the result.
+/// The plan of a level's sum and of its rounding to the result.
 cuda::SumPlan PlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
   return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
@@ -52,7 +52,7 @@ std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
   return segments;
 }
 
-/// Makes a call walk these segments, which must live as long as it.
+/// Makes a call work on these segments, which must live as long as the call.
 void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.segments = segments.data();
   call.segment_count = static_cast<std::int32_t>(segments.size());

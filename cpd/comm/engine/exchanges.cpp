@@ -15,7 +15,7 @@ Part Joined(const std::vector<Part>& parts) {
   return all;
 }
 
-/// `pieces` parts of nearly equal length.
+/// The part, cut into `pieces` parts of nearly equal length.
 std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
   cut.reserve(Index(pieces));
@@ -26,7 +26,7 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   return cut;
 }
 
-/// What the sum across units is after term k.
+/// What a message holds of the sum across units after term k.
 Content SumOf(std::int64_t k, std::int64_t units) {
   return k + 1 == units ? Content::results : Content::running_sums;
 }
@@ -74,8 +74,8 @@ Task Exchanges::Announce(Phase phase, Content content, const std::vector<Address
   link_.TakeSizes(sizes, in);
 }
 
-/// A slice's owner takes it from all, folds it, and gives the result to all (to the root, to
-/// none).
+/// A slice's owner receives contributions from all, folds them, and sends the result to all (to the
+/// root, to none).
 Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Part& mine = parts[Index(rank())];
@@ -122,7 +122,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   }
 }
 
-/// Everybody takes everything and folds it.
+/// Every rank receives all contributions and folds them.
 Task Exchanges::Gather(Chunk chunk, Part part) {
   Enter(Phase::exchange, chunk);
   const SharedMessage mine = Take(Content::contributions, part);
@@ -155,7 +155,7 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   const auto part = [&](int back) -> const Part& {
     return parts[Index((rank() + 2 * size() - back) % size())];
   };
-  // Term k of slice rank - 1 - k is this rank's; k = 0 of its neighbour's slice, which it begins.
+  // This rank adds term k of slice rank - 1 - k: at k = 0 it begins the slice of rank - 1.
   SharedMessage state = Take(SumOf(0, size()), part(1));
   ops_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
@@ -186,16 +186,16 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   }
 }
 
-/// A rank's group, whose first member is its master, and what this rank has of a chunk.
+/// This rank's group, whose first member is its master, and this rank's data of a chunk.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
   std::int64_t first = 0, size = 1;  // its ranks
   std::int64_t member = 0;           // this rank
 
-  Part all;                       // of the chunk
-  std::vector<Part> subs;         // it, cut for the members
-  SharedMessage sum;              // the group's, of this member's sub-part
-  std::shared_ptr<float> values;  // the master's: the group's sums, then the results
+  Part all;                       // the chunk's
+  std::vector<Part> subs;         // `all`, cut for the members
+  SharedMessage sum;              // of the group, for this member's sub-part
+  std::shared_ptr<float> values;  // on the master: the group's sums, then the results
 
   [[nodiscard]] bool is_master() const { return member == 0; }
   [[nodiscard]] int rank_of(std::int64_t m) const { return static_cast<int>(first + m); }
@@ -260,7 +260,7 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   }
 }
 
-/// The group's sums, to its master.
+/// Members send the group's sums to its master.
 Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -279,7 +279,8 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   }
 }
 
-/// As in Ring, of the groups' sums; the other members keep step.
+/// The masters pass the groups' sums on as in Ring; the other members stay in lockstep with empty
+/// transfers.
 Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
   const auto slice = [&](std::int64_t back) {
@@ -331,7 +332,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
 }
 
-/// The master hands each member the result of its sub-part, and members exchange these.
+/// The master sends each member the result of its sub-part, and members exchange these.
 Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   std::vector<SharedMessage> results(Index(group.size));
   for (std::int64_t m = 0; m < group.size; ++m) {

@@ -17,7 +17,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kBatch = 64;  // blocks between two looks at the transport
+constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of the transport
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -29,7 +29,7 @@ std::shared_ptr<float> Values(std::int64_t n) {
   return {values.release(), std::default_delete<float[]>()};
 }
 
-/// Rows of a block's values, each from a cache line on.
+/// Rows of a block's values, each beginning at a cache line.
 class Rows {
  public:
   Rows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
@@ -153,14 +153,14 @@ void HostMessageOps::OwnTerms(const Block& block, float* terms) const {
       ->Round(OwnPiece(block), StateOf(layers().states, block.layer), x, terms);
 }
 
-/// Sums for all ranks: as they are, or encoded again.
+/// Writes sums for all ranks: without loss, or encoded again (Codec::ForResults).
 void HostMessageOps::StoreResult(CodedPart& results, const Block& block, const float* sums) const {
   if (reduction().results(block.layer) == nullptr) return results.Store(0, block, sums);
   results.Encode(block, reduction().ResultPiece(block.layer, block.begin, block.n),
                  StateOf(layers().results, block.layer), sums);
 }
 
-/// n of a rank's contributions to the block, from its value number `offset` on.
+/// Writes to `terms` n of a rank's contributions to the block, from the block's value `offset` on.
 void HostMessageOps::Contribution(const Block& block, const CodedPart& coded, std::int64_t offset,
                                   std::int64_t n, float* terms) const {
   if (coded.is_there()) {
@@ -185,7 +185,7 @@ void HostMessageOps::Pack(const Part& part, Message& to) const {
   coded.End(to);
 }
 
-/// The sums of n of the block's values, from its value number `offset` on, within a group.
+/// Writes to `sums` a group's sums of n of the block's values, from the block's value `offset` on.
 void HostMessageOps::GroupSums(const Block& block, std::int64_t unit, std::int64_t offset,
                                std::int64_t n, std::span<const CodedPart> members,
                                float* sums) const {
@@ -268,7 +268,7 @@ void HostMessageOps::HopBlocks(const Part& part, std::int64_t k, const Message* 
     const int planes = level.planes();
     const Rows rows(planes + 1, block.n);  // the state, and the term
     for (int q = 0; q < planes; ++q) {
-      if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // all of it travels
+      if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // the whole state travels
       if (from != nullptr) before.Load(q, block, rows[q]);
     }
     const float* terms = rows[planes];
@@ -346,7 +346,7 @@ std::vector<Losses> HostMessageOps::CountLosses() const {
   return all;
 }
 
-/// What owners' sums become; `in_fp32`: with codes for NaN.
+/// The codecs of owners' sums; with `in_fp32` all have codes for NaN.
 std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool in_fp32) {
   std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
   for (std::size_t l = 0; l < codecs.size() && in_fp32; ++l) {
