@@ -111,7 +111,7 @@ const Api& Nccl() {
   throw TransportError(std::string(call) + ": " + Nccl().get_error_string(result), -1);
 }
 
-/// Throws TransportError for a failure; ncclInProgress, of a nonblocking communicator, is none.
+/// Throws TransportError for a failure; ncclInProgress, of a nonblocking communicator, is not one.
 void Check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) Fail(result, call);
 }
