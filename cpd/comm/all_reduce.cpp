@@ -30,7 +30,8 @@ namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
 
-/// Keeps work on layers in the order of the streams that they came with.
+/// Queues a call's work behind that of the layers' streams, and what these get afterwards behind
+/// it.
 class StreamOrder {
  public:
   StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
@@ -53,7 +54,7 @@ class StreamOrder {
   std::set<void*> streams_;
 };
 
-/// Raised where this rank refuses its own arguments, or its machine does, once the others know.
+/// Thrown, once the others know, where this rank refuses its own arguments, or its machine does.
 class Refusal : public std::runtime_error {
  public:
   Refusal(const std::string& why, bool by_machine)
@@ -67,11 +68,11 @@ class Refusal : public std::runtime_error {
   bool by_machine_;
 };
 
-/// One call on this rank.
-class Call {
+/// One collective call, on this rank.
+class Collective {
  public:
-  Call(Link& link, const CommOptions& options, std::span<const TensorView> x,
-       std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
+  Collective(Link& link, const CommOptions& options, std::span<const TensorView> x,
+             std::span<const TensorView> out, const ReduceSpec& spec, const LayerOptions& layers)
       : link_(link), options_(options), x_(x), out_(out), spec_(spec), layers_(layers) {
     for (const TensorView& layer : x) sizes_.push_back(layer.size());
   }
@@ -87,10 +88,10 @@ class Call {
 
     ReduceReport report;
     report.layers.resize(x_.size());
-    const auto work = StartWork();
+    const auto ops = MakeOps();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
-    const std::vector<Losses> losses = counts ? work->CountLosses() : std::vector<Losses>{};
-    Exchanges exchanges(link_, *work, delivery, root);
+    const std::vector<Losses> losses = counts ? ops->CountLosses() : std::vector<Losses>{};
+    Exchanges exchanges(link_, *ops, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
@@ -108,8 +109,8 @@ class Call {
     for (std::int64_t r = 0; r < size(); ++r) {
       for (const std::int64_t n : sizes_) offsets[static_cast<std::size_t>(r)].push_back(r * n);
     }
-    const auto work = StartWork();
-    Exchanges exchanges(link_, *work, Delivery::to_all, 0);
+    const auto ops = MakeOps();
+    Exchanges exchanges(link_, *ops, Delivery::to_all, 0);
     Drive(1, [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.AllGather(chunk, std::move(parts[0]), offsets);
     });
@@ -121,7 +122,8 @@ class Call {
   [[nodiscard]] int rank() const { return link_.transport().rank(); }
   [[nodiscard]] int size() const { return link_.transport().size(); }
 
-  /// Checks this rank's arguments, and that all ranks are about to do the same; then the scales.
+  /// Checks this rank's arguments, and that all ranks are about to make the same call; then agrees
+  /// on the scales.
   void Agree(Intent intent, const std::function<void()>& check) {
     intent.emplace_back("layers' numbers", NumbersText(layers_.numbers));
     if (spec_.wire != nullptr && spec_.wire->by_rows()) {
@@ -135,7 +137,8 @@ class Call {
     AgreeOnExponents();
   }
 
-  /// What is wrong with this rank's arguments, or its machine; empty if nothing is.
+  /// Prepares the call. Returns what is wrong with this rank's arguments, or its machine; empty if
+  /// nothing is.
   std::string Prepare(const std::function<void()>& check) {
     try {
       CheckPlace();
@@ -179,7 +182,7 @@ class Call {
     if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
   }
 
-  /// Where contributions are divided, the reduction takes the quotients instead of x.
+  /// Where contributions are divided (Divide::before), replaces x by the quotients.
   void DivideFirst() {
     const float divisor = reduction_->first_divisor();
     if (divisor == 1) return;
@@ -189,14 +192,14 @@ class Call {
     x_ = divided_;
   }
 
-  /// Where this rank's slice of a layer begins, of `owner`'s results.
+  /// Where the slice of a layer begins whose result rank `owner` owns.
   [[nodiscard]] std::int64_t OwnBegin(std::size_t layer, int owner) const {
     const std::vector<std::int64_t>& buckets = reduction_->buckets();
     return SliceBegin(sizes_[layer], size(), owner, buckets.empty() ? 1 : buckets[layer]);
   }
 
-  /// What the codec keeps of each layer, and of the results that this rank owns; nothing where it
-  /// keeps nothing.
+  /// Finds the codec's states of the layers, and of the results that this rank owns; none where it
+  /// has none.
   void FindStates() {
     CodecStates& states = layers_.states == nullptr ? own_states_ : *layers_.states;
     if (reduction_->spec().wire != nullptr) states.Claim({size(), rank()});
@@ -215,7 +218,7 @@ class Call {
     }
   }
 
-  /// The states learn what comes; then what the codec measures of each layer.
+  /// Begins the states of each layer, and measures the layer's scale where the codec wants one.
   void BeginLayers() {
     const Reduction& reduction = *reduction_;
     for (std::size_t l = 0; l < x_.size(); ++l) {
@@ -283,7 +286,8 @@ class Call {
     return ranges;
   }
 
-  /// The exponent of each layer (ApsExponent), and last whether any value is NaN or Inf.
+  /// Sets exponents_: each layer's (Reduction::ExponentOf), and last whether any value is NaN or
+  /// Inf.
   void Measure() {
     exponents_.assign(x_.size() + 1, 0);
     const std::vector<LayerRange> ranges = RangesOf(x_);
@@ -303,7 +307,7 @@ class Call {
     for (std::size_t l = 0; l < x_.size(); ++l) {
       shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
     }
-    plain_ = reduction.LacksNan() && MayMeetNan();
+    in_fp32_ = reduction.LacksNan() && MayMeetNan();
     BeginLayers();
   }
 
@@ -312,11 +316,12 @@ class Call {
     return exponents.back() != 0 || reduction_->MayMeetNan(exponents.first(x_.size()));
   }
 
-  [[nodiscard]] std::unique_ptr<Work> StartWork() {
+  [[nodiscard]] std::unique_ptr<MessageOps> MakeOps() {
     const Reduction& reduction = *reduction_;
     const auto progress = [this] { Progress(); };
-    if (queue_ == nullptr) return MakeWork(reduction, rank(), MakeLayers(), plain_, progress);
-    return MakeCudaWork(reduction, rank(), MakeLayers(), plain_, progress, queue_);
+    if (queue_ == nullptr)
+      return MakeMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress);
+    return MakeCudaMessageOps(reduction, rank(), MakeLayers(), in_fp32_, progress, queue_);
   }
 
   [[nodiscard]] Layers MakeLayers() const {
@@ -335,7 +340,8 @@ class Call {
     return layers;
   }
 
-  /// All chunks, kDepth of them under way, each waited for in turn: the same order on all ranks.
+  /// Exchanges all chunks, at most kDepth at once, and waits for each in turn, in the same order on
+  /// all ranks.
   void Drive(int slices, const std::function<Task(std::int64_t, std::vector<Part>)>& make) {
     Layout layout(sizes_, slices, options_.chunk, Buckets());
     for (std::int64_t chunk = 0; !layout.done() || !active_.empty();) {
@@ -352,8 +358,9 @@ class Call {
     }
   }
 
-  /// Where a reduce-scatter of several ranks cuts layers is said by its results, else by the codec:
-  /// no result is then written over values that a bucket's other part is still to read.
+  /// The codec's buckets, at whose multiples layers are cut, so that no result is written over
+  /// values that another part of its bucket has yet to read. None in a reduce-scatter of several
+  /// ranks, which cuts where its results' slices begin.
   [[nodiscard]] std::span<const std::int64_t> Buckets() const {
     if (delivery_ == Delivery::scattered && size() > 1) return {};
     return reduction_->buckets();
@@ -365,7 +372,7 @@ class Call {
     }
   }
 
-  /// All ranks' counts together.
+  /// Fills the report's counts with the sums of all ranks'.
   void CountAll(std::span<const Losses> losses, ReduceReport& report) {
     if (x_.empty()) return;
     const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
@@ -402,18 +409,18 @@ class Call {
   int root_ = 0;
   std::vector<std::int64_t> sizes_;
   std::unique_ptr<const Reduction> reduction_;
-  std::vector<std::shared_ptr<float>> quotients_;  // DivideFirst
+  std::vector<std::shared_ptr<float>> quotients_;  // of DivideFirst
   std::vector<TensorView> divided_;
   std::vector<std::uint8_t> exponents_;
   bool machine_refuses_ = false;
   std::vector<int> shifts_;
-  bool plain_ = false;
+  bool in_fp32_ = false;
   SharedQueue queue_;  // null on the CPU
   std::optional<StreamOrder> order_;
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
-  CodecStates own_states_;                  // where the caller keeps none
+  CodecStates own_states_;                  // where the caller has none
   std::deque<Task> active_;
 };
 
@@ -427,8 +434,8 @@ struct Communicator::Impl {
   Impl(std::unique_ptr<Transport> given, const CommOptions& chosen)
       : transport(std::move(given)), options(chosen), link(*transport, chosen.timeout) {}
 
-  /// Runs a call. Whatever fails in it, but what all ranks know of, breaks the communicator and
-  /// tells the others.
+  /// Runs a call. A failure that not all ranks know of breaks the communicator and raises the
+  /// alarm.
   template <class Body>
   auto Guarded(const Body& body) {
     if (const std::string why = Broken(); !why.empty()) {
@@ -454,7 +461,7 @@ struct Communicator::Impl {
     }
   }
 
-  /// Also during a call, from another thread.
+  /// May be called during a call, from another thread.
   [[nodiscard]] std::string Broken() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return broken_;
@@ -466,7 +473,7 @@ struct Communicator::Impl {
     broken_ = why;
   }
 
-  std::mutex mutex_;  // of broken_
+  std::mutex mutex_;  // guards broken_
   std::string broken_;
 };
 
@@ -494,7 +501,7 @@ ReduceReport Communicator::AllReduce(std::span<const TensorView> x, std::span<co
                                      const ReduceSpec& spec, bool counts,
                                      const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_all, 0, counts);
   });
 }
@@ -503,7 +510,7 @@ ReduceReport Communicator::Reduce(std::span<const TensorView> x, std::span<const
                                   const ReduceSpec& spec, int root, bool counts,
                                   const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::to_root, root, counts);
   });
 }
@@ -512,7 +519,7 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
                                          std::span<const TensorView> out, const ReduceSpec& spec,
                                          bool counts, const LayerOptions& layers) {
   return impl_->Guarded([&] {
-    return Call(impl_->link, impl_->options, x, out, spec, layers)
+    return Collective(impl_->link, impl_->options, x, out, spec, layers)
         .Reduce(Delivery::scattered, 0, counts);
   });
 }
@@ -523,7 +530,7 @@ Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const T
   spec.format = format;
   spec.rounding = rounding;
   return impl_->Guarded(
-      [&] { return Call(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
+      [&] { return Collective(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
 }
 
 std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(
@@ -535,9 +542,9 @@ std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(
     Enter(Phase::gather, 0, *impl_->transport);
     const auto length = static_cast<std::int64_t>(own.size());
     std::vector<std::int64_t> lengths(static_cast<std::size_t>(size()));
-    const std::vector<std::uint8_t> told = link.AllGather(
+    const std::vector<std::uint8_t> announced = link.AllGather(
         Phase::gather, {reinterpret_cast<const std::uint8_t*>(&length), sizeof(length)});
-    std::memcpy(lengths.data(), told.data(), told.size());
+    std::memcpy(lengths.data(), announced.data(), announced.size());
     const std::vector<std::uint8_t> all = link.AllGather(Phase::gather, own, lengths);
     std::vector<std::vector<std::uint8_t>> gathered;
     auto begin = all.begin();

@@ -25,9 +25,9 @@
 namespace cpd {
 
 struct CommOptions {
-  double timeout = kDefaultTimeout;  ///< seconds until a silent rank is lost
-  /// Values that are in work at once, per chunk; memory beside inputs and results is a small
-  /// multiple of it. Equal on all ranks.
+  double timeout = kDefaultTimeout;  ///< seconds of silence after which a rank is lost
+  /// Values of a chunk; memory in addition to inputs and results is a small multiple of it. Equal
+  /// on all ranks.
   std::int64_t chunk = std::int64_t{1} << 20;
 };
 
@@ -44,35 +44,36 @@ class CPD_API Communicator {
   [[nodiscard]] Transport& transport() const;
   [[nodiscard]] int rank() const;
   [[nodiscard]] int size() const;
-  /// Why no more calls are taken; empty while all is well. May be asked during a call.
+  /// Why the communicator takes no more calls; empty while it works. May be called during a call.
   [[nodiscard]] std::string broken() const;
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
   /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: their numbers, equal on
-  /// all ranks, and this rank's states of a codec. Throws Mismatch, RankLost, Corrupt, Error; x is
-  /// then as it was, unless it is out, and so are the states.
+  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers, equal
+  /// on all ranks, and this rank's states of a codec. Throws Mismatch, RankLost, Corrupt, Error; x,
+  /// unless it is out, and the states are then unchanged.
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                          const ReduceSpec& spec, bool counts = false,
                          const LayerOptions& layers = {});
-  /// The same to rank `root` alone; elsewhere out is empty. Exchange owner only.
+  /// AllReduce with the result on rank `root` alone; elsewhere out is empty. Exchange owner only.
   ReduceReport Reduce(std::span<const TensorView> x, std::span<const TensorView> out,
                       const ReduceSpec& spec, int root, bool counts = false,
                       const LayerOptions& layers = {});
-  /// Rank r keeps slice r of each layer (the first n mod W one longer): out[l] has its size.
-  /// Exchange owner only.
+  /// AllReduce of which rank r keeps slice r of each layer (the first n mod W one longer): out[l]
+  /// has the slice's size. Exchange owner only.
   ReduceReport ReduceScatter(std::span<const TensorView> x, std::span<const TensorView> out,
                              const ReduceSpec& spec, bool counts = false,
                              const LayerOptions& layers = {});
-  /// Every rank's x, rounded to `format` and packed on its way: out[l] holds size() times x[l]'s
+  /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
   /// values, rank ascending.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
                     const Format& format, const RoundingOptions& rounding);
-  /// Every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost, Corrupt.
+  /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
+  /// Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);
   void Barrier();
-  /// In place of the call that the others make: this rank cannot, for it refuses its arguments.
-  /// They get a Mismatch that says so at once. Throws RankLost, Corrupt.
+  /// Takes the place of the call that the others make, on a rank that refuses its arguments: the
+  /// others throw a Mismatch with `why` at once. Throws RankLost, Corrupt.
   void Refuse(const std::string& why);
 
   /// A communicator of some ranks (ascending, this one among them), called by these alone; works

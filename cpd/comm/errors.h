@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What can go wrong between ranks. A wrong argument is Error (spec/error.h).
+// Errors between ranks. A wrong argument throws Error (spec/error.h).
 #pragma once
 
 #include <span>
@@ -14,7 +14,8 @@
 
 namespace cpd {
 
-/// A failure that the transport reported. `peer` is -1 where it does not know whose.
+/// A failure that the transport reported. `peer` is the rank that it concerns, -1 where that is not
+/// known.
 class CPD_API TransportError : public std::runtime_error {
  public:
   TransportError(const std::string& what, int peer_rank)
@@ -30,13 +31,13 @@ class CPD_API RankLost : public std::runtime_error {
       : std::runtime_error(what), ranks(std::move(lost_ranks)) {}
   std::vector<int> ranks;
 };
-/// `rank 2` or `ranks 0, 2`, for messages.
+/// `rank 2` or `ranks 0, 2`, for error texts.
 CPD_API std::string NameRanks(std::span<const int> ranks);
 
 /// The ranks were about to do different things; the same text on all of them. Nothing has moved.
 class CPD_API Mismatch : public Error {
  public:
-  /// The message is kept as it is: what another rank says has been cut there.
+  /// Keeps the message as it is: a rank shortens what it sends to the others.
   explicit Mismatch(const std::string& message) : Error(AsItIs(), message) {}
 };
 

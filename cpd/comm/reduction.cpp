@@ -14,7 +14,7 @@
 namespace cpd {
 
 Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
-  constexpr std::int64_t kRun = 4096;  // whose counts fit lanes as wide as the values
+  constexpr std::int64_t kRun = 4096;  // values whose counts fit 32-bit lanes
   constexpr std::uint32_t kExponent = 0x7F800000;
   Losses losses;
   for (std::int64_t begin = 0; begin < n; begin += kRun) {
@@ -40,7 +40,7 @@ std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
 
 namespace {
 
-/// Throws Error unless there is a number for each layer, each another.
+/// Throws Error unless there is a number for each layer, all different and at least 0.
 void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   if (numbers.empty()) return;
   if (static_cast<std::int64_t>(numbers.size()) != layers) {
@@ -57,7 +57,7 @@ void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
   throw Error("each layer has a number of its own, got " + std::to_string(*twice) + " twice");
 }
 
-/// Throws Error unless each layer is whole rows.
+/// Throws Error unless each layer consists of whole rows.
 void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t> sizes) {
   if (rows.empty()) return;
   if (rows.size() != sizes.size()) {
@@ -182,7 +182,7 @@ bool Reduction::LacksNan() const {
 }
 
 bool Reduction::MayMeetNan(std::span<const std::uint8_t> exponents) const {
-  // Unsigned formats take numbers below zero for NaN; all but 0 is infinite where max is 0.
+  // Unsigned formats make NaN of numbers below zero; where max is 0, all but 0 becomes infinite.
   const bool easily = std::ranges::any_of(
       FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
   return easily || std::ranges::any_of(

@@ -20,14 +20,14 @@ namespace cpd {
 /// One ordered sum of a layer: within a group, or across the units.
 struct Level {
   Accumulator accumulator;  ///< with the stream of its steps
-  Format terms_in;          ///< a format in which its terms lie
+  Format terms_in;          ///< a format of which every term is a value
   std::int64_t terms = 1;
   Format result;             ///< what its sum is rounded to
-  RoundingOptions rounding;  ///< of that, where `result` is not the accumulator's format
+  RoundingOptions rounding;  ///< to `result`, where that is not the accumulator's format
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
-  /// The format in which plane q of the running sum lies; scheme pairwise apart, whose leaves lie
-  /// in terms_in.
+  /// The format of the values in plane q of the running sum; not for scheme pairwise, whose leaves
+  /// are in terms_in.
   [[nodiscard]] Format plane_format(int q) const {
     const bool inner = accumulator.scheme == Scheme::chunked && q == 1;
     const bool lost = accumulator.scheme == Scheme::kahan && q == 1;
@@ -36,9 +36,9 @@ struct Level {
   }
 };
 
-/// What the cast of n values to the wire did.
+/// What the cast of n values to the wire lost.
 struct Losses {
-  std::int64_t non_finite = 0;   ///< NaN and Inf before it
+  std::int64_t non_finite = 0;   ///< NaN and Inf before the cast
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
 };
 Losses CountLosses(std::int64_t n, const float* x, const float* terms);
@@ -46,43 +46,43 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 /// The formats in which values of a reduction travel: wire, accumulator, inner sums, result.
 std::array<Format, 4> FormatsOf(const ReduceSpec& spec);
 
-/// What a call may say of its layers.
+/// Options of a call for its layers.
 struct LayerOptions {
-  /// Their numbers in random streams, each another; empty: 0, 1, …
+  /// The layers' numbers in random streams, all different; empty: 0, 1, …
   std::span<const std::int64_t> numbers{};
-  /// Where a codec finds what it kept of them, and leaves it; null: nothing is kept.
+  /// The states that a codec keeps of the layers, which the call updates; null: none are kept.
   CodecStates* states = nullptr;
-  /// Values of a row of each, for a codec that goes by rows; empty: each layer is one row.
+  /// The length of each layer's rows, for a codec that works by rows; empty: each layer is one row.
   std::span<const std::int64_t> rows{};
-  /// Of virtual ranks: whether the states keep what the call left at the last EndRank, or when
-  /// VirtualReduce::Commit says so.
+  /// For virtual ranks: whether the last EndRank commits the states; else VirtualReduce::Commit
+  /// does.
   bool commits = true;
 };
 
 class Reduction {
  public:
-  /// `sizes`: of the layers. Without `encodes_results` owners' sums travel as they are (reduce,
+  /// `sizes`: the layers'. Without `encodes_results` owners' sums travel without loss (reduce,
   /// reduce-scatter). Throws Error where the spec, the ranks or the layers are out of range.
   Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
             const LayerOptions& layers = {}, bool encodes_results = true);
 
-  /// The spec; where one group holds all ranks, without groups and in order sequential.
+  /// The spec; where one group holds all ranks, it has no groups and order sequential instead.
   [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
   [[nodiscard]] int world() const { return world_; }
   [[nodiscard]] const Rounds& rounds() const { return rounds_; }
-  /// What a layer's contributions become.
+  /// The codec of a layer's contributions.
   [[nodiscard]] const SharedCodec& wire(std::int64_t layer) const {
     return wires_[wires_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// What an owner's sums become (Codec::ForResults); null: they travel without loss.
+  /// The codec of an owner's sums (Codec::ForResults); null: they travel without loss.
   [[nodiscard]] const SharedCodec& results(std::int64_t layer) const {
     return results_[results_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// All of them: one for each layer, or one for all.
+  /// The codecs: one for each layer, or one for all.
   [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
   [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
   [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
-  /// At multiples of what layers are cut into slices and chunks; empty: anywhere.
+  /// The layers' buckets, at whose multiples they are cut into slices and chunks; empty: anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
   /// A layer's number in random streams.
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
@@ -96,28 +96,28 @@ class Reduction {
   [[nodiscard]] Level Group(std::int64_t layer, std::int64_t unit) const;
   [[nodiscard]] Level Across(std::int64_t layer) const;
 
-  /// The scale 2^shift of a layer, from the largest ApsExponent of all ranks: what fits the wire,
-  /// the accumulator and the result alike.
+  /// The shift of a layer's scale 2^shift, from the largest ApsExponent of all ranks: it fits the
+  /// wire, the accumulator and the result.
   [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
-  /// With that scale a sum may leave the range of a format that has infinities.
+  /// Whether, with that scale, a sum may leave the range of a format that has Inf or NaN.
   [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
-  /// What a layer's largest finite magnitude of all ranks counts as below: its ApsExponent; without
-  /// APS 255 from 2^96 on. Throws Error as ApsExponent.
+  /// The exponent of a layer's largest finite magnitude, for the functions above and below: its
+  /// ApsExponent; without APS 255 from 2^96 on. Throws Error as ApsExponent does.
   [[nodiscard]] std::uint8_t ExponentOf(float max_abs) const;
   /// Whether one of the formats in which values travel, or the codec, has no code for NaN.
   [[nodiscard]] bool LacksNan() const;
   /// Whether a cast or a sum of layers with these exponents (ExponentOf) can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const std::uint8_t> exponents) const;
-  /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what was measured.
+  /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what the codec measured.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
     return PieceOf(layer, rank, shift, 0, 0, size(layer));
   }
-  /// The same of its sums, for `results`.
+  /// Values begin … begin + n - 1 of a layer's sums, for `results`.
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
-  /// Takes terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
+  /// Adds terms k … k + terms.size() - 1 of a level; after the last one plane 0 holds the level's
   /// sum, rounded to its result.
   static void Take(const Level& level, std::int64_t k, std::span<const float* const> terms,
                    std::int64_t begin, std::int64_t n, FoldState state);
@@ -125,8 +125,8 @@ class Reduction {
   [[nodiscard]] float first_divisor() const { return DivisorOf(Divide::before); }
   /// What sums are divided by at the end.
   [[nodiscard]] float divisor() const { return DivisorOf(Divide::after); }
-  /// Sums into results: multiplies by a scale that ranks share, undoes 2^shift, divides; each
-  /// rounded once to binary32. Any NaN becomes 0x7FC00000. In place.
+  /// Makes results of sums, in place: multiplies by a scale that ranks share, undoes 2^shift,
+  /// divides; each rounded once to binary32. Any NaN becomes 0x7FC00000.
   void Finish(int shift, float scale, std::int64_t n, float* values) const;
 
  private:
@@ -137,7 +137,7 @@ class Reduction {
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
-  /// Whether every sum of W terms -1, 0 and 1 is exact.
+  /// Whether all formats hold every sum of W terms of -1, 0 or 1 exactly.
   [[nodiscard]] bool HoldsCounts() const;
   void ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a reduction tells about itself: its layers, and what moved.
+// What a reduction reports: what happened to its layers, and what was sent.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,13 @@ struct LayerReport {
   std::int64_t underflowed = 0;  ///< nonzero contributions that the cast turned into zero
 };
 
-/// What one rank moved in one call.
+/// What one rank sent and received in one call.
 struct Traffic {
-  /// Of the exchange, for one chunk: rounds of a message each way. Sizes that travel ahead are
-  /// none.
+  /// Rounds of the exchange for one chunk, of a message each way. Transfers of sizes do not count.
   std::int64_t steps = 0;
   std::int64_t messages = 0;                        ///< sent, all phases
   std::int64_t bytes_sent = 0, bytes_received = 0;  ///< encoded values
-  /// Sent: message headers, sizes ahead of messages, the handshake, exponents, reports.
+  /// Other bytes sent: message headers, sizes of messages, the handshake, exponents, reports.
   std::int64_t header_bytes = 0;
 };
 

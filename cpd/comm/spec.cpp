@@ -48,7 +48,7 @@ void CheckOrder(const ReduceSpec& spec) {
   }
 }
 
-/// One stream serves no reduction: every rank, layer, level and step draws from its own.
+/// Throws Error for a stream other than 0: every rank, layer, level and step draws from its own.
 void CheckStream(const char* whose, const RoundingOptions& rounding) {
   if (rounding.stream == 0) return;
   throw Error(std::string(whose) + " stream must be 0, got " + std::to_string(rounding.stream) +

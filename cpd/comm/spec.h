@@ -13,8 +13,8 @@
 
 namespace cpd {
 
-/// Which messages move, for real transports. The bits are those of `order` and `group_size`; a
-/// codec that encodes sums again (Codec::ForResults) does so in `owner` alone.
+/// Which messages a real transport moves. The bits depend on `order` and `group_size`, not on this,
+/// but that a codec which encodes sums again (Codec::ForResults) does so in `owner` alone.
 enum class Exchange : std::uint8_t {
   owner,         ///< a slice's owner gathers and folds it, results are gathered; any order
   gather,        ///< every rank gathers and folds everything; any order
@@ -36,32 +36,32 @@ struct ReduceSpec {
   /// `ReduceSpec(format)`.
   explicit ReduceSpec(const Format& all) : format(all), accumulator{.format = all}, result(all) {}
 
-  Format format = kFp32;       ///< on the wire; where `wire` is given, its format()
+  Format format = kFp32;       ///< on the wire; with a `wire`, its format()
   RoundingOptions rounding{};  ///< of the cast to the wire; `wire` has its own
   SharedCodec wire{};          ///< what contributions become; null: `format`, packed
   Accumulator accumulator{};   ///< of the sum: sequential, kahan, chunked or pairwise
   Format result = kFp32;       ///< a wider accumulator is rounded once more to it, each level
   Order order = Order::sequential;
   Exchange exchange = Exchange::owner;
-  /// 0: no groups; else at most W: each group in rank order to its first rank, then the groups'
-  /// sums in `order`. One group of all W ranks has no second level: as no groups in order
+  /// 0: no groups; else at most W: each group is summed in rank order to its first rank, then the
+  /// groups' sums in `order`. One group of all W ranks has no second level: as no groups in order
   /// sequential.
   int group_size = 0;
   Aps aps = Aps::off;
-  double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; APS's rival
+  double loss_scale = 1;  ///< constant power of two for all layers, undone at the end; not with APS
   bool average = false;   ///< divide by the number of ranks
   Divide divide = Divide::after;  ///< where an average divides; without one it has no effect
   std::uint64_t step = 0;         ///< enters the random streams
 };
 
-/// Throws Error where an option is out of range or two exclude each other, or a stream is given:
-/// a reduction draws from its own (streams.h).
+/// Throws Error where an option is out of range or two exclude each other, or a stream is not 0: a
+/// reduction draws from its own (streams.h).
 CPD_API void Check(const ReduceSpec& spec);
-/// The same once the number of ranks is known, which no group may exceed.
+/// Check(spec) for a known number of ranks, which no group may exceed.
 CPD_API void Check(const ReduceSpec& spec, int world);
 
-/// True where a sequential sum, rounded to nearest, has more than 2^precision terms at one level:
-/// with terms of equal value the later ones change nothing.
+/// Whether a sequential sum, rounded to nearest, has more than 2^precision terms at one level: with
+/// terms of equal value the later ones may change nothing.
 CPD_API bool MayStall(const ReduceSpec& spec, int world);
 
 CPD_API Order ParseOrder(std::string_view name);
@@ -70,12 +70,12 @@ CPD_API Exchange ParseExchange(std::string_view name);
 CPD_API std::string ToString(Exchange exchange);
 CPD_API Divide ParseDivide(std::string_view name);
 CPD_API std::string ToString(Divide divide);
-/// All names, each at its enumerator's place.
+/// All names, indexed by enumerator.
 CPD_API std::span<const std::string_view> OrderNames();
 CPD_API std::span<const std::string_view> ExchangeNames();
 CPD_API std::span<const std::string_view> DivideNames();
 
-/// Whether it is a power of two from 2^-126 to 2^126.
+/// Whether `scale` is a power of two from 2^-126 to 2^126.
 CPD_API bool IsLossScale(double scale);
 
 }  // namespace cpd

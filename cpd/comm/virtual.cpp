@@ -17,11 +17,12 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kStage = 4096;  // sums worked on at once, a multiple of kBlock
+constexpr std::int64_t kStage = 4096;  // sums processed at once, a multiple of kBlock
 constexpr std::int64_t kSerialRanksBelow = 1 << 15;
-constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // whose bytes can be counted
+constexpr std::int64_t kMostValues = std::int64_t{1} << 56;  // their bytes fit std::int64_t
 
-/// How many planes term k reads or writes: pairwise, one more than trees are open before it.
+/// The planes that term k reads or writes: in scheme pairwise, one more than the trees open before
+/// it.
 int PlanesOfTerm(const Level& level, std::int64_t k) {
   if (level.accumulator.scheme != Scheme::pairwise) return level.planes();
   return std::popcount(static_cast<std::uint64_t>(k)) + 1;
@@ -57,12 +58,12 @@ class Sums {
     for (int q = 0; q < planes; ++q) Narrow(q, begin, n, state.get() + q * n);
   }
 
-  /// In plane 0's place.
+  /// Writes plane 0.
   void Store(std::int64_t begin, std::int64_t n, const float* from) {
     std::copy_n(from, n, full_.get() + begin);
   }
 
-  /// Plane 0, which after the last term holds the level's sums.
+  /// Reads plane 0, which after the last term holds the level's sums.
   void Load(std::int64_t begin, std::int64_t n, float* to) const {
     if (full_ == nullptr) return Widen(0, begin, n, to);
     std::copy_n(full_.get() + begin, n, to);
@@ -90,8 +91,8 @@ class Sums {
 struct Layer {
   std::int64_t size = 0;
   std::uint8_t exponent = 0;  // largest of all ranks
-  int observed = 0;           // ranks
-  bool given = false;         // by the rank whose turn it is
+  int observed = 0;           // by how many ranks
+  bool given = false;         // contributed by the rank whose turn it is
   int shift = 0;
   float scale = 0;  // measured: of the rank whose turn it is, or the largest of all
   Sums group, across;
@@ -114,11 +115,11 @@ struct VirtualReduce::Impl {
   std::int64_t member = 0;    // of the visit's group
   std::vector<int> ranks;     // the schedule
   bool contributed = false;
-  CodecStates* states;     // the caller's, or
-  CodecStates own_states;  // for this reduction alone
+  CodecStates* states;     // the caller's, or own_states
+  CodecStates own_states;  // of this reduction alone
   bool commits;
   std::set<CodecState*> begun;
-  std::vector<float> divided;  // Entering
+  std::vector<float> divided;  // of Entering
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
        const LayerOptions& options)
@@ -159,7 +160,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// The rank whose turn it is; Error after the schedule's last.
+  /// The rank whose turn it is; throws Error after the schedule's last.
   [[nodiscard]] int Rank() const {
     if (position < static_cast<std::int64_t>(ranks.size())) {
       return ranks[static_cast<std::size_t>(position)];
@@ -200,8 +201,8 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// A rank's values of a layer as they enter the reduction; those that are divided first lie in
-  /// `divided` until the next call.
+  /// A rank's values of a layer as they enter the reduction: where they are divided first, the
+  /// quotients, in `divided` until the next call.
   const float* Entering(const Layer& layer, const TensorView& x) {
     const auto* values = static_cast<const float*>(x.data);
     const float divisor = reduction.first_divisor();
@@ -213,7 +214,8 @@ struct VirtualReduce::Impl {
     return divided.data();
   }
 
-  /// What the codec keeps of the layer whose turn it is, told what comes; null where nothing.
+  /// Begins the codec's state of the layer for the rank whose turn it is, and returns it; null
+  /// where there is none.
   CodecState* BeginLayer(int l, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);
@@ -227,7 +229,7 @@ struct VirtualReduce::Impl {
     return state;
   }
 
-  /// `terms`: room for the block.
+  /// Adds what the codec makes of n values of the rank's layer; `terms` is memory for n values.
   void ContributeBlock(int l, CodecState* state, std::int64_t begin, std::int64_t n, const float* x,
                        float* terms) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
@@ -261,7 +263,7 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// Sums become what their owners encode.
+  /// Replaces the layer's sums by what their owners encode, decoded again.
   void EncodeResults(int l) {
     const SharedCodec& codec = reduction.results(l);
     if (codec == nullptr) return;
@@ -292,7 +294,7 @@ struct VirtualReduce::Impl {
     }
     for (Layer& layer : layers) layer.given = false;
     ++position;
-    if (states == &own_states) {  // a rank that comes again begins again
+    if (states == &own_states) {  // a rank's second visit begins without states, too
       begun.clear();
       own_states = {};
     }

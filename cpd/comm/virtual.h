@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// W virtual ranks in one process: the all-reduce of ReduceSpec with no transport. Ranks stream by,
-// one at a time, so that memory holds one rank's values and the running sums.
+// W virtual ranks in one process: the all-reduce of ReduceSpec with no transport. Ranks are
+// processed one at a time, so that memory holds one rank's values and the running sums.
 //
 //   VirtualReduce reduce(spec, world, sizes);
 //   if (reduce.wants_ranges()) for each rank r, layer l: reduce.Observe(l, x_of(r, l));
@@ -25,7 +25,7 @@ namespace cpd {
 
 class CPD_API VirtualReduce {
  public:
-  /// world >= 1; sizes: values per layer; layers.states: of all ranks, and must outlive this.
+  /// world >= 1; sizes: values per layer; layers.states: of all ranks, must outlive this object.
   /// Throws Error.
   VirtualReduce(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
                 const LayerOptions& layers = {});
@@ -41,16 +41,15 @@ class CPD_API VirtualReduce {
   /// The ranks in the order in which they must contribute: each once, or nearly twice for `ring`,
   /// whose slices start at different ranks.
   [[nodiscard]] std::vector<int> schedule() const;
-  /// The next rank of the schedule gives layer `layer` (float32, contiguous, the layer's size),
+  /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
   /// each layer once, in any order. Throws Error for a second time.
   void Contribute(int layer, const TensorView& x);
-  /// That rank has given all its layers. Throws Error where one is missing.
+  /// Ends that rank's contribution. Throws Error where one of its layers is missing.
   void EndRank();
 
-  /// The caller's states keep what the call left in them, after the schedule's last rank, where
-  /// layers.commits is false.
+  /// Commits the caller's states, where layers.commits is false; after the schedule's last rank.
   void Commit();
-  /// The reduced layer, after the schedule's last rank. out: float32, contiguous.
+  /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
   [[nodiscard]] LayerReport report(int layer) const;
 

@@ -119,7 +119,7 @@ std::int64_t Blockwise::Encode(const Piece& piece, CodecState* /*state*/, const 
     Piece part = piece;
     part.begin += i;
     part.n = n;
-    const Stretch around = BucketsAround(part, kBucket);
+    const ValueRange around = BucketsAround(part, kBucket);
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());

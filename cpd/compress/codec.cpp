@@ -118,12 +118,12 @@ void CodecStates::Claim(const Owner& owner) {
   }
   if (owner_) entries_.clear();
   owner_ = owner;
-  told_ = false;
+  owner_loaded_ = false;
 }
 
 std::optional<CodecStates::Owner> CodecStates::owner() const {
   const auto is_kept = [](const auto& layer) { return !layer.second.Values().empty(); };
-  return told_ || std::ranges::any_of(entries_, is_kept) ? owner_ : std::nullopt;
+  return owner_loaded_ || std::ranges::any_of(entries_, is_kept) ? owner_ : std::nullopt;
 }
 
 void CodecStates::Reset(std::int64_t number) {
@@ -132,7 +132,7 @@ void CodecStates::Reset(std::int64_t number) {
 void CodecStates::Reset() {
   entries_.clear();
   owner_.reset();
-  told_ = false;
+  owner_loaded_ = false;
 }
 
 std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
@@ -147,7 +147,7 @@ std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
 void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   entries_.clear();
   owner_ = owner;
-  told_ = owner.has_value();
+  owner_loaded_ = owner.has_value();
   for (auto& [key, one] : kept) {
     entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values)});
   }

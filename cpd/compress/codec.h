@@ -212,7 +212,7 @@ class CPD_API CodecStates {
   struct Entry;
   std::map<Key, Entry> entries_;
   std::optional<Owner> owner_;
-  bool told_ = false;  // by Load
+  bool owner_loaded_ = false;  // by Load
 };
 
 CPD_API std::string ToString(const CodecStates::Owner& owner);

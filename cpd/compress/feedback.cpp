@@ -88,7 +88,7 @@ class Feedback::Sent {
       v_ = state_.v.data() + piece.begin;
       return;
     }
-    const Stretch whole = BucketsAround(piece, inner.bucket());
+    const ValueRange whole = BucketsAround(piece, inner.bucket());
     const std::int64_t ahead = piece.begin - whole.begin;
     own_ = MakeValues(whole.size());
     Add(piece.shift, whole.size(), x - ahead, state_.kept(whole.begin), own_.get());

@@ -105,8 +105,8 @@ std::int64_t OneBit::Encode(const Piece& piece, CodecState* state, const float* 
     Piece part = piece;
     part.begin += i;
     part.n = std::min(block(), piece.n - i);
-    const Stretch whole =
-        piece.size == 0 ? Stretch{part.begin, part.begin + part.n} : BucketsAround(part, bucket_);
+    const ValueRange whole = piece.size == 0 ? ValueRange{part.begin, part.begin + part.n}
+                                             : BucketsAround(part, bucket_);
     const float* from = x + (whole.begin - piece.begin);
     if (piece.shift != 0) {
       shifted.resize(static_cast<std::size_t>(whole.size()));

@@ -43,7 +43,7 @@ void Residual::Restore(std::span<const float> kept) {
   std::ranges::copy(kept, kept_.get());
 }
 
-Stretch BucketsAround(const Piece& piece, std::int64_t bucket) {
+ValueRange BucketsAround(const Piece& piece, std::int64_t bucket) {
   const std::int64_t end = piece.begin + piece.n;
   if (piece.size == 0) return {piece.begin, end};
   const std::int64_t whole = (end + bucket - 1) / bucket * bucket;

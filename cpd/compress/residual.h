@@ -42,13 +42,13 @@ class CPD_API Residual : public CodecState {
 };
 
 /// Values begin … end - 1 of a layer.
-struct Stretch {
+struct ValueRange {
   std::int64_t begin = 0, end = 0;
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
 /// The buckets that a piece touches, as much of them as is there: all of the layer's, or where its
 /// size is not known the piece alone.
-CPD_API Stretch BucketsAround(const Piece& piece, std::int64_t bucket);
+CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
 
 }  // namespace cpd

@@ -16,10 +16,10 @@ namespace cpd {
 namespace {
 
 /// Sizes of messages alone: nothing is cast, folded or unpacked.
-class NoWork final : public Work {
+class NoMessageOps final : public MessageOps {
  public:
-  NoWork(const Reduction& reduction, int rank, bool plain)
-      : Work(reduction, rank, {}, plain, [] {}) {}
+  NoMessageOps(const Reduction& reduction, int rank, bool in_fp32)
+      : MessageOps(reduction, rank, {}, in_fp32, [] {}) {}
 
   void Pack(const Part&, Message&) const override {}
   void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
@@ -97,23 +97,23 @@ Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_
 }  // namespace
 
 DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-               std::span<const std::int64_t> rows, bool plain)
+               std::span<const std::int64_t> rows, bool in_fp32)
     : sizes_(sizes.begin(), sizes.end()),
       reduction_(Checked(spec, world, sizes, rows)),
-      plain_(plain) {}
+      in_fp32_(in_fp32) {}
 
 int DryRun::slices() const {
   const std::function<void(const Moves&)> nobody;
   CountingChannel channel(nobody);
-  const NoWork work(reduction_, 0, plain_);
-  return Exchanges(channel, work, Delivery::to_all, 0).Slices();
+  const NoMessageOps ops(reduction_, 0, in_fp32_);
+  return Exchanges(channel, ops, Delivery::to_all, 0).Slices();
 }
 
 std::int64_t DryRun::Run(int rank, std::int64_t chunk,
                          const std::function<void(const Moves&)>& moved) const {
   CountingChannel channel(moved);
-  const NoWork work(reduction_, rank, plain_);
-  Exchanges exchanges(channel, work, Delivery::to_all, 0);
+  const NoMessageOps ops(reduction_, rank, in_fp32_);
+  Exchanges exchanges(channel, ops, Delivery::to_all, 0);
   Layout layout(sizes_, exchanges.Slices(), chunk, reduction_.buckets());
   for (std::int64_t number = 0; !layout.done(); ++number) {
     Task task = exchanges.Run(number, layout.Next());

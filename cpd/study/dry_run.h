@@ -26,10 +26,10 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// For layers of the given sizes, and rows (LayerOptions). `plain`: all values travel in
+  /// For layers of the given sizes, and rows (LayerOptions). `in_fp32`: all values travel in
   /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
   DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-         std::span<const std::int64_t> rows = {}, bool plain = false);
+         std::span<const std::int64_t> rows = {}, bool in_fp32 = false);
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   /// Into how many slices the exchange cuts the layers.
@@ -44,7 +44,7 @@ class CPD_API DryRun {
  private:
   std::vector<std::int64_t> sizes_;
   Reduction reduction_;
-  bool plain_;
+  bool in_fp32_;
 };
 
 }  // namespace cpd

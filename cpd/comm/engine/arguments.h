@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layers of a call, as a rank gives them: checked before anything moves.
+// Checks of the layers that a rank calls with, before anything is sent.
 #pragma once
 
 #include <span>
@@ -14,13 +14,13 @@ namespace cpd {
 std::string PlaceOf(const TensorView& x);
 bool IsTogether(const TensorView& x, const TensorView& y);
 
-/// The first layer that is not empty. It does not matter where empty ones are.
+/// The first layer that is not empty: empty ones may be on any device.
 TensorView FirstLayer(std::span<const TensorView> x);
 
-/// Throws Error unless the layers are contiguous fp32 and lie where `first` does.
+/// Throws Error unless the layers are contiguous fp32 and on the device of `first`.
 void CheckLayers(const char* name, std::span<const TensorView> layers, const TensorView& first);
 
-/// Throws Error where layers share memory, but out[l] may be x[l].
+/// Throws Error where layers share memory; out[l] may be x[l] itself.
 void CheckOverlap(std::span<const TensorView> x, std::span<const TensorView> out);
 
 }  // namespace cpd

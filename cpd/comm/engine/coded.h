@@ -16,13 +16,14 @@
 
 namespace cpd {
 
-/// A message's codecs, each for all layers or one for each layer. Planes share the blocks.
+/// The codecs of a message's planes, in each plane one for all layers or one for each. Planes share
+/// the blocks.
 class CPD_API Codecs {
  public:
-  /// `wires`: of contributions, whose blocks (Codec::block) are those of every message.
+  /// `wires`: the codecs of contributions, whose blocks (Codec::block) every message has.
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Of the next plane; null: the layer's codec is `otherwise`.
+  /// Adds the next plane's codecs; `otherwise` is the codec of a layer whose own is null.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
@@ -31,7 +32,7 @@ class CPD_API Codecs {
     const std::vector<SharedCodec>& all = planes_[plane];
     return *all[all.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
-  /// Values of a block of the layer.
+  /// The number of values in a block of the layer.
   [[nodiscard]] std::int64_t block(int layer) const {
     return blocks_[blocks_.size() == 1 ? 0 : static_cast<std::size_t>(layer)];
   }
@@ -42,7 +43,7 @@ class CPD_API Codecs {
   bool is_fixed_ = true;
 };
 
-/// Neighbouring values of a part, at most Codecs::block of them.
+/// Consecutive values of a segment, at most Codecs::block of them.
 struct Block {
   std::size_t segment = 0;
   int layer = 0;
@@ -53,17 +54,19 @@ struct Block {
 };
 CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
 
-/// The bytes of a part's message: exactly where the codecs' sizes are fixed.
+/// The most bytes of a part's message; exactly its bytes where the codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
 class CPD_API CodedPart {
  public:
   CodedPart() = default;
-  /// A message that has come; null: none. Throws Corrupt where its blocks' sizes cannot be.
+  /// Reads a message that has arrived; null: none. Throws Corrupt where its blocks' sizes are
+  /// impossible.
   static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from);
-  /// A message to be filled, block by block in any order, and then ended.
+  /// Writes a message, block by block in any order; End completes it.
   static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to);
-  /// Every block has been written: the message has its size. Nothing where sizes are fixed.
+  /// Completes a message of which every block is written: joins the blocks and sets its size. Does
+  /// nothing where sizes are fixed.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
@@ -71,14 +74,14 @@ class CPD_API CodedPart {
     return static_cast<int>(codecs_ == nullptr ? 0 : codecs_->planes());
   }
 
-  /// A block's values, decoded; see Codec::Decode. Throws Corrupt.
+  /// Decodes a block's values (Codec::Decode). Throws Corrupt.
   void Load(int plane, const Block& block, float* values) const {
     LoadUnscaled(plane, block, 0, 1, values);
   }
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
-  /// Encodes a block's values, which the codec holds.
+  /// Encodes a block's values, each of which the codec has exactly.
   void Store(int plane, const Block& block, const float* values);
-  /// Encodes the piece of plane 0 that the block is.
+  /// Encodes the piece that the block is, into plane 0.
   void Encode(const Block& block, const Piece& piece, CodecState* state, const float* x) {
     EncodeTo(0, block, piece, state, x);
   }
@@ -96,17 +99,17 @@ class CPD_API CodedPart {
   void EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
-  /// Where blocks lie that take their most bytes each.
+  /// Sets the places of blocks that take their most bytes each.
   void PlaceApart(const Part& part);
 
   const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
   bool fixed_ = true;
-  int source_ = -1;  // the rank that a message has come from
+  int source_ = -1;  // the rank that sent the message; -1: this one
   std::size_t segments_ = 0;
-  std::vector<std::int64_t> starts_;  // fixed: of the segments, plane by plane
-  std::size_t blocks_ = 0;            // not fixed: in a plane
-  std::vector<std::int64_t> places_;  // of the blocks, plane by plane
+  std::vector<std::int64_t> starts_;  // fixed sizes: where segments begin, plane by plane
+  std::size_t blocks_ = 0;            // sizes that vary: blocks of a plane
+  std::vector<std::int64_t> places_;  // where blocks begin, plane by plane
   std::vector<std::uint32_t> sizes_;
 };
 

@@ -19,10 +19,10 @@ using cuda::ReduceTask;
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// x * 2^shift for a shift beyond these rounds as it does at them (CastScaled).
+/// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
 int Bounded(int shift) { return std::clamp(shift, -600, 600); }
 
-/// A level's sum, and its rounding to the result.
+/// The plan of a level's sum and of its rounding to the result.
 cuda::SumPlan PlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
   return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
@@ -52,18 +52,18 @@ std::vector<ReduceSegment> WholeLayers(std::span<const std::int64_t> sizes) {
   return segments;
 }
 
-/// Makes a call walk these segments, which must live as long as it.
+/// Makes a call work on these segments, which must live as long as the call.
 void Walk(ReduceCall& call, const std::vector<ReduceSegment>& segments) {
   call.segments = segments.data();
   call.segment_count = static_cast<std::int32_t>(segments.size());
   call.tiles = segments.empty() ? 0 : segments.back().tile + cuda::tiles_of(segments.back().count);
 }
 
-class CudaWork final : public Work {
+class CudaMessageOps final : public MessageOps {
  public:
-  CudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-           std::function<void()> progress, SharedQueue queue)
-      : Work(reduction, rank, std::move(layers), plain, std::move(progress)),
+  CudaMessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+                 std::function<void()> progress, SharedQueue queue)
+      : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)),
         queue_(std::move(queue)),
         call_(MakeCall()) {}
 
@@ -261,10 +261,11 @@ class CudaWork final : public Work {
 
 }  // namespace
 
-std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                                   std::function<void()> progress, SharedQueue queue) {
-  return std::make_unique<CudaWork>(reduction, rank, std::move(layers), plain, std::move(progress),
-                                    std::move(queue));
+std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                               bool in_fp32, std::function<void()> progress,
+                                               SharedQueue queue) {
+  return std::make_unique<CudaMessageOps>(reduction, rank, std::move(layers), in_fp32,
+                                          std::move(progress), std::move(queue));
 }
 
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,

@@ -15,7 +15,7 @@ Part Joined(const std::vector<Part>& parts) {
   return all;
 }
 
-/// `pieces` parts of nearly equal length.
+/// The part, cut into `pieces` parts of nearly equal length.
 std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   std::vector<Part> cut;
   cut.reserve(Index(pieces));
@@ -26,7 +26,7 @@ std::vector<Part> Pieces(const Part& part, std::int64_t pieces) {
   return cut;
 }
 
-/// What the sum across units is after term k.
+/// What a message holds of the sum across units after term k.
 Content SumOf(std::int64_t k, std::int64_t units) {
   return k + 1 == units ? Content::results : Content::running_sums;
 }
@@ -34,18 +34,18 @@ Content SumOf(std::int64_t k, std::int64_t units) {
 }  // namespace
 
 int Exchanges::Slices() const {
-  switch (work_.reduction().spec().exchange) {
+  switch (ops_.reduction().spec().exchange) {
     case Exchange::gather:
       return 1;
     case Exchange::hierarchical:
-      return work_.reduction().grouped() ? static_cast<int>(work_.reduction().rounds().units) : 1;
+      return ops_.reduction().grouped() ? static_cast<int>(ops_.reduction().rounds().units) : 1;
     default:
       return size();
   }
 }
 
 Task Exchanges::Run(std::int64_t chunk, std::vector<Part> parts) {
-  switch (work_.reduction().spec().exchange) {
+  switch (ops_.reduction().spec().exchange) {
     case Exchange::gather:
       return Gather({chunk, 0}, std::move(parts[0]));
     case Exchange::ring:
@@ -68,14 +68,14 @@ Pending Exchanges::Start(Phase phase, Chunk& chunk, std::vector<Addressed> out,
 
 Task Exchanges::Announce(Phase phase, Content content, const std::vector<Addressed>& out,
                          const std::vector<Addressed>& in) {
-  if (work_.is_fixed(content)) co_return;
+  if (ops_.is_fixed(content)) co_return;
   Pending sizes = link_.StartSizes(phase, out, in);
   co_await sizes;
   link_.TakeSizes(sizes, in);
 }
 
-/// A slice's owner takes it from all, folds it, and gives the result to all (to the root, to
-/// none).
+/// A slice's owner receives contributions from all, folds them, and sends the result to all (to the
+/// root, to none).
 Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   Enter(Phase::exchange, chunk);
   const Part& mine = parts[Index(rank())];
@@ -88,7 +88,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
       const int to = (rank() + step) % size();
       const int source = (rank() + size() - step) % size();
       out.push_back({to, Take(Content::contributions, parts[Index(to)])});
-      work_.Pack(parts[Index(to)], *out.back().message);
+      ops_.Pack(parts[Index(to)], *out.back().message);
       from[Index(source)] = Take(Content::contributions, mine);
       in.push_back({source, from[Index(source)]});
     }
@@ -96,7 +96,7 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
     Pending scatter = Start(Phase::exchange, chunk, std::move(out), std::move(in));
     co_await scatter;
     Enter(Phase::fold, chunk);
-    work_.Fold(mine, from, *result);
+    ops_.Fold(mine, from, *result);
   }
 
   Enter(Phase::gather, chunk);
@@ -114,19 +114,19 @@ Task Exchanges::Owner(Chunk chunk, std::vector<Part> parts) {
   }
   co_await Announce(Phase::gather, Content::results, out, in);
   Pending gather = Start(Phase::gather, chunk, std::move(out), std::move(in));
-  if (takes || delivery_ == Delivery::scattered) work_.Unpack(mine, *result);
+  if (takes || delivery_ == Delivery::scattered) ops_.Unpack(mine, *result);
   co_await gather;
   for (int source = 0; source < size(); ++source) {
     if (results[Index(source)] == nullptr) continue;
-    work_.Unpack(parts[Index(source)], *results[Index(source)]);
+    ops_.Unpack(parts[Index(source)], *results[Index(source)]);
   }
 }
 
-/// Everybody takes everything and folds it.
+/// Every rank receives all contributions and folds them.
 Task Exchanges::Gather(Chunk chunk, Part part) {
   Enter(Phase::exchange, chunk);
   const SharedMessage mine = Take(Content::contributions, part);
-  work_.Pack(part, *mine);
+  ops_.Pack(part, *mine);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   std::vector<SharedMessage> from(Index(size()));
@@ -142,9 +142,9 @@ Task Exchanges::Gather(Chunk chunk, Part part) {
   co_await exchange;
   Enter(Phase::fold, chunk);
   const SharedMessage result = Take(Content::results, part);
-  work_.Fold(part, from, *result);
+  ops_.Fold(part, from, *result);
   Enter(Phase::gather, chunk);
-  work_.Unpack(part, *result);
+  ops_.Unpack(part, *result);
 }
 
 /// Slice s begins at rank s + 1 and ends at rank s, whose result then goes around once more.
@@ -155,9 +155,9 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   const auto part = [&](int back) -> const Part& {
     return parts[Index((rank() + 2 * size() - back) % size())];
   };
-  // Term k of slice rank - 1 - k is this rank's; k = 0 of its neighbour's slice, which it begins.
+  // This rank adds term k of slice rank - 1 - k: at k = 0 it begins the slice of rank - 1.
   SharedMessage state = Take(SumOf(0, size()), part(1));
-  work_.Hop(part(1), 0, nullptr, *state);
+  ops_.Hop(part(1), 0, nullptr, *state);
   for (int k = 1; k < size(); ++k) {
     const Part& arriving = part(1 + k);
     const std::vector<Addressed> out{{next, state}};
@@ -167,35 +167,35 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
     co_await hop;
     if (k == 1) Enter(Phase::fold, chunk);
     state = Take(SumOf(k, size()), arriving);
-    work_.Hop(arriving, k, in[0].message.get(), *state);
+    ops_.Hop(arriving, k, in[0].message.get(), *state);
   }
 
   Enter(Phase::gather, chunk);
   for (int back = 0; back < size(); ++back) {  // `state` is the result of slice rank - back
     if (back + 1 == size()) {
-      work_.Unpack(part(back), *state);
+      ops_.Unpack(part(back), *state);
       break;
     }
     const std::vector<Addressed> out{{next, state}};
     const std::vector<Addressed> in{{previous, Take(Content::results, part(back + 1))}};
     co_await Announce(Phase::gather, Content::results, out, in);
     Pending hop = Start(Phase::gather, chunk, out, in);
-    work_.Unpack(part(back), *state);
+    ops_.Unpack(part(back), *state);
     co_await hop;
     state = in[0].message;
   }
 }
 
-/// A rank's group, whose first member is its master, and what this rank has of a chunk.
+/// This rank's group, whose first member is its master, and this rank's data of a chunk.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
   std::int64_t first = 0, size = 1;  // its ranks
   std::int64_t member = 0;           // this rank
 
-  Part all;                       // of the chunk
-  std::vector<Part> subs;         // it, cut for the members
-  SharedMessage sum;              // the group's, of this member's sub-part
-  std::shared_ptr<float> values;  // the master's: the group's sums, then the results
+  Part all;                       // the chunk's
+  std::vector<Part> subs;         // `all`, cut for the members
+  SharedMessage sum;              // of the group, for this member's sub-part
+  std::shared_ptr<float> values;  // on the master: the group's sums, then the results
 
   [[nodiscard]] bool is_master() const { return member == 0; }
   [[nodiscard]] int rank_of(std::int64_t m) const { return static_cast<int>(first + m); }
@@ -206,7 +206,7 @@ struct Exchanges::Group {
 };
 
 Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
-  const Reduction& reduction = work_.reduction();
+  const Reduction& reduction = ops_.reduction();
   Group group;
   if (reduction.grouped()) {
     group.units = reduction.rounds().units;
@@ -219,7 +219,7 @@ Exchanges::Group Exchanges::OwnGroup(const std::vector<Part>& parts) const {
   group.member = rank() - group.first;
   group.all = Joined(parts);
   group.subs = Pieces(group.all, group.size);
-  if (group.is_master()) group.values = work_.Allocate(group.all.count);
+  if (group.is_master()) group.values = ops_.Allocate(group.all.count);
   return group;
 }
 
@@ -244,7 +244,7 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
     if (m == group.member) continue;
     const Part& theirs = group.subs[Index(m)];
     out.push_back({group.rank_of(m), Take(Content::contributions, theirs)});
-    work_.Pack(theirs, *out.back().message);
+    ops_.Pack(theirs, *out.back().message);
     from[Index(m)] = Take(Content::contributions, group.mine());
     in.push_back({group.rank_of(m), from[Index(m)]});
   }
@@ -254,13 +254,13 @@ Task Exchanges::SumInGroup(Chunk& chunk, Group& group) {
   Enter(Phase::fold, chunk);
   group.sum = Take(Content::results, group.mine());
   if (group.units > 1) {
-    work_.FoldGroup(group.mine(), from, *group.sum);
+    ops_.FoldGroup(group.mine(), from, *group.sum);
   } else {
-    work_.Fold(group.mine(), from, *group.sum);
+    ops_.Fold(group.mine(), from, *group.sum);
   }
 }
 
-/// The group's sums, to its master.
+/// Members send the group's sums to its master.
 Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   std::vector<Addressed> out;
   std::vector<Addressed> in;
@@ -272,14 +272,15 @@ Task Exchanges::CollectSums(Chunk& chunk, Group& group) {
   Pending collect = Start(Phase::exchange, chunk, std::move(out), in);
   co_await collect;
   if (!group.is_master()) co_return;
-  work_.LoadResults(group.mine(), *group.sum, group.values.get());
+  ops_.LoadResults(group.mine(), *group.sum, group.values.get());
   for (const auto& [peer, message] : in) {
     const std::int64_t m = peer - group.first;
-    work_.LoadResults(group.subs[Index(m)], *message, group.values_of(m));
+    ops_.LoadResults(group.subs[Index(m)], *message, group.values_of(m));
   }
 }
 
-/// As in Ring, of the groups' sums; the other members keep step.
+/// The masters pass the groups' sums on as in Ring; the other members stay in lockstep with empty
+/// transfers.
 Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts) {
   const std::int64_t units = group.units;
   const auto slice = [&](std::int64_t back) {
@@ -288,7 +289,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   const auto to = [&](std::int64_t unit, SharedMessage message) {
     std::vector<Addressed> messages;
     if (!group.is_master()) return messages;
-    const std::int64_t master = work_.reduction().group_begin((unit + units) % units);
+    const std::int64_t master = ops_.reduction().group_begin((unit + units) % units);
     messages.push_back({static_cast<int>(master), std::move(message)});
     return messages;
   };
@@ -302,7 +303,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   const auto hop = [&](std::int64_t k, const Message* before) {
     const Part& part = parts[slice(1 + k)];
     SharedMessage after = Take(SumOf(k, units), part);
-    work_.HopValues(part, k, before, values[slice(1 + k)], *after);
+    ops_.HopValues(part, k, before, values[slice(1 + k)], *after);
     return after;
   };
 
@@ -318,7 +319,7 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
   for (std::int64_t back = 0; back < units; ++back) {
     if (group.is_master()) {
-      work_.LoadResults(parts[slice(back)], *state, values[slice(back)]);
+      ops_.LoadResults(parts[slice(back)], *state, values[slice(back)]);
     }
     if (back + 1 == units) break;
     const SharedMessage following = arriving(Content::results, back + 1);
@@ -331,13 +332,13 @@ Task Exchanges::RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part
   }
 }
 
-/// The master hands each member the result of its sub-part, and members exchange these.
+/// The master sends each member the result of its sub-part, and members exchange these.
 Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   std::vector<SharedMessage> results(Index(group.size));
   for (std::int64_t m = 0; m < group.size; ++m) {
     results[Index(m)] = Take(Content::results, group.subs[Index(m)]);
     if (!group.is_master()) continue;
-    work_.StoreResults(group.subs[Index(m)], group.values_of(m), *results[Index(m)]);
+    ops_.StoreResults(group.subs[Index(m)], group.values_of(m), *results[Index(m)]);
   }
   const SharedMessage& mine = results[Index(group.member)];
   {
@@ -362,7 +363,7 @@ Task Exchanges::ShareResults(Chunk& chunk, Group& group) {
   Pending exchange = Start(Phase::gather, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (std::int64_t m = 0; m < group.size; ++m) {
-    work_.Unpack(group.subs[Index(m)], *results[Index(m)]);
+    ops_.Unpack(group.subs[Index(m)], *results[Index(m)]);
   }
 }
 
@@ -372,7 +373,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
   Enter(Phase::exchange, chunk);
   std::vector<SharedMessage> from(Index(size()));
   for (SharedMessage& message : from) message = Take(Content::contributions, part);
-  work_.Pack(part, *from[Index(rank())]);
+  ops_.Pack(part, *from[Index(rank())]);
   std::vector<Addressed> out;
   std::vector<Addressed> in;
   for (int step = 1; step < size(); ++step) {
@@ -384,7 +385,7 @@ Task Exchanges::AllGather(std::int64_t number, Part part,
   Pending exchange = Start(Phase::exchange, chunk, std::move(out), std::move(in));
   co_await exchange;
   for (int source = 0; source < size(); ++source) {
-    work_.UnpackWire(part, *from[Index(source)], offsets[Index(source)]);
+    ops_.UnpackWire(part, *from[Index(source)], offsets[Index(source)]);
   }
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The messages of each Exchange, for one chunk, as a coroutine that waits at each transfer. Every
-// rank runs the same transfers in the same order, with nothing in those that do not concern it; a
-// transfer whose messages' sizes vary has a small one ahead of it, between the same ranks.
+// rank runs the same transfers in the same order, empty where they do not concern it; before
+// messages whose sizes vary, a small transfer between the same ranks sends the sizes.
 #pragma once
 
 #include <coroutine>
@@ -17,8 +17,9 @@
 
 namespace cpd {
 
-/// A chunk on its way, as a coroutine. `co_await pending` hands the transfer to whoever drives the
-/// task, who goes on only when it is done; `co_await task` runs another task within this one.
+/// The exchange of a chunk, as a coroutine. `co_await pending` suspends it with a transfer, and
+/// whoever drives the task resumes it when that is done; `co_await task` runs another task within
+/// this one.
 class Task {
  public:
   struct promise_type;  // NOLINT(readability-identifier-naming): the language's name
@@ -34,7 +35,7 @@ class Task {
   /// Runs to the next transfer, or to the end. Throws what the chunk threw.
   void Resume();
   [[nodiscard]] bool done() const { return handle_.done(); }
-  /// Null while it runs, and before.
+  /// The transfer that the task waits for; null while it runs, and before.
   [[nodiscard]] Pending* waiting() const;
 
  private:
@@ -96,23 +97,23 @@ inline void Task::Resume() {
 }
 inline Pending* Task::waiting() const { return handle_.promise().waiting; }
 
-/// What becomes of the results.
+/// Who gets results: all ranks, the root, or each rank its own slices.
 enum class Delivery : std::uint8_t { to_all, to_root, scattered };
 
 class Exchanges {
  public:
-  Exchanges(Channel& link, const Work& work, Delivery delivery, int root)
-      : link_(link), work_(work), delivery_(delivery), root_(root) {}
+  Exchanges(Channel& link, const MessageOps& ops, Delivery delivery, int root)
+      : link_(link), ops_(ops), delivery_(delivery), root_(root) {}
 
   /// How many slices a chunk has under the spec's exchange.
   [[nodiscard]] int Slices() const;
-  /// The chunk's messages; parts[s] holds values of slice s.
+  /// Exchanges a chunk's messages; parts[s] holds values of slice s.
   Task Run(std::int64_t chunk, std::vector<Part> parts);
-  /// Every rank's contributions to all; out + offsets[r] is where rank r's go.
+  /// Sends every rank's contributions to all; rank r's go to out + offsets[r].
   Task AllGather(std::int64_t chunk, Part part,
                  const std::vector<std::vector<std::int64_t>>& offsets);
 
-  /// Of the chunk that had most.
+  /// The steps (Traffic) of the chunk that had most.
   [[nodiscard]] std::int64_t steps() const { return most_steps_; }
 
  private:
@@ -128,25 +129,25 @@ class Exchanges {
   Task Gather(Chunk chunk, Part part);
   Task Ring(Chunk chunk, std::vector<Part> parts);
   Task Hierarchical(Chunk chunk, std::vector<Part> parts);
-  // Its four steps.
+  // The four steps of Hierarchical.
   Task SumInGroup(Chunk& chunk, Group& group);
   Task CollectSums(Chunk& chunk, Group& group);
   Task RingOfMasters(Chunk& chunk, Group& group, const std::vector<Part>& parts);
   Task ShareResults(Chunk& chunk, Group& group);
 
-  [[nodiscard]] int rank() const { return work_.rank(); }
-  [[nodiscard]] int size() const { return work_.reduction().world(); }
+  [[nodiscard]] int rank() const { return ops_.rank(); }
+  [[nodiscard]] int size() const { return ops_.reduction().world(); }
   void Enter(Phase phase, const Chunk& chunk);
   [[nodiscard]] SharedMessage Take(Content content, const Part& part) const {
-    return link_.Take(work_.MostBytes(content, part));
+    return link_.Take(ops_.MostBytes(content, part));
   }
-  /// Before Start, for messages of this content: where their sizes vary, these travel ahead.
+  /// Exchanges the sizes of messages of this content, where they vary; to be called before Start.
   Task Announce(Phase phase, Content content, const std::vector<Addressed>& out,
                 const std::vector<Addressed>& in);
   Pending Start(Phase phase, Chunk& chunk, std::vector<Addressed> out, std::vector<Addressed> in);
 
   Channel& link_;
-  const Work& work_;
+  const MessageOps& ops_;
   Delivery delivery_;
   int root_;
   std::int64_t most_steps_ = 0;

@@ -10,8 +10,8 @@
 namespace cpd {
 namespace {
 
-constexpr std::size_t kRecord = 1024;  // bytes of a rank's text that always travel
-constexpr const char* kVersion = "4";  // of what goes over the wire
+constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
+constexpr const char* kVersion = "4";  // of the protocol between ranks
 
 /// FNV-1a over the sizes.
 std::uint64_t Hash(std::span<const std::int64_t> sizes) {
@@ -34,8 +34,8 @@ std::string NameOf(Aps aps) {
   return aps == Aps::on ? "on" : "off";
 }
 
-/// What a rank tells the others: its fields, a line each, then why it refuses, if it does.
-struct Told {
+/// What a rank announces to the others: its fields, a line each, then why it refuses, if it does.
+struct Announcement {
   Intent fields;  ///< first the version, then the length of the text
   std::string refusal;
 };
@@ -48,23 +48,23 @@ std::string TextOf(const Intent& fields, const std::string& refusal) {
   return text + "\n" + refusal;
 }
 
-/// A text that was not cut in its fields.
-Told Parse(const std::string& text) {
-  Told told;
+/// Reads an announcement's text; where it was cut, the field at the cut is incomplete.
+Announcement Parse(const std::string& text) {
+  Announcement announced;
   std::size_t at = 0;
   while (at < text.size() && text[at] != '\n') {
     const std::size_t end = std::min(text.find('\n', at), text.size());
     const std::size_t tab = std::min(text.find('\t', at), end);
-    told.fields.emplace_back(text.substr(at, tab - at),
-                             tab < end ? text.substr(tab + 1, end - tab - 1) : "");
+    announced.fields.emplace_back(text.substr(at, tab - at),
+                                  tab < end ? text.substr(tab + 1, end - tab - 1) : "");
     at = std::min(end + 1, text.size());
   }
-  if (at < text.size()) told.refusal = text.substr(at + 1);
-  return told;
+  if (at < text.size()) announced.refusal = text.substr(at + 1);
+  return announced;
 }
 
-/// The beginning of a long text, not cut within a character; without zeros, which would end it as
-/// an exception's text.
+/// The text, cut between characters if it is long; spaces replace zero bytes, which would end an
+/// exception's text.
 std::string Shortened(std::string text) {
   std::ranges::replace(text, '\0', ' ');
   const auto is_inside = [&](std::size_t at) {
@@ -76,7 +76,7 @@ std::string Shortened(std::string text) {
   return text.substr(0, end) + " … (shortened from " + std::to_string(text.size()) + " bytes)";
 }
 
-/// Everybody's text of so many bytes, where one's own has been filled up or cut.
+/// Every rank's text, padded or cut to `bytes` bytes.
 std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) {
   own.resize(bytes);
   const std::vector<std::uint8_t> all = link.AllGather(
@@ -88,7 +88,7 @@ std::vector<std::string> Gather(Link& link, std::string own, std::size_t bytes) 
   return texts;
 }
 
-/// How long the text is that begins so; 0 where it is another version's.
+/// The length of the text with this beginning; 0 where it is another version's.
 std::size_t LengthOf(const std::string& beginning) {
   const Intent fields = Parse(beginning).fields;
   if (fields.size() < 2 || fields[0].second != kVersion) return 0;
@@ -99,11 +99,12 @@ std::size_t LengthOf(const std::string& beginning) {
   return length;
 }
 
-/// What every rank tells, this one its fields and refusal. Texts that are longer than a record go
-/// once more, whole, all ranks having seen that one is.
-std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& refusal) {
+/// Gathers what every rank announces, this one its intent and refusal. If any text is longer than a
+/// record, which all ranks see from the lengths, all are gathered again, whole.
+std::vector<Announcement> GatherAnnouncements(Link& link, const Intent& intent,
+                                              const std::string& refusal) {
   const std::string rest = TextOf(intent, Shortened(refusal));
-  constexpr std::size_t digits = 12;  // a length of as many characters, whatever it is
+  constexpr std::size_t digits = 12;  // of every length, so that it does not change the text's
   const auto begin = [&](std::size_t length) {
     std::string number = std::to_string(length);
     number.insert(0, digits - number.size(), '0');
@@ -116,13 +117,13 @@ std::vector<Told> TellAll(Link& link, const Intent& intent, const std::string& r
   const std::size_t longest = *std::ranges::max_element(lengths);
   const bool same_version = std::ranges::find(lengths, 0U) == lengths.end();
   if (same_version && longest > kRecord) texts = Gather(link, own, longest);
-  std::vector<Told> told;
+  std::vector<Announcement> announced;
   for (std::size_t r = 0; r < texts.size(); ++r) {
     if (same_version) texts[r].resize(lengths[r]);
-    told.push_back(Parse(texts[r]));
-    if (same_version) told.back().fields.erase(told.back().fields.begin() + 1);
+    announced.push_back(Parse(texts[r]));
+    if (same_version) announced.back().fields.erase(announced.back().fields.begin() + 1);
   }
-  return told;
+  return announced;
 }
 
 std::string Differs(const std::string& what, const std::string& first, int rank,
@@ -131,7 +132,8 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
          " on rank " + std::to_string(rank);
 }
 
-/// The layers' sizes differ, though there are as many: says which.
+/// Throws the Mismatch that names the first layer whose size differs; all ranks have as many
+/// layers.
 [[noreturn]] void NameLayer(Link& link, std::span<const std::int64_t> sizes,
                             std::span<const std::int64_t> numbers) {
   const std::span<const std::uint8_t> own{reinterpret_cast<const std::uint8_t*>(sizes.data()),
@@ -199,15 +201,15 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
              {"number of layers", std::to_string(sizes.size())},
              {"layers' sizes", std::to_string(Hash(sizes))}};
   own.insert(own.end(), intent.begin() + 1, intent.end());
-  const std::vector<Told> told = TellAll(link, own, refusal);
+  const std::vector<Announcement> announced = GatherAnnouncements(link, own, refusal);
   if (!refusal.empty()) return;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank].refusal.empty()) continue;
-    throw Mismatch("rank " + std::to_string(rank) + " refuses: " + told[rank].refusal);
+  for (std::size_t rank = 0; rank < announced.size(); ++rank) {
+    if (announced[rank].refusal.empty()) continue;
+    throw Mismatch("rank " + std::to_string(rank) + " refuses: " + announced[rank].refusal);
   }
-  const Intent& first = told[0].fields;
-  for (std::size_t r = 1; r < told.size(); ++r) {
-    const Intent& other = told[r].fields;
+  const Intent& first = announced[0].fields;
+  for (std::size_t r = 1; r < announced.size(); ++r) {
+    const Intent& other = announced[r].fields;
     if (other == first) continue;
     const int rank = static_cast<int>(r);
     const std::size_t fields = std::min(first.size(), other.size());

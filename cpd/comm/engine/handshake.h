@@ -18,19 +18,19 @@ using Intent = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMostRefusal = 8192;
 
-/// The fields of a reduction, all that must be equal on all ranks but the layers; first the name of
-/// the operation.
+/// All fields of a reduction that must be equal on all ranks, but the layers'; first the
+/// operation's name.
 Intent IntentOf(const std::string& operation, const ReduceSpec& spec);
 
-/// Layers' numbers in random streams, runs of them as `first-last`; one text for 0, 1, … whether
-/// they are given or not.
+/// The text of layers' numbers in random streams, runs as `first-last`; no numbers have the text of
+/// 0, 1, ….
 std::string NumbersText(std::span<const std::int64_t> numbers);
 
 /// Compares all ranks' intents, whose first field is the operation, and their layers' sizes, as
 /// whole texts, however long; the error names the first field that differs. A rank that cannot take
-/// part says why in `refusal`, of which at most kMostRefusal bytes travel, with a word where it is
-/// shortened. `numbers`: how the layers are called in errors; none: 0, 1, … Throws Mismatch with
-/// the same text on all ranks, but for the one that refuses, which returns.
+/// part says why in `refusal`, of which at most kMostRefusal bytes travel, with a note where it is
+/// shortened. `numbers`: the layers' numbers in errors; empty: 0, 1, … Throws Mismatch with the
+/// same text on all ranks, but for the one that refuses, which returns.
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
                const std::string& refusal, std::span<const std::int64_t> numbers = {});
 

@@ -20,20 +20,20 @@ struct Segment {
   std::int64_t begin = 0, count = 0;
 };
 
-/// Segments in order; a value's position is its place among them.
+/// Segments in order; a value's position is its index among their values.
 struct CPD_API Part {
   std::vector<Segment> segments;
   std::int64_t count = 0;
 
   void Add(const Segment& segment);
   void Add(const Part& part);
-  /// Positions begin … end - 1.
+  /// The part at positions begin … end - 1.
   [[nodiscard]] Part Cut(std::int64_t begin, std::int64_t end) const;
-  /// What packed codes of so many bits take: each segment begins at a byte.
+  /// The bytes of packed codes of `bits` bits: each segment begins at a byte.
   [[nodiscard]] std::int64_t Bytes(int bits) const;
 };
 
-/// Where slice s of n values begins, of `slices`, where they are cut at multiples of a bucket.
+/// Where slice s of n values begins, which are cut into `slices` at multiples of a bucket.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s,
                                   std::int64_t bucket) {
   return std::min(n, SliceBegin((n + bucket - 1) / bucket, slices, s) * bucket);

@@ -36,7 +36,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == kHeaderBytes);
 
-/// Of each message; all lie in one memory.
+/// The header of each message; all are in the memory of the first.
 std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase phase,
                                 std::uint32_t number) {
   std::vector<Header> headers(messages.size());
@@ -53,7 +53,7 @@ std::vector<Header> MakeHeaders(std::span<const Message* const> messages, Phase 
   return headers;
 }
 
-/// Settles messages and writes their headers; neighbours may be the same message.
+/// Writes the headers of settled messages; neighbours may be the same message.
 void Seal(std::span<const Addressed> out, Phase phase, std::uint32_t number) {
   std::vector<const Message*> messages;
   for (const auto& [peer, message] : out) {
@@ -77,7 +77,7 @@ void AbandonedDelete::operator()(Abandoned* messages) const noexcept { delete me
 
 namespace {
 
-/// All that were left, until the process ends.
+/// All abandoned messages, kept until the process ends.
 std::atomic<Abandoned*> g_abandoned{nullptr};
 
 }  // namespace
@@ -180,7 +180,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   Pending pending;
   pending.phase = phase;
   pending.number = number_++;
-  // Work on the memory of messages that come may be queued, too.
+  // Kernels that use the memory of incoming messages may be queued, too.
   if (!in.empty()) in[0].message->memory().Settle();
   if (in.empty() && !out.empty()) out[0].message->memory().Settle();
   Seal(out, phase, pending.number);
@@ -201,7 +201,7 @@ Pending Link::Begin(Phase phase, std::vector<Addressed> out, std::vector<Address
   pending.abandoned_.reset(new Abandoned);
   pending.out = std::move(out);
   pending.in = std::move(in);
-  // Whatever goes wrong, some of the messages may be under way by then.
+  // Where Start throws, some of the messages may be under way.
   try {
     pending.transfer =
         transport_.Start(outgoing, incoming, static_cast<int>(pending.number % kTags));
@@ -357,8 +357,8 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   if (lost.empty()) {
     // A rank that gave up may close its connections before its alarm is seen.
     const std::string heard = HeardAlarm();
-    const bool is_told = why.find(heard) != std::string::npos;
-    throw RankLost("the reduction was given up" + where(is_told ? why : heard + "; " + why), {});
+    const bool is_in_why = why.find(heard) != std::string::npos;
+    throw RankLost("the reduction was given up" + where(is_in_why ? why : heard + "; " + why), {});
   }
   throw RankLost(
       NameRanks(lost) + " of " + std::to_string(transport_.size()) + " lost" + where(why), lost);

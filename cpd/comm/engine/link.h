@@ -36,7 +36,7 @@ class CPD_API Message {
   [[nodiscard]] std::int64_t bytes() const { return bytes_; }
   [[nodiscard]] std::int64_t capacity() const { return capacity_; }
   void Resize(std::int64_t bytes) { bytes_ = bytes; }
-  /// The rank that it has come from, or comes from; -1: none.
+  /// The rank that sends it; -1: none.
   [[nodiscard]] int source() const { return source_; }
   void SetSource(int rank) { source_ = rank; }
 
@@ -47,7 +47,7 @@ class CPD_API Message {
   int source_ = -1;
 };
 
-/// Messages that are used again for the next chunk.
+/// Messages that later chunks use again.
 class CPD_API MessagePool {
  public:
   explicit MessagePool(SharedMemory memory) : memory_(std::move(memory)) {}
@@ -65,8 +65,8 @@ struct Addressed {
   SharedMessage message;
 };
 
-/// Messages that a transport may still read and write though their transfer was given up. Made
-/// before they are started, so that leaving them needs no memory.
+/// Messages that a transport may still read and write though their transfer was given up. Allocated
+/// before the transfer starts, so that abandoning it allocates nothing.
 struct Abandoned;
 struct AbandonedDelete {
   void operator()(Abandoned* messages) const noexcept;
@@ -88,11 +88,12 @@ class CPD_API Pending {
 
  private:
   friend class Link;
-  void Leave() noexcept;  // the messages to the transport
+  void Leave() noexcept;  // abandons the messages to the transport
   std::unique_ptr<Abandoned, AbandonedDelete> abandoned_;
 };
 
-/// What an exchange moves its messages by: a Link, or what only counts them (study/dry_run.h).
+/// What an exchange sends its messages with: a Link, or a channel that only counts them
+/// (study/dry_run.h).
 class CPD_API Channel {
  public:
   Channel() = default;
@@ -102,18 +103,18 @@ class CPD_API Channel {
 
   /// Called as a chunk enters a phase.
   virtual void Enter(Phase phase, std::int64_t chunk) = 0;
-  /// A message of values.
+  /// Memory for a message of values.
   [[nodiscard]] virtual SharedMessage Take(std::int64_t bytes) = 0;
-  /// For messages whose sizes the receivers do not know: each one's size travels ahead, from the
-  /// same rank to the same rank, in a transfer of its own. `in` have their most bytes. Messages of
-  /// no bytes take no part.
+  /// Starts a transfer of the sizes of messages whose receivers do not know them, from the same
+  /// ranks to the same ranks. Messages of `in` have their most bytes. Messages of no bytes take no
+  /// part.
   virtual Pending StartSizes(Phase phase, std::span<const Addressed> out,
                              std::span<const Addressed> in) = 0;
-  /// After that transfer: messages of `in` have the sizes that came. Throws Corrupt for one that is
-  /// empty or larger than the most.
+  /// After that transfer, gives the messages of `in` the sizes that came. Throws Corrupt for one
+  /// that is empty or larger than the most.
   virtual void TakeSizes(const Pending& sizes, std::span<const Addressed> in) = 0;
-  /// Starts a transfer of values, the next in number on all ranks. A message of no bytes does not
-  /// travel.
+  /// Starts a transfer of values, which has the next number on all ranks. A message of no bytes
+  /// does not travel.
   virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
 };
 
@@ -134,19 +135,19 @@ class CPD_API Link final : public Channel {
   /// returns (null for the CPU).
   SharedQueue UseLayersOn(Device device, int index);
 
-  /// Returns when all its messages have arrived and are as they were sent. Throws RankLost,
-  /// Corrupt.
+  /// Returns when all messages of the transfer have arrived and are as they were sent. Throws
+  /// RankLost, Corrupt.
   void Wait(Pending& pending);
-  /// Moves a transfer on between two pieces of work.
+  /// Polls a transfer, between steps of a computation.
   void Progress(Pending& pending);
   /// Throws RankLost where another rank has given up.
   void CheckAlarms(Phase phase);
-  /// This rank gives up for a reason of its own: the others are told.
+  /// Raises the alarm: this rank gives up for a reason of its own.
   void GiveUp() noexcept { transport_.RaiseAlarm(); }
 
-  /// Everybody's record, rank ascending, this one's own too; all of as many bytes.
+  /// Every rank's record, rank ascending, this one's included; all have as many bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own);
-  /// The same where rank r's record has bytes[r] bytes.
+  /// Every rank's record, rank ascending, of which rank r's has bytes[r] bytes.
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
                                       std::span<const std::int64_t> bytes);
   /// The largest of all ranks' numbers (not negative), place by place; ceil(log2 size) steps.
@@ -163,11 +164,13 @@ class CPD_API Link final : public Channel {
   [[nodiscard]] bool Poll(Pending& pending);
   /// Which other ranks have given up, in words; empty where none has.
   [[nodiscard]] std::string HeardAlarm();
-  /// Raises the alarm, listens who else lives, and throws RankLost. `suspects`: whom this rank
-  /// waits for; those who live are not named, and nobody is where that cannot be known, but the
-  /// keeper of the alarms, or the only other rank.
+  /// The ranks to name as lost: the suspects that are not alive, else all that are not. Where
+  /// nothing is known (`alive` is empty): the keeper of the alarms, or the only other rank, else
+  /// none.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
+  /// Raises the alarm, listens which ranks are alive, and throws RankLost. `suspects`: the ranks
+  /// that this one waits for.
   [[noreturn]] void Fail(Phase phase, const std::string& why, const std::vector<int>& suspects);
 
   Transport& transport_;

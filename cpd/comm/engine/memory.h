@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where messages lie, and how the host gets at them.
+// The memory of messages, and how the host reads and writes it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cpd {
 
 class CPD_API MessageMemory {
  public:
-  static constexpr std::int64_t kAlign = 64;  ///< of what Allocate gives
+  static constexpr std::int64_t kAlign = 64;  ///< alignment of what Allocate returns
 
   MessageMemory() = default;
   MessageMemory(const MessageMemory&) = delete;
@@ -23,12 +23,12 @@ class CPD_API MessageMemory {
 
   [[nodiscard]] virtual std::uint8_t* Allocate(std::int64_t bytes) const = 0;
   virtual void Free(std::uint8_t* memory) const noexcept = 0;
-  /// Until the work on messages that is queued is done.
+  /// Waits until the queued work on messages is done.
   virtual void Settle() const = 0;
-  /// From and to the host, of settled messages.
+  /// Copies from and to the host; the messages must be settled.
   virtual void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const = 0;
   virtual void Read(void* to, const std::uint8_t* from, std::int64_t bytes) const = 0;
-  /// CRC-32C of each.
+  /// The CRC-32C of each range of bytes.
   [[nodiscard]] virtual std::vector<std::uint32_t> Checksums(
       std::span<const cuda::Bytes> bytes) const = 0;
 };
@@ -37,7 +37,7 @@ using SharedMemory = std::shared_ptr<const MessageMemory>;
 using SharedQueue = std::shared_ptr<const cuda::Queue>;
 
 CPD_API SharedMemory HostMemory();
-/// Host memory that the queue's kernels reach.
+/// Host memory that the queue's kernels can read and write.
 SharedMemory PinnedMemory(SharedQueue queue);
 SharedMemory DeviceMemory(SharedQueue queue);
 

@@ -17,7 +17,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kBatch = 64;  // blocks between two looks at the transport
+constexpr std::int64_t kBatch = 64;  // blocks a thread, between two polls of the transport
 
 struct Free {
   void operator()(float* memory) const { std::free(memory); }
@@ -29,7 +29,7 @@ std::shared_ptr<float> Values(std::int64_t n) {
   return {values.release(), std::default_delete<float[]>()};
 }
 
-/// Rows of a block's values, each from a cache line on.
+/// Rows of a block's values, each beginning at a cache line.
 class Rows {
  public:
   Rows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
@@ -61,11 +61,11 @@ void InBatches(std::int64_t terms, std::int64_t n, const Load& load, const Take&
   }
 }
 
-class HostWork final : public Work {
+class HostMessageOps final : public MessageOps {
  public:
-  HostWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-           std::function<void()> progress)
-      : Work(reduction, rank, std::move(layers), plain, std::move(progress)) {}
+  HostMessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+                 std::function<void()> progress)
+      : MessageOps(reduction, rank, std::move(layers), in_fp32, std::move(progress)) {}
 
   void Pack(const Part& part, Message& to) const override;
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const override;
@@ -108,7 +108,7 @@ class HostWork final : public Work {
                  const std::function<void(const Block&, float* terms)>& term) const;
 };
 
-void HostWork::Each(const Part& part, const std::function<void(const Block&)>& body) const {
+void HostMessageOps::Each(const Part& part, const std::function<void(const Block&)>& body) const {
   const std::vector<Block> blocks = BlocksOf(part, codecs(Content::contributions));
   const auto count = static_cast<std::int64_t>(blocks.size());
   const std::int64_t batch = kBatch * MaxThreads();
@@ -121,8 +121,8 @@ void HostWork::Each(const Part& part, const std::function<void(const Block&)>& b
   }
 }
 
-std::vector<CodedPart> HostWork::ReadAll(const Part& part,
-                                         std::span<const SharedMessage> from) const {
+std::vector<CodedPart> HostMessageOps::ReadAll(const Part& part,
+                                               std::span<const SharedMessage> from) const {
   std::vector<CodedPart> all;
   all.reserve(from.size());
   for (const SharedMessage& message : from) {
@@ -131,38 +131,38 @@ std::vector<CodedPart> HostWork::ReadAll(const Part& part,
   return all;
 }
 
-float HostWork::ScaleOf(int layer) const {
+float HostMessageOps::ScaleOf(int layer) const {
   const auto& scales = layers().scales;
   return scales.empty() ? 0 : scales[static_cast<std::size_t>(layer)];
 }
 
-Piece HostWork::OwnPiece(const Block& block) const {
+Piece HostMessageOps::OwnPiece(const Block& block) const {
   return reduction().PieceOf(block.layer, rank(),
                              layers().shifts[static_cast<std::size_t>(block.layer)],
                              ScaleOf(block.layer), block.begin, block.n);
 }
 
-CodecState* HostWork::StateOf(const std::vector<CodecState*>& states, int layer) {
+CodecState* HostMessageOps::StateOf(const std::vector<CodecState*>& states, int layer) {
   return states.empty() ? nullptr : states[static_cast<std::size_t>(layer)];
 }
 
-void HostWork::OwnTerms(const Block& block, float* terms) const {
+void HostMessageOps::OwnTerms(const Block& block, float* terms) const {
   const float* x = layers().x[static_cast<std::size_t>(block.layer)] + block.begin;
   reduction()
       .wire(block.layer)
       ->Round(OwnPiece(block), StateOf(layers().states, block.layer), x, terms);
 }
 
-/// Sums for all ranks: as they are, or encoded again.
-void HostWork::StoreResult(CodedPart& results, const Block& block, const float* sums) const {
+/// Writes sums for all ranks: without loss, or encoded again (Codec::ForResults).
+void HostMessageOps::StoreResult(CodedPart& results, const Block& block, const float* sums) const {
   if (reduction().results(block.layer) == nullptr) return results.Store(0, block, sums);
   results.Encode(block, reduction().ResultPiece(block.layer, block.begin, block.n),
                  StateOf(layers().results, block.layer), sums);
 }
 
-/// n of a rank's contributions to the block, from its value number `offset` on.
-void HostWork::Contribution(const Block& block, const CodedPart& coded, std::int64_t offset,
-                            std::int64_t n, float* terms) const {
+/// Writes to `terms` n of a rank's contributions to the block, from the block's value `offset` on.
+void HostMessageOps::Contribution(const Block& block, const CodedPart& coded, std::int64_t offset,
+                                  std::int64_t n, float* terms) const {
   if (coded.is_there()) {
     coded.Load(0, block, terms);
   } else {
@@ -171,7 +171,7 @@ void HostWork::Contribution(const Block& block, const CodedPart& coded, std::int
   if (offset > 0) std::copy(terms + offset, terms + offset + n, terms);
 }
 
-void HostWork::Pack(const Part& part, Message& to) const {
+void HostMessageOps::Pack(const Part& part, Message& to) const {
   CodedPart coded = Write(Content::contributions, part, to);
   Each(part, [&](const Block& block) {
     if (as_values()) {
@@ -185,9 +185,10 @@ void HostWork::Pack(const Part& part, Message& to) const {
   coded.End(to);
 }
 
-/// The sums of n of the block's values, from its value number `offset` on, within a group.
-void HostWork::GroupSums(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                         std::span<const CodedPart> members, float* sums) const {
+/// Writes to `sums` a group's sums of n of the block's values, from the block's value `offset` on.
+void HostMessageOps::GroupSums(const Block& block, std::int64_t unit, std::int64_t offset,
+                               std::int64_t n, std::span<const CodedPart> members,
+                               float* sums) const {
   const Level level = reduction().Group(block.layer, unit);
   const Rows state(level.planes(), n);
   InBatches(
@@ -201,16 +202,17 @@ void HostWork::GroupSums(const Block& block, std::int64_t unit, std::int64_t off
   std::copy_n(state[0], n, sums);
 }
 
-void HostWork::UnitTerms(const Block& block, std::int64_t unit, std::int64_t offset, std::int64_t n,
-                         std::span<const CodedPart> from, float* terms) const {
+void HostMessageOps::UnitTerms(const Block& block, std::int64_t unit, std::int64_t offset,
+                               std::int64_t n, std::span<const CodedPart> from,
+                               float* terms) const {
   const auto members = from.subspan(static_cast<std::size_t>(reduction().group_begin(unit)),
                                     static_cast<std::size_t>(reduction().group_size(unit)));
   if (reduction().grouped()) return GroupSums(block, unit, offset, n, members, terms);
   Contribution(block, members[0], offset, n, terms);
 }
 
-void HostWork::FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset,
-                         std::int64_t n, std::span<const CodedPart> from, float* sums) const {
+void HostMessageOps::FoldUnits(const Block& block, std::int64_t slice, std::int64_t offset,
+                               std::int64_t n, std::span<const CodedPart> from, float* sums) const {
   const Level across = reduction().Across(block.layer);
   const Rows state(across.planes(), n);
   InBatches(
@@ -224,7 +226,8 @@ void HostWork::FoldUnits(const Block& block, std::int64_t slice, std::int64_t of
   std::copy_n(state[0], n, sums);
 }
 
-void HostWork::Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const {
+void HostMessageOps::Fold(const Part& part, std::span<const SharedMessage> from,
+                          Message& to) const {
   const std::vector<CodedPart> contributions = ReadAll(part, from);
   CodedPart results = Write(Content::results, part, to);
   const Rounds& rounds = reduction().rounds();
@@ -242,7 +245,8 @@ void HostWork::Fold(const Part& part, std::span<const SharedMessage> from, Messa
   results.End(to);
 }
 
-void HostWork::FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const {
+void HostMessageOps::FoldGroup(const Part& part, std::span<const SharedMessage> from,
+                               Message& to) const {
   const std::vector<CodedPart> members = ReadAll(part, from);
   CodedPart results = Write(Content::results, part, to);
   const std::int64_t unit = rank() / reduction().spec().group_size;
@@ -254,8 +258,8 @@ void HostWork::FoldGroup(const Part& part, std::span<const SharedMessage> from, 
   results.End(to);
 }
 
-void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, Message& to,
-                         const std::function<void(const Block&, float*)>& term) const {
+void HostMessageOps::HopBlocks(const Part& part, std::int64_t k, const Message* from, Message& to,
+                               const std::function<void(const Block&, float*)>& term) const {
   const bool last = k + 1 == reduction().rounds().units;
   const CodedPart before = Read(Content::running_sums, part, from);
   CodedPart after = Write(last ? Content::results : Content::running_sums, part, to);
@@ -264,7 +268,7 @@ void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, 
     const int planes = level.planes();
     const Rows rows(planes + 1, block.n);  // the state, and the term
     for (int q = 0; q < planes; ++q) {
-      if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // all of it travels
+      if (from == nullptr) std::fill_n(rows[q], block.n, 0.0F);  // the whole state travels
       if (from != nullptr) before.Load(q, block, rows[q]);
     }
     const float* terms = rows[planes];
@@ -275,31 +279,31 @@ void HostWork::HopBlocks(const Part& part, std::int64_t k, const Message* from, 
   after.End(to);
 }
 
-void HostWork::Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const {
+void HostMessageOps::Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const {
   HopBlocks(part, k, from, to, [&](const Block& block, float* terms) { OwnTerms(block, terms); });
 }
 
-std::shared_ptr<float> HostWork::Allocate(std::int64_t n) const { return Values(n); }
+std::shared_ptr<float> HostMessageOps::Allocate(std::int64_t n) const { return Values(n); }
 
-void HostWork::HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
-                         Message& to) const {
+void HostMessageOps::HopValues(const Part& part, std::int64_t k, const Message* from,
+                               const float* values, Message& to) const {
   HopBlocks(part, k, from, to, [&](const Block& block, float* terms) {
     std::copy_n(values + block.position, block.n, terms);
   });
 }
 
-void HostWork::LoadResults(const Part& part, const Message& from, float* values) const {
+void HostMessageOps::LoadResults(const Part& part, const Message& from, float* values) const {
   const CodedPart results = Read(Content::results, part, &from);
   Each(part, [&](const Block& block) { results.Load(0, block, values + block.position); });
 }
 
-void HostWork::StoreResults(const Part& part, const float* values, Message& to) const {
+void HostMessageOps::StoreResults(const Part& part, const float* values, Message& to) const {
   CodedPart results = Write(Content::results, part, to);
   Each(part, [&](const Block& block) { results.Store(0, block, values + block.position); });
   results.End(to);
 }
 
-void HostWork::Unpack(const Part& part, const Message& from) const {
+void HostMessageOps::Unpack(const Part& part, const Message& from) const {
   const CodedPart results = Read(Content::results, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
@@ -312,8 +316,8 @@ void HostWork::Unpack(const Part& part, const Message& from) const {
   });
 }
 
-void HostWork::UnpackWire(const Part& part, const Message& from,
-                          std::span<const std::int64_t> offset) const {
+void HostMessageOps::UnpackWire(const Part& part, const Message& from,
+                                std::span<const std::int64_t> offset) const {
   const CodedPart coded = Read(Content::contributions, part, &from);
   Each(part, [&](const Block& block) {
     const auto l = static_cast<std::size_t>(block.layer);
@@ -321,7 +325,7 @@ void HostWork::UnpackWire(const Part& part, const Message& from,
   });
 }
 
-std::vector<Losses> HostWork::CountLosses() const {
+std::vector<Losses> HostMessageOps::CountLosses() const {
   std::vector<Losses> all;
   for (std::size_t l = 0; l < layers().sizes.size(); ++l) {
     Losses losses;
@@ -342,10 +346,10 @@ std::vector<Losses> HostWork::CountLosses() const {
   return all;
 }
 
-/// What owners' sums become; `plain`: with codes for NaN.
-std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool plain) {
+/// The codecs of owners' sums; with `in_fp32` all have codes for NaN.
+std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool in_fp32) {
   std::vector<SharedCodec> codecs(reduction.results().begin(), reduction.results().end());
-  for (std::size_t l = 0; l < codecs.size() && plain; ++l) {
+  for (std::size_t l = 0; l < codecs.size() && in_fp32; ++l) {
     if (codecs[l] == nullptr || codecs[l]->has_nan()) continue;
     codecs[l] = reduction.wires()[l]->ForResults(kFp32, reduction.world());
   }
@@ -354,12 +358,12 @@ std::vector<SharedCodec> ResultCodecs(const Reduction& reduction, bool plain) {
 
 }  // namespace
 
-Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
-           std::function<void()> progress)
+MessageOps::MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+                       std::function<void()> progress)
     : reduction_(reduction),
       rank_(rank),
       layers_(std::move(layers)),
-      plain_(plain),
+      in_fp32_(in_fp32),
       progress_(std::move(progress)) {
   const ReduceSpec& spec = reduction.spec();
   const SharedCodec packed = std::make_shared<Packed>(kFp32);
@@ -377,10 +381,10 @@ Work::Work(const Reduction& reduction, int rank, Layers layers, bool plain,
     const SharedCodec plane = sums(across.plane_format(q));
     of(Content::running_sums).Add({&plane, 1});
   }
-  of(Content::results).Add(ResultCodecs(reduction, plain_), sums(spec.result));
+  of(Content::results).Add(ResultCodecs(reduction, in_fp32_), sums(spec.result));
 }
 
-Work::~Work() = default;
+MessageOps::~MessageOps() = default;
 
 std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor) {
   std::vector<std::shared_ptr<float>> all;
@@ -396,9 +400,10 @@ std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, flo
   return all;
 }
 
-std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                               std::function<void()> progress) {
-  return std::make_unique<HostWork>(reduction, rank, std::move(layers), plain, std::move(progress));
+std::unique_ptr<MessageOps> MakeMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                           bool in_fp32, std::function<void()> progress) {
+  return std::make_unique<HostMessageOps>(reduction, rank, std::move(layers), in_fp32,
+                                          std::move(progress));
 }
 
 }  // namespace cpd

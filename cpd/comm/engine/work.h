@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
-// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU all are packed, by
-// kernels/cuda/reduce_tile.h, which does the same.
+// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU contributions are
+// packed, and kernels/cuda/reduce_tile.h gives the same bits.
 #pragma once
 
 #include <array>
@@ -31,17 +31,18 @@ struct Layers {
   std::vector<int> shifts;
   std::vector<float> scales;         ///< what was measured; empty: nothing
   std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
-  std::vector<CodecState*> results;  ///< the same of the results that this rank owns
+  std::vector<CodecState*> results;  ///< states of the results that this rank owns
 };
 
 /// What a message holds.
 enum class Content : std::uint8_t { contributions, running_sums, results };
 
-class Work {
+/// One rank's operations on the messages of a call.
+class MessageOps {
  public:
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
-  virtual ~Work();
+  MessageOps(const MessageOps&) = delete;
+  MessageOps& operator=(const MessageOps&) = delete;
+  virtual ~MessageOps();
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
   [[nodiscard]] int rank() const { return rank_; }
@@ -52,47 +53,50 @@ class Work {
     return cpd::MostBytes(part, codecs(content));
   }
 
-  /// This rank's contributions. Here and below `to` comes with its most bytes and leaves with those
-  /// that were used.
+  /// Encodes this rank's contributions. Here and below `to` has its most bytes at first, and in the
+  /// end those that were used.
   virtual void Pack(const Part& part, Message& to) const = 0;
   /// The whole reduction of a part: from[r] is what Pack made on rank r; this rank's own may be
   /// null. Results go to `to`.
   virtual void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const = 0;
-  /// The sum of this rank's group: from[m] of its member m, this rank's own null.
+  /// The sum of this rank's group, to `to`: from[m] is member m's message, this rank's own null.
   virtual void FoldGroup(const Part& part, std::span<const SharedMessage> from,
                          Message& to) const = 0;
-  /// Takes this rank's own contribution as term k of the sum across units, whose running state is
-  /// in `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
+  /// Adds this rank's own contribution as term k of the sum across units, whose running state is in
+  /// `from` (null for k = 0); the new state, or after the last term the result, goes to `to`.
   virtual void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const = 0;
-  /// Memory for n values, by position, where the functions below reach them.
+  /// Memory for n values, indexed by position, for the functions below.
   [[nodiscard]] virtual std::shared_ptr<float> Allocate(std::int64_t n) const = 0;
-  /// Hop; the terms are `values`, by position.
+  /// Hop whose terms are `values`, indexed by position.
   virtual void HopValues(const Part& part, std::int64_t k, const Message* from, const float* values,
                          Message& to) const = 0;
-  /// Results to and from values by position, as they are.
+  /// Decodes results to values indexed by position, and encodes such values, neither unscaled.
   virtual void LoadResults(const Part& part, const Message& from, float* values) const = 0;
   virtual void StoreResults(const Part& part, const float* values, Message& to) const = 0;
-  /// Results into the layers: scale undone, divided.
+  /// Writes results to the layers: scale undone, divided.
   virtual void Unpack(const Part& part, const Message& from) const = 0;
-  /// Another rank's contributions, as they are, to out + offset[layer].
+  /// Writes another rank's contributions, as decoded, to out + offset[layer].
   virtual void UnpackWire(const Part& part, const Message& from,
                           std::span<const std::int64_t> offset) const = 0;
-  /// Of each layer.
+  /// The losses of each layer's cast.
   [[nodiscard]] virtual std::vector<Losses> CountLosses() const = 0;
 
  protected:
-  Work(const Reduction& reduction, int rank, Layers layers, bool plain,
-       std::function<void()> progress);
+  MessageOps(const Reduction& reduction, int rank, Layers layers, bool in_fp32,
+             std::function<void()> progress);
 
   [[nodiscard]] const Layers& layers() const { return layers_; }
-  [[nodiscard]] bool plain() const { return plain_; }
-  /// Whether contributions travel as values: what is packed, and what a codec has no bytes for.
+  [[nodiscard]] bool in_fp32() const { return in_fp32_; }
+  /// Whether contributions travel as fp32 values: with in_fp32, unless their codec has bytes for
+  /// NaN.
   [[nodiscard]] bool as_values() const {
     const SharedCodec& wire = reduction_.spec().wire;
-    return plain_ && (wire == nullptr || !wire->has_nan());
+    return in_fp32_ && (wire == nullptr || !wire->has_nan());
   }
-  /// Values of `format` travel in this one.
-  [[nodiscard]] Format MessageFormat(const Format& format) const { return plain_ ? kFp32 : format; }
+  /// The format in which values of `format` travel.
+  [[nodiscard]] Format MessageFormat(const Format& format) const {
+    return in_fp32_ ? kFp32 : format;
+  }
   [[nodiscard]] const Codecs& codecs(Content content) const {
     return codecs_[static_cast<std::size_t>(content)];
   }
@@ -102,22 +106,23 @@ class Work {
   const Reduction& reduction_;
   int rank_;
   Layers layers_;
-  bool plain_;
+  bool in_fp32_;
   std::function<void()> progress_;
   std::vector<Codecs> codecs_;  // by Content
 };
 
-/// On the CPU. `plain`: what would be packed travels as binary32, for values that the formats have
-/// no code for. `progress` is called now and then.
-std::unique_ptr<Work> MakeWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                               std::function<void()> progress);
-/// The same on a GPU, for packed contributions: layers and values lie in its memory, and all work
+/// Operations on the CPU. `in_fp32`: what would be packed travels in fp32, since some values may
+/// have no code in the formats. `progress` is called now and then.
+std::unique_ptr<MessageOps> MakeMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                           bool in_fp32, std::function<void()> progress);
+/// Operations on a GPU, for packed contributions: layers and values are in its memory, and all work
 /// is queued.
-std::unique_ptr<Work> MakeCudaWork(const Reduction& reduction, int rank, Layers layers, bool plain,
-                                   std::function<void()> progress, SharedQueue queue);
+std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
+                                               bool in_fp32, std::function<void()> progress,
+                                               SharedQueue queue);
 
-/// Layers divided by `divisor`, once in binary32 (Unscale), in memory of their own: on the CPU, or
-/// on the queue's GPU.
+/// Layers divided by `divisor`, once in binary32 (Unscale), in new memory: on the CPU, or on the
+/// queue's GPU.
 std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor);
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,
                                               std::span<const TensorView> x, float divisor);

@@ -11,7 +11,7 @@
 namespace cpd {
 namespace {
 
-/// What `file` exports under `symbol`, of this version.
+/// The table that `file` exports as `symbol`; throws MachineError for one of another version.
 template <class Library>
 const Library& Load(const std::string& file, const char* symbol, int mode,
                     const std::string& needs) {
@@ -19,14 +19,14 @@ const Library& Load(const std::string& file, const char* symbol, int mode,
   auto* get = reinterpret_cast<const Library* (*)()>(dlsym(library, symbol));
   const Library* found = get == nullptr ? nullptr : get();
   if (found == nullptr || found->version != kTransportVersion) {
-    throw MachineError(file + " belongs to another build of CPD: build and install both anew");
+    throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *found;
 }
 
 const NcclLibrary& Nccl() {
   static const NcclLibrary& library =
-      Load<NcclLibrary>(  // tried anew at the next call if it throws
+      Load<NcclLibrary>(  // tried again at the next call if it throws
           "libcpd_nccl.so", "cpd_nccl_library", RTLD_NOW | RTLD_LOCAL,
           "NCCL needs libcpd_nccl, which cannot be loaded (was CPD built with CUDA and NCCL's "
           "headers?)");

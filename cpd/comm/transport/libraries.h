@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Transports that live in libraries of their own, loaded when they are first asked for: libcpd_mpi
-// and libcpd_nccl beside libcpd. The core builds and runs without them.
+// Transports in libraries of their own, loaded at their first use: libcpd_mpi and libcpd_nccl, next
+// to libcpd. The core builds and runs without them.
 #pragma once
 
 #include <array>
@@ -13,22 +13,21 @@
 
 namespace cpd {
 
-/// All ranks of MPI_COMM_WORLD. Starts MPI where it is not started (MPI_THREAD_MULTIPLE) and then
-/// also ends it when the process exits, unless a rank was lost. All ranks call it. Throws RankLost
-/// where not all have come after `timeout` seconds, and Error where the library, or what it needs,
-/// is not there.
+/// A transport between all ranks of MPI_COMM_WORLD, which all call it. Starts MPI where it is not
+/// started (MPI_THREAD_MULTIPLE) and then also ends it when the process exits, unless a rank was
+/// lost. Throws RankLost where not all have come after `timeout` seconds, MachineError where the
+/// library, or what it needs, cannot be loaded, and Error where MPI cannot start again.
 ///
-/// A process that does not come out of a call of MPI's own for as long as the longest timeout, and
-/// for half a minute, is ended with status 1 and a line on stderr: nothing else would end the call.
+/// A process that stays inside one call of MPI for the longest timeout so far, and at least 30 s,
+/// is ended with status 1 and a line on stderr: nothing else would end the call.
 CPD_API std::unique_ptr<Transport> MpiTransport(double timeout = kDefaultTimeout);
 
-/// NCCL's name of a group, to be made by one rank and given to the others.
+/// NCCL's identifier of a group (ncclUniqueId): one rank makes it and sends it to the others.
 using NcclId = std::array<std::uint8_t, 128>;
 CPD_API NcclId MakeNcclId();
-/// One end of a group between GPUs, on the given device and CUDA stream, which nothing else uses;
-/// null: a stream of its own, which waits for no other.
-/// With device_index -1 messages lie in host memory, which only a stand-in for NCCL takes (tests).
-/// Throws Error, or MachineError where NCCL cannot be loaded.
+/// One end of a group between GPUs, on a device and a CUDA stream that nothing else uses; null: a
+/// new, nonblocking stream. With device_index -1 messages are in host memory, which only a stand-in
+/// for NCCL takes (tests). Throws Error, or MachineError where NCCL cannot be loaded.
 CPD_API std::unique_ptr<Transport> NcclTransport(const NcclId& id, int rank, int size,
                                                  int device_index, void* stream, double timeout);
 

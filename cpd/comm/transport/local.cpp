@@ -18,19 +18,18 @@
 namespace cpd {
 namespace {
 
-/// One side's end of a message between two ranks. The other side may have given up by then, so
-/// each is kept by both.
+/// One side of a message between two ranks. Both sides keep it alive, for either may give up first.
 struct End {
   const void* from = nullptr;  // a sender's
   void* to = nullptr;          // a receiver's
   std::int64_t bytes = 0;
-  std::int64_t came = -1;  // a receiver's: the bytes of the message that met it
+  std::int64_t came = -1;  // a receiver's: the bytes of the message that was matched
   bool done = false;
   bool abandoned = false;
 };
 
-/// What all ranks of a group share. Senders and receivers of one (from, to, tag) meet in order; who
-/// comes second copies the bytes.
+/// What all ranks of a group share. Senders and receivers of one (from, to, tag) are matched in
+/// order; the second to come copies the bytes.
 class Hub {
  public:
   explicit Hub(int size) : size_(size), alarms_(static_cast<std::size_t>(size)) {}

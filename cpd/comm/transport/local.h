@@ -10,8 +10,8 @@
 
 namespace cpd {
 
-/// The ends of a group of `size` ranks, rank ascending; each may be used from another thread.
-/// Throws Error where size < 1.
+/// The transports of a group of `size` ranks, rank ascending; each may be used from a thread of its
+/// own. Throws Error where size < 1.
 CPD_API std::vector<std::unique_ptr<Transport>> LocalTransports(int size);
 
 }  // namespace cpd

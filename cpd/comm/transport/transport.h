@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What moves bytes between ranks. A transport never looks at them and never adds: arithmetic is
-// reduction.h's. Everything is nonblocking and polled, so that the caller keeps the deadline
+// What moves bytes between ranks. A transport never reads or adds values: arithmetic is
+// reduction.h's. Everything is nonblocking and polled, so that the caller keeps the deadlines
 // (link.h).
 #pragma once
 
@@ -38,16 +38,16 @@ class CPD_API Transfer {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   virtual ~Transfer();
-  /// Moves it on, without waiting; true when every message has arrived or has been taken over.
-  /// Throws TransportError where the transport itself reports a failure.
+  /// Advances the messages without waiting; true when every incoming one has arrived and the memory
+  /// of every outgoing one is free. Throws TransportError where the transport reports a failure.
   virtual bool Poll() = 0;
-  /// The peers whose message has not arrived, or has not taken ours; ascending.
+  /// The peers whose message has not arrived, or that have not taken ours; ascending.
   [[nodiscard]] virtual std::vector<int> Waiting() const = 0;
 };
 
 /// Seconds until a silent rank is lost, by default.
 constexpr double kDefaultTimeout = 300;
-/// How long a rank that gives up listens for who else is alive, of a timeout.
+/// Seconds for which a rank that gives up listens which others are alive, for this timeout.
 constexpr double Grace(double timeout) { return timeout < 4 ? timeout / 4 : 1; }
 
 /// Tags are 0 … kTags - 1.
@@ -66,24 +66,25 @@ class CPD_API Transport {
   [[nodiscard]] virtual int size() const = 0;
   /// How many of the ranks run on this host: they share its cores.
   [[nodiscard]] virtual int ranks_on_host() const = 0;
-  /// Where messages lie: Device::cuda for a transport between GPUs.
+  /// The memory of messages: Device::cuda for a transport between GPUs.
   [[nodiscard]] virtual Device memory() const { return Device::cpu; }
-  /// Whose memory, where it is a GPU's.
+  /// The GPU's index, where messages are in a GPU's memory.
   [[nodiscard]] virtual int device_index() const { return 0; }
 
   /// Starts messages; at most one to and one from each peer, none to itself. Messages between two
-  /// ranks meet by `tag`, equal tags in the order in which they were started. Every
-  /// rank starts its transfers in the same order. An empty message need not travel, but both sides
-  /// name it or neither does.
+  /// ranks are matched by `tag`, equal tags in the order in which they were started. Every rank
+  /// starts its transfers in the same order. An empty message need not travel, but both sides name
+  /// it or neither does.
   virtual std::unique_ptr<Transfer> Start(std::span<const Outgoing> out,
                                           std::span<const Incoming> in, int tag) = 0;
 
-  /// Tells every rank, as far as it can be reached, that this one lives and has given up.
+  /// Reports to every rank that can be reached that this one is alive and has given up.
   virtual void RaiseAlarm() noexcept = 0;
-  /// Which ranks have (this one too); without waiting. Empty where the transport cannot know.
+  /// Which ranks have raised their alarm, this one included; does not wait. Empty where the
+  /// transport cannot know.
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
-  /// The rank whose process keeps the alarms: where Alarms() stays empty, that one is lost.
-  /// -1: none of these ranks, or not known.
+  /// The rank whose process keeps the alarms: if Alarms() stays empty, that one is lost. -1: none
+  /// of these ranks, or not known.
   [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
   /// A transport among some of the ranks (ascending, this one among them), called by these alone;
@@ -95,12 +96,12 @@ class CPD_API Transport {
   [[noreturn]] virtual void Abort(const std::string& reason) noexcept = 0;
 };
 
-/// For those who implement a transport. Throws Error where a peer is not another rank, or the tag
-/// is none.
+/// For implementations of a transport. Throws Error where a peer is not another rank, or `tag` is
+/// not a tag.
 CPD_API void CheckStart(const Transport& transport, std::span<const Outgoing> out,
                         std::span<const Incoming> in, int tag);
 /// Throws Error unless the ranks are ascending, in 0 … size() - 1, and this one is among them.
-/// Returns this one's place.
+/// Returns this one's index in `ranks`.
 CPD_API int CheckSubgroup(const Transport& transport, std::span<const int> ranks);
 
 }  // namespace cpd

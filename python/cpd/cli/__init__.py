@@ -23,7 +23,7 @@ from cpd.cli import (
     train,
     vectors,
 )
-from cpd.cli.errors import RunError, UsageError, one_line, stalls_told
+from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported
 from cpd.cli.options import CommandParser, Commands, Parser
 
 _PACKAGES = {"sklearn": "scikit-learn"}
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     options = build_parser().parse_args(arguments)
     try:
-        with stalls_told(options.command):
+        with stalls_reported(options.command):
             status: int = options.run(options)
         sys.stdout.flush()
         return status

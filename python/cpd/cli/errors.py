@@ -37,7 +37,7 @@ def users_mistakes() -> Iterator[None]:
 
 
 @contextmanager
-def stalls_told(command: str) -> Iterator[None]:
+def stalls_reported(command: str) -> Iterator[None]:
     """Warns once, in one line, that a sum may stall, by rank 0 of a training. The other commands
     measure what a sum loses."""
     with warnings.catch_warnings():

@@ -54,20 +54,20 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
 
     Args:
         timeout: seconds until a silent rank is lost, here too.
-        chunk: values that are in work at once; memory beside inputs and results is a small
-            multiple of it. The same on all ranks.
+        chunk: values that are processed at once; memory in addition to inputs and results is a
+            small multiple of it. The same on all ranks.
 
     Raises RuntimeError where MPI, or the library that was built with it, is not there.
 
     Raises RankLost with those that have not come within the timeout; before MPI runs, those of
-    other hosts are not known by name. MPI cannot be had in this process after that.
+    other hosts are not known by name. MPI cannot be used in this process after that.
     """
     timeout, chunk = _options(timeout, chunk)
     return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
 
 
 def nccl_id() -> bytes:
-    """A new name for a group of `nccl`: made by one rank and given to the others."""
+    """A new name for a group of `nccl`: one rank makes it and sends it to the others."""
     return _core.make_nccl_id()
 
 
@@ -84,7 +84,7 @@ def nccl(
     """Rank `rank` of `size` between GPUs, over NCCL; all of them call this.
 
     Args:
-        id: what `nccl_id` gave on one rank.
+        id: what `nccl_id` returned on one rank.
         device: index of the CUDA device; default: torch's current one.
         timeout, chunk: as in `mpi`.
 
@@ -109,11 +109,11 @@ def torch(
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
     """The ranks of a process group of torch.distributed, with gloo or NCCL as it has; all of them
-    call this. Their connections are made anew, apart from the group's own. Raises RankLost on all
-    that have come where the others do not within the timeout.
+    call this. The connections are new, not the group's own. Raises RankLost on all that have come
+    where the others do not within the timeout.
 
-    A group whose ranks were lost can only be followed by a `subgroup` while torch's store answers:
-    torchrun keeps it in its agent; started by hand it is in rank 0's process.
+    After ranks were lost, `subgroup` works only while torch's store answers: torchrun keeps it in
+    its agent; without torchrun it is in rank 0's process.
 
     Args:
         group: default: the group of all ranks.

@@ -30,7 +30,7 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _give_up_all() -> None:
-    """Where an exception ends the program, the other ranks do not wait for this one."""
+    """Gives up where an exception ends the program, so that the other ranks do not wait."""
     if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
@@ -38,18 +38,18 @@ def _give_up_all() -> None:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What this rank moved in one call."""
+    """What this rank sent and received in one call."""
 
     steps: int
-    """Of the exchange, for one chunk: rounds of a message each way."""
+    """Rounds of the exchange for one chunk, of a message each way."""
     messages: int
     """Sent, in all phases."""
     bytes_sent: int
-    """Packed values."""
+    """Encoded values."""
     bytes_received: int
-    """Packed values."""
+    """Encoded values."""
     header_bytes: int
-    """Sent besides: message headers, the handshake, exponents and reports."""
+    """Other bytes sent: message headers, sizes of messages, the handshake, exponents, reports."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,17 @@ class Communicator:
     then as they were, unless they are `out`. After the latter two the communicator is broken, as
     `broken` and every further call say, and `subgroup` makes one of the ranks that are left.
 
-    A rank that refuses its own arguments (ValueError, TypeError) tells the others, where it is the
-    same `Mismatch` with its words; it raises when they have made the call, too, and the next call
-    works.
+    Where a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch`
+    with its text; the rank itself raises when they have made the call, and the next call works.
 
     Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
     is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
-    waiting for the timeout. So they do where any exception ends the `with` block (`sys.exit` with a
-    status but 0 among them), or one that nobody catches ends the program (`sys.exit` not among
-    them): a rank that leaves so takes part in nothing more, and no communicator of all ranks can be
-    made again under MPI.
+    waiting for the timeout. So they do where any exception ends the `with` block (also `sys.exit`
+    with a status other than 0), or an uncaught one ends the program (not `sys.exit`): a rank that
+    ends so takes part in nothing more, and no communicator of all ranks can be made again under
+    MPI.
 
-    Calls let go of the GIL. Also a context manager, which closes it.
+    Calls release the GIL. Also a context manager, which closes the communicator.
 
     >>> import cpd, numpy as np
     >>> def sum_(comm):
@@ -116,7 +115,7 @@ class Communicator:
 
     @property
     def name(self) -> str:
-        """Of what moves the messages: `local`, `mpi`, `nccl` or `gloo`."""
+        """The name of the transport: `local`, `mpi`, `nccl` or `gloo`."""
         return self._name
 
     @property
@@ -126,12 +125,12 @@ class Communicator:
 
     @property
     def chunk(self) -> int:
-        """Values that are in work at once."""
+        """Values that are processed at once."""
         return self._chunk
 
     @property
     def broken(self) -> str:
-        """Why no more calls are taken; empty while all is well."""
+        """Why the communicator takes no more calls; empty while it works."""
         return "it is closed" if self._native.closed else self._native.broken
 
     @overload
@@ -170,9 +169,9 @@ class Communicator:
 
         out: layers that take the result: float32, contiguous, each the input of the same number or
         apart from all inputs. numbers: the layers' numbers in random streams, each its own and
-        below 2^16, the same on all ranks; default 0, 1, …. states: this rank's, where a codec finds
-        what it kept of them and leaves it when the call has succeeded; None: nothing was kept, and
-        nothing is. With `report=True` (on all ranks) also a `ReduceReport`.
+        below 2^16, the same on all ranks; default 0, 1, …. states: what a codec keeps of this
+        rank's layers, updated when the call has succeeded; None: nothing is kept. With
+        `report=True` (on all ranks) also a `ReduceReport`.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -217,7 +216,7 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
-        """The same sum, on rank `root` alone; None elsewhere. With exchange `owner`.
+        """The sum of all ranks' layers on rank `root` alone; None elsewhere. With exchange `owner`.
 
         numbers, states, report: as in `all_reduce`.
         """
@@ -271,12 +270,12 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """Slice `rank` of each layer of the same sum, 1-D: of n values, row-major, the first n mod
-        W slices have one more. With exchange `owner`.
+        """Slice `rank` of each layer of the sum of all ranks' layers, 1-D: of n values, row-major,
+        the first n mod W slices have one more. With exchange `owner`.
 
         out, of slices, numbers, states and report: as in `all_reduce`. Raises ValueError where the
-        wire is a codec of columns that do not lie so in memory (`one_bit`, with layers of two
-        dimensions).
+        codec encodes columns, whose values are not consecutive in memory (`one_bit`, with layers of
+        two dimensions).
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -302,8 +301,8 @@ class Communicator:
         variant: str = "A",
         report: bool = False,
     ) -> Any:
-        """Every rank's layers, rounded to `format` as in `cpd.cast` and packed on their way:
-        [rank][layer]. With `report=True` also a `Traffic`."""
+        """Every rank's layers, rounded to `format` as in `cpd.cast` and sent packed: [rank][layer].
+        With `report=True` also a `Traffic`."""
         with self._telling():
             given = Inputs(layers)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
@@ -339,14 +338,14 @@ class Communicator:
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
         """A communicator of some of the ranks, ascending and this one among them, called by these
-        alone. It is made anew, so that it works after others were lost."""
+        alone. It is independent of this one, so that it works after others were lost."""
         chosen = [int32("ranks", rank) for rank in ranks]
         with self._one_call:
             native = self._native.subgroup(chosen)
         return Communicator(native, self._timeout, self._chunk)
 
     def close(self) -> None:
-        """Lets go of the connection; no call is taken after that."""
+        """Closes the connection; no call works after that."""
         with self._one_call:
             self._native.close()
 
@@ -364,7 +363,8 @@ class Communicator:
         self.close()
 
     def _give_up(self) -> None:
-        """Tells the other ranks that this one takes no part any more, unless they know already."""
+        """Reports to the other ranks that this one takes part no more, unless it is broken
+        already."""
         if not self.broken:
             self._native.give_up()
 
@@ -374,7 +374,8 @@ class Communicator:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Around what comes before a call: where that raises, the ranks that make it are told."""
+        """Around what comes before a call: where that raises, this rank refuses the call, and the
+        others learn why."""
         try:
             yield
         except Exception as error:
@@ -386,7 +387,7 @@ class Communicator:
     def _keeping(
         self, states: States | None, spec: ReduceSpec
     ) -> Iterator[_core.CodecStates | None]:
-        """What C++ takes of `states` for one call; where that cannot be had, the ranks are told."""
+        """`states` for one call of C++; where they cannot be had, this rank refuses the call."""
         with ExitStack() as stack:
             with self._telling():
                 kept = native_states(
@@ -417,7 +418,8 @@ class Communicator:
 
 
 def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
-    """Raises ValueError where slices would be of layers that were laid out otherwise."""
+    """Raises ValueError where a codec's rows have another layout than the layer, which is
+    sliced."""
     for number, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(
@@ -427,7 +429,7 @@ def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
 
 
 def _is_success(error: BaseException) -> bool:
-    """Whether what ends a `with` block is no failure of this rank."""
+    """Whether the exception that ends a `with` block is no failure of this rank."""
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
     return isinstance(error, GeneratorExit)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can go wrong between ranks. The names are those of the C++ exceptions."""
+"""The errors between ranks. Their names are those of the C++ exceptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class RankLost(RuntimeError):  # noqa: N818
     `subgroup` of the others works."""
 
     ranks: list[int]
-    """Those that are lost, ascending; empty where it is not known whose fault it was."""
+    """The lost ranks, ascending; empty where they are not known."""
 
     def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
         super().__init__(message, list(ranks))
@@ -34,7 +34,7 @@ class TransportError(RuntimeError):
     """A failure that a transport reported where no ranks were lost by name."""
 
     peer: int
-    """Whose, or -1 where it does not know."""
+    """The rank that it concerns, or -1 where that is not known."""
 
     def __init__(self, message: str, peer: int = -1) -> None:
         super().__init__(message, peer)

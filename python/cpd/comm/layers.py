@@ -40,15 +40,15 @@ class Inputs:
 
     layers: list[Any]
     plain: list[Any]
-    """Their values, float32, row-major: themselves where they are contiguous and aligned, else
-    copies."""
+    """The layers' values, float32, row-major: the layers themselves where they are contiguous and
+    aligned, else copies."""
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """The same for C++, of which `plain` keeps the memory."""
+    """`plain` as C++ takes it; `plain` keeps the memory alive."""
 
     numbers: list[int]
-    """The layers' in random streams and in errors."""
+    """The layers' numbers in random streams and in errors."""
     layouts: list[RowLayout]
-    """Those that a codec of rows wants; empty: the layers' own."""
+    """The layouts that a codec of rows wants; empty: the layers' own."""
 
     def __init__(
         self, layers: Any, numbers: Sequence[int] | None = None, wire: Codec | None = None
@@ -71,7 +71,7 @@ class Inputs:
 
     @property
     def rows(self) -> list[int]:
-        """The values of each layer's rows, for C++; empty: no codec goes by them."""
+        """The length of each layer's rows, for C++; empty where no codec works by rows."""
         return [layout.row for layout in self.layouts]
 
 
@@ -80,7 +80,7 @@ class Outputs:
 
     layers: list[Any]
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
-    """For C++, of which `layers` keeps the memory."""
+    """Memory for the results as C++ takes it; this object keeps it alive."""
 
     def __init__(self, inputs: Inputs, shapes: Shapes, out: Any | None = None) -> None:
         if out is None:
@@ -111,7 +111,7 @@ class Outputs:
 
 
 def layer_list(what: str, layers: Any) -> list[Any]:
-    """`layers` as a list of its own."""
+    """`layers` as a new list."""
     if is_torch(layers) or isinstance(layers, (np.ndarray, str, bytes)):
         raise TypeError(f"{what} must be a list of layers, got {type(layers).__name__}")
     try:
@@ -121,7 +121,7 @@ def layer_list(what: str, layers: Any) -> list[Any]:
 
 
 def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
-    """`numbers` of so many layers, as a list of its own; None: 0, 1, …"""
+    """`numbers` of `count` layers, as a new list; None: 0, 1, …"""
     if numbers is None:
         return list(range(count))
     given = [integer("numbers", number) for number in numbers]
@@ -131,7 +131,7 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
 
 
 def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[RowLayout]:
-    """Each layer's layout for a codec that goes by rows; empty for any other, and for a format.
+    """Each layer's layout for a codec that works by rows; empty for any other, and for a format.
     Warns of layers that take no fewer bytes than in float32."""
     if wire is None or not wire.by_rows:
         return []
@@ -168,7 +168,8 @@ def _warn_of_short_rows(
 
 @functools.lru_cache(maxsize=256)
 def _bits_a_value(wire: Codec, row: int) -> float:
-    """Of rows of so many values; of longer ones at most this."""
+    """The bits that a value takes in rows of `row` values; for rows of more than 64, those of
+    64."""
     row = min(row, 64)
     layer = np.zeros((64, row), np.float32)
     given = _core.CodecGiven(
@@ -196,7 +197,7 @@ def _device_values(layer: Any) -> Any:
 
 
 def _memory(layer: Any) -> Any:
-    """An array over a plain layer's memory on the CPU; the tensor itself on a GPU."""
+    """An array over the memory of a contiguous layer on the CPU; the tensor itself on a GPU."""
     if not is_torch(layer):
         return layer
     values = layer.detach()
@@ -246,12 +247,12 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
 
 
 def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequence[int]) -> None:
-    """Raises unless output l lies apart from the others and from all inputs but, maybe, l."""
+    """Raises where output l overlaps another output, or an input but l, which it may be itself."""
     spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
         if not (index < len(outputs) and _span(x) == _span(outputs[index])):
             spans.append((*_span(x), index, False))
-    reach, owner = 0, -1  # how far the outputs that have been seen go
+    reach, owner = 0, -1  # where the outputs that have been seen end
     in_reach, in_owner = 0, -1  # and the inputs
     for low, high, index, is_out in sorted(span for span in spans if span[0] < span[1]):
         if low < reach:
@@ -273,7 +274,7 @@ def _overlap(out: int, other: int, is_out: bool) -> ValueError:
 
 
 def _span(plain: Any) -> tuple[int, int]:
-    """The first byte and the one behind the last."""
+    """The addresses of the first byte and of the one after the last."""
     if is_torch(plain):
         address = int(plain.data_ptr())
     else:

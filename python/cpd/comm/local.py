@@ -47,18 +47,17 @@ class LocalGroup:
     def run(self, function: Callable[[Communicator], T]) -> list[T]:
         """function(comm) for each rank, in a thread of its own; the results, rank ascending.
 
-        Where one raises, the others are told and do not wait for it in vain; the first exception
-        is raised again, and all communicators are closed. Ctrl-C, too, ends the ranks: those in a
-        call of CPD at once, others as soon as they run Python code; one that waits for something
-        else is left behind after some seconds, and does not keep the program from ending."""
+        Where one raises, the others give up instead of waiting for it; the first exception is
+        raised again, and all communicators are closed. Ctrl-C, too, ends the ranks: those in a call
+        of CPD at once, others as soon as they run Python code; one that waits for something else is
+        left behind after some seconds, and does not keep the program from ending."""
         stop = _core.Stop()
         ranks = [_Rank(comm, function, stop) for comm in self.ranks]
         try:
             for rank in ranks:
                 rank.start()
-            for (
-                rank
-            ) in ranks:  # not by join: in Python 3.11 Ctrl-C ends it as if the thread had ended
+            # not by join, which in Python 3.11 Ctrl-C ends as if the thread had ended
+            for rank in ranks:
                 rank.ended.wait()
         except BaseException:  # Ctrl-C, or what else a signal's handler raises
             stop.set()
@@ -129,7 +128,7 @@ class _Rank(threading.Thread):
         self._stop_flag.enter()
         try:
             self._call()
-        except KeyboardInterrupt:  # once more, as the first one was dealt with
+        except KeyboardInterrupt:  # a second one, while the first was handled
             pass
         finally:
             self.ended.set()
@@ -144,6 +143,6 @@ class _Rank(threading.Thread):
 
 
 def _wait(ranks: Sequence[_Rank], seconds: float) -> bool:
-    """Whether all end in so many seconds."""
+    """Whether all ranks end within so many seconds."""
     end = time.monotonic() + seconds
     return all(rank.ended.wait(max(0.0, end - time.monotonic())) for rank in ranks)

@@ -33,7 +33,7 @@ class Schedule:
     Args:
         spec: of all layers but the exempt ones, from step `first_steps` on.
         exempt: names of layers that are reduced by `exempt_spec` at all steps, or patterns of such
-            names: `*`, `?` and `[…]` as in a shell, upper and lower case told apart
+            names: `*`, `?` and `[…]` as in a shell, case-sensitive
             (`"*.bias"`, `"output.*"`).
         exempt_spec: default fp32, summed in fp32 to nearest-even, with `spec`'s order, exchange,
             group size and average.
@@ -44,8 +44,8 @@ class Schedule:
             precision; TernGrad a network's last layer, which `exempt` names.
 
     A layer's number in random streams is its place among all the names, whatever is exempt and
-    however the layers are divided into calls. The `step` of the specs is not used: it is given with
-    each call. Immutable, hashable, picklable.
+    however the layers are divided into calls. The `step` of the specs is not used: each call has
+    its own. Immutable, hashable, picklable.
 
     Raises ValueError or TypeError for anything else.
 
@@ -94,7 +94,7 @@ class Schedule:
 
     def is_exempt(self, name: str, size: int | None = None) -> bool:
         """Whether a pattern of `exempt` matches the layer's name, or it has fewer values than
-        `min_size`: ValueError where that is asked of a layer without `size`."""
+        `min_size`. Raises ValueError where that depends on a `size` of None."""
         if any(fnmatchcase(name, pattern) for pattern in self.exempt):
             return True
         if self.min_size and size is None:
@@ -102,7 +102,7 @@ class Schedule:
         return size is not None and size < self.min_size
 
     def spec_of(self, name: str, step: int, size: int | None = None) -> ReduceSpec:
-        """What the layer `name`, of so many values, is reduced by at this step."""
+        """The spec that reduces the layer `name`, of `size` values, at this step."""
         return self._spec_at(self.is_exempt(name, size), step)
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -175,8 +175,8 @@ class Schedule:
     ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
         """`cpd.simulate_all_reduce` of the layers `names` at this step, one call for each spec.
 
-        `per_rank`, `states` and what is returned are as there; a rank that is a function is asked
-        anew by each call.
+        `per_rank`, `states` and what is returned are as there; a rank that is a function is called
+        again for each spec.
 
         >>> ranks = [[np.float32([0.3]), np.float32([0.3])]] * 2
         >>> schedule = Schedule(ReduceSpec("e4m3"), exempt=["b"])
@@ -318,7 +318,7 @@ def all_reduce_numbered(
 ) -> tuple[list[Any], ReduceReport | None]:
     """One call of `comm.all_reduce` in which layer `number` has that number in random streams.
 
-    In the lists that are returned, the numbers between are taken by layers without values.
+    In the lists that are returned, layers without values have the numbers between.
     """
     numbers = sorted(layers)
     given = [layers[number] for number in numbers]

@@ -43,18 +43,18 @@ class ReduceSpec:
     Args:
         format: of the contributions (on the wire): what `cpd.format` takes, or a scaled format
             (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
-            cast as by `cpd.cast`, whatever the pieces that it travels in. Its blocks are N values
-            or the layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale`
-            is applied in binary32 first. Layers lie on the CPU.
+            cast as by `cpd.cast`, however it is cut into messages. Its blocks are N values or the
+            layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale` is
+            applied in binary32 first. Layers must be on the CPU.
         accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
             `Accumulator(format)`, a sequential sum to nearest-even, in fp32 where the format is
             scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction are
             made of purpose, step, layer and rank.
         wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
             bucket=512"`): what each rank's layer becomes in a message. With `gather` it is decoded
-            by every rank and summed; with `owner` sums travel as the codec has it, encoded again or
-            without loss. `ring` and `hierarchical` exchanges, `aps`, and the options of a cast but
-            `seed` and `random_bits` are refused. The name of a format is that format. Seed and
+            by every rank and summed; with `owner` sums travel as the codec defines, encoded again
+            or without loss. `ring` and `hierarchical` exchanges, `aps`, and the options of a cast
+            but `seed` and `random_bits` are refused. The name of a format is that format. Seed and
             random_bits of a `Codec` are the spec's where these are not given.
         order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
@@ -178,7 +178,7 @@ class ReduceSpec:
         return f"ReduceSpec({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def _native(self) -> _core.ReduceSpec:
-        """With the accumulator's seed as it is now."""
+        """The spec for C++, with the accumulator's seed as it is now."""
         acc = self.accumulator
         if type(acc.seed) is type(acc.stream) is int:
             return self._held
@@ -195,8 +195,8 @@ _format = format  # the parameter of the same name hides it
 
 
 def sums_format(wire: Format | Scaled | None) -> Format:
-    """In which contributions of a format, or None: of a compressor, are summed where nothing is
-    said."""
+    """The default format of sums: that of the contributions, fp32 for a scaled format or a
+    compressor (None)."""
     return wire if isinstance(wire, Format) else _format("fp32")
 
 
@@ -232,12 +232,12 @@ def check_world(spec: ReduceSpec, world: int) -> None:
 
 
 def may_stall(spec: ReduceSpec, world: int) -> bool:
-    """Whether `warn_of_stall` has something to say."""
+    """Whether `warn_of_stall` would warn."""
     return spec._native().may_stall(world)
 
 
 def _past_checks(stacklevel: int) -> int:
-    """The stack level of a warning, as counted by its caller, without the frames of `checked`."""
+    """Converts a stack level that skips the frames of `checked` into one that counts them."""
     frame, extra, left = sys._getframe(1), 0, stacklevel - 1
     while left > 0 and frame.f_back is not None:
         frame = frame.f_back
@@ -247,8 +247,8 @@ def _past_checks(stacklevel: int) -> int:
 
 
 def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
-    """Warns where a plain sum has more than 2^precision terms: of terms of equal value the last
-    ones change nothing, for each is less than half a unit in the last place of the sum."""
+    """Warns where a sequential sum has more than 2^precision terms: of terms of equal value the
+    last ones may change nothing, each being at most half an ulp of the sum."""
     if not may_stall(spec, world):
         return
     precision = spec.accumulator.format.man + 1

@@ -37,7 +37,7 @@ def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
     arguments, each as name=value, values of several words in quotes; `aps` and `average` alone are
     switched on. Words that are none of these are the codec's.
 
-    Raises ValueError for a text that is none, naming the option; TypeError for other objects.
+    Raises ValueError for a text that is not one, naming the option; TypeError for other objects.
 
     >>> spec = reduce_spec("e4m3 aps accumulator='e5m10 kahan' group_size=16")
     >>> spec.aps, spec.accumulator.text, spec.group_size

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed as a transport: it moves bytes; what they mean is C++'s.
+"""torch.distributed as a transport: it moves bytes, whose meaning only C++ knows.
 
-C++ calls the transports here through bindings/torch_distributed.cpp, whose header says what it asks
-of them.
+C++ calls the transports here through bindings/torch_distributed.cpp, whose header states what they
+must provide.
 
 A gloo operation cannot be polled: its is_completed() only says what a wait() has seen. So one
-daemon thread per peer waits, in the order in which messages were started, and it is known who has
-answered. gloo's own timeout must not run out while others count on its context, for that ends all
-of its operations: the deadlines are C++'s. A transport that closes while a thread still waits for a
-lost peer lets that happen, and so do all when the process ends: a thread that came back from torch
-during Python's own end would end the process by a signal.
+daemon thread per peer waits, in the order in which messages were started, which shows who has
+answered. gloo's own timeout must not run out while its context is in use, for that ends all of its
+operations: C++ keeps the deadlines. A transport that closes while a thread still waits for a lost
+peer lets it run out, and so do all when the process ends: a thread that returned from torch while
+Python finalizes would end the process by a signal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _abandoned: list[object] = []
 """Operations that never came to an end, whose memory torch may still use."""
 _open: weakref.WeakSet[Transport] = weakref.WeakSet()
 _asking: weakref.WeakSet[_Alarms] = weakref.WeakSet()
-"""With those whose thread is still in torch's store though their transport is gone."""
+"""Includes those whose thread still waits for torch's store though their transport is gone."""
 _made: dict[tuple[int, ...], int] = {}
 """How many transports this process has made between some ranks."""
 
@@ -78,9 +78,9 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
 
 
 def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
-    """`made`, when all its ranks are connected. Who waits in vain, or hears that another does,
-    gives up, listens for a moment who else does, and raises RankLost with the others, by their
-    `numbers` in a group of `size`; TransportError where that is none."""
+    """`made`, when all its ranks are connected. A rank that waits in vain, or hears that another
+    gave up, gives up, listens for a moment which others do, and raises RankLost with the rest, by
+    their `numbers` in a group of `size`; TransportError where there are none."""
     outcome = _started(lambda: made.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
     try:
@@ -114,7 +114,7 @@ def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: flo
 def _lost(
     made: Transport, why: str, grace: float, numbers: Sequence[int], size: int
 ) -> RankLost | TransportError:
-    """What becomes of ranks that were not connected."""
+    """Gives up, and returns the error for ranks that were not connected."""
     made.raise_alarm()
     deadline = time.monotonic() + grace
     while not all(there := made.alarms() or [False]) and time.monotonic() < deadline:
@@ -139,7 +139,7 @@ Outcome: TypeAlias = "queue.SimpleQueue[tuple[T | None, BaseException | None]]"
 
 
 def _started(function: Callable[[], T]) -> Outcome[T]:
-    """Runs function() in a thread that nobody needs to wait for; where its outcome will be."""
+    """Runs function() in a daemon thread; returns the queue that will hold its outcome."""
     outcome: Outcome[T] = queue.SimpleQueue()
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
@@ -156,7 +156,7 @@ def _started(function: Callable[[], T]) -> Outcome[T]:
 
 
 def _bounded(function: Callable[[], None], timeout: float) -> None:
-    """Calls function(), but goes on where it takes longer; what it raises is lost."""
+    """Calls function() and waits for it at most `timeout` seconds; what it raises is ignored."""
     with contextlib.suppress(queue.Empty):
         _started(function).get(timeout=timeout)
 
@@ -190,10 +190,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _connect(self, timeout: float) -> None:
-        """The same for what moves the messages."""
+        """Connects what moves the messages."""
 
     def _own_store(self, timeout: float) -> Store:
-        """A connection of its own to torch's store: another's may wait for an answer."""
+        """A separate connection to torch's store: on a shared one another call may be waiting."""
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -228,7 +228,7 @@ class Transport(ABC):
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
-        """Of some of the ranks, by their numbers here."""
+        """A transport between some of the ranks, by their numbers here."""
         chosen = [self._ranks[rank] for rank in ranks]
         return _joined(type(self)(chosen), timeout, ranks, self.size)
 
@@ -239,9 +239,9 @@ class Transport(ABC):
         os._exit(1)
 
     def close(self) -> None:
-        """Ends the transport's threads: no more messages."""
+        """Ends the transport's threads: it sends no more messages."""
         if self._alarms is not None and os.getpid() == self._process:
-            self._alarms.end()  # a forked child has none
+            self._alarms.end()  # a forked child has no thread
 
 
 @atexit.register
@@ -254,13 +254,13 @@ def _close_all() -> None:
 
 
 class _Alarms:
-    """Who has given up, as keys of the group's store. A thread asks the store, which may not
-    answer: then nothing is known."""
+    """Which ranks have given up, as keys of the group's store. A thread asks the store; while that
+    does not answer, nothing is known."""
 
     _PAUSE = 0.01  # seconds between two questions
     _FRESH = 0.5  # an answer is good for so long
     _FIRST = 0.25  # the first one is waited for so long
-    _ASKED = 2.0  # without a caller the thread ends
+    _ASKED = 2.0  # without a caller for so long the thread ends
     LAST = 5.0  # when the program ends, an answer is waited for so long
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
@@ -276,7 +276,7 @@ class _Alarms:
         _asking.add(self)
 
     def set(self) -> None:
-        """Waits a moment for the store to know."""
+        """Raises this rank's alarm; waits at most `_FRESH` seconds for the store to have it."""
         self._raised[self._rank] = True
         _bounded(self._tell, self._FRESH)
 
@@ -313,7 +313,7 @@ class _Alarms:
                     if time.monotonic() - self._asked_time > self._ASKED:
                         self._thread = None
                         return
-        except Exception:  # the store is gone; this thread stays, so that it is not asked again
+        except Exception:  # the store is gone; `_thread` stays, so that none asks it again
             self._answer_time = 0.0
             self._answered.set()
 
@@ -329,7 +329,7 @@ class _Alarms:
 
 
 class GlooTransport(Transport):
-    """Over a gloo context of its own; messages lie in host memory."""
+    """Over a gloo context of its own; messages are in host memory."""
 
     name = "gloo"
 
@@ -439,7 +439,7 @@ class _Waiter:
         self._queue.put((work, transfer))
 
     def end(self) -> None:
-        """After what is queued."""
+        """Ends the thread, after what is queued."""
         self._queue.put(None)
 
     def join(self) -> None:
@@ -464,7 +464,7 @@ class _Waiter:
 
 
 def _host_bytes(address: int, size: int) -> torch.Tensor:
-    """Memory of C++ as a tensor; it does not keep it alive."""
+    """Memory of C++ as a tensor, which does not keep it alive."""
     return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
 
 
@@ -472,7 +472,7 @@ def _host_bytes(address: int, size: int) -> torch.Tensor:
 
 
 class NcclGroupTransport(Transport):
-    """Over a torch group of its own with NCCL; messages lie in this device's memory, and are
+    """Over a torch group of its own with NCCL; messages are in this device's memory, and are
     written before `start` is called."""
 
     name = "nccl"
@@ -489,7 +489,7 @@ class NcclGroupTransport(Transport):
         self.device_index = torch.cuda.current_device()
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> NcclTransfer:
-        del tag  # NCCL's messages meet in the order in which they were started
+        del tag  # NCCL matches messages in the order in which they were started
         operations = []
         for messages, move in ((in_, dist.irecv), (out, dist.isend)):
             for peer, address, size in messages:

@@ -32,7 +32,7 @@ class LayerReport:
     overflowed: int
     """Results that are not finite though no contribution was."""
     underflowed: int
-    """Contributions, not zero, that the cast turned into zero."""
+    """Nonzero contributions that the cast turned into zero."""
 
 
 @overload
@@ -66,17 +66,17 @@ def simulate_all_reduce(
 
     `per_rank[r]` is rank r's list of layers (torch CPU tensors or NumPy arrays, float32; bfloat16
     and float16 are widened, which is exact), or a function that makes it. Every rank has the same
-    number of layers, of the same shapes. Ranks stream by: a function's layers are dropped before
-    the next rank is asked, so memory holds one rank's values and the running sums. A function is
-    called once, once more with APS or a codec that measures, and once more for `ring`; it must give
-    the same values each time.
+    number of layers, of the same shapes. Ranks are processed one at a time: a function's layers are
+    dropped before the next is called, so memory holds one rank's values and the running sums. A
+    function is called once, once more with APS or a codec that measures, and once more for `ring`;
+    it must give the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
-    `states`: all ranks', where a codec finds what it kept of the layers and leaves it when the call
-    has succeeded; None: nothing was kept, and nothing is.
+    `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
+    nothing is kept.
 
     Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
-    list of `LayerReport`. What is rounded when, and in which order, see `ReduceSpec`. Each
+    list of `LayerReport`. `ReduceSpec` defines what is rounded when, and in which order. Each
     operation is one exact result rounded once; the result is the same for any number of threads.
 
     Raises ValueError (naming rank and layer where shapes differ) or TypeError.
@@ -115,7 +115,8 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 
 @_checked
 def world_of(per_rank: PerRank) -> int:
-    """How many ranks there are. Raises TypeError or ValueError where it is no sequence of any."""
+    """The number of ranks. Raises TypeError where `per_rank` is no sequence, ValueError for an
+    empty one."""
     is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
     if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
         raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
@@ -125,7 +126,7 @@ def world_of(per_rank: PerRank) -> int:
 
 
 class Source:
-    """Gives the layers of one rank at a time as float32 arrays, and keeps none."""
+    """Passes on the layers of one rank at a time as float32 arrays, and keeps none."""
 
     def __init__(
         self,
@@ -175,7 +176,7 @@ class Source:
         return layer_list(f"rank {rank}", made() if callable(made) else made)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
-        """Raises unless the rank has as many layers as rank 0, of types that are taken."""
+        """Raises unless the rank has as many layers as rank 0, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
                 f"rank {rank} has {len(layers)} layers, rank 0 has {len(self.numbers)}"

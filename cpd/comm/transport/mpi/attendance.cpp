@@ -22,7 +22,7 @@ int NumberFrom(const char* variable) {
   return number;
 }
 
-/// The whole file, for writing.
+/// A write lock on the whole file.
 struct flock WholeFile() {
   struct flock lock{};
   lock.l_type = F_WRLCK;

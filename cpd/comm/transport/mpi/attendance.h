@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which ranks of a host have come so far as to start MPI. MPI_Init returns when all ranks of the
-// job have called it, and does not say for whom it waits; so each leaves a file, locked while its
+// Which ranks of a host have reached the start of MPI. MPI_Init returns when all ranks of the job
+// have called it, and does not say for whom it waits; so each makes a file, locked while its
 // process lives, in the folder that the launcher keeps for the job on every host. Where there is no
 // such folder (launchers other than those with PMIx), nothing is known.
 #pragma once
@@ -13,15 +13,15 @@ namespace cpd {
 
 class Attendance {
  public:
-  /// This rank has come. It counts as here for as long as the process lives.
+  /// Marks this rank as here, for as long as its process lives.
   Attendance();
 
-  /// Tells those who wait that this rank does not any more.
+  /// Reports to the ranks that wait that this one has given up.
   void GiveUp() const noexcept;
-  /// Whether another rank of this host has.
+  /// Whether another rank of this host has given up.
   [[nodiscard]] bool HasGivenUp() const;
   /// The ranks that have not come, or whose processes have ended without giving up; ascending.
-  /// Empty where it is not known, as of ranks on other hosts.
+  /// Empty where that is not known, as with ranks on other hosts.
   [[nodiscard]] std::vector<int> Absent() const;
   [[nodiscard]] int size() const { return size_; }
 

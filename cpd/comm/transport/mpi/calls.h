@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// MPI's calls, and what all who make them share: the only file that includes mpi.h. Where MPI was
+// MPI's calls, and what all their callers share: the only file that includes mpi.h. Where MPI was
 // started with MPI_THREAD_SERIALIZED, one thread at a time may use it.
 #pragma once
 
@@ -21,7 +21,7 @@
 
 namespace cpd::mpi {
 
-/// Set when a rank was lost or messages were abandoned: MPI_Finalize may then wait for ever.
+/// Set when a rank was lost or messages were abandoned: MPI_Finalize may then never return.
 inline std::atomic<bool> g_lost{false};
 
 using Clock = std::chrono::steady_clock;
@@ -54,8 +54,8 @@ inline bool IsRunning() {
   return started != 0 && ended == 0;
 }
 
-/// Receives on a communicator, one from each peer; those that have not arrived are cancelled at the
-/// end, which asks nothing of the peers.
+/// Receives on a communicator, one from each peer; the destructor cancels those that have not
+/// arrived, which needs nothing of the peers.
 template <class Message>
 class Mailbox {
  public:
@@ -81,13 +81,14 @@ class Mailbox {
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
-  /// Waits for a message from peer i, again.
+  /// Posts a receive from peer i.
   void Await(std::size_t i) {
     Check(
         MPI_Irecv(&messages_[i], sizeof(Message), MPI_BYTE, world_[i], tag_, comm_, &requests_[i]),
         "MPI_Irecv");
   }
-  /// Calls arrived(i, message) for each that has come; a receive that failed counts as not come.
+  /// Calls arrived(i, message) for each message that has arrived; a receive that failed counts as
+  /// not arrived.
   template <class Function>
   void Poll(Function arrived) {
     const MpiCall call;

@@ -35,7 +35,7 @@ std::uint64_t HashOf(std::span<const int> ranks) {
   return hash;
 }
 
-/// Of this host's name.
+/// A hash of this host's name.
 std::uint64_t HostHash() {
   std::array<char, MPI_MAX_PROCESSOR_NAME> name{};
   int length = 0;
@@ -77,7 +77,7 @@ std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<
       throw;
     }
     mailbox.Poll([&](std::size_t i, const Join& theirs) {
-      if (theirs.members != mine->members) {  // left by a group that did not come about
+      if (theirs.members != mine->members) {  // sent for a group that was never complete
         mailbox.Await(i);
         return;
       }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How ranks become a group: by messages among them alone, so that a dead rank holds nobody up.
+// How ranks become a group: by messages among them alone, so that no dead rank can delay them.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,22 @@
 
 namespace cpd::mpi {
 
-/// What the members of a new group tell one another.
+/// What the members of a new group send one another.
 struct Join {
   std::uint64_t members;  ///< a hash of their list
   std::int64_t context;   ///< the least that the sender has free
   std::uint64_t host;     ///< a hash of its name
 };
 
-/// Everybody's Join, as soon as all have told; `world` are their ranks in MPI, `names` the numbers
-/// by which RankLost names them, of `size`.
+/// Sends this rank's Join to all members and returns all of theirs; `world` are their ranks in MPI,
+/// `names` the numbers, in a group of `size`, by which RankLost names those that are late.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 
 /// The context of a new group: the greatest of those that its members propose.
 int ContextOf(Job& job, const std::vector<Join>& joins);
 
-/// Of each rank, the least on its host.
+/// For each rank, the least rank on its host.
 std::vector<int> HostsOf(const std::vector<Join>& joins);
 
 }  // namespace cpd::mpi

@@ -31,21 +31,23 @@ constexpr std::int64_t kLongPiece = std::int64_t{1} << 30;
 constexpr std::int64_t kShortPiece = std::int64_t{60} << 10;
 constexpr std::int64_t kMostShortPieces = 64;
 
-/// The same on both sides, which know where the other runs and how long the message is.
+/// The bytes of a message's pieces: equal on both sides, which know where the other runs and how
+/// long the message is.
 std::int64_t PieceOf(const Job& job, int world, std::int64_t bytes) {
   const bool same_host =
       job.host[static_cast<std::size_t>(world)] == job.host[static_cast<std::size_t>(job.rank)];
   return same_host || bytes > kMostShortPieces * kShortPiece ? kLongPiece : kShortPiece;
 }
 
-/// Messages are named by the peer's rank in the transport, to which `world` gives that in MPI.
+/// Messages under way. A message's peer is a rank of the transport; `world` is that rank in MPI.
 class MpiTransfer final : public Transfer {
  public:
   ~MpiTransfer() override {
-    if (left_ != 0) g_lost = true;  // requests and memory stay as they are
+    if (left_ != 0) g_lost = true;  // requests and memory are abandoned
   }
 
-  /// What is under way is on the list, whatever happens: room for it comes first.
+  /// Starts receiving. Memory for the requests is reserved first, so that each that starts is on
+  /// the list.
   void Receive(const Job& job, const Incoming& in, int world, int tag) {
     const std::int64_t piece = PieceOf(job, world, in.bytes);
     MakeRoom((in.bytes + piece - 1) / piece);
@@ -193,7 +195,7 @@ class MpiGroup final : public Transport {
         sends.push_back(request);
       }
     }
-    // MPI moves only while it is called: long enough for a connection to be made.
+    // MPI makes progress only inside its calls: this is long enough for a connection to be made.
     constexpr double patience = 0.2;
     const Clock::time_point deadline = After(patience);
     for (int done = 0; done == 0 && Clock::now() < deadline;) {

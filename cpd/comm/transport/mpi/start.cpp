@@ -38,7 +38,7 @@ void IgnoreBrokenPipes() {
   }
 }
 
-/// Whether a rank did not come to the start; it is the same error ever after.
+/// The error of a start that failed, which all later calls throw; none while it has not.
 std::optional<RankLost>& FailedStart() {
   static std::optional<RankLost> failure;
   return failure;
@@ -54,7 +54,8 @@ std::optional<RankLost>& FailedStart() {
   throw RankLost(failure);
 }
 
-/// Calls look(); where that throws, the others are told, and the start is over for this process.
+/// Calls look(); where that throws, calls tell(), by which the other ranks learn it, and the start
+/// has failed in this process.
 template <class Look, class Tell>
 void OrTell(Look look, Tell tell) {
   try {
@@ -67,8 +68,8 @@ void OrTell(Look look, Tell tell) {
   }
 }
 
-/// MPI_Init_thread in a thread of its own: it waits for all ranks of the job, for ever where one
-/// has died, and the thread with it.
+/// The state of MPI_Init_thread, which runs in a thread of its own: it waits for all ranks of the
+/// job, and never returns where one has died.
 struct Start {
   std::atomic<bool> done{false};
   int code = MPI_SUCCESS;
@@ -119,7 +120,7 @@ void StartMpi(double timeout) {
   IgnoreBrokenPipes();
 }
 
-/// The greatest tag that this MPI has.
+/// The greatest tag that this MPI allows.
 int LastTag() {
   int* most = nullptr;
   int found = 0;
@@ -128,9 +129,10 @@ int LastTag() {
   return found != 0 ? *most : kTags - 1;
 }
 
-/// How ranks that make the job's communicators tell that they have given up: on MPI_COMM_WORLD, for
-/// there is no other yet, by a tag that nobody else has and only where a rank is lost. Until the
-/// communicators are made, errors of MPI_COMM_WORLD are returned, not fatal.
+/// How ranks that make the job's communicators report that they have given up: by messages on
+/// MPI_COMM_WORLD, as there is no other yet, with a tag that nothing else uses, and only where a
+/// rank is lost. Until the communicators are made, errors of MPI_COMM_WORLD are returned, not
+/// fatal.
 class Farewells {
  public:
   explicit Farewells(const Job& job)
@@ -138,7 +140,7 @@ class Farewells {
         size_(job.size),
         said_(static_cast<std::size_t>(job.size)),
         mailbox_(MPI_COMM_WORLD, job.rank, AllOf(job), LastTag()) {
-    said_[static_cast<std::size_t>(rank_)] = true;  // of this rank nothing is to be heard
+    said_[static_cast<std::size_t>(rank_)] = true;  // this rank sends itself nothing
   }
 
   /// Whether another rank has given up.
@@ -150,7 +152,7 @@ class Farewells {
     return heard_;
   }
 
-  /// Gives up, listens for a moment who else does, and names the others.
+  /// Gives up, listens for Grace(timeout) which other ranks do, and throws RankLost with the rest.
   [[noreturn]] void Fail(const std::string& why, double timeout) {
     Tell();
     const Clock::time_point deadline = After(Grace(timeout));
@@ -158,7 +160,7 @@ class Farewells {
     do {
       backoff.Wait();
       Heard();
-    } while (Clock::now() < deadline);  // MPI moves only while it is called
+    } while (Clock::now() < deadline);  // MPI makes progress only inside its calls
     std::vector<int> lost;
     for (int peer = 0; peer < size_; ++peer) {
       if (!said_[static_cast<std::size_t>(peer)]) lost.push_back(peer);
@@ -166,7 +168,7 @@ class Farewells {
     FailStart(why, lost, size_);
   }
 
-  /// Gives up.
+  /// Sends the other ranks the message that this one gives up.
   void Tell() {
     static const std::uint8_t message = 1;  // stays while sends are under way
     for (int peer = 0; peer < size_; ++peer) {
@@ -185,8 +187,8 @@ class Farewells {
   Mailbox<std::uint8_t> mailbox_;
 };
 
-/// A duplicate of MPI_COMM_WORLD, which all ranks make; `copy` stays where it is for ever, as MPI
-/// may write it when this rank has given up.
+/// Makes a duplicate of MPI_COMM_WORLD, with all ranks; `copy` must be static, as MPI may write it
+/// after this rank has given up.
 void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time_point deadline) {
   MPI_Request request = MPI_REQUEST_NULL;
   Check(MPI_Comm_idup(MPI_COMM_WORLD, copy, &request), "MPI_Comm_idup");
@@ -206,9 +208,9 @@ void Duplicate(MPI_Comm* copy, Farewells& farewells, double timeout, Clock::time
   Check(MPI_Comm_set_errhandler(*copy, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
-/// All ranks of MPI_COMM_WORLD make it. Throws RankLost.
+/// Makes the job, with all ranks of MPI_COMM_WORLD. Throws RankLost.
 Job* MakeJob(double timeout) {
-  static Job job;  // stays, also where it does not come about
+  static Job job;  // MPI may write it even where this fails
   const Clock::time_point deadline = After(timeout - Grace(timeout));
   Check(MPI_Comm_rank(MPI_COMM_WORLD, &job.rank), "MPI_Comm_rank");
   Check(MPI_Comm_size(MPI_COMM_WORLD, &job.size), "MPI_Comm_size");

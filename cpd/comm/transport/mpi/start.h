@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The start: MPI itself and the communicators that all transports of a process share. Every call
-// that waits for other ranks is polled to a deadline.
+// Starts MPI and makes the communicators that all transports of a process share. Every call that
+// waits for other ranks is polled until a deadline.
 #pragma once
 
 #include <vector>
@@ -10,22 +10,23 @@
 
 namespace cpd::mpi {
 
-/// What the transports of this process share; it stays until the process ends.
+/// What the transports of this process share, until the process ends.
 struct Job {
   MPI_Comm data = MPI_COMM_NULL;     ///< tag: context * kTags + the caller's
   MPI_Comm control = MPI_COMM_NULL;  ///< tag: context for alarms, join_tag for joining a group
   int rank = 0, size = 0;            ///< in MPI_COMM_WORLD
-  int contexts = 0;                  ///< how many the tags have room for
+  int contexts = 0;                  ///< how many the tags can hold
   int join_tag = 0;
-  int next_context = 0;   ///< above all that this process has had
+  int next_context = 0;   ///< above all that this process has used
   std::vector<int> host;  ///< of each rank: the least rank on its host
 };
 
-/// In the order of MPI_COMM_WORLD.
+/// The job's ranks in MPI_COMM_WORLD, ascending.
 std::vector<int> AllOf(const Job& job);
 
-/// Starts MPI where it does not run, and makes the job, with all ranks of MPI_COMM_WORLD, where
-/// there is none. Throws RankLost (from then on the same), Error, TransportError.
+/// The job of this process. Starts MPI where it does not run, and makes the job, with all ranks of
+/// MPI_COMM_WORLD, where there is none. Throws RankLost (in all later calls, too), Error,
+/// TransportError.
 Job& TheJob(double timeout);
 
 }  // namespace cpd::mpi

@@ -24,7 +24,7 @@ void MpiCall::Watch(double timeout) {
 
 void MpiCall::Look() {
   std::uint64_t returned = 0;
-  // Turns, not the clock: a process that was stopped has had none.
+  // Counts turns, not the clock's seconds: a process that was stopped had no turns.
   for (int turns = 0; turns < patience_;) {
     std::this_thread::sleep_for(std::chrono::seconds(1));
     const bool is_stuck = inside_ > 0 && returned_ == returned;

@@ -8,9 +8,9 @@
 
 namespace cpd {
 
-/// Calls into MPI that move messages: none of them waits. Open MPI 4.1 can lock itself up in one
-/// when a peer dies during a long send over TCP: the thread that called spins inside MPI, holding
-/// its locks, and no exception, signal or other call gets it out.
+/// Marks a call into MPI that moves messages; none of them waits. Open MPI 4.1 can deadlock in one
+/// when a peer dies during a long send over TCP: the calling thread spins inside MPI, holding its
+/// locks, and no exception, signal or other call ends that.
 class MpiCall {
  public:
   MpiCall() { ++inside_; }
@@ -21,9 +21,9 @@ class MpiCall {
   MpiCall(const MpiCall&) = delete;
   MpiCall& operator=(const MpiCall&) = delete;
 
-  /// Has a thread look on, from the first time on: a process that stays inside one call for as long
-  /// as the longest timeout (seconds) so far, and at least half a minute, is ended with status 1
-  /// and a line on stderr. By then every wait that MPI lets go of has ended in an error.
+  /// Starts the watchdog thread at the first call: it ends a process that stays inside one call for
+  /// the longest timeout (seconds) so far, and at least 30 s, with status 1 and a line on stderr.
+  /// By then every wait that MPI returns from has ended in an error.
   static void Watch(double timeout);
 
  private:

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Messages over NCCL, between GPUs: the only file that includes nccl.h. libnccl is looked for when
-// it is needed, so that this library loads without it. Each Start is one NCCL group on the stream.
-// The communicator is nonblocking: between ncclGroupEnd and the moment when NCCL has queued the
-// group, nothing else may be asked of it, so that transfers wait in a queue, which Poll moves on.
-// NCCL matches messages by their order, which the transport's contract makes the same on all ranks;
-// tags are not needed.
+// Messages over NCCL, between GPUs: the only file that includes nccl.h. libnccl is loaded when it
+// is needed, so that this library loads without it. Each Start is one NCCL group on the stream. The
+// communicator is nonblocking: between ncclGroupEnd and the moment when NCCL has queued the group,
+// nothing else may be asked of it, so that transfers wait in a queue, which Poll moves on. NCCL
+// matches messages by their order, which the transport's contract makes the same on all ranks; tags
+// are not needed.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -51,8 +51,8 @@ struct Api {
   decltype(&ncclRecv) receive;
 };
 
-/// CPD_NCCL_LIBRARY, else what the process has loaded (torch brings one), else the loader's, else
-/// the one that was found when CPD was built.
+/// Opens CPD_NCCL_LIBRARY, else the libnccl that the process has loaded (torch brings one), else
+/// the loader's, else the one that was found when CPD was built.
 void* OpenLibrary() {
   constexpr const char* name = "libnccl.so.2";
   const char* given = std::getenv("CPD_NCCL_LIBRARY");
@@ -103,7 +103,7 @@ Api Load() {
 }
 
 const Api& Nccl() {
-  static const Api api = Load();  // tried anew at the next call if it throws
+  static const Api api = Load();  // tried again at the next call if it throws
   return api;
 }
 
@@ -111,7 +111,7 @@ const Api& Nccl() {
   throw TransportError(std::string(call) + ": " + Nccl().get_error_string(result), -1);
 }
 
-/// A nonblocking communicator's calls also return ncclInProgress.
+/// Throws TransportError for a failure; ncclInProgress, of a nonblocking communicator, is not one.
 void Check(ncclResult_t result, const char* call) {
   if (result != ncclSuccess && result != ncclInProgress) Fail(result, call);
 }
@@ -122,8 +122,8 @@ void CheckCuda(cudaError_t status, const char* call) {
   }
 }
 
-/// Makes a device the thread's current one for as long as it lives; -1: none. Where that fails,
-/// CUDA's next call says so.
+/// Makes a device the thread's current one during this object's life; -1: does nothing. Where that
+/// fails, CUDA's next call reports it.
 class WithDevice {
  public:
   explicit WithDevice(int device) noexcept {
@@ -143,7 +143,7 @@ class WithDevice {
   int before_ = -1;
 };
 
-/// A stream that waits for no other, or null with host memory or where none is wanted.
+/// A nonblocking stream; null with host memory, or where none is wanted.
 class OwnStream {
  public:
   OwnStream(int device, bool is_wanted) : device_(device) {
@@ -165,12 +165,12 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// One Start.
+/// The messages of one Start.
 struct Group {
   std::vector<Outgoing> out;
   std::vector<Incoming> in;
-  bool asked = false;   ///< between ncclGroupStart and …
-  bool queued = false;  ///< … NCCL's having put it on the stream
+  bool asked = false;   ///< its messages were passed to NCCL
+  bool queued = false;  ///< NCCL has put them on the stream
   bool done = false;
   cudaEvent_t event = nullptr;  ///< after it on the stream; null with host memory
 };
@@ -178,7 +178,7 @@ struct Group {
 /// A communicator and the groups that it has not queued yet. Transfers share it with the transport.
 class Channel {
  public:
-  /// Throws TransportError where the group does not come about in time.
+  /// Throws TransportError where the group is not complete in time.
   Channel(const NcclId& id, int rank, int size, int device, void* stream, double timeout)
       : device_(device), own_(device, stream == nullptr) {
     const WithDevice current(device_);
@@ -196,7 +196,7 @@ class Channel {
         "NCCL: not all of " + std::to_string(size) + " ranks joined the group in time", -1);
   }
 
-  /// Everything that was started must be done; otherwise the group is broken off.
+  /// Finalizes the communicator where everything that was started is done; aborts it otherwise.
   ~Channel() {
     constexpr double patience = 10;  // for the other ranks, which finish too
     if (comm_ != nullptr && outstanding_ == 0) {
@@ -226,7 +226,7 @@ class Channel {
       const WithDevice current(device_);
       const cudaError_t status = cudaEventQuery(group.event);
       if (status == cudaErrorNotReady) {
-        (void)State();  // a peer's failure shows there
+        (void)State();  // throws for a peer's failure
         return false;
       }
       CheckCuda(status, "cudaEventQuery");
@@ -238,7 +238,7 @@ class Channel {
     return true;
   }
 
-  /// Ends what is under way; the group of ranks is of no use afterwards.
+  /// Aborts what is under way; the group of ranks cannot be used afterwards.
   void Break() noexcept {
     ncclComm_t comm = std::exchange(comm_, nullptr);
     if (comm == nullptr) return;
@@ -262,7 +262,7 @@ class Channel {
     return state;
   }
 
-  /// What comes after ncclInProgress, which it stays where the time is over.
+  /// Waits while the state is ncclInProgress, at most `timeout` seconds, and returns the state.
   [[nodiscard]] ncclResult_t AwaitIdle(double timeout) const noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr double most = 1e9;
@@ -278,7 +278,7 @@ class Channel {
     return state;
   }
 
-  /// Asks for the next groups as far as NCCL is ready for them.
+  /// Passes waiting groups to NCCL as far as it is ready for them.
   void Advance() {
     const WithDevice current(device_);
     while (State() == ncclSuccess && !waiting_.empty()) {
@@ -334,7 +334,7 @@ class NcclTransfer final : public Transfer {
 
   bool Poll() override { return channel_->Poll(*group_); }
 
-  /// All peers, until it is done: NCCL knows no more.
+  /// All peers, until the group is done: NCCL does not say which are missing.
   [[nodiscard]] std::vector<int> Waiting() const override {
     std::vector<int> peers;
     if (group_->done) return peers;
@@ -361,7 +361,7 @@ class NcclGroup final : public Transport {
   [[nodiscard]] std::string name() const override { return "nccl"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  /// NCCL does not say; one GPU for each rank leaves cores enough.
+  /// NCCL does not say; with one GPU for each rank there are cores enough.
   [[nodiscard]] int ranks_on_host() const override { return 1; }
   [[nodiscard]] Device memory() const override { return device_ < 0 ? Device::cpu : Device::cuda; }
 
