@@ -25,8 +25,8 @@ def _load() -> None:
     library = Path(_core.__file__).with_name("libcpd_torch.so")
     if not library.exists():
         raise ImportError(
-            "this cpd was built without torch, so it takes NumPy arrays only; to build it anew "
-            f"beside this torch: {_command()}"
+            "this cpd was built without torch, so it takes NumPy arrays only; to build it again "
+            f"with this torch: {_command()}"
         )
     torch.ops.load_library(library)  # type: ignore[no-untyped-call]
 
@@ -40,7 +40,7 @@ def _command() -> str:
 
 
 def _source() -> str:
-    """The folder that pip installed cpd from, where pip noted one."""
+    """The folder that pip installed cpd from, where pip recorded one."""
     try:
         noted = metadata.distribution("cpd").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

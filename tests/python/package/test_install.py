@@ -38,7 +38,7 @@ import cpd, torch
 try:
     cpd.cast(torch.tensor([0.3]), "e4m3")
 except ImportError as error:
-    print(str(error).partition("beside this torch: ")[2])
+    print(str(error).partition("with this torch: ")[2])
 """
 
 
