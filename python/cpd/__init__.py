@@ -9,7 +9,7 @@ Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.c
 messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
 in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
 precision), `cpd.optim` (optimizers in one), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
-(torch's data parallelism), and `cpd.outer` (workers that meet every so many steps).
+(torch's data parallelism), and `cpd.outer` (workers that average every so many steps).
 """
 
 import importlib
@@ -133,7 +133,7 @@ _NAMES = {
 """What is loaded when it is first used."""
 
 loading.load_operations_with_the_first_tensor()
-loading.tell_torch()
+loading.register_safe_globals()
 
 
 def __getattr__(name: str) -> Any:

@@ -48,12 +48,12 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
 @contextmanager
 def replaced(path: str | Path) -> Iterator[BinaryIO]:
     """A stream of bytes that become the file's content when the block ends, and not before: they
-    are written to a new file in the same folder, brought to the disk and renamed. Where the block
+    are written to a new file in the same folder, flushed to the disk and renamed. Where the block
     raises or the disk is full, the file is as it was.
 
-    Of a symbolic link the target is replaced; mode and owner stay. What is no regular file (a pipe,
-    a device, `/dev/stdout`) and `-`, which is standard output, are written straight; so is a file
-    that cannot be replaced: in a folder that takes no new ones, or of an owner who would not stay.
+    Of a symbolic link the target is replaced; mode and owner stay. Anything but a regular file (a
+    pipe, a device, `/dev/stdout`) and `-`, which is standard output, are written directly; so is a
+    file that cannot be replaced: where its folder takes no new files, or its owner would change.
 
     Raises OSError, which names the file.
     """
@@ -63,7 +63,7 @@ def replaced(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
-    """As `replaced`, of several files: none is renamed before all are on the disk."""
+    """As `replaced`, for several files: none is renamed before all are on the disk."""
     with ExitStack() as parts:
         made = [parts.enter_context(_part(Path(path))) for path in paths]
         yield [part.file for part in made]
@@ -74,7 +74,7 @@ def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
 
 
 class _Part:
-    """What is being written: a new file in `target`'s folder, or `target` itself (no `name`)."""
+    """A file being written: a new one in `target`'s folder, or `target` itself (no `name`)."""
 
     def __init__(self, path: Path, target: Path, file: BinaryIO, name: Path | None) -> None:
         self.path = path
@@ -115,7 +115,7 @@ def _part(path: Path) -> Iterator[_Part]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """An OSError of a write names the file that was asked for."""
+    """A context in which an OSError of a write names the file that was asked for."""
     try:
         yield
     except OSError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before all else of the package: an ImportError in a subinterpreter, where the native
+"""Imported before all else of the package: raises ImportError in a subinterpreter, where the native
 module would wait for ever for the GIL of the main one."""
 
 try:

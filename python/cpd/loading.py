@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done about torch without importing it: the operations on tensors are loaded with the
+"""What is set up for torch without importing it: the operations on tensors are loaded with the
 first tensor, and torch.load, by default, reads checkpoints that hold specs of this package, which
-it is told when torch is imported, before or after this package."""
+become safe globals once torch is imported, before or after this package."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ SPECS = [
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),
 ]
-"""Of plain fields: unpickling one runs no code but this package's own."""
+"""What pickles of specs call: unpickling one runs no code but this package's own."""
 
 
 def load_operations_with_the_first_tensor() -> None:
-    """Says to `cpd.ops` where the operations on tensors are."""
+    """Has `cpd.ops` load the operations on tensors when it is passed the first tensor."""
     front_ends.on_tensors = _operations
 
 
@@ -50,7 +50,7 @@ def _operations() -> front_ends.FrontEnd:
     return operators
 
 
-def tell_torch() -> None:
+def register_safe_globals() -> None:
     """Makes the specs safe globals of torch.load(weights_only=True)."""
     _when_imported("torch.serialization", lambda torch: torch.add_safe_globals(_safe_globals()))
 
@@ -69,7 +69,7 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _Waiting:
-    """Finds one module by the other finders, once, and adds `then` to what its loader does."""
+    """A finder of one module, by the other finders and once, whose loader calls `then` at last."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -87,7 +87,7 @@ class _Waiting:
 
 
 class _Then(Loader):
-    """A loader, and what is done after it."""
+    """A loader that calls `then` with the module after another has loaded it."""
 
     def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
         self._loader, self._then = loader, then

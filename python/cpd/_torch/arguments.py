@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of the operations on torch tensors, checked, and as torch.ops.cpd.* take them.
+"""Checks of the arguments of operations on torch tensors, and their form for torch.ops.cpd.*.
 
-What cannot be seen while torch compiles is left to the library.
+What is unknown while torch compiles is left to the library.
 """
 
 # torch's types are untyped in part.
@@ -35,7 +35,7 @@ from cpd.ops.arguments import (
 )
 
 Rounded: TypeAlias = Options | Accumulator | CastSpec
-"""What says how to round."""
+"""A specification of a rounding."""
 
 
 _NAMES = {
@@ -49,7 +49,7 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
-    """Checks the operands of c + a b by type, device and shape; gives the result's type."""
+    """Checks the operands of c + a b by type, device and shape; returns the result's type."""
     for name, x in zip(names, (a, b) if c is None else (a, b, c), strict=False):
         check(name, x, NARROW_FLOATS, names[0])
         if x is not a and x.device != a.device:
@@ -103,19 +103,19 @@ def check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None])
         if out.shape != shape:
             raise ValueError(f"out must have shape {tuple(shape)}, got {tuple(out.shape)}")
         raise ValueError(f"out must be on x's device, {x.device}, got {out.device}")
-    given = [out]
-    given += [t for t in inputs.values() if t is not None]
+    tensors = [out]
+    tensors += [t for t in inputs.values() if t is not None]
     if torch.compiler.is_compiling():
-        if torch.is_grad_enabled() and any(t.requires_grad for t in given):
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             raise ValueError(OUT_AND_AUTOGRAD)
         repeats = (n > 1 and step == 0 for n, step in zip(out.shape, out.stride(), strict=True))
         if 0 not in out.shape and any(repeats):
             raise ValueError(OVERLAPS_ITSELF)
         return
-    check_no_derivative(*given)
-    if out.is_meta or FakeTensor in map(type, given):
+    check_no_derivative(*tensors)
+    if out.is_meta or FakeTensor in map(type, tensors):
         return
-    if all(_lie_apart(out, t) for t in given[1:]):
+    if all(_are_disjoint(out, t) for t in tensors[1:]):
         return
     regions = {name: _region(t) for name, t in inputs.items() if t is not None}
     check_out_memory(_region(out), regions)
@@ -125,8 +125,8 @@ def _has_no_memory(x: Tensor) -> bool:
     return x.is_meta or isinstance(x, FakeTensor)
 
 
-def _lie_apart(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors of no gaps have no byte in common; a quick look at most of them."""
+def _are_disjoint(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are contiguous and share no byte: a quick check of the usual case."""
     if not (x.is_contiguous() and y.is_contiguous()):
         return False
     of_x, of_y = x.data_ptr(), y.data_ptr()
@@ -141,8 +141,8 @@ def _region(x: Tensor) -> Region:
 def cast_arguments(
     f: Format, options: Options, x: Tensor
 ) -> tuple[str, Tensor | None, Tensor | None]:
-    """Format and options as an operator of elements takes them, checked: their text, and seed and
-    stream where they are used."""
+    """Format and options, checked, as elementwise operators take them: their text, and seed and
+    stream where the rounding uses these."""
     text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
     return text, *random_numbers(options, x)
 
@@ -156,7 +156,7 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
-    stays there, and nothing waits for it."""
+    stays there, without a synchronization."""
     if not isinstance(value, Tensor):
         return torch.full((), value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
     if value.device.type != "cpu" and value.device != x.device:
@@ -168,19 +168,19 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
 def stacked_numbers(
     pairs: Sequence[tuple[Tensor | None, Tensor | None]], x: Tensor
 ) -> Tensor | None:
-    """Seeds and streams as an operator takes them, int64, n x 2: zeros where there are none; None
-    where all are none. They stay on the CPU where they came from there."""
-    given = [number for pair in pairs for number in pair if number is not None]
-    if not given:
+    """Seeds and streams as an operator takes them, int64, n x 2, with zeros for missing ones; None
+    where all are missing. They are on the CPU if all came from there, else on x's device."""
+    present = [number for pair in pairs for number in pair if number is not None]
+    if not present:
         return None
-    on_cpu = all(number.device.type == "cpu" for number in given)
-    place = given[0].device if on_cpu else x.device
+    on_cpu = all(number.device.type == "cpu" for number in present)
+    place = present[0].device if on_cpu else x.device
     zero = torch.zeros((), dtype=torch.int64, device=place)
     flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
     return torch.stack(flat).view(len(pairs), 2)
 
 
-def given_draws(
+def checked_draws(
     random: Any,
     x: Tensor,
     shape: Sequence[int],
@@ -188,16 +188,16 @@ def given_draws(
     draws: Callable[[], int],
     like: str = "x",
 ) -> Tensor:
-    """The given random integers of an ordered sum: `draws()` for each element of the result. (How
-    many must not be asked while torch compiles; the library checks it then.)"""
+    """The random integers of an ordered sum, checked: `draws()` for each element of the result.
+    (While torch compiles, `draws` must not be called; the library checks the shape then.)"""
     if torch.compiler.is_compiling():
-        return given_integers(random, x, None, "", acc, like)
+        return checked_integers(random, x, None, "", acc, like)
     count = draws()
     wanted = f"the result's shape and {count} draws"
-    return given_integers(random, x, (*shape, count), wanted, acc, like)
+    return checked_integers(random, x, (*shape, count), wanted, acc, like)
 
 
-def given_integers(
+def checked_integers(
     random: Any,
     x: Tensor,
     shape: Sequence[int] | None,
@@ -205,8 +205,8 @@ def given_integers(
     options: Rounded,
     like: str = "x",
 ) -> Tensor:
-    """The given random integers as int32 (they are below 2^24), checked; `wanted` is what their
-    shape is, None leaves it to the library."""
+    """Random integers, checked, as int32 (they are below 2^24). `wanted`: `shape` in words; a
+    `shape` of None leaves that check to the library."""
     check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {describe(random)}")
@@ -239,7 +239,7 @@ def describe(x: object) -> str:
 
 
 def check_codes(name: str, codes: Any, like: Any) -> None:
-    """Raises unless `codes` are packed ones, on the device of `like`."""
+    """Raises unless `codes` are packed codes, on the device of `like`."""
     if not isinstance(codes, Tensor) or codes.dtype != torch.uint8 or codes.dim() != 1:
         raise TypeError(f"{name} must be a 1-D uint8 tensor, got {describe(codes)}")
     check_place(name, codes)
@@ -248,7 +248,7 @@ def check_codes(name: str, codes: Any, like: Any) -> None:
 
 
 def sizes_of(shape: Any) -> tuple[Any, ...]:
-    """A shape, not yet checked."""
+    """`shape` as a tuple, not yet checked."""
     return tuple(shape) if isinstance(shape, (tuple, list, torch.Size)) else (shape,)
 
 

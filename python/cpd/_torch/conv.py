@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of convolutions, of their input's and of their weight's gradients, as GEMMs of images, of
-any number of dimensions: on the CPU read where they lie, on a GPU unfolded. The operators are in
+"""Convolutions and the gradients of their inputs and weights as GEMMs of images of any number of
+dimensions, which are read in place on the CPU and unfolded on a GPU. The operators are in
 `cpd._torch.convolution`."""
 
 # torch's tensors are partly untyped.
@@ -20,7 +20,7 @@ _TYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def reads_images(*operands: Tensor) -> bool:
-    """Whether products read images of these operands where they lie."""
+    """Whether products read images of these operands in place, without unfolding them."""
     return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
 
 
@@ -33,8 +33,8 @@ def _convolve(
     how: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Weights w by windows at so many places. `along`: step, dilation, before and spread of windows
-    (`cpd/ops/image_operand.h`)."""
+    """Weights w by the windows of x, which are as many as `places`. `along`: their step, dilation,
+    before and spread (`cpd/ops/image_operand.h`)."""
     c = None if c is None else c.squeeze(-1)
     y = ops.convolve(x, w, c, *along, places, how.text, how.seed, how.stream, how.into(dtype))
     return y.to(dtype)
@@ -43,8 +43,8 @@ def _convolve(
 def slide(
     x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """The kernel at each place of the padded image: k runs over (channel, place in the kernel). c:
-    groups x outputs of a group x 1."""
+    """A convolution, the kernel at each place of the padded image: k runs over (channel, place in
+    the kernel). c: groups x outputs of a group x 1."""
     outputs, inputs, *kernel = w.shape
     how, w = how.swapped(), w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel)
     if not reads_images(x, w):
@@ -58,7 +58,7 @@ def spread(
 ) -> Tensor:
     """The transpose of `slide`: the windows of g, spread by the stride amid zeros, by the turned
     kernel. k runs over (channel, place in the kernel) of g's windows, wholly within one sum. Random
-    bits hang on places in the padded result, which is then computed whole before it is cut."""
+    bits depend on places in the padded result, so with them it is computed whole, then cut."""
     outputs, inputs, *kernel = w.shape
     turned = w.flip(*range(2, w.dim()))
     turned = turned.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
@@ -81,8 +81,8 @@ def spread(
 def correlate(
     g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """g at each place in the kernel, by the image under it: k runs over (image, window),
-    row-major."""
+    """The weight's gradient, g at each place in the kernel by the image under it: k runs over
+    (image, window), row-major."""
     if not reads_images(g, x):
         return unfolded.correlate_unfolded(g, x, size, moves, how).to(dtype)
     along = size[2:], moves.stride, moves.dilation, moves.padding

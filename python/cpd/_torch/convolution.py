@@ -21,7 +21,7 @@ from cpd._torch.library import ops
 from cpd._torch.moves import Moves
 from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
-from cpd._torch.vmap import Call, batched, recipe_draws, scales_apart, sum_draws
+from cpd._torch.vmap import BatchedCall, batched, recipe_draws, scales_apart, sum_draws
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec
@@ -61,7 +61,7 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
-    """The gradient of the input: of a convolution, the transposed one, and the other way round.
+    """The gradient of the input: a transposed convolution for a convolution, and vice versa.
     `like`: the input, or None, for the layout of torch's own gradient; its values do not matter."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
@@ -85,7 +85,7 @@ def _convolution_weight(
 
 
 def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
-    """Arguments after the operands: the moves, and what comes of the recipe."""
+    """The arguments after the operands as two parts: the moves, and those of the recipe."""
     return Moves(*rest[:6]), rest[6:]
 
 
@@ -150,9 +150,9 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 
 # ---- operands ------------------------------------------------------------------------------------
-# Blocks lie within a group: along its channels at each pixel for forward and the input's gradient,
-# along the batch for the weight's. Tiles of a weight, R x C, lie in its matrices of channels, one
-# for each place in the kernel; those of images, across their last dimension.
+# Blocks run within a group: along its channels at each pixel for forward and the input's gradient,
+# along the batch for the weight's. Tiles of a weight, R x C, divide its matrices of channels, one
+# for each place in the kernel; those of images have R along the last dimension.
 
 
 @constant
@@ -163,7 +163,7 @@ def has_tiles(text: str) -> bool:
 
 
 def cast_images(cast: Callable[[Tensor, int], Tensor], x: Tensor, groups: int) -> Tensor:
-    """`cast(x, axis)` along channels."""
+    """`cast(x, axis)` along the channels of a group."""
     if groups == 1:
         return cast(x, 1)
     return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
@@ -200,7 +200,7 @@ def _cast_weight(call: RecipeCall, which: Purpose, w: Tensor, axis: int, groups:
 def _cast_gradients(
     call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    """As it enters the products of the input's gradient and of the weight's."""
+    """The gradient as it enters the products of the input's gradient and of the weight's."""
     if groups == 1:
         return call.gradients(g, needs, (1, 0))
     parts = g.unflatten(1, (groups, -1))
@@ -222,17 +222,17 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     to_input, to_weight = _cast_gradients(call, g, (for_input, for_weight), moves.groups)
     sums = Products.of(call)
     of_input = of_weight = of_bias = None
-    given_x, given_w = (None if t is None else t.detach() for t in (x, w))
+    detached_x, detached_w = (None if t is None else t.detach() for t in (x, w))
     if for_input:
         w = _cast_weight(call, Purpose.recast_weight, w, 1 if moves.transposed else 0, moves.groups)
         of_input = ops.convolution_input(
-            to_input, w, like_x.shape, given_x, *moves, *sums.grad_input, like_x.dtype
+            to_input, w, like_x.shape, detached_x, *moves, *sums.grad_input, like_x.dtype
         )
         of_input = call.unfactored(of_input, Purpose.cast_gradient, Purpose.recast_weight)
     if for_weight:
         x = call.cast(Purpose.recast_activation, x, 0)
         of_weight = ops.convolution_weight(
-            to_weight, x, like_w.shape, given_w, *moves, *sums.grad_weight, like_w.dtype
+            to_weight, x, like_w.shape, detached_w, *moves, *sums.grad_weight, like_w.dtype
         )
         of_weight = call.unfactored(of_weight, Purpose.recast_activation, Purpose.recast_gradient)
     if for_bias:
@@ -276,7 +276,7 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    """As that of a matrix product: see `cpd._torch.gemm.product_tangent`."""
+    """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
     x, w, *tensors = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
     moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors)
@@ -302,7 +302,7 @@ def _setup_gradient(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
-    """Of convolution_input or convolution_weight, which are products of their two operands too."""
+    """The tangent of convolution_input or convolution_weight, which are products as well."""
 
     def tangent(ctx: Any, tangents: Tangents) -> Tensor:
         first, second, seed, stream = saved(ctx)
@@ -322,9 +322,9 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
 
 def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """Of `operator`'s operands, of which the first is the gradient g of a convolution's result.
-    Convolution, its input's gradient and its weight's are one another's derivatives; but emulated
-    sums have none of their own here."""
+    """The gradients of `operator`'s operands, of which the first is the gradient g of a
+    convolution's result. Convolution, its input's gradient and its weight's are one another's
+    derivatives. With emulated sums that is a RuntimeError."""
 
     def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
         if ctx.text != NATIVE:
@@ -366,65 +366,64 @@ for _name, _operator in (
 
 
 # ---- torch.vmap ----------------------------------------------------------------------------------
-# Each example's sums are those of groups of its own; where all share the weight, those of images of
-# its own.
+# Each example becomes groups of one call, or images of it where all examples share the weight.
 
 _Parted = Callable[[Tensor], Tensor]
 
 
-def _in_images(call: Call, *names: str) -> _Parted:
+def _in_images(call: BatchedCall, *names: str) -> _Parted:
     """Puts the examples of these operands among the images."""
     for name in names:
         call.widen(name)
-        call.given[name] = call.given[name].flatten(0, 1)
+        call.arguments[name] = call.arguments[name].flatten(0, 1)
     return lambda y: y.unflatten(0, (call.size, -1))
 
 
-def _in_channels(call: Call, *names: str) -> _Parted:
+def _in_channels(call: BatchedCall, *names: str) -> _Parted:
     """Puts the examples of these operands of images among the channels, in groups of their own."""
     for name in names:
         call.widen(name)
-        call.given[name] = call.given[name].movedim(0, 1).flatten(1, 2)
-    call.given["groups"] *= call.size
+        call.arguments[name] = call.arguments[name].movedim(0, 1).flatten(1, 2)
+    call.arguments["groups"] *= call.size
     return lambda y: y.unflatten(1, (call.size, -1)).movedim(1, 0)
 
 
-def _in_outputs(call: Call, *names: str) -> None:
+def _in_outputs(call: BatchedCall, *names: str) -> None:
     """Puts the examples of weights and biases among the outputs."""
     for name in names:
-        if call.given[name] is not None:
+        if call.arguments[name] is not None:
             call.widen(name)
-            call.given[name] = call.given[name].flatten(0, 1)
+            call.arguments[name] = call.arguments[name].flatten(0, 1)
 
 
-def _widen_convolution(call: Call) -> _Parted:
+def _widen_convolution(call: BatchedCall) -> _Parted:
     if not {"w", "bias"} & set(call.along):
         return _in_images(call, "x")
     _in_outputs(call, "w", "bias")
     return _in_channels(call, "x")
 
 
-def _widen_input(call: Call) -> _Parted:
-    call.given["like"] = None
-    images, channels, *image = call.given["size"]
+def _widen_input(call: BatchedCall) -> _Parted:
+    call.arguments["like"] = None
+    images, channels, *image = call.arguments["size"]
     if "w" not in call.along:
-        call.given["size"] = [images * call.size, channels, *image]
+        call.arguments["size"] = [images * call.size, channels, *image]
         return _in_images(call, "g")
-    call.given["size"] = [images, channels * call.size, *image]
+    call.arguments["size"] = [images, channels * call.size, *image]
     _in_outputs(call, "w")
     return _in_channels(call, "g")
 
 
-def _widen_weight(call: Call) -> _Parted:
-    call.given["like"] = None
-    outputs, *kernel = call.given["size"]
-    call.given["size"] = [outputs * call.size, *kernel]
+def _widen_weight(call: BatchedCall) -> _Parted:
+    call.arguments["like"] = None
+    outputs, *kernel = call.arguments["size"]
+    call.arguments["size"] = [outputs * call.size, *kernel]
     _in_channels(call, "g", "x")
     return lambda y: y.unflatten(0, (call.size, outputs))
 
 
-def _draws(given: dict[str, Any]) -> bool:
-    return given["text"] != NATIVE and sum_draws(given["text"])
+def _draws(arguments: dict[str, Any]) -> bool:
+    return arguments["text"] != NATIVE and sum_draws(arguments["text"])
 
 
 batched("convolution", _widen_convolution, recipe_draws, scales_apart)

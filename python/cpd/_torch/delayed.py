@@ -3,7 +3,7 @@
 update_delayed, opaque to torch.compile, so that eager and compiled programs give the same bits.
 Documented in `cpd.nn.delayed`.
 
-`history` is float32, steps x operands, `scale` and its like float32, one an operand.
+`history` is float32, steps x operands; `scale`, `most` and `margin` are float32, one an operand.
 """
 
 # torch's registries are untyped.
@@ -24,7 +24,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 
 def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tensor | None) -> Tensor:
-    """Straight through; `how` is the text of the elements' cast."""
+    """`x` cast by a delayed scale, straight through; `how` is the text of the elements' cast."""
     return cast_delayed(x, how, scale, (seed, stream))
 
 
@@ -41,7 +41,7 @@ def _update(
     history: Tensor, scale: Tensor, most: Tensor, margin: Tensor, most_recent: bool
 ) -> None:
     """TransformerEngine's update in its Python form, in which `most / amax` is amax's reciprocal
-    times `most`; then the history moves on by a step."""
+    times `most`; then the history advances by a step."""
     amax = history[0] if most_recent else history.amax(0)
     new = amax.reciprocal().mul_(most).div_(margin)
     new = torch.where(torch.isinf(new), _LARGEST, new)
@@ -51,7 +51,7 @@ def _update(
 
 
 def _none(*args: Any) -> None:
-    """The fake kernel of what only writes."""
+    """The fake kernel of operators that only write."""
 
 
 def refuse_vmap(*args: Any) -> NoReturn:

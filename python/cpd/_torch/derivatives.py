@@ -2,8 +2,8 @@
 """Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode, for autograd and for
 torch.func's transforms.
 
-`differentiable` is torch.library.register_autograd with forward mode: that one drops tangents
-without a word, and refuses torch.func's transforms.
+`differentiable` replaces torch.library.register_autograd, which drops tangents silently and refuses
+torch.func's transforms.
 """
 
 # torch's registries are untyped.
@@ -26,9 +26,9 @@ from cpd._torch.library import ops
 library = torch.library.Library("cpd", "IMPL")
 
 Gradients: TypeAlias = tuple[Tensor | None, ...]
-"""Of the operands, which come first among an operator's arguments; the rest have none."""
+"""The gradients of the operands, which come first among an operator's arguments."""
 Tangents: TypeAlias = tuple[Any, ...]
-"""Tensors, of an operator's arguments; None where one has none."""
+"""The tangents of an operator's arguments, tensors; None where one has none."""
 Setup: TypeAlias = Callable[[Any, tuple[Any, ...], bool], None]
 """Saves what derivatives need: context, arguments, and whether tangents are asked for as well."""
 
@@ -50,7 +50,7 @@ def differentiable(
             forward_ad._is_fwd_grad_enabled() and any(map(_has_tangent, args))
         )
         if wants_tangent or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
-            call = _Call(keyset, torch.is_grad_enabled(), wants_tangent)
+            call = _CallModes(keyset, torch.is_grad_enabled(), wants_tangent)
             with enable_single_level_autograd_function():
                 return function.apply(*args, call)
         return below(keyset, *args)
@@ -59,15 +59,15 @@ def differentiable(
 
 
 def _below(name: str, operator: Any) -> Callable[..., Tensor]:
-    """Calls an operator past its derivatives: `<name>_plain`, where there is one, so that compiled
-    programs call that. The transforms of torch.func and exported programs meet it again, however,
-    and then ask for derivatives: for them it keeps its name."""
+    """A function that calls an operator without its derivatives: `<name>_plain`, where there is
+    one, so that compiled programs call that. But transforms of torch.func and exported programs
+    dispatch it again, and then ask for derivatives: for them it keeps its name."""
     packet = getattr(ops, f"{name}_plain", None)
-    plain = None if packet is None else packet.default
+    undifferentiated = None if packet is None else packet.default
 
     def below(keyset: Any, *args: Any) -> Tensor:
-        if plain is not None and not _met_again():
-            return plain(*args)
+        if undifferentiated is not None and not _met_again():
+            return undifferentiated(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
@@ -79,7 +79,7 @@ def _met_again() -> bool:
 
 
 def _forward_mode() -> bool:
-    """Whether forward mode is on, as far as Python knows: a compiled program enters it alone."""
+    """Whether forward mode is on, as far as Python knows; compiled programs enter it unseen."""
     on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     return on and forward_ad._is_fwd_grad_enabled()
 
@@ -103,31 +103,31 @@ def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch._VF._unpack_dual(x, level=0)
 
 
-def call(operator: Any, plain: Any, *args: Any) -> Tensor:
-    """Calls an operator; where Python knows that nothing is to be differentiated, past its
-    derivatives, which halves the time that a call takes. `plain`: the one without them, where there
-    is one."""
+def call(operator: Any, undifferentiated: Any, *args: Any) -> Tensor:
+    """Calls an operator; where Python knows that nothing is to be differentiated, without its
+    derivatives, which halves the time that a call takes. `undifferentiated`: the operator that has
+    none, or None."""
     if torch.compiler.is_compiling() or _may_differentiate(args):
         return operator(*args)
-    if plain is not None:
-        return plain(*args)
+    if undifferentiated is not None:
+        return undifferentiated(*args)
     with torch._C._AutoDispatchBelowAutograd():
         return operator(*args)
 
 
-def write(operator: Any, plain: Any, *args: Any, out: Tensor) -> None:
-    """Calls an operator that writes into `out`, which `check_no_derivative` has seen; `plain`: the
-    one that does not tell autograd, which is told here."""
+def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
+    """Calls an operator that writes into `out`, which `check_no_derivative` has checked.
+    `undifferentiated`: the one that does not mark `out` as changed for autograd: this does."""
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
         return
     torch.autograd.graph.increment_version(out)
-    plain(*args, out=out)
+    undifferentiated(*args, out=out)
 
 
-class _Call(NamedTuple):
-    """How an operator was called; an autograd function runs with both modes off, while outer
-    transforms of torch.func want them as they were."""
+class _CallModes(NamedTuple):
+    """The dispatch keys and the modes in which an operator was called: an autograd function runs
+    with both modes off, while outer transforms of torch.func need them as they were."""
 
     keyset: Any
     reverse: bool
@@ -142,7 +142,7 @@ def _function(
     tangent: Callable[..., Any],
 ) -> Any:
     """The autograd function of an operator that `below` calls, for one level of torch.func's
-    transforms: those outside meet the operator again."""
+    transforms: those outside dispatch the operator again."""
 
     def forward(*args: Any) -> Tensor:
         *inputs, call = args
@@ -179,13 +179,13 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """What `setup` saved, without tangents at this level of torch.func's transforms; those that
-    outer ones give it are still there."""
+    """What `setup` saved, without tangents of this level of torch.func's transforms, and with those
+    of outer levels."""
     return [None if x is None else _dual(x)[0] for x in ctx.saved_tensors]
 
 
 def total(*terms: Tensor | None) -> Tensor:
-    """The sum of those terms of a tangent that are there, of which there is one at least."""
+    """The sum of the terms of a tangent that are not None, which is one at least."""
     return functools.reduce(torch.add, [term for term in terms if term is not None])
 
 
@@ -193,8 +193,8 @@ OUT_AND_AUTOGRAD = "out= takes no part in autograd: use it under torch.no_grad()
 
 
 def check_no_derivative(*args: Any) -> None:
-    """Raises ValueError where an argument of an operator that writes into `out` has a gradient, a
-    tangent or a transform of torch.func to go through."""
+    """Raises ValueError where an argument of an operator that writes into `out` needs a gradient,
+    has a tangent, or belongs to a transform of torch.func."""
     if not _may_differentiate(args):
         return
     if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, args)):
@@ -210,7 +210,7 @@ def _is_wrapped(x: Any) -> bool:
 
 
 def unwrapped(x: Tensor) -> Tensor:
-    """The tensor that torch.func's transforms and vmap have wrapped: all of a batch."""
+    """The tensor that torch.func's transforms and vmap have wrapped, with the whole batch."""
     if torch._C._are_functorch_transforms_active():
         while torch._C._functorch.is_functorch_wrapped_tensor(x):
             x = torch._C._functorch.get_unwrapped(x)
@@ -222,9 +222,9 @@ def unwrapped(x: Tensor) -> Tensor:
 
 def writes_into_out(name: str) -> None:
     """Registers torch.ops.cpd.<name> and <name>_plain, which write into `out` and make no tensor.
-    Autograd is told that `out` changes, as by torch's own operators: a backward pass that needs the
-    old values then fails instead of taking the new ones. Views that torch negates when they are
-    read are written negated."""
+    They mark `out` as changed for autograd, as torch's own operators do: a backward pass that needs
+    the old values then fails instead of taking the new ones. Views that torch negates when they
+    are read are written negated."""
     operator = getattr(ops, name).default
 
     def change(keyset: Any, *args: Any, out: Tensor) -> None:
@@ -245,19 +245,19 @@ def writes_into_out(name: str) -> None:
 
 
 def _makes_nothing(*args: Any, out: Tensor) -> None:
-    """Their fake kernel."""
+    """The fake kernel of operators that write into `out`."""
 
 
 def _register_negated(name: str) -> None:
     operator = getattr(ops, name).default
 
     def negate(*args: Any, out: Tensor) -> None:
-        plain = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
+        resolved = [a.resolve_neg() if isinstance(a, Tensor) else a for a in args]
         if not out.is_neg():
-            operator(*plain, out=out)
+            operator(*resolved, out=out)
             return
         made = torch.empty_like(out, memory_format=torch.contiguous_format)
-        operator(*plain, out=made)
+        operator(*resolved, out=made)
         out.copy_(made)
 
     library.impl(name, negate, "Negative")

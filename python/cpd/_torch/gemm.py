@@ -29,7 +29,7 @@ from cpd.ops.arguments import product_shape
 
 
 class Operand(NamedTuple):
-    """What a gradient must be like."""
+    """The shape and type that an operand has and its gradient must have."""
 
     shape: Ints
     dtype: torch.dtype
@@ -82,7 +82,7 @@ class Products(NamedTuple):
 
     @classmethod
     def of(cls, call: RecipeCall) -> Products:
-        """A recipe's."""
+        """The three sums of a recipe."""
         return cls(
             call.sum(Purpose.grad_input), call.sum(Purpose.grad_weight), call.sum(Purpose.grad_bias)
         )
@@ -98,8 +98,8 @@ def _product_gradients(
     blas: bool = False,
     turned: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Of a, b and c in c + a b, whose operands are cast as `call` says; `turned`: b is the
-    transpose."""
+    """The gradients of a, b and c in c + a b, whose operands are cast as `call` says; `turned`: b
+    holds the transpose of the factor."""
     like_a, like_b, like_c = ctx.like
     for_a, for_b, for_c = ctx.needs_input_grad[:3]
     of_c = addend_gradient(g, like_c, sums.grad_bias) if for_c else None
@@ -132,7 +132,7 @@ def _scaled_gradients(
     call: RecipeCall,
     is_turned: bool,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Of a and b, whose scales are applied to sums."""
+    """The gradients of a and b where scales are applied to sums."""
     like_a, like_b, _ = ctx.like
     at = call.scales_at
     of_a = of_b = None
@@ -152,7 +152,7 @@ def _scaled_gradients(
 def _weight_gradient(
     a: Tensor, g: Tensor, batch: Ints, like: Operand, how: Sum, blas: bool, turned: bool
 ) -> Tensor:
-    """The transpose of a, by g; torch's own kernel forms the transpose of that where b was."""
+    """aᵀ g, or its transpose where `turned`, which torch's own kernel then forms as gᵀ a."""
     if not turned:
         return contract(a.mT, g, batch, like, how, blas)
     if how.is_native():
@@ -198,8 +198,8 @@ def product_tangent(
     return total(*terms).to(dtype)
 
 
-_AS_GIVEN = RecipeCall(NATIVE, None, None)
-"""Casts nothing."""
+_UNCAST = RecipeCall(NATIVE, None, None)
+"""The call of a recipe that casts nothing."""
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -220,7 +220,7 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         how.drawing(Purpose.grad_weight),
         how._replace(text="fp32 sequential").drawing(Purpose.grad_bias),
     )
-    return _product_gradients(ctx, a, b, g, sums, _AS_GIVEN, ctx.blas)
+    return _product_gradients(ctx, a, b, g, sums, _UNCAST, ctx.blas)
 
 
 @torch.library.register_fake("cpd::gemm")
@@ -248,7 +248,7 @@ _library = torch.library.Library("cpd", "FRAGMENT")
 
 
 def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> str:
-    """An operator of that schema; gives its name."""
+    """Defines an operator of that schema; returns its name."""
     name = schema[: schema.index("(")]
     _library.define(schema)
     _library.impl(name, run, "CompositeExplicitAutograd")
@@ -306,7 +306,7 @@ def _matmul(
 
 
 def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:
-    """The matrices of the forward product, as cast."""
+    """The matrices of the forward product, cast."""
     a = call.cast(Purpose.cast_activation, a, -1)
     b = call.cast(Purpose.cast_weight, b, -1 if turned else -2)
     return a, b.mT if turned else b
@@ -343,5 +343,5 @@ define(
     _matmul,
     _fake_matmul,
 )
-"""c + a b; `turned`: b is given as its transpose, as a layer's weight is."""
+"""c + a b; `turned`: b holds the transpose of the factor, as a layer's weight does."""
 differentiable("matmul", _setup_matmul, _matmul_backward, _matmul_tangent)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computations of torch that keep eager's bits in compiled programs.
 
-A compiler writes torch's functions anew, with other roundings: another order of sums, other
-approximations. `kept` hides a function from it, forward and backward, in one operator, which runs
-torch's own kernels; the backward pass computes the function again for its gradients. In eager mode
-and under torch.func's transforms the function is called as it is.
+A compiler writes its own code for torch's functions, with other roundings: another order of sums,
+other approximations. `kept` hides a function from it, forward and backward, in one operator, which
+runs torch's own kernels; the backward pass computes the function again for its gradients. In eager
+mode and under torch.func's transforms the function is called as it is.
 """
 
 # torch's registries are untyped.
@@ -29,9 +29,9 @@ _library = torch.library.Library("cpd", "FRAGMENT")
 
 
 def kept(function: Function) -> Function:
-    """Marks a function of tensors, or None, and by name `sizes` and `numbers`, lists of ints and of
-    floats. It gives new tensors, a list of them, and changes none. By its name a program finds it
-    that was exported."""
+    """Marks a function of tensors or None, and of the keywords `sizes` and `numbers`, lists of ints
+    and of floats. It must return a list of new tensors, and change none. Exported programs find it
+    by its name."""
     name = f"{function.__module__}:{function.__qualname__}"
     _FUNCTIONS[name] = function
 
@@ -42,8 +42,8 @@ def kept(function: Function) -> Function:
         if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             return function(*operands, sizes=sizes, numbers=numbers)
         places = "".join("0" if x is None else "1" for x in operands)
-        given = [x for x in operands if x is not None]
-        return ops.kept(name, places, given, list(sizes), list(numbers))
+        present = [x for x in operands if x is not None]
+        return ops.kept(name, places, present, list(sizes), list(numbers))
 
     return run
 
@@ -55,8 +55,8 @@ def _call(
     sizes: Sequence[int],
     numbers: Sequence[float],
 ) -> list[Tensor]:
-    given = iter(operands)
-    in_place = [next(given) if place == "1" else None for place in places]
+    remaining = iter(operands)
+    in_place = [next(remaining) if place == "1" else None for place in places]
     if name not in _FUNCTIONS:
         importlib.import_module(name.partition(":")[0])
     return list(_FUNCTIONS[name](*in_place, sizes=sizes, numbers=numbers))
@@ -71,14 +71,14 @@ def _gradients(
     grads: Sequence[Tensor],
     needs: Sequence[bool],
 ) -> list[Tensor]:
-    """Of those operands that need them."""
+    """The gradients of those operands that need them."""
     with torch.enable_grad():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)
         pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y.requires_grad]
-        made, given = zip(*pairs, strict=True)
+        made, gradients = zip(*pairs, strict=True)
         wanted = [x for x, n in zip(leaves, needs, strict=True) if n]
-        return list(torch.autograd.grad(made, wanted, given))
+        return list(torch.autograd.grad(made, wanted, gradients))
 
 
 _ARGUMENTS = "str function, str places, Tensor[] operands, SymInt[] sizes, float[] numbers"
@@ -108,8 +108,8 @@ def _backward(ctx: Any, grads: Sequence[Tensor | None]) -> tuple[Any, ...]:
         torch.zeros(shape, dtype=dtype, device=device) if g is None else g
         for g, (shape, dtype, device) in zip(grads, ctx.like, strict=True)
     ]
-    given = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
-    made = iter(ops.kept_gradients(*given, whole, needs))
+    arguments = ctx.name, ctx.places, operands, list(ctx.sizes), list(ctx.numbers)
+    made = iter(ops.kept_gradients(*arguments, whole, needs))
     of_operands = [next(made) if n else None for n in needs]
     # Torch wants a list for an empty list.
     return None, None, of_operands, None if ctx.sizes else [], None if ctx.numbers else []

@@ -40,7 +40,7 @@ def _command() -> str:
 
 
 def _source() -> str:
-    """The folder that pip installed cpd from, where pip noted one."""
+    """The folder that pip installed cpd from, where pip recorded one."""
     try:
         noted = metadata.distribution("cpd").read_text("direct_url.json")
     except metadata.PackageNotFoundError:

@@ -9,7 +9,7 @@ from cpd._torch.sums import Ints
 
 
 class Moves(NamedTuple):
-    """What torch.ops.aten.convolution takes beside its operands, in its order."""
+    """The arguments of torch.ops.aten.convolution after its operands, in its order."""
 
     stride: Ints
     padding: Ints
@@ -26,7 +26,7 @@ class Moves(NamedTuple):
         return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
 
     def places(self, image: Ints, kernel: Ints) -> tuple[int, ...]:
-        """How many windows an image, padded already, has along each of its dimensions."""
+        """How many windows an already padded image has along each of its dimensions."""
         along = zip(image, self.reach(kernel), self.stride, strict=True)
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 

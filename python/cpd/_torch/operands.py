@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What enters a product: the casts of the operands of a layer's three GEMMs, within the operators
+"""The operands of products: casts of the operands of a layer's three GEMMs, within the operators
 that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Recipe`."""
 
 # torch's registries are untyped.
@@ -29,9 +29,9 @@ def _parsed(text: str) -> OperandSpec | None:
 
 @constant
 def parts(text: str) -> tuple[str, str, str, int, float, int]:
-    """Of a cast: the format, the scaled format's text or none, the cast's or the elements' text,
-    the transform's size or 0, the factor, the history: plain values, as torch.compile keeps no
-    others."""
+    """The parts of a cast: the format, the scaled format's text or "", the cast's or the elements'
+    text, the transform's size or 0, the factor, the history; all of them texts and numbers, as
+    torch.compile keeps no other values."""
     spec = operand_spec(text)
     if isinstance(spec, CastSpec):
         return spec.format.name, "", spec.text, 0, 1.0, 0
@@ -42,7 +42,7 @@ def parts(text: str) -> tuple[str, str, str, int, float, int]:
 
 @constant
 def factor_of(text: str) -> float:
-    """What an operand's values are multiplied by beside its scales."""
+    """The factor by which an operand's values are multiplied, in addition to its scales."""
     return parts(text)[4] if text else 1.0
 
 
@@ -68,7 +68,7 @@ def cast_operand(
 ) -> Tensor:
     """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that
     does not hold the format becomes float32. Before a transform whose size does not divide the
-    extent, zeros are put behind it. `multiplier`: of delayed scaling, in the place of a scale."""
+    extent, zeros are appended. `multiplier`: the scale of delayed scaling."""
     if not text:
         return x
     element, scaled, how, size, factor, history = parts(text)
@@ -92,8 +92,8 @@ def cast_operand(
 
 
 def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
-    """`x` with zeros behind it along `axis`, up to a multiple of `size`: both operands of a product
-    take the same transform, and the sum runs over zeros more."""
+    """`x` with zeros appended along `axis`, up to a multiple of `size`: both operands of a product
+    take the same transform, and the sum gets only zero terms from them."""
     missing = -x.shape[axis] % size
     if missing == 0:
         return x

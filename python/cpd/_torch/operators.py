@@ -3,7 +3,7 @@
 
 The kernels are in libcpd_torch; here are their fake kernels (shapes and types, for torch.compile)
 and their gradients. What Python can check is checked before an operator is called, so that errors
-have their type; what cannot be seen while torch compiles is left to the library.
+have their type; what is unknown while torch compiles is left to the library.
 """
 
 # torch's registries are untyped.
@@ -27,8 +27,8 @@ from cpd._torch.arguments import (
     check,
     check_codes,
     check_out,
-    given_draws,
-    given_integers,
+    checked_draws,
+    checked_integers,
     result_element,
     sizes_of,
 )
@@ -97,7 +97,9 @@ _hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
 def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
     check("x", x, FLOATS)
     arguments = cast_arguments(f, options, x)
-    integers = None if random is None else given_integers(random, x, x.shape, "x's shape", options)
+    integers = (
+        None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
+    )
     check_carrier(name_of(x.dtype), f.name)
     if out is None:
         return call(*_cast, x, *arguments, integers)
@@ -109,7 +111,9 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:
     check("x", x, FLOATS)
     arguments = cast_arguments(f, options, x)
-    integers = None if random is None else given_integers(random, x, x.shape, "x's shape", options)
+    integers = (
+        None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
+    )
     return _ops.encode(x, *arguments, integers)
 
 
@@ -159,9 +163,9 @@ def flags(
     views, arguments = _together(dict(zip("xyz", operands, strict=False)), f, options)
     integers = None
     if random is not None:
-        integers = given_integers(random, views[0], views[0].shape, "the result's shape", options)
-    given = (*views, None, None)[:3]
-    return _ops.flags(*given, operation, *arguments, integers, tininess)
+        integers = checked_integers(random, views[0], views[0].shape, "the result's shape", options)
+    padded = (*views, None, None)[:3]
+    return _ops.flags(*padded, operation, *arguments, integers, tininess)
 
 
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
@@ -171,7 +175,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None
     integers = None
     if random is not None:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
-        integers = given_draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
+        integers = checked_draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
         if x.device.type == "cuda":
             raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
     numbers = random_numbers(acc, x)
@@ -196,7 +200,9 @@ def gemm(
     integers = None
     if random is not None:
         shape = product_shape(a.shape, b.shape)
-        integers = given_draws(random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a")
+        integers = checked_draws(
+            random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a"
+        )
         if a.device.type == "cuda":
             raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
     if a.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -236,7 +242,7 @@ def _arithmetic(
     views, arguments = _together(operands, f, options)
     integers = None
     if random is not None:
-        integers = given_integers(random, x, views[0].shape, "the result's shape", options)
+        integers = checked_integers(random, x, views[0].shape, "the result's shape", options)
     if out is None:
         return call(*new, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
@@ -248,7 +254,7 @@ def _arithmetic(
 def _together(
     operands: dict[str, Any], f: Format, options: Options
 ) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
-    """Operands, checked, of one shape, and how they are rounded."""
+    """The operands, checked and broadcast to one shape, and the arguments of their rounding."""
     x = operands["x"]
     for name, operand in operands.items():
         check(name, operand, FLOATS)

@@ -26,13 +26,13 @@ SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
 
 
 class _Parsed(NamedTuple):
-    """What a text says."""
+    """The parts of a recipe's text that calls need."""
 
     roundings: tuple[str, ...]
-    """The texts of sums and casts, by the numbers of their purposes; empty: as it is."""
+    """The texts of sums and casts, by the numbers of their purposes; empty: no cast."""
     scales_at: str
     drawing: frozenset[Purpose]
-    """What rounds stochastically."""
+    """The purposes of what rounds stochastically."""
     left_out: float
     """The factor of the forward product's operands."""
 
@@ -57,7 +57,7 @@ class RecipeCall(NamedTuple):
     numbers: Tensor | None
     """Seeds and streams, int64, a row for each purpose, by its number; None: nothing draws."""
     multipliers: Tensor | None
-    """Of activation, weight and gradient, where scaling is delayed."""
+    """The scales of activation, weight and gradient, where scaling is delayed."""
 
     @property
     def scales_at(self) -> str:
@@ -65,7 +65,7 @@ class RecipeCall(NamedTuple):
         return _parsed(self.text).scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """One of the sums."""
+        """The sum of that purpose."""
         return Sum(self.rounding(purpose), *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
@@ -73,7 +73,7 @@ class RecipeCall(NamedTuple):
         return _parsed(self.text).roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
-        """Of an operand whose scaling is delayed."""
+        """The scale by which an operand is multiplied, where scaling is delayed."""
         if self.multipliers is None:
             return None
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
@@ -108,16 +108,16 @@ class RecipeCall(NamedTuple):
         )
 
     def leaves_factors(self) -> bool:
-        """Whether the product of the forward pass must be multiplied by what factors leave out."""
+        """Whether the operands of the forward product have factors, which its result must lose."""
         return _parsed(self.text).left_out != 1
 
     def unfactored(self, y: Tensor, first: Purpose, second: Purpose) -> Tensor:
-        """A product of two operands without their factors."""
+        """A product of two operands times the reciprocal of the factors that it contains."""
         left_out = factor_of(self.rounding(first)) * factor_of(self.rounding(second))
         return y if left_out == 1 else y * (1 / left_out)
 
     def of_cast(self) -> RecipeCall:
-        """For an activation and a weight that are cast already."""
+        """The call for an activation and a weight that are cast already."""
         return self._replace(text=_of_cast(self.text))
 
     def draws(self) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A result rounded on its way forward, and the gradient that returns to it on its way back.
 
-The operator `round_both` takes the texts of the two casts (empty: as it is), the axis along which
-blocks of scaled formats lie, and `numbers`: their seeds and streams, int64, 2 x 2; None where
+The operator `round_both` takes the texts of the two casts (empty: no cast), the axis along which
+blocks of scaled formats run, and `numbers`: their seeds and streams, int64, 2 x 2; None where
 nothing is stochastic. Both casts are straight-through; a tangent passes as it is.
 """
 
@@ -22,14 +22,14 @@ from cpd._torch.gemm import define
 from cpd._torch.library import ops
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
-from cpd._torch.vmap import Call, batched
+from cpd._torch.vmap import BatchedCall, batched
 from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_carrier
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
-"""What the random streams of the two casts are for."""
+"""The purposes of the two casts, by which their random streams differ."""
 
 
 def rounded(
@@ -43,7 +43,7 @@ def rounded(
 ) -> Tensor:
     """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
 
-    `axis`: along which blocks of scaled formats lie. Stochastic casts draw from their seeds, and
+    `axis`: along which blocks of scaled formats run. Stochastic casts draw from their seeds, and
     from their streams or from `stream`, which is tagged: as the cast of an output and of a gradient
     in that layer (`cpd.Recipe`). Raises ValueError where x's type does not hold a format, and for
     transforms, factors and histories, which go with the operands of products.
@@ -115,21 +115,20 @@ def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
     return tangents[0]
 
 
-def _draws(given: dict[str, Any]) -> bool:
-    return any(operand_draws(given[way]) for way in ("forward", "backward"))
+def _draws(arguments: dict[str, Any]) -> bool:
+    return any(operand_draws(arguments[way]) for way in ("forward", "backward"))
 
 
-def _covers(call: Call) -> bool:
+def _covers(call: BatchedCall) -> bool:
     """Whether a scale covers a whole tensor: each example then has its own."""
-    return any(covers_a_tensor(call.given[way]) for way in ("forward", "backward"))
+    return any(covers_a_tensor(call.arguments[way]) for way in ("forward", "backward"))
 
 
-def _widen(call: Call) -> None:
-    """The axis is counted from behind, where the batch does not move it; one dimension gets another
-    before it, so that blocks do not go across examples."""
+def _widen(call: BatchedCall) -> None:
+    """Puts the batch in front; the axis is counted from the end, where that does not move it."""
     rank = call.rank("x")
-    if call.given["axis"] >= 0:
-        call.given["axis"] -= max(rank, 1)
+    if call.arguments["axis"] >= 0:
+        call.arguments["axis"] -= max(rank, 1)
     call.widen("x")
 
 

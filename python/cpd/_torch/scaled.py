@@ -22,8 +22,8 @@ from cpd._torch.arguments import (
     check,
     check_codes,
     check_out,
+    checked_integers,
     describe,
-    given_integers,
     name_of,
     random_numbers,
     result_element,
@@ -31,7 +31,7 @@ from cpd._torch.arguments import (
 )
 from cpd._torch.derivatives import call, differentiable, write, writes_into_out
 from cpd._torch.library import ops
-from cpd._torch.vmap import Call, batched
+from cpd._torch.vmap import BatchedCall, batched
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, named_scaled
@@ -55,8 +55,8 @@ from cpd.ops.arguments import (
 _cast = ops.cast_scaled.default, ops.cast_scaled_plain.default
 _cast_out = ops.cast_scaled_out.default, ops.cast_scaled_out_plain.default
 _decode_out = ops.decode_scaled_out.default, ops.decode_scaled_out_plain.default
-_GIVEN = ("scales", "tensor_scales", "amax")
-"""`LEVELS` as the operators' arguments."""
+_LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
+"""The operators' arguments of `LEVELS`."""
 
 
 def cast_scaled(
@@ -106,20 +106,23 @@ def decode_scaled(
 def _arguments(
     x: Tensor, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Any, ...]:
-    """What cast_scaled and encode_scaled take, checked."""
+    """The arguments of cast_scaled and encode_scaled, checked."""
     check("x", x, NARROW_FLOATS)
     how, seed, stream = cast_arguments(q.element, options, x)
     levels: tuple[Any, ...] = source_levels(q, source)
     if any(level is not None for level in levels):
         compiling = torch.compiler.is_compiling()
         grids = (None,) * 3 if compiling else scale_grids(q, x.shape, axis)
-        levels = tuple(map(_given_level, (q,) * 3, LEVELS, levels, grids, (x,) * 3))
-    integers = None if random is None else given_integers(random, x, x.shape, "x's shape", options)
+        levels = tuple(map(_checked_level, (q,) * 3, LEVELS, levels, grids, (x,) * 3))
+    integers = (
+        None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
+    )
     return x, q.text, axis, how, *levels, seed, stream, integers
 
 
-def _given_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
-    """Packed codes, or float32 numbers of the grid (None: left to the library)."""
+def _checked_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
+    """A level of scales, checked: packed codes, or float32 numbers in the shape of `grid` (None:
+    left to the library)."""
     if value is None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -214,7 +217,7 @@ def _(
     return codes.new_empty(shape, dtype=dtype)
 
 
-# ---- derivatives: straight through x; given scales have none -------------------------------------
+# ---- derivatives: straight through x; scales have none -------------------------------------------
 
 
 def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -229,35 +232,35 @@ for _writer in ("cast_scaled_out", "decode_scaled_out"):
 # ---- batching rules ------------------------------------------------------------------------------
 
 
-def _needs_calls(call: Call) -> bool:
-    """Whether each example needs a call of its own: one scale covers all of it, or packed scales
-    are given, whose bytes belong to an example."""
-    q = named_scaled(call.given["scaled"])
+def _needs_calls(call: BatchedCall) -> bool:
+    """Whether each example needs a call of its own: one scale covers all of it, or its scales are
+    packed codes, whose bytes belong to one example."""
+    q = named_scaled(call.arguments["scaled"])
     covers = q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
-    given = [call.given[name] for name in _GIVEN if call.given[name] is not None]
-    return covers or any(each.dtype == torch.uint8 for each in given)
+    levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
+    return covers or any(each.dtype == torch.uint8 for each in levels)
 
 
-def _widen(call: Call) -> Callable[[Tensor], Tensor] | None:
-    """Examples of fewer than two dimensions get some of 1 in front, so that no block goes beyond
-    them."""
+def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
+    """Puts the batch in front. Examples of fewer than two dimensions get dimensions of size 1
+    before theirs, so that no block covers more than one example."""
     rank = call.rank("x")
-    if call.given["axis"] >= 0:
-        call.given["axis"] -= max(rank, 1)
+    if call.arguments["axis"] >= 0:
+        call.arguments["axis"] -= max(rank, 1)
     for name in ("x", "random"):
-        if call.given[name] is not None:
+        if call.arguments[name] is not None:
             call.widen(name, max(rank, 2))
-    for name in _GIVEN:
-        if call.given[name] is not None:
+    for name in _LEVEL_ARGUMENTS:
+        if call.arguments[name] is not None:
             call.widen(name)
-            call.given[name] = call.given[name].contiguous()
+            call.arguments[name] = call.arguments[name].contiguous()
     if rank >= 2:
         return None
-    shape = call.given["x"].shape
+    shape = call.arguments["x"].shape
     return lambda y: y.reshape(shape[0], *shape[3 - rank :])
 
 
 for _name in ("cast_scaled", "cast_scaled_plain"):
     batched(_name, _widen, alone=_needs_calls)
 batched("encode_scaled", None)
-batched("decode_scaled", None, lambda given: False)
+batched("decode_scaled", None, lambda arguments: False)

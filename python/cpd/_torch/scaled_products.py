@@ -22,8 +22,8 @@ from cpd.ops.encoded import Encoded
 from cpd.ops.products import Operand, encoded_operand
 
 
-class _Face:
-    """What `cpd.ops.products` asks of tensors."""
+class _TensorFrontEnd:
+    """The part of the front end for tensors that `cpd.ops.products` calls."""
 
     @staticmethod
     def decode(codes: Tensor, f: Format, shape: Any, dtype: Any, out: Any) -> Tensor:
@@ -52,7 +52,7 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
         return Operand(ops.cast(x, how, *numbers, None), None, 0, 1, None)
     if history:
         multiplier = call.multiplier(which)
-        assert multiplier is not None  # layers see to it
+        assert multiplier is not None  # `cpd.nn.arguments` requires its state
         elements = ops.cast(x * multiplier, how, *numbers, None)
         return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
     if size:
@@ -60,11 +60,11 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     q = named_scaled(scaled)
     codes, blocks, tensor = ops.encode_scaled(x, scaled, axis, how, *(None,) * 3, *numbers, None)
     scales = blocks if q.tensor_scale is None else (blocks, tensor)
-    return encoded_operand(_Face, Encoded(codes, scales, scaled, tuple(x.shape), axis))
+    return encoded_operand(_TensorFrontEnd, Encoded(codes, scales, scaled, tuple(x.shape), axis))
 
 
 def turned(x: Operand) -> Operand:
-    """The transposes of its matrices."""
+    """An operand with its matrices transposed."""
     elements, scales, block, lines, factor = x
     return Operand(
         elements.mT,

@@ -29,7 +29,7 @@ Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose, layer: int = 0) -> Tensor:
-    """The stream for a purpose in a layer, from the one that was given."""
+    """The stream for a purpose in a layer, made from the layers' common `stream`."""
     return stream ^ stream_tag(purpose, layer)
 
 
@@ -54,17 +54,17 @@ class Sum(NamedTuple):
         return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: Purpose) -> Sum:
-        """With the random bits of another purpose."""
+        """The sum with the random bits of another purpose."""
         if self.stream is None:
             return self
         return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
-        """For the product's transpose, whose operands have changed places."""
+        """The sum for the product's transpose, whose operands have changed places."""
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
-        """For terms that are no products: they are rounded only as they are added."""
+        """The sum for terms that are not products: they are rounded only as they are added."""
         return self if self.is_native() else self._replace(text=_of_terms(self.text))
 
 
@@ -81,7 +81,8 @@ def _swapped(text: str) -> str:
 def product(
     a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
-    """gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or torch's."""
+    """c + a b by gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or
+    by torch's own kernel."""
     if how.is_native():
         return native_product(a, b, c, dtype)
     if a.device.type == "cpu":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sums of `cpd._torch.conv` as products of unfolded images: on a GPU."""
+"""The sums of `cpd._torch.conv` on a GPU, as products of unfolded images."""
 
 # torch's tensors are partly untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -18,7 +18,7 @@ from cpd._torch.sums import Ints, Sum, product
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
-"""Of images unfolded at a time, where the result does not depend on it."""
+"""The bytes of images to unfold at a time, where the result does not depend on it."""
 
 
 class Windows(NamedTuple):
@@ -57,7 +57,7 @@ class Windows(NamedTuple):
         return x.shape[1] // self.groups * math.prod(self.kernel)
 
     def bytes(self, x: Tensor) -> int:
-        """Of the columns of one image."""
+        """The bytes of the columns of one image."""
         places = math.prod(self.places(x.shape[2:]))
         return self.groups * self.terms(x) * places * x.element_size()
 
@@ -93,7 +93,7 @@ def _convolve(
     x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, how: Sum, dtype: torch.dtype
 ) -> Tensor:
     """Matrices w (groups x outputs x terms) by the columns of x: images x groups x outputs x
-    windows. Random bits hang on places in the whole result, which is then computed at once."""
+    windows. Random bits depend on places in the whole result, so it is then computed at once."""
     step = max(1, x.shape[0]) if how.is_stochastic() else _images(x, windows)
     parts = [product(w, windows.columns(part), c, how, dtype) for part in x.split(step)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -111,7 +111,7 @@ def _padded(x: Tensor, moves: Moves, kernel: Ints, places: Ints) -> Tensor:
 def slide_unfolded(
     x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """That of `conv`; w: groups x outputs x channels x the kernel."""
+    """As `conv.slide`; w: groups x outputs x channels x the kernel."""
     groups, outputs, inputs, *kernel = w.shape
     matrices = w.reshape(groups, outputs, inputs * math.prod(kernel))
     x = _padded(x, moves, kernel, size[2:])
@@ -121,15 +121,15 @@ def slide_unfolded(
 def spread_unfolded(
     g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """That of `conv`; w: groups x outputs x channels x the kernel, turned; with random bits the
-    whole padded image, else what `moves` leave of it."""
+    """As `conv.spread`, but uncut, with the padding, where random bits are drawn; w: groups x
+    outputs x channels x the turned kernel."""
     groups, outputs, inputs, *kernel = w.shape
     reach, image = moves.reach(kernel), moves.padded(size[2:])
     if any(reach) or list(g.shape[2:]) != image:
-        wide = g.new_zeros(*g.shape[:2], *(n + r for n, r in zip(image, reach, strict=True)))
+        dilated = g.new_zeros(*g.shape[:2], *(n + r for n, r in zip(image, reach, strict=True)))
         steps = (slice(r, None, s) for r, s in zip(reach, moves.stride, strict=True))
-        wide[last(*steps)][last(*map(slice, g.shape[2:]))] = g
-        g = wide
+        dilated[last(*steps)][last(*map(slice, g.shape[2:]))] = g
+        g = dilated
     if not how.is_stochastic():
         ends = zip(moves.padding, g.shape[2:], strict=True)
         g = g[last(*(slice(p, n - p) for p, n in ends))]
@@ -140,7 +140,7 @@ def spread_unfolded(
 
 
 def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum) -> Tensor:
-    """That of `conv`, in float32."""
+    """As `conv.correlate`, in float32."""
     kernel, groups = size[2:], moves.groups
     windows = _windows(moves, kernel)
     x = _padded(x, moves, kernel, g.shape[2:])
@@ -156,8 +156,8 @@ def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum)
 
 
 def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
-    """How many images to sum over at a time: a sum that goes on from what is there gives the same
-    bits only if it is in order, and cut between chunks."""
+    """How many images to sum over at a time: a sum that starts from the total so far gives the same
+    bits only in sequential order, and if it is cut between chunks."""
     acc = parsed(how.text)
     if how.is_stochastic() or acc.scheme not in ("sequential", "chunked"):
         return max(1, x.shape[0])

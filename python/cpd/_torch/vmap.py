@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How torch.vmap calls the operators torch.ops.cpd.*; which random bits then, says `cpd.ops`."""
+"""How torch.vmap calls the operators torch.ops.cpd.*; `cpd.ops` documents their random bits."""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -26,52 +26,52 @@ _NUMBERS = ("seed", "stream", "numbers")
 
 
 Results: TypeAlias = "Tensor | tuple[Tensor, ...]"
-Widen: TypeAlias = "Callable[[Call], Callable[[Tensor], Tensor] | None]"
-"""Makes the arguments of one call for the whole batch; gives what puts the batch in front of the
-result, where it is elsewhere."""
+Widen: TypeAlias = "Callable[[BatchedCall], Callable[[Tensor], Tensor] | None]"
+"""Makes the arguments of one call for the whole batch; returns a function that puts the batch in
+front of the result, or None where it is there already."""
 
 
-class Call:
+class BatchedCall:
     """A call of an operator by torch.vmap: its arguments by name, the batch in front of those
     tensors that have one."""
 
     def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:
         names = [argument.name for argument in operator._schema.arguments]
         self.operator = operator
-        self.given = dict(zip(names, args, strict=True))
+        self.arguments = dict(zip(names, args, strict=True))
         self.along = [n for n, dim in zip(names, in_dims, strict=True) if isinstance(dim, int)]
         for name, dim in zip(names, in_dims, strict=True):
             if isinstance(dim, int):
-                self.given[name] = self.given[name].movedim(dim, 0)
-        self.size: int = self.given[self.along[0]].shape[0]
+                self.arguments[name] = self.arguments[name].movedim(dim, 0)
+        self.size: int = self.arguments[self.along[0]].shape[0]
 
     def rank(self, name: str) -> int:
         """An operand's dimensions without the batch."""
-        return self.given[name].dim() - (name in self.along)
+        return self.arguments[name].dim() - (name in self.along)
 
     def widen(self, name: str, rank: int | None = None) -> None:
         """Gives an operand the batch in front of `rank` dimensions (default: its own)."""
-        x = self.given[name]
+        x = self.arguments[name]
         if name not in self.along:
             x = x.unsqueeze(0).expand(self.size, *x.shape)
         missing = 0 if rank is None else rank - (x.dim() - 1)
-        self.given[name] = x[(slice(None), *(None,) * missing)]
+        self.arguments[name] = x[(slice(None), *(None,) * missing)]
 
     def at_once(self, widen: Widen) -> Tensor:
         """One call with the whole batch."""
         parted = widen(self)
-        y = self.operator(*self.given.values())
+        y = self.operator(*self.arguments.values())
         return y if parted is None else parted(y)
 
     def one_by_one(self) -> Results:
         """A call for each example; an empty batch has the shape of a call with zeros."""
-        along = {name: self.given[name] for name in self.along}
+        along = {name: self.arguments[name] for name in self.along}
         if self.size == 0:
             zeros = {name: x.new_zeros(x.shape[1:]) for name, x in along.items()}
-            made = self.operator(*(self.given | zeros).values())
+            made = self.operator(*(self.arguments | zeros).values())
             return tree_map(lambda y: y.unsqueeze(0)[:0], made)
         results = [
-            self.operator(*(self.given | {name: x[i] for name, x in along.items()}).values())
+            self.operator(*(self.arguments | {name: x[i] for name, x in along.items()}).values())
             for i in range(self.size)
         ]
         return tree_map(lambda *ys: torch.stack(ys), *results)
@@ -80,21 +80,21 @@ class Call:
 def batched(
     name: str,
     widen: Widen | None,
-    draws: Callable[[dict[str, Any]], bool] = lambda given: cast_draws(given["how"]),
-    alone: Callable[[Call], bool] = lambda call: False,
+    draws: Callable[[dict[str, Any]], bool] = lambda arguments: cast_draws(arguments["how"]),
+    alone: Callable[[BatchedCall], bool] = lambda call: False,
 ) -> None:
     """Registers a batching rule for torch.ops.cpd.<name>. `widen` makes the arguments of one call
-    for the whole batch; None: each example needs its own, as it does where `alone` says so.
+    for the whole batch; None: each example needs its own call, as it does where `alone` is true.
     `draws`: whether a rounding is stochastic."""
     operator = getattr(ops, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Results, Any]:
-        call = Call(operator, args, in_dims)
+        call = BatchedCall(operator, args, in_dims)
         apart = widen is None or alone(call)
-        if draws(call.given) and call.given.get("random") is None:
+        if draws(call.arguments) and call.arguments.get("random") is None:
             apart = _draws_apart(name, call, info.randomness, apart)
         else:
-            call.given |= {number: None for number in _NUMBERS if number in call.given}
+            call.arguments |= {number: None for number in _NUMBERS if number in call.arguments}
             call.along = [one for one in call.along if one not in _NUMBERS]
         made = call.one_by_one() if widen is None or apart else call.at_once(widen)
         return made, tree_map(lambda y: 0, made)
@@ -102,7 +102,7 @@ def batched(
     torch.library.register_vmap(f"cpd::{name}", rule)
 
 
-def _draws_apart(name: str, call: Call, randomness: str, apart: bool) -> bool:
+def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> bool:
     """Whether each example draws the bits of its own elements, as torch.vmap's `randomness` says;
     with seeds or streams of their own they do. Raises where that is an error."""
     if any(number in call.along for number in _NUMBERS) or randomness == "same":
@@ -127,53 +127,53 @@ def sum_draws(text: str) -> bool:
 
 
 def cast_draws(text: str) -> bool:
-    """Whether a cast does."""
+    """Whether a cast rounds stochastically."""
     return parsed_cast(text).rounding == "stochastic"
 
 
-def recipe_call(given: dict[str, Any]) -> RecipeCall:
+def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
     """The recipe of a call, by its arguments' names."""
-    return RecipeCall(given["recipe"], given["numbers"], given["multipliers"])
+    return RecipeCall(arguments["recipe"], arguments["numbers"], arguments["multipliers"])
 
 
-def recipe_draws(given: dict[str, Any]) -> bool:
-    """Whether a recipe's operator does, its backward pass too: that of a gradient over the whole
-    batch gets its numbers from the call."""
-    return recipe_call(given).draws()
+def recipe_draws(arguments: dict[str, Any]) -> bool:
+    """Whether an operator of a recipe rounds stochastically, in its backward pass too: a gradient
+    over the whole batch takes its numbers from the forward call."""
+    return recipe_call(arguments).draws()
 
 
-def scales_apart(call: Call) -> bool:
-    """Whether a scale of an operand covers a whole tensor: each example then has its own; or scales
-    are applied to sums."""
-    of = recipe_call(call.given)
+def scales_apart(call: BatchedCall) -> bool:
+    """Whether each example needs a call of its own: a scale of an operand covers a whole tensor, or
+    scales are applied to sums."""
+    of = recipe_call(call.arguments)
     return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)
 
 
 # ---- the operators -------------------------------------------------------------------------------
 
 
-def _widen_elements(call: Call) -> None:
+def _widen_elements(call: BatchedCall) -> None:
     for name in ("x", "y", "z", "random"):
-        if call.given.get(name) is not None:
+        if call.arguments.get(name) is not None:
             call.widen(name)
 
 
-def _widen_sum(call: Call) -> None:
+def _widen_sum(call: BatchedCall) -> None:
     _widen_elements(call)
-    call.given["dim"] += 1
+    call.arguments["dim"] += 1
 
 
-def _widen_hadamard(call: Call) -> None:
+def _widen_hadamard(call: BatchedCall) -> None:
     call.widen("x")
-    call.given["axis"] += 1
+    call.arguments["axis"] += 1
 
 
-def widen_product(call: Call) -> None:
-    """Of c + a b: the batch stands before all other dimensions, so ranks must be equal."""
+def widen_product(call: BatchedCall) -> None:
+    """For c + a b: the batch is before all other dimensions, so ranks must be equal."""
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)
-    random = call.given.get("random")
+    random = call.arguments.get("random")
     for name in call.along:
         if name != "random":
             call.widen(name, rank)
@@ -186,11 +186,11 @@ for _name in ("cast", "add", "mul", "fma", "div", "sqrt"):
     batched(f"{_name}_plain", _widen_elements)
 batched("flags", _widen_elements)
 for _name in ("sum", "sum_plain", "sum_flags"):
-    batched(_name, _widen_sum, lambda given: sum_draws(given["accumulator"]))
+    batched(_name, _widen_sum, lambda arguments: sum_draws(arguments["accumulator"]))
 for _name in ("gemm", "gemm_plain", "gemm_flags"):
-    batched(_name, widen_product, lambda given: sum_draws(given["accumulator"]))
+    batched(_name, widen_product, lambda arguments: sum_draws(arguments["accumulator"]))
 for _name in ("hadamard", "hadamard_plain"):
-    batched(_name, _widen_hadamard, lambda given: False)
+    batched(_name, _widen_hadamard, lambda arguments: False)
 batched("matmul", widen_product, recipe_draws, scales_apart)
 batched("encode", None)
-batched("decode", None, lambda given: False)
+batched("decode", None, lambda arguments: False)

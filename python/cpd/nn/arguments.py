@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional forms have in common: their operands checked, a recipe as the operators take
-it, and the casts around a product."""
+"""What the functional forms share: checks of operands, a recipe as the operators take it, and the
+casts before and after a product."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_bias(bias: Tensor, weight: Tensor) -> None:
 
 
 def asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The result's type as the caller asks for it, or torch.autocast; None: x's own."""
+    """The result's type that the caller or torch.autocast asks for; None: x's own."""
     place = x.device.type
     if dtype is not None or not torch.amp.is_autocast_available(place):
         return dtype
@@ -61,12 +61,12 @@ class Arguments(NamedTuple):
 
     how: Recipe
     activation: OperandSpec | None
-    """Cast before the operator, once for both GEMMs that it enters; None: within, or not at all."""
+    """The cast before the operator, one for both GEMMs; None: within the operator, or no cast."""
     weight: OperandSpec | None
     dtype: torch.dtype | None
-    """The result's, as asked for."""
+    """The type that is asked for the result."""
     element: torch.dtype
-    """The sums'."""
+    """The type of the sums."""
     stream: Number | None
     delayed: Any
     numbers: Tensor | None
@@ -81,7 +81,8 @@ class Arguments(NamedTuple):
         stream: Number | None = None,
         delayed: Any = None,
     ) -> Arguments:
-        """Checks that types hold what the recipe puts into them."""
+        """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
+        format that the recipe puts into it, or the state of delayed scaling is missing."""
         dtype = asked(x, dtype)
         element = _element(how, x, w, dtype)
         if how.delays and delayed is None:
@@ -93,53 +94,60 @@ class Arguments(NamedTuple):
         return cls(how, *how.cast_before, dtype, element, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """recipe, numbers, multipliers, dtype: see `cpd._torch.recipe`."""
+        """The operator's recipe, numbers, multipliers and dtype (`cpd._torch.recipe`)."""
         multipliers = self.delayed.multipliers() if self.how.delays else None
         return self.how.gemms, self.numbers, multipliers, self.element
 
 
-def entering(given: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """Input and weight as they enter the operator."""
-    if is_native(given.how.forward) and x.dtype != w.dtype:
-        common = torch.promote_types(x.dtype, w.dtype) if given.dtype is None else given.dtype
+    if is_native(arguments.how.forward) and x.dtype != w.dtype:
+        common = (
+            torch.promote_types(x.dtype, w.dtype) if arguments.dtype is None else arguments.dtype
+        )
         x, w = x.to(common), w.to(common)
-    elif is_native(given.how.forward) and given.dtype is not None:
-        x, w = x.to(given.dtype), w.to(given.dtype)
-    if given.how.delays:
-        _note_delayed(given, x, w)
+    elif is_native(arguments.how.forward) and arguments.dtype is not None:
+        x, w = x.to(arguments.dtype), w.to(arguments.dtype)
+    if arguments.how.delays:
+        _note_delayed(arguments, x, w)
     return (
-        cast_before(given, x, given.activation, Purpose.cast_activation),
-        cast_before(given, w, given.weight, Purpose.cast_weight),
+        cast_before(arguments, x, arguments.activation, Purpose.cast_activation),
+        cast_before(arguments, w, arguments.weight, Purpose.cast_weight),
     )
 
 
-def _note_delayed(given: Arguments, x: Tensor, w: Tensor) -> None:
-    """Notes magnitudes of what is cast within the operator by a delayed scale."""
-    for name, operand, before in (("activation", x, given.activation), ("weight", w, given.weight)):
-        cast = getattr(given.how, name)
+def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
+    """Records the largest magnitudes of operands that the operator casts by a delayed scale."""
+    for name, operand, before in (
+        ("activation", x, arguments.activation),
+        ("weight", w, arguments.weight),
+    ):
+        cast = getattr(arguments.how, name)
         if before is None and isinstance(cast, ScaledCast) and cast.history:
-            given.delayed.note(name, operand)
+            arguments.delayed.note(name, operand)
 
 
-def finished(given: Arguments, y: Tensor, x: Tensor) -> Tensor:
-    """What leaves the layer: the sums, cast if the recipe says so; `x`: the first operand."""
-    how = given.how
+def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
+    """The layer's result: the sums, cast to the recipe's `output`. `x`: the first operand."""
+    how = arguments.how
     if how.delays:
-        y = given.delayed.watch(y)
+        y = arguments.delayed.watch(y)
     if how.output is None:
         return y
-    y = cast_before(given, y, how.output, Purpose.cast_output)
-    return y.to(operators.result_type(x, given.dtype))
+    y = cast_before(arguments, y, how.output, Purpose.cast_output)
+    return y.to(operators.result_type(x, arguments.dtype))
 
 
-def cast_before(given: Arguments, x: Tensor, spec: OperandSpec | None, purpose: Purpose) -> Tensor:
+def cast_before(
+    arguments: Arguments, x: Tensor, spec: OperandSpec | None, purpose: Purpose
+) -> Tensor:
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
-    numbers = pair_of(spec, purpose, given.how, x, given.stream)
+    numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
     if isinstance(spec, ScaledCast) and spec.history:
         which = "weight" if purpose == Purpose.cast_weight else "activation"
-        delayed: Tensor = given.delayed.quantize(which, x, *numbers)
+        delayed: Tensor = arguments.delayed.quantize(which, x, *numbers)
         return delayed
     if isinstance(spec, CastSpec):
         y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, *numbers, None)
@@ -183,7 +191,7 @@ def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> to
 
 
 def _numbers(how: Recipe, x: Tensor, stream: Number | None) -> Tensor | None:
-    """Seeds and streams as the operators take them, a row a purpose; None where nothing draws."""
+    """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
     if not how.drawing:
         return None
     drawn = {purpose: pair_of(spec, purpose, how, x, stream) for purpose, spec in how.drawing}

@@ -14,15 +14,15 @@ Query and weights are the activations of the two products, key and value their w
 operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
 `attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
 
-`multi_head_attention` has in front of that the projections of query, key and value, and behind it
-that of the output, each a `cpd.functional.linear` by the recipe itself. As torch does, it projects
-in one product where query, key and value are the same tensor, in two where key and value are, else
-in three.
+`multi_head_attention` adds the projections of query, key and value before that and the projection
+of the output after it, each a `cpd.functional.linear` by the recipe itself. As torch does, it
+projects in one product where query, key and value are the same tensor, in two where key and value
+are, else in three.
 
 Each product draws from the stream XOR its position: the scores 0, the weighted values 1, the
-softmax 2; in multi_head_attention these are 4, 5 and 6, and the projections in 0, 1, 2, the one out
-3. Where no `stream` is given it is that of the recipe's first rounding that draws. Dropout is
-torch's own.
+softmax 2; in multi_head_attention these are 4, 5 and 6, the projections of query, key and value 0,
+1, 2, that of the output 3. Without `stream` it is the stream of the recipe's first stochastic
+rounding. Dropout is torch's own.
 
 All of it works under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
 """
@@ -52,7 +52,7 @@ from cpd.ops.arguments import check_carrier
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
-"""Positions: of the parts of one attention, and of multi_head_attention's."""
+"""Positions in the stream: of the parts of one attention, and of multi_head_attention's parts."""
 
 
 @refused_by_torch
@@ -73,7 +73,7 @@ def scaled_dot_product_attention(
     """torch.nn.functional.scaled_dot_product_attention: query … × L × E, key … × S × E, value … × S
     × F, result … × L × F; arguments are torch's.
 
-    `recipe`: a `cpd.Recipe`, of which `attention` and `softmax` count, or one accumulator for both
+    `recipe`: a `cpd.Recipe`, whose `attention` and `softmax` are used, or one accumulator for both
     products and their backward GEMMs. A row whose mask leaves nothing gives zeros, as in torch.
 
     >>> import cpd
@@ -214,8 +214,8 @@ def _weights(
     base: Number | None,
     zeros: bool,
 ) -> Tensor:
-    """What values are weighted with, in the query's type; rows of which the mask leaves nothing
-    are `zeros`, or NaN."""
+    """The weights of the values, in the query's type. A row whose mask leaves nothing is 0 where
+    `zeros`, else NaN."""
     if how.softmax is not None:
         check_carrier(operators.name_of(query.dtype), how.softmax.format.name)
     scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
@@ -267,7 +267,7 @@ def _for_each_head(name: str, x: Tensor, query: Tensor) -> Tensor:
 
 
 def _one_example(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Batches of one; the same tensor stays the same."""
+    """Query, key and value as batches of one; arguments that are one tensor stay one tensor."""
     q = query.unsqueeze(1)
     k = q if key is query else key.unsqueeze(1)
     return q, k, k if value is key else value.unsqueeze(1)
@@ -310,13 +310,13 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
 
 
 def _behind(x: Tensor, bias: Tensor | None) -> Tensor:
-    """Keys or values, L × N × E, and behind them one that is learnt, if there is one."""
+    """Keys or values, L × N × E, followed by the learnt one, if there is one."""
     return x if bias is None else torch.cat((x, bias.to(x.dtype).repeat(1, x.shape[1], 1)))
 
 
 def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
-    """Keys or values by head, or those that are given in their place (N · heads × S × …), and
-    behind them one of zeros, if that is asked for."""
+    """Keys or values by head, or `static` in their place (N · heads × S × …), followed by one of
+    zeros where `zero`."""
     if static is not None:
         x = torch.unflatten(static, 0, tuple(x.shape[:2]))
     return F.pad(x, (0, 0, 0, 1)) if zero else x
@@ -325,8 +325,8 @@ def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
 def _merged(
     attn_mask: Tensor | None, padding: Tensor | None, added: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """One mask to add, N × heads × L × S or as broadcasts to it, of torch's two; `added` keys at
-    the end are never masked."""
+    """Torch's two masks as one to add to the scores, N × heads × L × S or a shape that broadcasts
+    to it; `added` keys at the end are never masked."""
     masks = []
     if attn_mask is not None:
         by_head = attn_mask if attn_mask.dim() == 2 else torch.unflatten(attn_mask, 0, (-1, heads))
@@ -337,7 +337,7 @@ def _merged(
 
 
 def _to_add(mask: Tensor, added: int, dtype: torch.dtype) -> Tensor:
-    """A mask as what is added to scores: torch's boolean ones say here what to leave out."""
+    """A mask as a term of the scores; True in a boolean one leaves a key out: it becomes -inf."""
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
     return F.pad(mask.to(dtype), (0, added)) if added else mask.to(dtype)

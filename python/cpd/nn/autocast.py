@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functional code as a recipe says: `autocast`."""
+"""`autocast`: torch's functions computed as a recipe says."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     two tensors of one shape: all calls to them, also those that torch's own modules make. A
     converted layer keeps its own recipe. Functions that hold products within them and are not
     among these (einsum, tensordot, lstm, …), and products of other types than float32, bfloat16
-    and float16, stay torch's; `left` counts them by name, but for compiled ones.
+    and float16, stay torch's; `left` counts them by name, except in compiled code.
 
     Args:
-        recipe: as for `cpd.convert`; its rules and schedule do not count. Raises ValueError where
+        recipe: as for `cpd.convert`; its rules and schedule are ignored. Raises ValueError where
             its scaling is delayed.
         stream: of all random bits, instead of the streams of the recipe's parts: a tensor, for
             compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
             number << 20.
 
-    Works under torch.compile, within and around. A checkpointed function enters the context itself,
-    as it is recomputed outside of any that is around it: else a call raises RuntimeError. Not for
-    several threads at once.
+    Works under torch.compile, inside the compiled function and around it. A function under
+    activation checkpointing must enter the context itself, as it is recomputed outside of any
+    context around it: else a call raises RuntimeError. Not for several threads at once.
 
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
     >>> with autocast("e4m3"):
@@ -80,24 +80,24 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        given = kwargs or {}
+        keywords = kwargs or {}
         name = None if self._paused else _NAMES.get(func)
         if name is None:
-            return func(*args, **given)
+            return func(*args, **keywords)
         form = _FORMS.get(name)
-        if form is not None and _are_ours(args) and "out" not in given:
+        if form is not None and _are_ours(args) and "out" not in keywords:
             if _checkpoint() is not self._around:
                 raise RuntimeError(
                     "activation checkpointing would recompute this outside of cpd.autocast: enter "
                     "the context within the function that is checkpointed"
                 )
-            return form(self, *args, **given)
+            return form(self, *args, **keywords)
         if name not in _ADDITIONS and not torch.compiler.is_compiling():
             self.left[name] = self.left.get(name, 0) + 1
-        return func(*args, **given)
+        return func(*args, **keywords)
 
     def next(self) -> dict[str, Any]:
-        """What the functional form of the next call takes."""
+        """Counts a call, and returns the recipe and stream for its functional form."""
         if not self.recipe.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
@@ -107,7 +107,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Within it no `autocast` does anything."""
+    """A context in which no `autocast` does anything."""
     stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in stack if isinstance(mode, autocast)]
     for mode in modes:
@@ -120,8 +120,8 @@ def paused() -> Iterator[None]:
 
 
 def _checkpoint() -> Any:
-    """What tells the activation checkpoint that is around from others; None: there is none, or it
-    is compiled, when its graph is what is recomputed."""
+    """An object that identifies the surrounding activation checkpoint; None where there is none,
+    or in compiled code, whose graph is recomputed with the casts in it."""
     if torch.compiler.is_compiling():
         return None
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -129,7 +129,7 @@ def _checkpoint() -> Any:
         return hooks[0]
     if torch.is_grad_enabled():
         return None
-    frame: FrameType | None = sys._getframe(1)  # that with use_reentrant=True has no hooks
+    frame: FrameType | None = sys._getframe(1)  # one with use_reentrant=True has no hooks
     while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
         frame = frame.f_back
     return frame
@@ -161,7 +161,7 @@ def _addmm(
 
 
 def _as_torch(form: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a functional form whose arguments are those of torch's function."""
+    """The entry of `_FORMS` for a functional form whose arguments are those of torch's function."""
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
         return form(*args, **kwargs, **mode.next())
@@ -176,7 +176,7 @@ def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
 
 
 def _draws(how: dict[str, Any]) -> dict[str, Any]:
-    """Of what `rounded` draws."""
+    """The keywords of `rounded` that choose its random bits."""
     return {"stream": how.get("stream"), "layer": how["recipe"].layer}
 
 
@@ -232,11 +232,11 @@ _TORCHS = {
     "rms_norm": "rms_norm",  # which compiled programs call
     **{name: name for name in _LEFT},
 }
-"""Under which names torch, or its Tensor, has them; the others are in torch.nn.functional alone."""
+"""Their names in torch and in its Tensor; the others are in torch.nn.functional alone."""
 
 
 def _names() -> dict[Any, str]:
-    """Torch's functions and what they are called here."""
+    """Torch's functions, each with its name in `_FORMS` or `_LEFT`."""
     found = {getattr(F, name): name for name in _FORMS if hasattr(F, name)}
     for ours, theirs in _TORCHS.items():
         for name in theirs.split():

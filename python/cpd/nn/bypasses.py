@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's modules that read the weight of a layer within them and compute without the layer: where
-one would pass over a layer of ours, it is told to call it, or that is an error."""
+"""Torch's modules that read the weight of a layer within them and compute without calling it. Where
+one would bypass a layer of ours, it is made to call the layer, or an error is raised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def message(reader: str) -> str:
 
 
 def watch(layers: tuple[type[nn.Module], ...]) -> None:
-    """Has an eye on each module that gets one of `layers` from now on."""
+    """Checks each module that gets one of `layers` as a child from now on."""
 
     def look(parent: nn.Module, name: str, child: nn.Module | None) -> None:
         if isinstance(child, layers):
@@ -57,11 +57,13 @@ def _check(parent: nn.Module, name: str) -> None:
     if reader:
         raise TypeError(message(reader))
     if name in ("linear1", "linear2") and _computes_as(parent, nn.TransformerEncoderLayer):
-        # In eval mode it reads their weights, too, unless its activation is one that its fast path
-        # does not know; it then calls them. torch.nn.TransformerEncoder asks for the same.
+        # Its fast path in eval mode reads their weights too, unless it does not know the activation
+        # (0): then it calls them. torch.nn.TransformerEncoder checks the same attribute.
         parent.activation_relu_or_gelu = 0  # type: ignore[assignment]
 
 
 def _computes_as(module: nn.Module, kind: Any) -> bool:
-    cls = getattr(type(module), "_cpd_class", type(module))  # of a converted module its own
+    cls = getattr(
+        type(module), "_cpd_class", type(module)
+    )  # of a converted module, the class it had
     return kind is not None and cls.forward is kind.forward

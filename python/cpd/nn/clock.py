@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from cpd.nn.delayed import Delayed, update
 
 NAME = "cpd_clock"
-"""Of the buffer, at the root of the model: a submodule would be one more layer to a Sequential."""
+"""The buffer of the model itself: a submodule would be one more layer to a Sequential."""
 
 SHIFT = 36
-"""Where the step stands in a stream: below it are layers and positions within them."""
+"""The lowest bit of the step in a stream; below it are layers and positions within them."""
 
 
 class Clock:
@@ -24,8 +24,8 @@ class Clock:
 
     `tick`, a forward pre-hook of the model, adds 1, and first makes the scales of the step where
     scaling is delayed. It does neither while a backward pass recomputes activations, nor within a
-    transform of torch.func, which could not see the change: there the stream is that of the buffer
-    that torch.func.functional_call was given.
+    transform of torch.func, which could not see the change: there the stream follows from the
+    buffer passed to torch.func.functional_call.
     """
 
     def __init__(self, model: nn.Module, delayed: Iterable[Delayed], step: Tensor) -> None:
@@ -46,7 +46,7 @@ class Clock:
         return self.step << SHIFT
 
     def tick(self, model: nn.Module, arguments: Any) -> None:
-        """To be called before each call of the model."""
+        """The forward pre-hook: begins a step."""
         if not model.training or recomputes_or_transforms():
             return
         if self._delayed:
@@ -55,8 +55,8 @@ class Clock:
 
 
 def recomputes_or_transforms() -> bool:
-    """Whether a backward pass or a transform of torch.func is under way. A compiled program does
-    not ask."""
+    """Whether a backward pass or a transform of torch.func is under way; False in a compiled
+    program."""
     if torch.compiler.is_compiling():
         return False
     in_backward: int = torch._C._current_graph_task_id()
@@ -64,14 +64,14 @@ def recomputes_or_transforms() -> bool:
 
 
 def clock_of(model: nn.Module) -> Clock | None:
-    """The clock of which this is the model."""
+    """The clock of `model`, or None."""
     hooks = model._forward_pre_hooks.values()
     owners = (getattr(hook, "__self__", None) for hook in hooks)
     return next((one for one in owners if isinstance(one, Clock)), None)
 
 
 def detach(model: nn.Module) -> None:
-    """Takes the clock of `model`, if it has one, away."""
+    """Removes the clock of `model`, if it has one."""
     clock = clock_of(model)
     if clock is None:
         return

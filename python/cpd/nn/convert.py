@@ -39,11 +39,11 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     class. So modules, parameters, the names of the state_dict, hooks, parametrizations, tied
     weights and optimizers stay what they are, and the model goes on to work with deepcopy, pickle,
     DDP, FSDP2, torch.compile, torch.export and activation checkpointing. `restore` undoes it;
-    converting again replaces it, but for the clock.
+    converting again replaces it and keeps the clock.
 
     Args:
-        model: any module, also a single layer. Of one wrapped by DistributedDataParallel or
-            torch.compile the module within is meant.
+        model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
+            it, the module within is converted.
         recipe: a `cpd.Recipe`, or one accumulator for all products.
         rules: pairs (selector, recipe or None), None: left in torch; the first that matches
             decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
@@ -59,8 +59,8 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
 
     Where a recipe has a schedule, `set_step` says which step or epoch it is.
 
-    Returns the report. Raises TypeError or ValueError for arguments that are none, or a rule of
-    `rules` that matches nothing; the model is then as it was.
+    Returns the report. Raises TypeError or ValueError for invalid arguments, and for a rule of
+    `rules` that matches nothing; the model is then unchanged.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
@@ -89,7 +89,7 @@ def _pairs(rules: Any) -> list[Rule]:
 
 @checked
 def restore(model: nn.Module) -> None:
-    """Gives every layer of `model` its own class back, and takes away what `convert` added. A model
+    """Gives every layer of `model` its own class back, and removes what `convert` added. A model
     that was not converted stays as it is."""
     for module in list(_within(model).modules()):
         if classes.is_emulated(module):
@@ -109,12 +109,12 @@ def set_step(
     epoch: int | None = None,
     calls: int | None = None,
 ) -> None:
-    """Tells a converted model where it is.
+    """Sets the step or epoch of a converted model's schedules, or the value of its clock.
 
     Args:
-        step, epoch: which begins, to the schedules of recipes: a phase holds from its number on.
-            One that begins makes torch.compile compile once more. None: as before.
-        calls: what the model's clock, if it has one, shows: how often the model was called in
+        step, epoch: the number that begins, for the schedules of recipes: a phase holds from its
+            number on, and makes torch.compile compile once more as it begins. None: as before.
+        calls: the value of the model's clock, if it has one: how often the model was called in
             training mode, from which random streams follow. It counts by itself and is in the
             state_dict; it needs a number after `to_empty`.
 
@@ -174,7 +174,7 @@ class _Layer:
 
 
 class _Plan:
-    """What becomes of each module; nothing is changed before `carry_out`."""
+    """What `convert` does with each module; nothing is changed before `carry_out`."""
 
     def __init__(self, root: nn.Module, how: Recipe, rules: list[Rule]) -> None:
         self._root = root
@@ -194,7 +194,7 @@ class _Plan:
         self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
-        """Notes of the recipe's own rules that match nothing. Raises ValueError for `convert`'s."""
+        """Notes on the recipe's rules without a match. Raises ValueError for such of `convert`."""
         unused = self._choice.unused()
         wrong = [repr(text) for place, text in unused if place < ours]
         if wrong:
@@ -239,7 +239,7 @@ class _Plan:
         yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
 
     def _passed_over(self, name: str) -> str:
-        """Why the module's forward would not matter, or not be the place."""
+        """Why the module's own forward is not the one to emulate; "" where it is."""
         parent, _, last = name.rpartition(".")
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
@@ -247,7 +247,7 @@ class _Plan:
         return f"torch.nn.{reader} reads its weight and never calls it" if reader else ""
 
     def carry_out(self, step: Tensor | None) -> Report:
-        """Does it. `step`: the buffer of the clock that there was."""
+        """Emulates the layers. `step`: the buffer of the model's former clock, or None."""
         delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
@@ -274,7 +274,7 @@ class _Plan:
             layer.state.clock = made
 
     def _encoders(self) -> None:
-        """Has encoders call the layers within them, where one is emulated."""
+        """Makes encoders call the layers within them, where one of those is emulated."""
         encoders = {n: m for n, m in self._modules.items() if _nearest(m, encoder.MIXINS)}
         within = tuple(
             layer.state
@@ -296,7 +296,7 @@ def _delays(layer: _Layer) -> bool:
 
 
 def _keep_scales(layer: _Layer) -> Delayed:
-    """The layer's state of delayed scaling, which it is given."""
+    """Adds the state of delayed scaling to the layer, and returns it."""
     kept = Delayed.of(next(how for how in layer.state.phases() if how.delays))
     tensor = next(layer.module.parameters(), None)
     kept.to(None if tensor is None else tensor.device).train(layer.module.training)
@@ -311,12 +311,12 @@ _EXACT = re.compile(
     "Identity|Flatten|Unflatten|ReLU|Pixel(Unshuffle|Shuffle)|ChannelShuffle|"
     "(Adaptive)?Max(Unpool|Pool)[123]d|(Zero|Constant|Reflection|Replication|Circular)Pad[123]d"
 )
-"""Torch's modules that only pass on values that they were given."""
+"""Torch's modules that round nothing: their results are values of their inputs, or constants."""
 _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """What a layer of a known class does in a way of its own."""
+    """What a layer of a known class computes in a way of its own, or lacks; "" where nothing."""
     base = next(base for base in cls.__mro__ if base in MIXINS)
     if "forward" in vars(module):
         return "its forward was replaced on the object"
@@ -345,7 +345,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
 
 
 def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
-    """What holds for the whole model."""
+    """Notes on the model as a whole."""
     found = []
     written = dict.fromkeys(
         classes.own_class(m).__name__
@@ -365,12 +365,12 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
 
 
 def _elsewhere(how: Recipe) -> list[str]:
-    """Which parts of the recipe other functions apply."""
+    """Notes on the parts of the recipe that other functions apply."""
     found = []
     beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
     if beside:
-        given = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
-        found.append(f"{given}: the optimizer's, by cpd.optim.from_recipe")
+        arguments = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
+        found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
     if how.wire is not None:
         found.append(
             f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "

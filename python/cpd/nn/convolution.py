@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's convolutions in a customized precision, and the transposed ones, of one, two and three
-dimensions. What `cpd.functional` says of products holds here; the rest says `conv2d`."""
+dimensions. `cpd.functional` documents what holds for all products, `conv2d` the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PADDING_MODES = {
     "replicate": "replicate",
     "circular": "circular",
 }
-"""Torch's names for them: as a layer has them, and as torch.nn.functional.pad does."""
+"""Torch's names of padding modes in a layer, and in torch.nn.functional.pad."""
 
 _recipe = recipe  # the parameter of the same name hides it
 
@@ -73,8 +73,8 @@ def conv1d(
     >>> conv1d(x, w, padding=1, recipe="e4m3")[0, 0].tolist()    # 16 and 24 products of 1
     [16.0, 16.0, 16.0, 16.0]
     """
-    given = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(1, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 @_refused_by_torch
@@ -105,7 +105,7 @@ def conv2d(
     sums run over (output channel, row, column) of that, wholly in the accumulator. It has no
     gradients of its gradients.
 
-    On the CPU products read images where they lie: nothing is unfolded, padded or spread in memory,
+    On the CPU products read images in place: nothing is unfolded, padded or spread in memory,
     and zeros between a spread gradient's elements are multiplied only where they change a bit. On a
     GPU images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on
     it: with stochastic rounding, and for the weight's gradient with schemes other than `sequential`
@@ -115,9 +115,9 @@ def conv2d(
     gradients are those of torch.ops.aten.convolution_backward, the bias's is torch's sum of what is
     not yet cast; gradients of gradients are torch's too.
 
-    Blocks of scaled operands lie along channels at each pixel, within a group, for the result and
+    Blocks of scaled operands run along channels at each pixel, within a group, for the result and
     the input's gradient (a weight's along its input channels and along its outputs), along the
-    batch for the weight's gradient; a last block may be short. Tiles R × C of a weight lie in its
+    batch for the weight's gradient; a last block may be short. Tiles R × C of a weight divide its
     out × in matrices, one for each place in the kernel; those of images have R along the last
     dimension. Scales are applied to each operand.
 
@@ -125,8 +125,8 @@ def conv2d(
     >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
     [12.0, 16.0, 16.0, 12.0]
     """
-    given = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(2, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 @_refused_by_torch
@@ -152,8 +152,8 @@ def conv3d(
     >>> conv3d(x, w, padding=1, recipe="e4m3")[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
     [16.0, 16.0, 16.0]
     """
-    given = _Given(stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(3, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 @_refused_by_torch
@@ -179,8 +179,8 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, w, recipe="e4m3")[0, 0].tolist()    # 20, 40 and 20 products of 1
     [16.0, 16.0, 16.0]
     """
-    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(1, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(1, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 @_refused_by_torch
@@ -206,15 +206,15 @@ def conv_transpose2d(
     the stride with zeros between, and each sum runs over (input channel, row, column) of that by
     the turned kernel. Its input's gradient is a convolution, its weight's gradient sums over
     (image, input row, input column). The padding is cut off the result; where sums round
-    stochastically, it has drawn its bits. Blocks of a weight lie along its first dimension for the
-    result, along its second for the input's gradient; otherwise operands are those of `conv2d`.
+    stochastically, it draws random bits too. Blocks of a weight run along its first dimension for
+    the result, along its second for the input's gradient; otherwise operands are those of `conv2d`.
 
     >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     >>> conv_transpose2d(x, w, stride=2, recipe="e4m3")[0, 0, :2].tolist()
     [[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]]
     """
-    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(2, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(2, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 @_refused_by_torch
@@ -241,15 +241,15 @@ def conv_transpose3d(
     >>> conv_transpose3d(x, w, recipe="e4m3").flatten().tolist()    # 20 products of 1 each
     [16.0, 16.0]
     """
-    given = _Given(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(3, input, weight, bias, given, (recipe, dtype, stream, delayed))
+    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(3, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
 
 
 # ---- of any dimensions -----------------------------------------------------------------------
 
 
-class _Given(NamedTuple):
-    """What a call says beside its operands; `output_padding`: of a transposed convolution."""
+class _Geometry(NamedTuple):
+    """A call's arguments after its operands; `output_padding`: None but in transposed ones."""
 
     stride: Any
     padding: Any
@@ -264,15 +264,15 @@ def _convolve(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    given: _Given,
+    geometry: _Geometry,
     how: tuple[RecipeLike, torch.dtype | None, Number | None, Any],
 ) -> Tensor:
     """A convolution over `rank` dimensions. `how`: recipe, dtype, stream and delayed."""
     recipe, dtype, stream, delayed = how
     made = _recipe(recipe)
-    transposed = given.output_padding is not None
+    transposed = geometry.output_padding is not None
     _check_images(rank, transposed, input, weight, bias)
-    moves, edges = _moves(rank, given, input, weight)
+    moves, edges = _moves(rank, geometry, input, weight)
     _check_size(moves, edges, input, weight)
     if bias is not None:
         _check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
@@ -284,14 +284,14 @@ def _convolve(
     arguments = Arguments.of(made, input, weight, dtype, stream, delayed)
     alone = input.dim() == rank + 1
     x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
-    x = F.pad(x, edges, PADDING_MODES[given.padding_mode]) if any(edges) else x
+    x = F.pad(x, edges, PADDING_MODES[geometry.padding_mode]) if any(edges) else x
     y = call(ops.convolution, None, x, w, bias, *moves, *arguments.of_operator())
     y = finished(arguments, y, input)
     return y.squeeze(0) if alone else y
 
 
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Input and weight as they enter the operator; tiles lie as those cast there."""
+    """Input and weight as they enter the operator; tiles are laid out as in casts within it."""
     of_x, of_w = _tiled(arguments.activation), _tiled(arguments.weight)
     if of_x is None and of_w is None:
         return entering(arguments, x, w)
@@ -308,7 +308,7 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
 
 
 def _tiled(spec: OperandSpec | None) -> OperandSpec | None:
-    """A cast before the operator whose blocks have two dimensions."""
+    """`spec` where its blocks have two dimensions, else None."""
     return spec if spec is not None and has_tiles(spec.text) else None
 
 
@@ -345,26 +345,26 @@ def _check_bias(bias: Tensor, outputs: int) -> None:
 
 
 def _moves(
-    rank: int, given: _Given, input: Tensor, weight: Tensor
+    rank: int, geometry: _Geometry, input: Tensor, weight: Tensor
 ) -> tuple[Moves, tuple[int, ...]]:
-    """How the kernel moves, and what to pad the input with beforehand, as torch.nn.functional.pad
-    takes it: all of the padding, but for zeros on both sides alike."""
-    transposed = given.output_padding is not None
-    stride = _numbers(rank, "stride", given.stride, 1)
-    dilation = _numbers(rank, "dilation", given.dilation, 1)
-    groups = _check_groups(given.groups, input.shape[-rank - 1], weight.shape, transposed)
+    """How the kernel moves, and the padding of the input beforehand, as torch.nn.functional.pad
+    takes it: all of it, except zeros as far as both sides have them."""
+    transposed = geometry.output_padding is not None
+    stride = _numbers(rank, "stride", geometry.stride, 1)
+    dilation = _numbers(rank, "dilation", geometry.dilation, 1)
+    groups = _check_groups(geometry.groups, input.shape[-rank - 1], weight.shape, transposed)
     nothing = (0,) * rank
     if transposed:
-        padding = _numbers(rank, "padding", given.padding, 0)
-        more = _numbers(rank, "output_padding", given.output_padding, 0)
+        padding = _numbers(rank, "padding", geometry.padding, 0)
+        more = _numbers(rank, "output_padding", geometry.output_padding, 0)
         if any(n >= max(s, d) for n, s, d in zip(more, stride, dilation, strict=True)):
             raise ValueError(
                 "output_padding must be smaller than stride or dilation, "
                 f"got {more} with stride {stride}, dilation {dilation}"
             )
         return Moves(stride, padding, dilation, True, more, groups), nothing * 2
-    sides = _sides(rank, given.padding, weight.shape[2:], stride, dilation)
-    mode = given.padding_mode
+    sides = _sides(rank, geometry.padding, weight.shape[2:], stride, dilation)
+    mode = geometry.padding_mode
     if mode not in PADDING_MODES:
         allowed = ", ".join(PADDING_MODES)
         raise ValueError(f"padding_mode must be one of {allowed}, got {shown(mode)}")
@@ -374,7 +374,7 @@ def _moves(
 
 
 def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bool) -> int:
-    """Checks the channels of input and weight too."""
+    """`groups` as an int. Raises ValueError unless it fits the channels of input and weight."""
     number = integer("groups", groups)
     first, second = weight[:2]
     if transposed:
@@ -394,7 +394,7 @@ def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bo
 
 
 def _check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tensor) -> None:
-    """Raises unless the result has places."""
+    """Raises ValueError where the kernel or the result would be empty."""
     kernel = tuple(weight.shape[2:])
     rank = len(kernel)
     ones = " × ".join("1" * rank)
@@ -418,7 +418,7 @@ def _check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Ten
 
 
 def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
-    """A number for all directions, or one for each."""
+    """`value`, a number or one for each dimension, as `rank` ints of at least `least`."""
     all_of_them = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if len(all_of_them) == 1:
         all_of_them *= rank

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling: the scale of a tensor follows from the largest magnitudes of steps before."""
+"""Delayed scaling: the scale of a tensor follows from its largest magnitudes in former steps."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Delayed(nn.Module):
         activation, weight, gradient: each a `ScaledCast` with `history` > 0, or None: not delayed.
             All have the same history and the same `amax`.
 
-    Buffers, which are state: `amax_history`, H x 3, of which row 0 is the present step's, and
-    `scale`, 3, float32, and that they stay where the model is cast to another type. A scale
-    multiplies into the format; it starts at 1. An operand is cast to
+    The buffers in the state_dict are `amax_history`, H x 3, whose row 0 is the present step's, and
+    `scale`, 3. They stay float32 where the model is cast to another type. A scale multiplies into
+    the format; it starts at 1. An operand is cast to
     fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
 
     In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
     step, makes the scales of that step: a = max of the history, or row 0 (`most_recent`); scale =
     fl(fl(fl(1/a) * format's max) / 2^margin), its largest finite number where that overflows; it
-    stays as it is where a is 0, infinite or NaN. The history then moves on by a step.
+    stays as it is where a is 0, infinite or NaN. The history then advances by a step.
 
     Raises ValueError for operands that do not go together, and under torch.vmap.
     """
@@ -58,11 +58,11 @@ class Delayed(nn.Module):
         gradient: ScaledCast | None = None,
     ) -> None:
         super().__init__()
-        given = dict(zip(OPERANDS, (activation, weight, gradient), strict=True))
-        self.casts = {name: _delayed(name, cast) for name, cast in given.items() if cast}
+        operands = dict(zip(OPERANDS, (activation, weight, gradient), strict=True))
+        self.casts = {name: _delayed(name, cast) for name, cast in operands.items() if cast}
         rules = {(cast.history, cast.amax) for cast in self.casts.values()}
         if len(rules) != 1:
-            said = ", ".join(f"{name}={cast}" for name, cast in given.items())
+            said = ", ".join(f"{name}={cast}" for name, cast in operands.items())
             raise ValueError(f"delayed operands have one history and one amax, got {said}")
         self.history, self.amax = rules.pop()
         self.register_buffer("amax_history", torch.zeros(self.history, len(OPERANDS)))
@@ -73,7 +73,7 @@ class Delayed(nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe) -> Delayed:
-        """Of a recipe's activation, weight and gradient, as far as they have a history.
+        """The state for those casts of a recipe's activation, weight and gradient with a history.
 
         >>> import cpd
         >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
@@ -100,7 +100,7 @@ class Delayed(nn.Module):
     def quantize(
         self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
     ) -> Tensor:
-        """`x`, the "activation", "weight" or "gradient", cast with its present scale; notes its
+        """`x`, the "activation", "weight" or "gradient", cast with its present scale; records its
         largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
         cast, column = self._cast(which), OPERANDS.index(which)
         self.note(which, x)
@@ -113,7 +113,7 @@ class Delayed(nn.Module):
         return call(ops.cast_delayed, None, x, cast.cast.text, self.scale[column], *numbers)
 
     def note(self, which: str, x: Tensor) -> None:
-        """Notes x's largest magnitude in training mode."""
+        """Records x's largest magnitude in training mode."""
         if self.training:
             ops.record_amax(self.amax_history, x.detach(), OPERANDS.index(which))
 
@@ -122,15 +122,15 @@ class Delayed(nn.Module):
         return self.scale.clone()
 
     def watch(self, y: Tensor) -> Tensor:
-        """`y` itself; in training mode the largest magnitude of its gradient is noted in the
-        backward pass, where the gradient's scaling is delayed."""
+        """`y` itself; in training mode the backward pass records the largest magnitude of its
+        gradient, where the gradient's scaling is delayed."""
         if not self.training or "gradient" not in self.casts:
             return y
         function = _Watch if torch.compiler.is_compiling() else _EagerWatch
         return function.apply(y, self.amax_history)  # type: ignore[no-any-return,no-untyped-call]
 
     def update(self) -> None:
-        """The scales of the step that begins; see `update`, the function, for many layers."""
+        """Makes the scales of the step that begins; the function `update`, those of many layers."""
         update((self,))
 
     def extra_repr(self) -> str:
@@ -159,7 +159,7 @@ def _delayed(name: str, cast: Any) -> ScaledCast:
 @torch.no_grad()
 def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) -> None:
     """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
-    step's magnitudes are reduced over `group`, in one exchange, by a maximum that lets NaN win: all
+    step's magnitudes are reduced over `group`, in one exchange, by a maximum in which NaN wins: all
     ranks must call it, with the same layers."""
     all_of = list(layers)
     if all_of and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
@@ -170,7 +170,7 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
 
 
 def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
-    """The maximum over ranks, by the order of the words: that of magnitudes, with NaN above all."""
+    """Reduces `rows` to the maximum over ranks, as int32: in that order NaN is above all."""
     words = torch.cat(rows).view(torch.int32)
     dist.all_reduce(words, dist.ReduceOp.MAX, group=group)
     for row, reduced in zip(rows, words.view(torch.float32).view(-1, len(OPERANDS)), strict=True):
@@ -178,8 +178,8 @@ def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def keep_from_ddp(root: nn.Module) -> None:
-    """Tells DistributedDataParallel not to send rank 0's magnitudes to the others at each step,
-    over their own, which `update` has yet to reduce. To be called before DDP wraps `root`."""
+    """Keeps DistributedDataParallel from overwriting other ranks' magnitudes, which `update` has
+    yet to reduce, by rank 0's at each step. To be called before DDP wraps `root`."""
     ignored = list(getattr(root, "_ddp_params_and_buffers_to_ignore", []))
     for name, module in root.named_modules():
         if isinstance(module, Delayed):
@@ -189,7 +189,7 @@ def keep_from_ddp(root: nn.Module) -> None:
 
 
 class _Watch(torch.autograd.Function):
-    """The identity, whose backward pass notes the gradient's largest magnitude."""
+    """The identity, whose backward pass records the gradient's largest magnitude."""
 
     @staticmethod
     def forward(y: Tensor, history: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class _Watch(torch.autograd.Function):
 
 
 class _EagerWatch(_Watch):
-    """With what torch.compile does not take: forward mode, and an error under torch.vmap."""
+    """`_Watch` with what torch.compile rejects: forward mode, and an error under torch.vmap."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *none: Any) -> Tensor:

@@ -33,7 +33,7 @@ def embedding(
     The arguments are torch's: with `max_norm` the rows that are looked up are first renormalised in
     place, not rounded; `sparse` gives sparse gradients. The gradient passes straight through, so
     that the weight's is torch's own. With stochastic rounding each row that is looked up draws by
-    its place in the result: one that is looked up twice may come out in two ways. The result has
+    its place in the result: one that is looked up twice may be rounded in two ways. The result has
     the weight's type, unless `dtype` says otherwise; the weight's must hold the format, else that
     is a ValueError.
 

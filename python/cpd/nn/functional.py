@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's products in a customized precision: matmul, linear and conv2d, each a GEMM whose sums,
-and those of its two backward GEMMs, are kept as a `cpd.Recipe` says.
+and those of its two backward GEMMs, are computed as a `cpd.Recipe` says.
 
 Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. The result has the first
 operand's type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
@@ -14,19 +14,19 @@ functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. 
 sum, in float32, of two products with the forward accumulator, that of each operand's tangent by the
 other operand as cast, and of the bias's tangent; casts pass tangents straight through. Under
 `torch.vmap` each sample has the bits that it has alone. Where a rounding is stochastic, also one of
-the backward pass, `randomness="same"` says so, and the samples are computed one by one; with
+the backward pass, that takes `randomness="same"`, and the samples are computed one by one; with
 "different" a sample draws by its place in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
-says otherwise. The operands are taken as they are: what they are cast to, the recipe says; for
-torch's own kernel they first become autocast's type, as there.
+says otherwise. The operands are cast only as the recipe says; for torch's own kernel they first
+become autocast's type, as there.
 
 Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.linear of the cast
 operands, its gradients are qg @ qw and qg.mT @ qx, that of the bias torch's sum of what is not
-yet cast. Under `torch.vmap` torch's kernels see the whole batch, so bits are theirs.
+yet cast. Under `torch.vmap` torch's kernels compute the whole batch at once, with their own bits.
 
-`stream`, an int or a one-element integer tensor, stands in the place of the streams of the recipe's
-parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
+`stream`, an int or a one-element integer tensor, replaces the streams of the recipe's parts;
+`delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
 histories.
 """
 
@@ -78,8 +78,8 @@ def matmul(
     `acc`: a `cpd.Recipe`, of which a is the activation and b the weight, or one accumulator.
     `backward`: the accumulator of both backward GEMMs, where it is not `acc`; not with a recipe.
 
-    Where an operand was broadcast, its gradient sums over the dimensions that were, too, in the
-    same sum: k is row-major in them and the matrix's own dimension.
+    The gradient of a broadcast operand sums over the broadcast dimensions too, in the same sum: k
+    is row-major in them and the matrix's own dimension.
 
     >>> x, w = torch.full((3, 64), 0.5), torch.ones(64)
     >>> matmul(x, w, "e4m3").tolist()
@@ -100,13 +100,19 @@ def matmul(
     y = b.unsqueeze(1) if b.dim() == 1 else b
     product_shape(x.shape, y.shape)
     check_places(a, b=b)
-    given = Arguments.of(how, a, b, dtype, stream, delayed)
-    x, y = entering(given, x, y)
+    arguments = Arguments.of(how, a, b, dtype, stream, delayed)
+    x, y = entering(arguments, x, y)
     in_one = y.dim() == 2
     out = call(
-        ops.matmul, None, x.flatten(0, -2) if in_one else x, y, None, False, *given.of_operator()
+        ops.matmul,
+        None,
+        x.flatten(0, -2) if in_one else x,
+        y,
+        None,
+        False,
+        *arguments.of_operator(),
     )
-    out = finished(given, out, a)
+    out = finished(arguments, out, a)
     if in_one:
         out = out.reshape((*x.shape[:-1], y.shape[1]))
     if b.dim() == 1:
@@ -145,16 +151,18 @@ def linear(
         check_operand("bias", bias, like="input")
         check_bias(bias, weight)
     check_places(input, weight=weight, bias=bias)
-    given = Arguments.of(how, input, weight, dtype, stream, delayed)
-    x, w = entering(given, input, weight)
+    arguments = Arguments.of(how, input, weight, dtype, stream, delayed)
+    x, w = entering(arguments, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-    y = finished(given, call(ops.matmul, None, x, w, bias, True, *given.of_operator()), input)
+    y = finished(
+        arguments, call(ops.matmul, None, x, w, bias, True, *arguments.of_operator()), input
+    )
     return _shaped(y, (*input.shape[:-1], weight.shape[0]))
 
 
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A result in another shape. It is no view, as torch's are none: hooks of FSDP2 and code that
-    writes into results take it for new memory."""
+    """A result in another shape. Like torch's results it is not a view to autograd: hooks of FSDP2
+    and code that writes into results rely on that."""
     if y.dim() == len(shape):
         return y
     made: Tensor = torch.ops.aten._unsafe_view.default(y, shape)

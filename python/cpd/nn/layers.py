@@ -28,7 +28,7 @@ class Linear(nn.Linear):
     and:
 
         recipe: a `cpd.Recipe`, or one accumulator for all three GEMMs.
-        layer: number by which layers of one recipe draw other random bits (see `cpd.Recipe`);
+        layer: number by which layers of one recipe draw different random bits (`cpd.Recipe`);
             default: the recipe's own.
 
     >>> layer = Linear(8, 2, recipe="e4m3 kahan")
@@ -179,16 +179,16 @@ class Conv2d(nn.Conv2d):
         return f"{super().extra_repr()}, {self.recipe}"  # type: ignore[no-untyped-call]
 
 
-def _device(given: Any) -> torch.device | None:
+def _device(device: Any) -> torch.device | None:
     """A device of torch or its name, as torch.device."""
-    if given is None or isinstance(given, torch.device):
-        return given
-    if isinstance(given, bool) or not isinstance(given, (str, int)):
-        raise TypeError(f"device must be a torch.device or its name, got {type(given).__name__}")
+    if device is None or isinstance(device, torch.device):
+        return device
+    if isinstance(device, bool) or not isinstance(device, (str, int)):
+        raise TypeError(f"device must be a torch.device or its name, got {type(device).__name__}")
     try:
-        return torch.device(given)
+        return torch.device(device)
     except RuntimeError:
-        raise ValueError(f"device must be a torch.device or its name, got {given!r}") from None
+        raise ValueError(f"device must be a torch.device or its name, got {device!r}") from None
 
 
 def _of_layer(recipe: RecipeLike, layer: int | None) -> Recipe:
@@ -229,7 +229,7 @@ def _check_module(module: Any, wanted: type[nn.Module], ours: type[nn.Module]) -
 
 
 def _own_computing(module: nn.Module, wanted: type[nn.Module], ours: type[nn.Module]) -> list[str]:
-    """What `module` has of its own of what computes."""
+    """The names of the attributes that compute, or would be lost, which `module` overrides."""
     own = ["forward"] if "forward" in vars(module) else []
     for name in _LOST:
         known = getattr(wanted, name, None), getattr(ours, name, None)
@@ -244,7 +244,7 @@ def _taking(made: LayerT, module: nn.Module) -> LayerT:
     for name, value in vars(module).items():
         made.__dict__[name] = copy.copy(value) if name in _CONTAINERS else value
     made.recipe = recipe
-    bound: Any = made  # to which hooks of load_state_dict are bound; torch types them not
+    bound: Any = made  # to which hooks of load_state_dict are bound; they are untyped in torch
     hooks: Any = list(module._load_state_dict_pre_hooks.values())
     bound._load_state_dict_pre_hooks.clear()
     for hook in hooks:

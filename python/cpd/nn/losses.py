@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cast loses of one tensor: its range, and underflow, overflow, saturation and error.
+"""A tensor's range, and what a cast of it loses: underflow, overflow, saturation and error.
 
-Everything stays on the tensor's device: `measure` and `judge` give float64 vectors, of which those
-of several calls make one (`Measured.total`, `Judged.total`) after one transfer.
+Everything stays on the tensor's device: `measure` and `judge` return float64 vectors. After one
+transfer `Measured.total` and `Judged.total` combine those of several calls.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.arguments import holds
 
 NOISE = 2.0**-22
-"""Relative: how far the product of a format's max and a binary32 scale may lie beside the largest
-value that the scale was made for: three roundings."""
+"""The relative error, three roundings, by which a format's max times a binary32 scale may differ
+from the largest value that the scale was made for."""
 
 
 class Measured(NamedTuple):
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
     most: float
     amax: float
     smallest: float
-    """The smallest magnitude but for 0; inf where all are."""
+    """The smallest magnitude other than 0; inf where all are 0."""
     squares: float
     """The sum of squares."""
 
@@ -57,10 +57,10 @@ class Measured(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a cast does to tensors: counts, of values but for NaN and infinities."""
+    """What a cast does to tensors: counts of values, with NaN and infinities left out."""
 
     values: float
-    """How many; a transform may have put zeros behind them."""
+    """The number of values; a transform may have appended zeros."""
     underflows: float
     """Values that became 0."""
     overflows: float
@@ -68,11 +68,11 @@ class Judged(NamedTuple):
     saturated: float
     """Values that became the max (times the scale), or an infinity."""
     errors: float
-    """The sum of squared errors; inf where a finite value became none."""
+    """The sum of squared errors; inf where a finite value became infinite or NaN."""
     scale_min: float
     """The least scale of values that are not 0; inf where there are none."""
     scale_max: float
-    """The largest; -inf where there are none."""
+    """The largest such scale; -inf where there are none."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
@@ -81,14 +81,14 @@ class Judged(NamedTuple):
         return cls(*counts, sum(errors), min(low), max(high))
 
 
-class Given(NamedTuple):
-    """A tensor as it is looked at: `x` as it was but for NaN and infinities, which are 0."""
+class FiniteValues(NamedTuple):
+    """A tensor with 0 in the place of NaN and infinities, and its range, which counts those."""
 
     x: Tensor
     measured: Tensor
 
 
-def measure(x: Tensor) -> Given:
+def measure(x: Tensor) -> FiniteValues:
     """The range of a tensor that is not empty."""
     if x.dtype == torch.float64:
         x = x.float()
@@ -107,13 +107,13 @@ def measure(x: Tensor) -> Given:
         magnitudes.masked_fill(magnitudes == 0, math.inf).amin(),
         _squares(magnitudes),
     )
-    return Given(x, _vector(numbers))
+    return FiniteValues(x, _vector(numbers))
 
 
 def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
     """What a cast of `x`, without NaN and infinities, to `spec` loses, its blocks along `axis`.
     `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
-    With a transform the transformed values are looked at."""
+    With a transform the transformed values are judged."""
     if not holds(name_of(x.dtype), spec.format.name):
         x = x.float()
     y, x, factor, scales = _cast(x, spec, axis, multiplier)
@@ -148,8 +148,8 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
-    """Where a magnitude is above the format's max times the scale, but for what rounding the scale
-    makes of it; below a scale of 0 values vanish, which is no overflow."""
+    """Where a magnitude exceeds the format's max times the scale by more than the scale's rounding.
+    With a scale of 0 values become 0, which is not an overflow."""
     return (magnitudes > limit * (1 + NOISE)) & (limit > 0)
 
 
@@ -164,8 +164,8 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """What `x` becomes; `x` itself, or transformed; the factor between the two; the scale that
-    decodes each element."""
+    """The cast of `x`; `x` itself, or transformed; the factor that the first has more than the
+    second; the scale that decodes each element, or None."""
     if isinstance(spec, CastSpec):
         return _rounded(x, spec), x, 1.0, None
     if spec.history and multiplier is not None:

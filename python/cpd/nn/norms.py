@@ -114,7 +114,7 @@ def batch_norm(
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """torch.nn.functional.batch_norm, rounded to `recipe.norm`; the running statistics are those of
-    what comes in, and not rounded but into their own type.
+    the input, rounded only into their own type.
 
     >>> import cpd
     >>> x, mean, var = torch.tensor([[0.0], [3.0]]), torch.zeros(1), torch.ones(1)
@@ -192,7 +192,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """The result, and the running statistics after it, if the input's are taken."""
+    """The result, and the new running statistics where the input's statistics are used."""
     x, mean, var, w, b = operands
     if not of_input or mean is None:
         return [compute(x, mean, var, w, b, of_input, *numbers)]
@@ -215,8 +215,8 @@ class _Rounding(NamedTuple):
         sizes: list[int],
         numbers: list[float],
     ) -> Tensor:
-        """`compute` of input and others, in float32 where the recipe rounds. What it gives beside
-        the result are the new values of the first others, which are changed to them."""
+        """`compute` of input and others, in float32 where the recipe rounds. Its further results
+        are new values of the first `others`, into which they are copied."""
         how = _recipe(self.recipe)
         if how.norm is None:
             y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
@@ -225,8 +225,8 @@ class _Rounding(NamedTuple):
             check_operand("input", input, like="input")
             element = operators.result_type(input, self.dtype)
             check_carrier(operators.name_of(element), how.norm.format.name)
-            wide = _values(others, torch.float32)
-            y, *statistics = compute(input.float(), *wide, sizes=sizes, numbers=numbers)
+            in_float32 = _values(others, torch.float32)
+            y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
             y = rounded(y, how.norm, how.norm, stream=self.stream, layer=how.layer).to(element)
         for running, new in zip(others, statistics, strict=False):
             if running is not None:

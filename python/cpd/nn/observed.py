@@ -18,15 +18,15 @@ GEMMS = {
     "output": (("forward", "output"),),
     "gradient": (("grad_input", "grad_input_gradient"), ("grad_weight", "grad_weight_gradient")),
 }
-"""The roles of a layer's tensors: for which GEMMs each is cast, and as what of a recipe."""
+"""For each role of a layer's tensors, its GEMMs, each with the name of its cast in a recipe."""
 
 _KINDS = (nn.Linear, _ConvNd, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention)
 _DELAYED = ("activation", "weight", "gradient")
-"""The rows of a layer's state of delayed scaling."""
+"""The roles of the scales in a layer's state of delayed scaling, in their order."""
 
 
 def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers with products, by their names; a shared one once, lazy ones not yet."""
+    """The layers with products and their names; a shared one once, lazy ones left out."""
     for name, module in model.named_modules():
         if isinstance(module, _KINDS) and not any(map(is_lazy, module.parameters())):
             yield name, module
@@ -46,13 +46,13 @@ def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def recipe_of(layer: nn.Module) -> Recipe | None:
     """The recipe by which a layer computes; None: as torch does."""
-    state = vars(layer).get("cpd")  # of a converted one; a layer of `cpd.nn` has it itself
+    state = vars(layer).get("cpd")  # of a converted layer; a layer of `cpd.nn` has `recipe` itself
     found = vars(layer).get("recipe") if state is None else state.recipe
     return found if isinstance(found, Recipe) else None
 
 
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
-    """By what a layer with delayed scaling multiplies a tensor in this step."""
+    """The scale by which a layer multiplies a tensor in this step; None: no delayed scaling."""
     delayed = getattr(layer, "cpd_delayed", None)
     if delayed is None or role not in _DELAYED:
         return None
@@ -61,7 +61,7 @@ def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
 
 
 def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tensor, int]:
-    """A tensor of a layer as the operand of one of its GEMMs, and the axis of that one's sum."""
+    """A layer's tensor as the operand of one of its GEMMs, and the axis of that GEMM's sum."""
     if isinstance(layer, _ConvNd):
         return _of_convolution(x, layer, role, gemm)
     if role == "weight":
@@ -71,7 +71,7 @@ def as_operand(x: Tensor, layer: nn.Module, role: str, gemm: str) -> tuple[Tenso
 
 
 def _of_convolution(x: Tensor, layer: _ConvNd, role: str, gemm: str) -> tuple[Tensor, int]:
-    """Sums run over the channels of a group, those of the weight's gradient over images."""
+    """As `as_operand`: sums run over a group's channels, for the weight's gradient over images."""
     if role == "weight":
         by_rows = (gemm == "forward") == layer.transposed  # the groups are along axis 0
         return (_grouped(x, 0, layer.groups), 1) if by_rows else (x, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of one observed step: what each layer's tensors span, and the SQNR of recipes."""
+"""The picture of one observed step: the range of each layer's tensors, and the SQNR of recipes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROLES = ("activation", "weight", "gradient")
 LONGEST = 24
-"""Characters of a name."""
+"""The most characters of a name that are shown."""
 SUFFIXES = (".png", ".svg")
 
 
@@ -47,7 +47,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _panels(upper: Any, lower: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    """Of one role: bars of ranges above, a line for each recipe below."""
+    """Draws one role: bars of ranges above, a line for each recipe below."""
     layers = list(dict.fromkeys(row.layer for row in rows))
     places = {layer: place for place, layer in enumerate(layers)}
     for row in {row.layer: row for row in rows}.values():

@@ -25,10 +25,10 @@ _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "sca
 
 @dataclass(frozen=True)
 class Row:
-    """What was seen of one tensor of one layer in one step, and what a recipe loses of it.
+    """What was measured of one tensor of one layer in one step, and what a recipe loses of it.
 
     Shares are in percent of `count`; NaN and infinities are counted in `nonfinite` and left out of
-    all else. The loss is None where a row is of no recipe; of several calls in a step it is of all.
+    all else. The loss is None in a row without a recipe. All calls in a step are taken together.
     """
 
     step: int
@@ -38,8 +38,8 @@ class Row:
     recipe: str
     """`own`, that of the layer, or the name of one of `what_if`; empty: none."""
     gemm: str
-    """Which the operand is for: `forward`, `grad_input`, `grad_weight`; named apart from the first
-    where the cast differs, or its blocks lie otherwise."""
+    """The GEMM of the operand: `forward`, `grad_input`, `grad_weight`; the second of a role has a
+    row where its cast, or the axis of its blocks, differs."""
     cast: str
     """The text of the cast."""
     count: int
@@ -49,7 +49,7 @@ class Row:
     max: float | None
     amax: float
     smallest: float | None
-    """The smallest magnitude but for 0; None where all are."""
+    """The smallest magnitude other than 0; None where all are 0."""
     underflow: float | None = None
     """Values that became 0."""
     overflow: float | None = None
@@ -127,19 +127,19 @@ def _sqnr(signal: float, errors: float) -> float | None:
 
 
 def json_of(rows: Iterable[Row]) -> str:
-    """An array of objects."""
-    return json.dumps([{k: _plain(v) for k, v in asdict(row).items()} for row in rows])
+    """The rows as a JSON array of objects."""
+    return json.dumps([{k: _json_value(v) for k, v in asdict(row).items()} for row in rows])
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+def _json_value(value: Any) -> Any:
+    """A value that JSON can hold: a number that is not finite becomes a text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
 def write_csv(path: Path, rows: Iterable[Row]) -> None:
-    """A head of the fields' names, and a line for each row."""
+    """Writes a line of the fields' names, and a line for each row."""
     text = io.StringIO()
     out = csv.DictWriter(text, COLUMNS)
     out.writeheader()
@@ -148,7 +148,7 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
 
 
 def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
-    """Every number that is finite; the range of a tensor once."""
+    """Writes every number that is finite; the range of a tensor once."""
     ranged: set[tuple[str, str]] = set()
     for row in rows:
         tag = f"{row.layer}/{row.role}" if row.layer else row.role
@@ -169,7 +169,7 @@ _HEAD = (
 
 
 def table(rows: Sequence[Row]) -> str:
-    """One line a row, columns aligned."""
+    """A text table: one line for each row, columns aligned."""
     lines = [_HEAD, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = 0, 1, 2, 3, len(_HEAD) - 1

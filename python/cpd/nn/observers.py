@@ -35,7 +35,7 @@ from cpd.numeric.shown import shown
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
 
 OWN = "own"
-"""What the recipe that a layer computes by is called."""
+"""The name of the recipe that a layer itself computes by."""
 COMPILED = (
     "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
     "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
@@ -81,7 +81,7 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
 
 
 class Watch:
-    """What `observe` gives: rows of all steps that were looked at, and what may be made of them.
+    """The result of `observe`: the rows of all steps that were looked at, and their output.
 
     Iterable, printable (the last step as a table), and a context manager that removes it. Asking
     for rows ends the step that is being looked at.
@@ -133,7 +133,7 @@ class Watch:
         self.remove()
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The rows as a JSON array of objects, also written to `path`; numbers that JSON has not
+        """The rows as a JSON array of objects, also written to `path`; numbers that JSON lacks
         are the texts "inf", "-inf" and "nan"."""
         text = observed_rows.json_of(self.rows)
         if path is not None:
@@ -141,7 +141,7 @@ class Watch:
         return text
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes the rows, with a head of their fields' names; what is None is empty."""
+        """Writes a line of the fields' names, then the rows; None is an empty field."""
         observed_rows.write_csv(Path(path), self.rows)
 
     def plot(self, path: str | Path) -> None:
@@ -183,7 +183,7 @@ class Watch:
     def _look(self, name: str, module: nn.Module, role: str, x: Tensor, suffix: str = "") -> None:
         """Adds one tensor of a layer to the step; `suffix`: its name in the layer."""
         step = self._open
-        if step is None or not _is_plain(x):
+        if step is None or not _is_measurable(x):
             return
         layer = f"{name}.{suffix}" if name and suffix else name or suffix
         with torch.no_grad():
@@ -193,7 +193,7 @@ class Watch:
                 self._judge(step, layer, module, role, judged_by, how, seen.x)
 
     def _recipes(self, step: _Step, name: str, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
-        """Those that judge a layer, by name: its own, and what_if's as their rules have it."""
+        """The recipes that judge a layer, with names: its own, and those of what_if for it."""
         own = recipe_of(module)
         if own is not None:
             yield OWN, own
@@ -234,7 +234,7 @@ class Watch:
 
 @dataclass
 class _Step:
-    """What is gathered while a step is looked at; vectors of float64, on their devices."""
+    """What is measured while a step is looked at; vectors of float64, on their devices."""
 
     number: int
     choices: dict[str, Choice]
@@ -248,7 +248,7 @@ class _Step:
         self.parts.setdefault(key, []).append(numbers)
 
     def rows(self) -> list[Row]:
-        """One for each recipe of each tensor, one for a tensor without."""
+        """A row for each recipe of each tensor, or one for a tensor without recipes."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
         made: list[Row] = []
@@ -287,17 +287,17 @@ def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]
 
 
 class _Hook:
-    """A hook of a watch. A copy of the model, or one that was pickled, has it without the watch:
-    it does nothing there."""
+    """A hook of a watch. In a copy of the model, or one that was pickled, it has no watch and does
+    nothing."""
 
     def __init__(
         self, watch: Watch | None = None, run: Callable[..., None] | None = None, *more: Any
     ) -> None:
         self._watch, self._run, self._more = watch, run, more
 
-    def __call__(self, *given: Any) -> None:
+    def __call__(self, *arguments: Any) -> None:
         if self._watch is not None and self._run is not None:
-            self._run(self._watch, *self._more, *given)
+            self._run(self._watch, *self._more, *arguments)
 
     def __deepcopy__(self, memo: Any) -> _Hook:
         return _Hook()
@@ -332,7 +332,7 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
 
 
 def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any) -> None:
-    """Before a layer computes: what enters it, and its weights."""
+    """Before a layer computes: measures its input and, once a step, its weights."""
     _check_eager()
     step = watch._open
     if step is None or _is_repeated():
@@ -348,7 +348,7 @@ def _entering(watch: Watch, name: str, layer: nn.Module, args: Any, kwargs: Any)
 
 
 def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) -> None:
-    """After a layer has computed: its output, and, once it is there, that one's gradient."""
+    """After a layer has computed: measures its output and, once known, the output's gradient."""
     _check_eager()
     step = watch._open
     y = _first_tensor(result)
@@ -361,8 +361,8 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
 
 
 def _on_gradient(y: Tensor, hook: _Hook) -> None:
-    """Calls `hook` with the gradient of `y`, as it is now. A hook of a view would be lost where the
-    view is changed in place (ReLU); one of the function that made its base is not."""
+    """Calls `hook` with the gradient of the present `y`. A hook on a view would be lost where the
+    view is changed in place (ReLU); one on the function that made its base is not."""
     base = y._base if y._is_view() else None
     whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
     if base is None or base.grad_fn is None or not whole:
@@ -427,29 +427,29 @@ def _named(what_if: Any) -> dict[str, Recipe]:
     if isinstance(what_if, Mapping):
         found = {name: recipe(how) for name, how in what_if.items()}
     else:
-        given = [(how if isinstance(how, str) else str(how), recipe(how)) for how in what_if]
-        found = dict(given)
-        if len(found) < len(given):
-            raise ValueError(f"what_if has a recipe twice: {[name for name, _ in given]}")
+        pairs = [(how if isinstance(how, str) else str(how), recipe(how)) for how in what_if]
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError(f"what_if has a recipe twice: {[name for name, _ in pairs]}")
     for name in found:
         if not isinstance(name, str) or not name or name == OWN:
             raise ValueError(f"what_if needs names, other than {OWN!r}, got {shown(name)}")
     return found
 
 
-def _first_tensor(given: Any) -> Tensor | None:
-    """The first one, in order, of what a layer takes or gives."""
-    if isinstance(given, Tensor):
-        return given
-    items = given.values() if isinstance(given, dict) else given
-    if not isinstance(given, (dict, tuple, list)):
+def _first_tensor(value: Any) -> Tensor | None:
+    """The first tensor, in order, of a layer's arguments or results; None: there is none."""
+    if isinstance(value, Tensor):
+        return value
+    items = value.values() if isinstance(value, dict) else value
+    if not isinstance(value, (dict, tuple, list)):
         return None
     found = (_first_tensor(each) for each in items)
     return next((x for x in found if x is not None), None)
 
 
-def _is_plain(x: Tensor) -> bool:
-    """Whether a tensor has floating-point numbers to look at."""
+def _is_measurable(x: Tensor) -> bool:
+    """Whether a tensor has floating-point numbers that can be measured."""
     return (
         x.is_floating_point()
         and x.layout == torch.strided

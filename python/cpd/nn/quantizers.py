@@ -19,12 +19,12 @@ from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spe
 from cpd.numeric.streams import MAX_LAYERS
 
 Axes: TypeAlias = "int | tuple[int, int]"
-"""Along which blocks of scaled formats lie: of values and gradients, or one for each."""
+"""The axis of the blocks of scaled formats: one for values and gradients, or one for each."""
 
 
 @dataclass(frozen=True)
 class _Rounding:
-    """What `quantizer` gives: a function of a tensor."""
+    """The function of a tensor that `quantizer` returns."""
 
     forward: OperandSpec | None
     backward: OperandSpec | None
@@ -72,9 +72,10 @@ def quantizer(
         forward: what values are rounded to: a format, scaled or not, a `CastSpec` or `ScaledCast`,
             or a text; None: as they are.
         backward: what gradients are rounded to; None: as they are.
-        axis: along which the blocks of scaled formats lie; a pair has that of values and that of
+        axis: along which the blocks of scaled formats run; a pair has that of values and that of
             gradients.
-        layer: 0…2^16 - 1: quantizers of other numbers draw other random bits from one stream.
+        layer: 0…2^16 - 1: quantizers with different numbers draw different random bits from one
+            stream.
 
     The function takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
     for formats without scales) and `stream=`, an int or a one-element integer tensor: of stochastic
@@ -82,8 +83,8 @@ def quantizer(
     `Quantizer` counts its calls. Both casts are straight through, in tangents too. It may be
     pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`.
 
-    Raises ValueError or TypeError for what is no format; called, TypeError for what is no tensor,
-    ValueError where the tensor's type does not hold a format.
+    Raises ValueError or TypeError for anything but a format. The function raises TypeError for
+    anything but a tensor, and ValueError where the tensor's type does not hold a format.
 
     >>> q = quantizer(forward="e4m3fn", backward="e5m2")
     >>> q
@@ -108,9 +109,9 @@ class Quantizer(nn.Module):
 
     Arguments as there. Where a cast is stochastic, the buffer `step` (int64, part of the
     state_dict) counts the calls in training mode, and each draws from stream step << 36: a run that
-    is resumed goes on with its own bits, a copy goes on by itself, a CUDA graph's replay advances.
-    Within a backward pass it does not count, so that activation checkpointing repeats the bits of
-    the last call (one that is called several times a step has no place within a checkpoint), nor
+    is resumed continues with its own bits, a copy counts by itself, and so does a CUDA graph's
+    replay. Within a backward pass it does not count, so that activation checkpointing repeats the
+    bits of the last call (one that is called several times a step must not be in a checkpoint), nor
     within a transform of torch.func.
 
     >>> layer = Quantizer("e4m3fn", "e5m2 rounding=stochastic")
@@ -148,8 +149,8 @@ class Quantizer(nn.Module):
         return str(self.quantize)
 
 
-def _spec(given: OperandLike | None) -> OperandSpec | None:
-    return None if given is None else operand_spec(given)
+def _spec(cast: OperandLike | None) -> OperandSpec | None:
+    return None if cast is None else operand_spec(cast)
 
 
 def _axes(axis: Axes) -> tuple[int, int]:

@@ -26,12 +26,12 @@ _RHT = "transform=hadamard16:te"
 def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
     """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
     .json), of plain data (`Recipe.from_dict`), of a recipe's text (`Recipe.text`), or, for an
-    accumulator's, that uses it throughout; a `Recipe` is given back as it is.
+    accumulator's text, the one that uses it throughout; a `Recipe` is returned as it is.
 
     `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
     torch's own, which named recipes have, also in its rules and schedule. A matrix unit, which
-    takes elements, leaves rules, schedule and attention alone, and has scales applied where it can:
-    at the end, or to blocks where there are such.
+    takes elements, leaves rules, schedule and attention unchanged, and scales are then applied at
+    the end, or to the sums over blocks where the formats have blocks.
 
     `bf16` and `fp16` name recipes here: `cpd.Recipe("bf16")` is the sum in bfloat16.
 
@@ -55,53 +55,51 @@ def named_recipes() -> dict[str, Recipe]:
     return {name: make() for name, make in _READY.items()}
 
 
-def _made(given: Any) -> Recipe:
-    if isinstance(given, dict):
-        return Recipe.from_dict(given)
-    if isinstance(given, os.PathLike) or (
-        isinstance(given, str) and given.endswith((".toml", ".json"))
-    ):
-        return recipe_files.from_file(os.fspath(given), Recipe)
-    if isinstance(given, str) and given.lower() in _READY:
-        return _READY[given.lower()]()
+def _made(how: Any) -> Recipe:
+    if isinstance(how, dict):
+        return Recipe.from_dict(how)
+    if isinstance(how, os.PathLike) or (isinstance(how, str) and how.endswith((".toml", ".json"))):
+        return recipe_files.from_file(os.fspath(how), Recipe)
+    if isinstance(how, str) and how.lower() in _READY:
+        return _READY[how.lower()]()
     try:
-        return _recipe(given)
+        return _recipe(how)
     except TypeError as error:
         raise TypeError(
             "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
-            f"accumulator, got {shown(given)}"
+            f"accumulator, got {shown(how)}"
         ) from error
     except ValueError as error:
-        if not isinstance(given, str) or ";" in given:
+        if not isinstance(how, str) or ";" in how:
             raise
-        near = difflib.get_close_matches(given.lower(), _READY, 1)
+        near = difflib.get_close_matches(how.lower(), _READY, 1)
         names = f"did you mean {near[0]}? " if near else ""
         raise ValueError(
-            f"{shown(given)} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
+            f"{shown(how)} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
             ".toml or .json, and no accumulator"
         ) from error
 
 
-def _with_sums(given: Recipe, sums: Recipe) -> Recipe:
-    """The same with other sums."""
+def _with_sums(base: Recipe, sums: Recipe) -> Recipe:
+    """`base` with the sums of `sums`."""
     taken: dict[str, Sum] = {name: getattr(sums, name) for name in SUMS}
     unit = None if is_native(sums.forward) else sums.forward.unit  # type: ignore[union-attr]
     if unit is not None:
-        return given.replace(**taken, scales_at=_unit_scales_at(given))
+        return base.replace(**taken, scales_at=_unit_scales_at(base))
 
     def summed(one: Recipe | None) -> Recipe | None:
         return None if one is None else _with_sums(one, sums)
 
-    rules = tuple((selector, summed(rule)) for selector, rule in given.rules)
-    phases = tuple((unit, start, summed(phase)) for unit, start, phase in given.schedule)
-    return given.replace(**taken, attention=summed(given.attention), rules=rules, schedule=phases)
+    rules = tuple((selector, summed(rule)) for selector, rule in base.rules)
+    phases = tuple((unit, start, summed(phase)) for unit, start, phase in base.schedule)
+    return base.replace(**taken, attention=summed(base.attention), rules=rules, schedule=phases)
 
 
-def _unit_scales_at(given: Recipe) -> str:
-    """Where a matrix unit's sums get the scales of these operands."""
-    scaled = [spec.scaled for spec in given.operands if isinstance(spec, ScaledCast)]
+def _unit_scales_at(how: Recipe) -> str:
+    """The `scales_at` with a matrix unit's sums, which follows from the operands' blocks."""
+    scaled = [spec.scaled for spec in how.operands if isinstance(spec, ScaledCast)]
     if not scaled:
-        return given.scales_at
+        return how.scales_at
     is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
     return "epilogue" if is_whole else "block"
 
@@ -196,7 +194,7 @@ def _mxfp4_rht_sr() -> Recipe:
 
 def _ibm_fp8_2018() -> Recipe:
     sums = "e6m9 chunked chunk=64"
-    wide = Recipe(sums, activation="e6m9", weight="e6m9", gradient="e6m9")
+    outermost = Recipe(sums, activation="e6m9", weight="e6m9", gradient="e6m9")
     return Recipe(
         sums,
         activation="e5m2",
@@ -205,7 +203,7 @@ def _ibm_fp8_2018() -> Recipe:
         update="e6m9 update=stochastic",
         state="momentum=e6m9 rounding=stochastic",
         loss_scale=1000.0,
-        rules=[("first 1", wide), ("last 1", wide)],
+        rules=[("first 1", outermost), ("last 1", outermost)],
         source="Wang et al., NeurIPS 2018, arXiv 1812.08011: operands (5,2), sums (6,9) in chunks "
         "of 64, weights and momenta (6,9), stochastic; first and last layer (6,9); loss scale 1000",
     )

@@ -50,27 +50,28 @@ class Recipe:
 
     Args:
         forward: the sum of the forward GEMM; here and below `"native"`, torch's own kernel, or an
-            `Accumulator`, its text, a preset's name, or a format for the plain sequential sum.
+            `Accumulator`, its text, a preset's name, or a format for the sequential sum.
         grad_input: of the backward GEMM that gives the gradient of the input; default `forward`.
         grad_weight: of the backward GEMM that gives the gradient of the weight; default `forward`.
         grad_bias: of the sum that gives the gradient of the bias, of which each term is rounded
             only as it is added; default fp32, in order, or `"native"` where `forward` is.
         activation, weight, gradient: what the input, the weight and the gradient of the output are
             cast to before each GEMM that they enter: a `CastSpec` or `ScaledCast`, a format, scaled
-            or not, or a text; None: as given. The casts pass gradients straight through; the bias's
-            gradient sums what is not yet cast. Blocks of scaled formats lie along each GEMM's
-            sum: where the cast hangs on that, a tensor is cast anew, from what was given, for each.
+            or not, or a text; None: no cast. The casts pass gradients straight through; the bias's
+            gradient sums what is not yet cast. Blocks of scaled formats run along each GEMM's sum:
+            where the cast depends on that, the original tensor is cast again for each GEMM.
         grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
-            than `gradient` and `weight`; None: as given. Default `"same"`.
-        grad_weight_activation, grad_weight_gradient: likewise.
+            than `gradient` and `weight`; None: no cast. Default `"same"`.
+        grad_weight_activation, grad_weight_gradient: the operands of that GEMM, where they are
+            others than `activation` and `gradient`; None and default as above.
         scales_at: where the scales of scaled operands are applied: to each `operand` (to its
-            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`,
-            of which `cpd.gemm` says more; the last two for linear layers and products of matrices
-            with accumulators, as matrix units need it, which take elements.
+            values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
+            (see `cpd.gemm`); the last two for linear layers and products of matrices with
+            accumulators, as matrix units, which take elements, need it.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
-        layer: a number, 0…2^16 - 1, by which layers that share a recipe draw other random bits.
+        layer: a number, 0…2^16 - 1, by which layers that share a recipe draw different random bits.
         norm, softmax, embedding, residual: what the results of normalisations, softmax, embeddings
             and residual additions, and the gradients that come back to them, are rounded to: a
             `CastSpec` or a format; None: as torch computes.
@@ -81,7 +82,7 @@ class Recipe:
         wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or None for torch's own layer, as `cpd.convert`
-            takes them; its own come first.
+            takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
             layers) that holds from then on; before the first, this one does.
         source: where the recipe comes from, in words.
@@ -94,11 +95,11 @@ class Recipe:
     that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
     for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
     weights, 10 of gradients, 11 of the output; 7, 14 and 15 for casts of weights, activations and
-    gradients for one backward GEMM, where they are others; in forward mode 12 and 13 for the
-    products of the input's and the weight's tangent. So the roundings of a layer never meet where
-    streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a tensor, so
-    that a compiled step stays compiled (`cpd.convert` does). The same stream gives the same bits:
-    recomputation under activation checkpointing repeats them.
+    gradients for one backward GEMM, where these differ; in forward mode 12 and 13 for the products
+    of the input's and the weight's tangent. So the roundings of a layer never share random bits
+    where streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a
+    tensor, so that a compiled step stays compiled (`cpd.convert` does). The same stream gives the
+    same bits: recomputation under activation checkpointing repeats them.
 
     Immutable, hashable, picklable. Raises ValueError or TypeError for anything else.
 
@@ -182,7 +183,7 @@ class Recipe:
             object.__setattr__(self, name, part)
 
     def operand(self, name: str) -> OperandSpec | None:
-        """What an operand is cast to, by its name here; an override gives what it stands for.
+        """What an operand is cast to, by its name here; for "same" that is its tensor's cast.
 
         >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
         'e4m3fn'
@@ -190,14 +191,14 @@ class Recipe:
         known = (*OPERANDS, "output", *OVERRIDES, *ROUNDED)
         if name not in known:
             raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}")
-        given = getattr(self, name)
-        found: OperandSpec | None = getattr(self, OVERRIDES[name]) if is_same(given) else given
+        value = getattr(self, name)
+        found: OperandSpec | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return found
 
     @property
     def text(self) -> str:
-        """The canonical text of sums, casts and `scales_at`, which has no seeds and streams, nor
-        what the rest of a training step does: `parse` makes the recipe of it.
+        """The canonical text of sums, casts and `scales_at`, for `parse`. It has no seeds and
+        streams, and nothing of the rest of a training step.
 
         >>> Recipe("native", weight="mxfp8", output="bf16", source="measured").text
         'native; weight=mxfp8; output=bf16'
@@ -218,7 +219,7 @@ class Recipe:
     @property
     def gemms(self) -> str:
         """The text of what the GEMMs of a layer take: sums, casts of operands, `scales_at`; without
-        what is cast before them.
+        the casts before them.
 
         >>> Recipe("native", activation="mxfp8", weight="e4m3fn", output="bf16").gemms
         'native; activation=mxfp8'
@@ -238,7 +239,7 @@ class Recipe:
 
     @property
     def operands(self) -> tuple[OperandSpec | None, ...]:
-        """The six of the three GEMMs: activation and weight of forward, gradient and weight of
+        """The casts of the six operands: activation and weight of forward, gradient and weight of
         grad_input, activation and gradient of grad_weight."""
         return self._kept.operands
 
@@ -254,7 +255,7 @@ class Recipe:
 
     @property
     def sums(self) -> tuple[Sum, ...]:
-        """The four: forward, grad_input, grad_weight, grad_bias."""
+        """The four sums: forward, grad_input, grad_weight, grad_bias."""
         return tuple(getattr(self, name) for name in SUMS)
 
     @property
@@ -264,7 +265,7 @@ class Recipe:
 
     @property
     def casts(self) -> tuple[OperandSpec | None, ...]:
-        """Those of a layer: of the six operands, and of the results of all kinds of layers."""
+        """The casts of the six operands, and of the results of all kinds of layers."""
         return (*self.operands, self.output, *(getattr(self, name) for name in ROUNDED))
 
     @property
@@ -285,7 +286,7 @@ class Recipe:
         return self._kept.delays
 
     def for_layer(self, layer: int) -> Recipe:
-        """The same with another layer number.
+        """The recipe with another layer number.
 
         >>> Recipe("e4m3").for_layer(3).layer
         3
@@ -293,18 +294,18 @@ class Recipe:
         return replace(self, layer=layer)
 
     def with_stream(self, stream: Number) -> Recipe:
-        """The same with this stream in all its accumulators and casts.
+        """The recipe with this stream in all its accumulators and casts.
 
         >>> drawing = Recipe("e4m3 sequential rounding=stochastic", gradient="e5m2")
         >>> drawing.with_stream(5).grad_weight.stream
         5
         """
         check_number("stream", stream)
-        given = arguments(self)
-        return Recipe(**{name: _with_stream(value, stream) for name, value in given.items()})
+        parts = arguments(self)
+        return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
 
     def replace(self, **changes: Any) -> Recipe:
-        """The same with other arguments.
+        """The recipe with other arguments.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
         cpd.format('e5m2')
@@ -312,15 +313,15 @@ class Recipe:
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, for `from_dict`: what differs from the defaults."""
+        """The recipe as plain data, for `from_dict`: what differs from the defaults."""
         return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
-        """As JSON, for `from_json`."""
+        """The recipe as JSON, for `from_json`."""
         return recipe_files.to_json(self)
 
     def to_toml(self) -> str:
-        """As TOML, for `from_toml`; needs the package tomli_w.
+        """The recipe as TOML, for `from_toml`; needs the package tomli_w.
 
         >>> print(Recipe("native", weight="mxfp8").to_toml().strip())
         forward = "native"
@@ -367,70 +368,70 @@ def _usual_bias(forward: Sum) -> SumLike:
     return NATIVE if is_native(forward) else "fp32"
 
 
-def _sum(name: str, given: SumLike) -> Sum:
-    return NATIVE if isinstance(given, str) and given == NATIVE else accumulator(given)
+def _sum(name: str, value: SumLike) -> Sum:
+    return NATIVE if isinstance(value, str) and value == NATIVE else accumulator(value)
 
 
-def _operand(name: str, given: OperandLike | None) -> OperandSpec | None:
-    return None if given is None else operand_spec(given)
+def _operand(name: str, value: OperandLike | None) -> OperandSpec | None:
+    return None if value is None else operand_spec(value)
 
 
-def _override(name: str, given: Any) -> Any:
-    return given if isinstance(given, str) and given == "same" else _operand(name, given)
+def _override(name: str, value: Any) -> Any:
+    return value if isinstance(value, str) and value == "same" else _operand(name, value)
 
 
-def _cast(name: str, given: CastLike | Scaled | None) -> CastSpec | None:
+def _cast(name: str, value: CastLike | Scaled | None) -> CastSpec | None:
     """A cast of results, or None. Raises ValueError for scaled formats."""
-    if given is None:
+    if value is None:
         return None
-    if isinstance(given, (Scaled, ScaledCast)) or (isinstance(given, str) and is_scaled(given)):
+    if isinstance(value, (Scaled, ScaledCast)) or (isinstance(value, str) and is_scaled(value)):
         raise ValueError(
-            f"{name} takes formats without scales, got {given}; the operands of products, "
+            f"{name} takes formats without scales, got {value}; the operands of products, "
             "activation, weight and gradient, take scaled ones too"
         )
-    spec = operand_spec(given) if isinstance(given, str) else cast_spec(given)
-    assert isinstance(spec, CastSpec)  # scaled formats are gone
+    spec = operand_spec(value) if isinstance(value, str) else cast_spec(value)
+    assert isinstance(spec, CastSpec)  # scaled formats were refused above
     return spec
 
 
-def _layer(name: str, given: Any) -> int:
-    number = integer(name, given)
+def _layer(name: str, value: Any) -> int:
+    number = integer(name, value)
     if not 0 <= number < MAX_LAYERS:
         raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
     return number
 
 
-def _nested(name: str, given: RecipeLike | None) -> Recipe | None:
-    return None if given is None else recipe(given)
+def _nested(name: str, value: RecipeLike | None) -> Recipe | None:
+    return None if value is None else recipe(value)
 
 
-def _words(name: str, given: Any) -> Any:
-    if given is not None and not isinstance(given, str):
-        raise TypeError(f"{name} must be a str, got {type(given).__name__}")
-    return given
+def _words(name: str, value: Any) -> Any:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
+    return value
 
 
-def _loss_scale(name: str, given: Any) -> Any:
-    if given is None or (isinstance(given, str) and given == "dynamic"):
-        return given
-    if isinstance(given, bool) or not isinstance(given, (int, float)):
-        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(given)}")
-    if not 0 < given <= sys.float_info.max:
-        raise ValueError(f"loss_scale must be above 0 and finite, got {shown(given)}")
-    return float(given)
+def _loss_scale(name: str, value: Any) -> Any:
+    if value is None or (isinstance(value, str) and value == "dynamic"):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
+    if not 0 < value <= sys.float_info.max:
+        raise ValueError(f"loss_scale must be above 0 and finite, got {shown(value)}")
+    return float(value)
 
 
-def _scales_at(name: str, given: Any) -> Any:
-    if given not in _core.SCALES_AT:
+def _scales_at(name: str, value: Any) -> Any:
+    if value not in _core.SCALES_AT:
         allowed = ", ".join(_core.SCALES_AT)
-        raise ValueError(f"scales_at must be one of {allowed}, got {shown(given)}")
-    return given
+        raise ValueError(f"scales_at must be one of {allowed}, got {shown(value)}")
+    return value
 
 
-def _rules(name: str, given: Any) -> tuple[tuple[str, Recipe | None], ...]:
-    """Classes as texts, so that files hold them."""
+def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
+    """Rules, with classes as texts, so that files can hold them."""
     found = []
-    for each in _items(name, given):
+    for each in _items(name, value):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
         selector, how = each
@@ -442,9 +443,9 @@ def _rules(name: str, given: Any) -> tuple[tuple[str, Recipe | None], ...]:
     return tuple(found)
 
 
-def _schedule(name: str, given: Any) -> tuple[tuple[str, int, Any], ...]:
+def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Any], ...]:
     found: list[tuple[str, int, Any]] = []
-    for each in _items(name, given):
+    for each in _items(name, value):
         if not isinstance(each, (tuple, list)) or len(each) != 3:
             raise TypeError(
                 "schedule must be triples ('step' or 'epoch', from, recipe or None), "
@@ -465,10 +466,10 @@ def _schedule(name: str, given: Any) -> tuple[tuple[str, int, Any], ...]:
     return tuple(found)
 
 
-def _items(name: str, given: Any) -> list[Any]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise TypeError(f"{name} must be a sequence, got {shown(given)}")
-    return list(given)
+def _items(name: str, value: Any) -> list[Any]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a sequence, got {shown(value)}")
+    return list(value)
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
@@ -484,7 +485,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "schedule": _schedule,
     "scales_at": _scales_at,
 }
-"""What makes of an argument, by its name, what a recipe holds."""
+"""For each argument, the function that checks and converts it to what a recipe holds."""
 _SHOWN = (
     *SUMS,
     *OPERANDS,
@@ -514,8 +515,8 @@ RecipeLike: TypeAlias = "Recipe | SumLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """`given` itself; or the recipe that uses one accumulator throughout, or that of a recipe's
-    text.
+    """A `Recipe` as it is; or the recipe that uses one accumulator throughout, or that of a
+    recipe's text.
 
     >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
     True

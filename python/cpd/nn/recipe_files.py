@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as plain data: dicts, JSON, TOML. `make`, where a recipe is read, is `cpd.Recipe`, which
-is made of this module."""
+"""Recipes as plain data: dicts, JSON, TOML. `make`, in functions that read, is `cpd.Recipe`, whose
+module imports this one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def said(recipe: Any) -> dict[str, Any]:
     usual: dict[str, Any] = dict.fromkeys(SUMS, recipe.forward) | dict.fromkeys(OVERRIDES, "same")
     usual |= {"forward": None, "grad_bias": bias}
     usual |= {"layer": 0, "rules": (), "schedule": (), "source": "", "scales_at": "operand"}
-    given = arguments(recipe).items()
-    return {name: value for name, value in given if value != usual.get(name)}
+    parts = arguments(recipe).items()
+    return {name: value for name, value in parts if value != usual.get(name)}
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
@@ -44,9 +44,9 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))
     {'forward': 'native', 'weight': 'mxfp8', 'rules': [{'layers': '*.head', 'recipe': 'none'}]}
     """
-    given = said(recipe)
-    rules, schedule = given.pop("rules", ()), given.pop("schedule", ())
-    made: dict[str, Any] = {name: _plain(name, value) for name, value in given.items()}
+    parts = said(recipe)
+    rules, schedule = parts.pop("rules", ()), parts.pop("schedule", ())
+    made: dict[str, Any] = {name: _plain_data(name, value) for name, value in parts.items()}
     if rules:
         made["rules"] = [{"layers": s, "recipe": _nested(r)} for s, r in rules]
     if schedule:
@@ -54,8 +54,8 @@ def to_dict(recipe: Any) -> dict[str, Any]:
     return made
 
 
-def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> RecipeT:
-    """The recipe of plain data; `where` goes before the keys that errors name.
+def from_dict(data: dict[str, Any], make: type[RecipeT], where: str = "") -> RecipeT:
+    """The recipe of plain data; `where` precedes the keys that errors name.
 
     Raises ValueError, naming the key, for keys that do not exist and values that are wrong, and
     TypeError for other objects than a dict.
@@ -66,16 +66,16 @@ def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> Re
     ...
     ValueError: weigth is no key of a recipe; did you mean weight?
     """
-    if not isinstance(given, dict):
-        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(given)}")
+    if not isinstance(data, dict):
+        raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(data)}")
     keys = [one.name for one in fields(make) if one.init]  # type: ignore[arg-type]
-    for key in given:
+    for key in data:
         if key not in keys:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key, keys)}")
-    if "forward" not in given:
+    if "forward" not in data:
         raise ValueError(f"{where}forward is missing: 'native', or an accumulator")
     values: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in data.items():
         values[key] = _read(key, value, make, f"{where}{key}")
     try:
         return make(**values)
@@ -85,7 +85,7 @@ def from_dict(given: dict[str, Any], make: type[RecipeT], where: str = "") -> Re
 
 def to_json(recipe: Any) -> str:
     """`to_dict` as JSON."""
-    import json  # as tomllib below: what `import cpd` does not wait for
+    import json  # like tomllib below, not imported with cpd, which takes time
 
     return json.dumps(to_dict(recipe), indent=2, ensure_ascii=False) + "\n"
 
@@ -115,15 +115,15 @@ def _from_text(kind: str, loads: Callable[[str], Any], text: str, make: type[Rec
     if not isinstance(text, str):
         raise TypeError(f"a recipe's {kind} must be a str, got {type(text).__name__}")
     try:
-        given = loads(text)
+        data = loads(text)
     except RecursionError:
         raise ValueError(f"the recipe's {kind} is nested too deeply") from None
     except ValueError as error:  # of JSON and TOML, and of ints with too many digits
         raise ValueError(f"the recipe is no {kind}: {_core.readable(str(error))}") from None
-    if not isinstance(given, dict):
-        raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(given)}")
+    if not isinstance(data, dict):
+        raise ValueError(f"the recipe's {kind} must be a table of keys, got {shown(data)}")
     try:
-        return from_dict(given, make)
+        return from_dict(data, make)
     except RecursionError:
         raise ValueError(f"the recipe's {kind} has too many recipes within recipes") from None
 
@@ -151,7 +151,7 @@ def _nested(recipe: Any) -> Any:
     return NONE if recipe is None else to_dict(recipe)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain_data(name: str, value: Any) -> Any:
     if value is None:
         return NONE
     if name == "attention":
@@ -232,11 +232,11 @@ def _phase(phase: Any, make: type[Any], where: str) -> tuple[str, int, Any]:
     return unit, phase[unit], _recipe(phase["recipe"], make, f"{where}recipe.")
 
 
-def _check_table(given: Any, keys: set[str], where: str) -> None:
-    if not isinstance(given, dict) or set(given) != keys:
+def _check_table(value: Any, keys: set[str], where: str) -> None:
+    if not isinstance(value, dict) or set(value) != keys:
         raise ValueError(
             f"{where.removesuffix('.')} must be a table of {' and '.join(sorted(keys))}, "
-            f"got {shown(given)}"
+            f"got {shown(value)}"
         )
 
 

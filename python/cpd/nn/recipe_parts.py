@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a recipe by their names and purposes, and what each call of a layer asks of them."""
+"""The parts of a recipe by name and purpose, and what each call of a layer needs of them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ OVERRIDES = {
     for purpose, field in purposes.OPERANDS.items()
     if field not in OPERANDS
 }
-"""Operands of one backward GEMM, and which each is the same as unless it is said."""
+"""The operands of one backward GEMM, each with the tensor whose cast is its default."""
 ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
 def is_native(sum: Any) -> bool:
-    """Whether torch's own kernel forms it. Sums are not compared with strings: torch.compile cannot
-    follow that."""
+    """Whether torch's own kernel forms the sum. Only the type is looked at: torch.compile cannot
+    trace a comparison of an accumulator with a string."""
     return isinstance(sum, str)
 
 
 def is_same(operand: Any) -> bool:
-    """Whether an operand of one GEMM is the tensor's usual one."""
+    """Whether an operand of one GEMM has the tensor's own cast."""
     return isinstance(operand, str)
 
 
 class Kept(NamedTuple):
-    """What each call of a layer asks of its recipe."""
+    """What each call of a layer needs of its recipe, computed once."""
 
     text: str
     gemms: str
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 
 
 def kept(parts: dict[str, Any]) -> Kept:
-    """Of a recipe's parts by name. Raises ValueError where they do not go together."""
+    """The `Kept` of a recipe's parts by name. Raises ValueError where they do not go together."""
     _check_histories(parts)
     operands = {purpose: parts[name] for purpose, name in purposes.OPERANDS.items()}
     for purpose, cast in operands.items():
@@ -76,7 +76,7 @@ def kept(parts: dict[str, Any]) -> Kept:
 
 def _check_histories(parts: dict[str, Any]) -> None:
     """Raises ValueError where a GEMM's own cast of a tensor keeps a history and differs from the
-    tensor's cast, be it by its seed, which no text has."""
+    tensor's cast, if only by its seed, which texts do not have."""
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, ScaledCast) and cast.history and cast != parts[tensor]:
@@ -112,9 +112,9 @@ def _word(part: Any) -> str:
 
 @constant
 def _described(text: str, activation: bool, weight: bool) -> tuple[str, str, bool, bool]:
-    """Of a recipe's text: the canonical one; that of what its GEMMs take; and whether the
-    activation, and the weight, is cast before them. `activation`, `weight`: whether both GEMMs have
-    one cast of it, which a text does not tell: seeds may differ."""
+    """A recipe's canonical text; that of what its GEMMs take; and whether the activation, and the
+    weight, is cast before them. `activation`, `weight`: whether both GEMMs have one cast of it,
+    which does not follow from a text, as seeds may differ."""
     held = _core.Recipe.parse(text)
     of_activation = activation and held.is_cast_once(Purpose.cast_activation)
     of_weight = weight and held.is_cast_once(Purpose.cast_weight)

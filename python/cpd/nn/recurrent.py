@@ -15,9 +15,9 @@ each time step, whose results autograd adds.
 
 Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
 (0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the
-input's product, 1 for the state's, 2 for the projection. Where no `stream` is given that is the
-stream of the recipe's first rounding that draws. A cell has t = 0 in each call: give it another
-stream in each time step.
+input's product, 1 for the state's, 2 for the projection. Without `stream` the layer's is the stream
+of the recipe's first stochastic rounding. A cell has t = 0 in each call: give it another stream in
+each time step.
 
 All of it works under autograd and, for a sequence of fixed length, `torch.compile(fullgraph=True)`.
 """
@@ -246,9 +246,9 @@ class _Kind(NamedTuple):
     """A kind of cell."""
 
     step: Callable[..., Sequence[Tensor]]
-    """The next state, of the input's product, the hidden state's, and:"""
+    """Computes the next state from the products of the input and of the hidden state."""
     carries: bool
-    """whether it takes an LSTM's cell state, or a GRU's hidden state, itself, too."""
+    """Whether `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
 
 
 _LSTM = _Kind(_lstm_step, True)
@@ -266,7 +266,7 @@ def _activation(nonlinearity: str) -> _Kind:
 
 
 class _Order(NamedTuple):
-    """What torch's functions take, in their order."""
+    """The options of torch's functions, in their order."""
 
     has_biases: bool
     num_layers: int
@@ -281,7 +281,7 @@ class _Order(NamedTuple):
 
     @property
     def chains(self) -> int:
-        """How many sequences of steps there are."""
+        """The number of sequences of time steps, one for each direction of each layer."""
         return self.num_layers * self.directions
 
 
@@ -296,7 +296,7 @@ class _Chain(NamedTuple):
     chains: int = 1
 
     def product(self, x: Tensor, which: int, t: int) -> Tensor:
-        """That of a kind at a time step."""
+        """The product of kind `which` at time step t."""
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
@@ -333,7 +333,7 @@ def _layers(
     stream: Number | None,
     batch_sizes: Tensor | None,
 ) -> tuple[Tensor, State]:
-    """Output and last states of all layers. Sequences are kept as packed ones are: rows of the
+    """Output and last states of all layers. Sequences are stored as packed ones are: rows of the
     first time step, of the second, …; a padded batch has as many in each."""
     how = _recipe(recipe)
     x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
@@ -409,15 +409,15 @@ def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
 def _by_chain(weights: Sequence[Tensor], order: _Order) -> list[tuple[Tensor | None, ...]]:
     """w_ih, w_hh, b_ih, b_hh and w_hr of each direction of each layer."""
     each, rest = divmod(len(weights), order.chains)
-    plain = 4 if order.has_biases else 2
-    if rest or each not in (plain, plain + 1):
+    count = 4 if order.has_biases else 2
+    if rest or each not in (count, count + 1):
         raise ValueError(
-            f"weights must be {plain} for each of {order.chains} layers and directions, or "
-            f"{plain + 1} with a projection, got {len(weights)}"
+            f"weights must be {count} for each of {order.chains} layers and directions, or "
+            f"{count + 1} with a projection, got {len(weights)}"
         )
     chains = []
     for start in range(0, len(weights), each):
         own = weights[start : start + each]
         biases = own[2:4] if order.has_biases else (None, None)
-        chains.append((*own[:2], *biases, own[plain] if each > plain else None))
+        chains.append((*own[:2], *biases, own[count] if each > count else None))
     return chains

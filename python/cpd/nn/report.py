@@ -13,7 +13,7 @@ from cpd.nn.converted.state import State
 
 @dataclass(frozen=True)
 class Row:
-    """What became of one module.
+    """What `cpd.convert` did with one module.
 
     Attributes:
         name: the module's qualified name; "" for the model itself.
@@ -37,10 +37,10 @@ class Report(Sequence[Row]):
     order; str() gives a table of them, `to_json` the same for programs.
 
     Attributes:
-        rows: all of them.
+        rows: all rows.
         notes: what holds for the model as a whole.
-        elsewhere: those of the notes that say which parts of the recipe are applied by other
-            functions than `convert`: the optimizer's, the exchange of gradients.
+        elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
+            optimizer's, the exchange of gradients.
     """
 
     def __init__(
@@ -66,20 +66,20 @@ class Report(Sequence[Row]):
         return tuple(row for row in self.rows if row.why_not)
 
     def off(self) -> None:
-        """Has the converted layers compute as torch's, until `on`."""
+        """Makes the converted layers compute as torch does, until `on`."""
         for state in self._states:
             state.set_off(True)
 
     def on(self) -> None:
-        """Has them compute as their recipes say."""
+        """Makes the converted layers compute as their recipes say."""
         for state in self._states:
             state.set_off(False)
 
     def to_json(self, **options: Any) -> str:
         """{"rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer": …}, …],
         "notes": […]}. `options`: of json.dumps."""
-        given = {"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
-        return json.dumps(given, **{"ensure_ascii": False, **options})
+        data = {"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
+        return json.dumps(data, **{"ensure_ascii": False, **options})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -109,7 +109,7 @@ class Report(Sequence[Row]):
 
 
 def _table(rows: Sequence[Row], said: str) -> list[str]:
-    """Lines of rows of one class of which the same is said, taken together."""
+    """The lines of a table, in which rows of one class with the same text share a line."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         alike.setdefault((row.kind, row.what, getattr(row, said)), []).append(row.name or "(model)")

@@ -57,9 +57,9 @@ class Choice:
 
     def of(self, name: str) -> tuple[Recipe | None, str]:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
-        for text, matches, given in self._rules:
+        for text, matches, how in self._rules:
             if matches(name):
-                return None if given is None else recipe(given), text
+                return None if how is None else recipe(how), text
         return self._otherwise, ""
 
     def unused(self) -> list[tuple[int, str]]:
@@ -71,7 +71,7 @@ class Choice:
         ]
 
     def _matching(self, selector: Selector) -> Callable[[str], bool]:
-        """Whether the module of a name is selected."""
+        """A function that says of a module's name whether `selector` selects the module."""
         if isinstance(selector, type):
             return lambda name: any(isinstance(self._modules[n], selector) for n in _within(name))
         place = _POSITIONS.fullmatch(selector)
@@ -122,7 +122,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _within(name: str) -> list[str]:
-    """The name itself and those of the modules around it, but for the model's own, unless it is
-    that."""
+    """The name itself and those of the modules around it, without the model's own, "", unless it is
+    `name`."""
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -17,8 +17,8 @@ MAX_POSITIONS = 1 << 20
 
 
 def stream_of(how: Recipe, stream: Number | None) -> Number | None:
-    """The stream that positions change: the given one, or that of the recipe's first rounding that
-    draws; None where none does."""
+    """The stream that positions are XORed into: `stream`, or that of the recipe's first stochastic
+    rounding; None where none is."""
     if not how.draws:
         return None
     if stream is None:

@@ -126,6 +126,9 @@ class Format(Spec):
     def __repr__(self) -> str:
         return f"cpd.format('{self.name}')"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return format, (self.name,)
+
 
 FormatLike: TypeAlias = (
     "Format | str | tuple[int, int] | np.dtype[Any] | type[np.generic] | torch.dtype"

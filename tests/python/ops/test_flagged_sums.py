@@ -106,7 +106,7 @@ def products(name: str, scheme: str) -> list[Call]:
     for length in (1, 3, 6):
         acc = accumulator_of(name, scheme, generator)
         tininess = generator.choice(("after", "before"))
-        rule = _core.SumRule(acc._native(), [f._native] * 3, length, tininess)
+        rule = _core.SumRule(acc._native(), [f._held] * 3, length, tininess)
         (a, x), (b, y) = (codes_of(acc, f, numbers, LINES, length) for _ in range(2))
         c, z = codes_of(acc, f, numbers, LINES)
         draws = rule.draws()
@@ -151,7 +151,7 @@ def sums(name: str, scheme: str) -> list[Call]:
     calls = []
     for length in (1, 2, 5, 8):
         acc = accumulator_of("e4m3" if name == "fp16" else name, scheme, generator)
-        rule = _core.SumRule(acc._native(), [f._native], length, "after")
+        rule = _core.SumRule(acc._native(), [f._held], length, "after")
         a, x = codes_of(acc, f, numbers, LINES, length)
         draws = rule.draws()
         given_integers = numbers.integers(0, 1 << acc.random_bits, (LINES, draws), np.uint32)

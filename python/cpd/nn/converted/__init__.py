@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's modules, emulated in place by `cpd.convert`: a mixin for each class of module.
 
-A mixin is a plain class. `cpd.nn.converted.classes.emulated` makes a subclass of the module's own
-class of it, whose forward is torch's where the layer is off and the mixin's where it is not. It has
+From a mixin and the module's own class, `cpd.nn.converted.classes.emulated` makes a subclass whose
+forward is torch's where the layer is off, and the mixin's where it is on. A mixin has
 
     what        what is emulated, as the report names it: "products", "norm", "attention", …
-    inner       names of submodules that it computes itself, without calling them; default: none
+    inner       names of submodules that it computes itself, without calling them; default: ()
     delays      whether it keeps the state of delayed scaling; default: no
     forward     the computation, by the functional forms, with self.cpd, a `State`
     describe    classmethod (state) -> str: how, for the report

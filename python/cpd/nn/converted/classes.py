@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subclasses of modules' own classes that are emulated: made once each, copied and pickled."""
+"""The subclasses that emulated modules get: each is made once; their objects copy and pickle."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _made: dict[tuple[type, type], _Class] = {}
 
 
 def emulated(mixin: type[Any], cls: _Class) -> _Class:
-    """The subclass of `cls` that computes as the mixin does, where it has a forward: one for
-    both."""
+    """The subclass of `cls` and the mixin, made once for both, which computes as the mixin does if
+    that has a forward."""
     if (mixin, cls) not in _made:
         _made[mixin, cls] = _make(mixin, cls)
     return _made[mixin, cls]
@@ -43,15 +43,15 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
     return made
 
 
-def _forward(computed: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`plain` where the module's recipe is None, else `computed`, of which `cpd.autocast` sees
+def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original` where the module's recipe is None, else `computed`, in which `cpd.autocast` does
     nothing."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        state = self.__dict__.get("cpd")  # none: someone kept this forward beyond `restore`
+        state = self.__dict__.get("cpd")  # None: this forward was kept beyond `restore`
         if state is None or state.recipe is None:
-            return plain(self, *args, **kwargs)
+            return original(self, *args, **kwargs)
         if torch._C._len_torch_function_stack():
             with paused():
                 return computed(self, *args, **kwargs)
@@ -67,7 +67,7 @@ def _new(mixin: type[Any], cls: _Class) -> nn.Module:
 
 
 def is_emulated(module: nn.Module) -> bool:
-    """Whether the module is of such a class."""
+    """Whether the module's class is one that `emulated` made."""
     return hasattr(type(module), "_cpd_class")
 
 
@@ -77,7 +77,7 @@ def own_class(module: nn.Module) -> _Class:
     below = _below(cls)
     while below is not None:
         cls, below = below, _below(below)
-    return _plain(cls)
+    return _original(cls)
 
 
 def emulate(module: nn.Module, mixin: type[Any]) -> None:
@@ -87,24 +87,24 @@ def emulate(module: nn.Module, mixin: type[Any]) -> None:
 
 def restore(module: nn.Module) -> None:
     """Gives the module its own class back."""
-    module.__class__ = _changed(type(module), _plain)
+    module.__class__ = _changed(type(module), _original)
 
 
-def _plain(cls: _Class) -> _Class:
-    """The class of which ours was made, or itself."""
+def _original(cls: _Class) -> _Class:
+    """The class of which `emulated` made `cls`, or `cls` itself."""
     found: _Class = vars(cls).get("_cpd_class", cls)
     return found
 
 
 def _below(cls: _Class) -> _Class | None:
-    """The class that FSDP2 or parametrize put `cls` over; None: neither did."""
+    """The class from which FSDP2 or parametrize derived `cls`; None: neither did."""
     below = cls.__bases__[-1]
     theirs = cls.__module__.startswith(("torch.nn.utils.parametrize", "torch.distributed."))
     return below if theirs and cls.__name__.endswith(below.__name__) else None
 
 
 def _changed(cls: _Class, change: Callable[[_Class], _Class]) -> _Class:
-    """`cls` with the class as it was written changed, and those over it made anew over that."""
+    """`change` of the class below those of FSDP2 and parametrize, which are made again over it."""
     below = _below(cls)
     if below is None:
         return change(cls)

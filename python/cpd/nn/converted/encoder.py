@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.TransformerEncoder and its layers: none that round, but in eval mode a layer may read
-the weights of those within it and compute without calling them, on nested tensors."""
+"""torch.nn.TransformerEncoder and its layers. They round nothing themselves, but in eval mode a
+layer may read the weights of those within it and compute without calling them, on nested tensors.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +28,10 @@ def _switch(name: str, off: Any) -> property:
 
 
 class CallsItsLayers:
-    """A TransformerEncoderLayer without the fast path, which asks for an activation it knows."""
+    """A TransformerEncoderLayer without the fast path, which needs an activation that it knows."""
 
     cpd_states: tuple[State, ...]
-    """Of the layers within encoders."""
+    """The states of the emulated layers within the model's encoders."""
     activation_relu_or_gelu = _switch("activation_relu_or_gelu", 0)
 
 

@@ -22,11 +22,11 @@ _FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     F.batch_norm: norms.batch_norm,
     F.instance_norm: norms.instance_norm,
 }
-"""Torch's, of which each layer here calls one, and what answers in its place."""
+"""Torch's functions, of which each layer here calls one, and what replaces them."""
 
 
 class EmulatedNorm:
-    """Torch's forward, which keeps its statistics, with the function of that name of
+    """Torch's forward, which keeps its statistics, with the function of the same name in
     `cpd.functional`."""
 
     what: ClassVar[str] = "norm"

@@ -46,7 +46,7 @@ class EmulatedLinear(Product):
 
 
 class Convolution(Product):
-    """What all convolutions have."""
+    """The attributes that all convolutions have."""
 
     stride: Any
     padding: Any

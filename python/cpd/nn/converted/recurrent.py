@@ -16,7 +16,7 @@ from cpd.nn.converted.state import State
 
 
 def _layer(compute: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Called as torch calls its functions: with a packed sequence its sizes come second."""
+    """`compute` with the arguments of torch's function: a packed sequence's sizes come second."""
 
     def run(*args: Any, **how: Any) -> Any:
         if isinstance(args[3], bool):
@@ -39,11 +39,11 @@ _CELLS: dict[Any, Callable[..., Any]] = {
     torch._VF.rnn_tanh_cell: recurrent.rnn_cell,
     torch._VF.rnn_relu_cell: functools.partial(recurrent.rnn_cell, nonlinearity="relu"),
 }
-"""Torch's, of which each layer here calls one, and what answers in its place."""
+"""Torch's functions, of which each layer here calls one, and what replaces them."""
 
 
 class EmulatedCell:
-    """Torch's forward, with the function of that name of `cpd.functional`."""
+    """Torch's forward, with the function of the same name in `cpd.functional`."""
 
     what: ClassVar[str] = "recurrence"
     functions: ClassVar[Mapping[Any, Callable[..., Any]]] = _CELLS
@@ -63,10 +63,10 @@ class EmulatedCell:
 
 
 class EmulatedRecurrent(EmulatedCell):
-    """The same of whole layers; packed sequences too.
+    """Torch's forward of a whole layer, also of packed sequences, with `cpd.functional`'s function.
 
-    torch.compile leaves torch's recurrent layers to torch, which breaks the graph, unless it is
-    told to look into them: where one is emulated, it is told, for all.
+    torch.compile leaves torch's recurrent layers to torch, which breaks the graph, unless
+    `torch._dynamo.config.allow_rnn` is set: where one is emulated it is set, for all.
     """
 
     functions = _LAYERS

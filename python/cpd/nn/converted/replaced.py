@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mixins have in common that let torch's own forward run but for what it computes."""
+"""What the mixins share that run torch's own forward with the function in it replaced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cpd.nn.recipe import Recipe
 
 
 class Replaced(TorchFunctionMode):
-    """Within it, calls of functions of torch are answered by others, {theirs: ours}, which are told
-    `how` by name; `answered` gets torch's function. What ours call is torch's own again."""
+    """A context in which ours replace functions of torch, {theirs: ours}, with the further keywords
+    `how`; each replaced function is appended to `answered`. Ours call torch's own ones."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class Replaced(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         ours = self.functions.get(func)
-        given = kwargs or {}
+        keywords = kwargs or {}
         if ours is None:
-            return func(*args, **given)
+            return func(*args, **keywords)
         self.answered.append(func)
-        return ours(*args, **given, **self.how)
+        return ours(*args, **keywords, **self.how)
 
 
 def run_with(
@@ -64,7 +64,7 @@ TRAINING = ("update", "state", "wire", "loss_scale")
 
 
 def used(state: State, *parts: str) -> str:
-    """What of a layer's recipe products use, and those other parts: for a report."""
+    """A report's text: what products, and those further parts, use of the layer's recipe."""
     unused: dict[str, Any] = dict.fromkeys(n for n in (*PARTS, *TRAINING) if n not in parts)
     return str(replace(_first(state), layer=0, source="", **unused))
 

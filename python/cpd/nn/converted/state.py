@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a converted layer knows: `State`, the attribute `cpd` of the module."""
+"""`State`, the attribute `cpd` of a converted layer: its recipe, number, clock and scales."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class State:
-    """What a converted layer knows. A plain object, which is copied with its module.
+    """The state of a converted layer. It is not a module, and is copied with its layer.
 
     Attributes:
         recipe: how it computes now, with the layer's number; None: as torch does. It is never None
             within a mixin's forward.
-        given: the recipe as it was given, with its schedule.
+        given: the recipe that `cpd.convert` chose for it, with its schedule.
         layer: its number in random streams.
         clock: counts the model's steps; None: nothing draws.
         delayed: the state of delayed scaling, a submodule of the layer; None: nothing delays.
@@ -53,12 +53,12 @@ class State:
         return {"recipe": self.recipe, "stream": self.stream(), "delayed": self.delayed}
 
     def set_off(self, off: bool) -> None:
-        """Whether the layer computes as torch does, whatever its recipe."""
+        """Sets whether the layer computes as torch does, whatever its recipe."""
         self._off = off
         self._choose()
 
     def set_step(self, step: int | None, epoch: int | None) -> None:
-        """Which step and epoch it is to the recipe's schedule; None: as before."""
+        """Sets the step and the epoch for the recipe's schedule; None: as before."""
         self._units["step"] = self._units["step"] if step is None else step
         self._units["epoch"] = self._units["epoch"] if epoch is None else epoch
         self._choose()
