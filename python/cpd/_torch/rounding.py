@@ -22,7 +22,7 @@ from cpd._torch.gemm import define
 from cpd._torch.library import ops
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
-from cpd._torch.vmap import BatchedCall, batched
+from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
@@ -124,18 +124,10 @@ def _covers(call: BatchedCall) -> bool:
     return any(covers_a_tensor(call.arguments[way]) for way in ("forward", "backward"))
 
 
-def _widen(call: BatchedCall) -> None:
-    """Puts the batch in front; the axis is counted from the end, where that does not move it."""
-    rank = call.rank("x")
-    if call.arguments["axis"] >= 0:
-        call.arguments["axis"] -= max(rank, 1)
-    call.widen("x")
-
-
 define(
     "round_both(Tensor x, str forward, str backward, int axis, Tensor? numbers) -> Tensor",
     _run,
     _fake,
 )
 differentiable("round_both", _setup, _backward, _tangent)
-batched("round_both", _widen, _draws, _covers)
+batched("round_both", lambda call: widen_blocks(call, "x"), _draws, _covers)

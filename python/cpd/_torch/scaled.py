@@ -31,7 +31,7 @@ from cpd._torch.arguments import (
 )
 from cpd._torch.derivatives import call, differentiable, write, writes_into_out
 from cpd._torch.library import ops
-from cpd._torch.vmap import BatchedCall, batched
+from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, named_scaled
@@ -242,22 +242,13 @@ def _needs_calls(call: BatchedCall) -> bool:
 
 
 def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
-    """Puts the batch in front. Examples of fewer than two dimensions get dimensions of size 1
-    before theirs, so that no block covers more than one example."""
-    rank = call.rank("x")
-    if call.arguments["axis"] >= 0:
-        call.arguments["axis"] -= max(rank, 1)
-    for name in ("x", "random"):
-        if call.arguments[name] is not None:
-            call.widen(name, max(rank, 2))
+    """Puts the batch in front, of the levels of scales, too."""
+    without_added = widen_blocks(call, "x", "random")
     for name in _LEVEL_ARGUMENTS:
         if call.arguments[name] is not None:
             call.widen(name)
             call.arguments[name] = call.arguments[name].contiguous()
-    if rank >= 2:
-        return None
-    shape = call.arguments["x"].shape
-    return lambda y: y.reshape(shape[0], *shape[3 - rank :])
+    return without_added
 
 
 for _name in ("cast_scaled", "cast_scaled_plain"):

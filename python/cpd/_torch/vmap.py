@@ -181,6 +181,22 @@ def widen_product(call: BatchedCall) -> None:
         call.widen("random", rank + 1)
 
 
+def widen_blocks(call: BatchedCall, *names: str) -> Callable[[Tensor], Tensor] | None:
+    """Puts the batch in front of operands that are cast in blocks; the axis is counted from the
+    end. Examples of fewer than two dimensions get dimensions of size 1 before theirs, so that no
+    block covers more than one example; what is returned takes these out of the result."""
+    rank = call.rank("x")
+    if call.arguments["axis"] >= 0:
+        call.arguments["axis"] -= max(rank, 1)
+    for name in names:
+        if call.arguments[name] is not None:
+            call.widen(name, max(rank, 2))
+    if rank >= 2:
+        return None
+    shape = call.arguments["x"].shape
+    return lambda y: y.reshape(shape[0], *shape[3 - rank :])
+
+
 for _name in ("cast", "add", "mul", "fma", "div", "sqrt"):
     batched(_name, _widen_elements)
     batched(f"{_name}_plain", _widen_elements)

@@ -92,6 +92,10 @@ def test_functions_of_functions():
     q = cpd.quantizer("e4m3", "e5m2")
     x, g = normal(3, 8), normal(3, 8, seed=1)
     assert same(torch.vmap(q)(x), q(x))
+    for blocks in ("mxfp8", "fp8-block 4x4"):  # no block holds values of two examples
+        q_blocks = cpd.quantizer(blocks)
+        for batch in (normal(5), normal(5, 8), normal(5, 6, 8)):
+            assert same(torch.vmap(q_blocks)(batch), torch.stack([q_blocks(one) for one in batch]))
     _, vjp = torch.func.vjp(q, x)
     assert same(vjp(g)[0], cpd.cast(g, "e5m2"))
     y, tangent = torch.func.jvp(q, (x,), (g,))
