@@ -84,8 +84,8 @@ Function* As(void* symbol) {
   return reinterpret_cast<Function*>(symbol);
 }
 
-/// Gives the library MaxThreads() threads while alive. Their number is the whole process's, so that
-/// calls that change it come one after the other.
+/// Sets the library's number of threads to MaxThreads() while it exists. The number is the whole
+/// process's, so calls that change it run one after the other.
 class Threads {
  public:
   Threads(void* get, void* set) : set_(set) {
@@ -127,7 +127,7 @@ std::string NameOf(void* library, const std::string& file) {
 }  // namespace
 
 Library::Library(const std::string& file) {
-  const Environment environment;  // which the threads that it starts inherit
+  const Environment environment;  // inherited by the threads that the library starts
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = dlerror();
@@ -173,7 +173,7 @@ void Library::Multiply(const Matrix& a, const Matrix& b, const Matrix& out, bool
 }
 
 const Library& Cpu() {
-  static const Library library(CPD_BLAS_LIBRARY);  // tried anew at the next call if it throws
+  static const Library library(CPD_BLAS_LIBRARY);  // tried again at the next call if it throws
   return library;
 }
 

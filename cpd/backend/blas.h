@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU BLAS behind GemmByBlas: a library of its own, loaded when it is first asked for, whose
-// symbols nobody else sees (torch and NumPy bring BLAS libraries too). libcpd loads without it.
+// The CPU BLAS behind GemmByBlas: a separate library, loaded on first use, whose symbols are local
+// (torch and NumPy bring BLAS libraries too). libcpd loads without it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Library {
   /// Name and version, e.g. `OpenBLAS 0.3.21`; for others the file.
   [[nodiscard]] const std::string& name() const { return name_; }
 
-  /// out = a * b, or out += a * b where `adds`. Operands that are contiguous along neither rows nor
+  /// out = a * b, or out += a * b if `adds`. Operands that are contiguous along neither rows nor
   /// columns (or overlap themselves) are copied whole, and so is such an out. Uses MaxThreads()
   /// threads. Throws Error for sizes or strides from 2^31 on where the library's integers have 32
   /// bits.

@@ -27,7 +27,7 @@ const Api& Load() {
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->hadamard_size != sizeof(HadamardCall) || api->reduce_size != sizeof(ReduceCall)) {
-    throw MachineError(file + " belongs to another build of CPD: build and install both anew");
+    throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
 }
@@ -36,7 +36,7 @@ std::atomic<const Api*> g_in_place = nullptr;
 
 const Api& Library() {
   if (const Api* in_place = g_in_place) return *in_place;
-  static const Api& api = Load();  // tried anew at the next call if it throws
+  static const Api& api = Load();  // tried again at the next call if it throws
   return api;
 }
 
@@ -46,7 +46,7 @@ void CheckStatus(int status) {
 
 Launch LaunchOf(const TensorView& x) { return {x.device_index, x.stream}; }
 
-/// x without dimensions of one element, and with those merged that lie within one another.
+/// x without dimensions of one element, and with neighbours merged that have a common stride.
 Strided Merge(const TensorView& x) {
   Strided merged;
   merged.data = x.data;
@@ -72,7 +72,7 @@ Strided Merge(const TensorView& x) {
   return merged;
 }
 
-/// The given integers, each below 2^N; throws Error otherwise.
+/// The caller's random integers. Throws Error unless each is below 2^random_bits.
 std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
                              const Launch& launch) {
   if (random == nullptr) return std::nullopt;
@@ -86,8 +86,6 @@ std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
   }
   return integers;
 }
-
-/// Throws Error where an element of x is not a value of what a matrix unit takes.
 
 }  // namespace
 

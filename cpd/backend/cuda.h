@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU kernels, in a library of their own that is loaded when the first CUDA tensor comes.
-// Called by ops/ with checked arguments; x.stream is the CUDA stream on which work is queued.
-// Throws MachineError where the library is not there or CUDA reports an error.
+// The GPU kernels, in a separate library that is loaded for the first CUDA tensor. ops/ calls these
+// functions with checked arguments; x.stream is the CUDA stream on which work is queued. They throw
+// MachineError where the library is missing or CUDA reports an error.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,12 @@
 
 namespace cpd::cuda {
 
-/// Where the options' seed and stream lie on the GPU; nowhere for a mode that has no use for them.
+/// The addresses of the options' seed and stream on the GPU; null for a mode that does not use
+/// them.
 Key KeyOf(const RoundingOptions& options);
 
-/// Given random integers are checked first (below 2^N), which waits for the stream.
+/// cpd::Cast of a CUDA tensor. Random integers are checked first (below 2^N), which waits for the
+/// stream.
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key);
 /// Returns the least index of a NaN that has no code, or -1. Waits for the stream only where the
@@ -31,15 +33,15 @@ std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
 
 /// The least row-major index of an element that is not a value of the format, or -1 (FirstOutside
-/// in ops/operands.h). Waits for the stream, but for fp32, which all values are.
+/// in ops/operands.h). Waits for the stream, except for fp32, which has all values.
 std::int64_t FirstOutside(const TensorView& x, const Format& format);
 
 /// Throws Error unless all of x are values of the format; waits as FirstOutside does.
 void CheckInside(const TensorView& x, const Format& format, const char* name);
 
-/// cpd::Gemm of CUDA tensors, with its arguments as they are: all checked, a, b and c not yet
-/// broadcast, out not empty. Throws Error where a matrix unit's operands are not values of its
-/// formats, for which it waits; nothing else waits for the stream.
+/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. Throws
+/// Error where a matrix unit's operands are not values of its formats; only that check waits for
+/// the stream.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c);
 
@@ -47,25 +49,25 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const Accumulator& accumulator, const TensorView& out);
 
-/// One operation an element (ops/arithmetic.h), checked, out not empty; z is null but for fma.
-/// Given random integers are checked as in Cast.
+/// One operation per element (ops/arithmetic.h), checked, out not empty; z is null except for fma.
+/// Random integers are checked as in Cast.
 void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
              const Key& key);
-/// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and those that lie
-/// `step` elements behind one another.
+/// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,
+/// each `step` elements after the one before.
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
          const Accumulator& accumulator, const TensorView& out);
 
 /// cpd::Transform of CUDA tensors, checked, not empty.
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);
 
-/// out = a * b + c by cuBLAS in plain binary32 (no TF32). All fp32, checked, broadcast as in Gemm;
-/// out is not empty. Throws MachineError where cuBLAS is not there.
+/// out = a * b + c by cuBLAS in binary32 (no TF32). All fp32, checked, broadcast as in Gemm; out is
+/// not empty. Throws MachineError where cuBLAS is missing.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
 
-/// A stream of its own on one GPU, on which reductions are queued, and their memory.
+/// A stream on one GPU, which it owns and on which reductions are queued, and their memory.
 class CPD_API Queue {
  public:
   explicit Queue(int device);
@@ -74,19 +76,20 @@ class CPD_API Queue {
   Queue& operator=(const Queue&) = delete;
 
   [[nodiscard]] int device() const { return launch_.device; }
-  /// What comes later here waits for what is queued on `stream`, and the reverse (where CUDA
-  /// refuses, which the next call on the device reports, nothing happens).
+  /// Makes later work here wait for what is queued on `stream`.
   void Follow(void* stream) const;
+  /// Makes later work on `stream` wait for what is queued here; no effect where CUDA refuses, which
+  /// the next call on the device reports.
   void Precede(void* stream) const noexcept;
-  /// Until all that is queued here is done.
+  /// Waits until all that is queued here is done.
   void Wait() const;
 
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;
-  /// Between host and device, either way; waits for it.
+  /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   void Reduce(const ReduceCall& call) const;
-  /// Of each segment; waits for them.
+  /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
 
@@ -95,7 +98,7 @@ class CPD_API Queue {
   Launch launch_;
 };
 
-/// Tests: functions in the place of the library's, for all that follows; null: the library's.
+/// For tests: replaces the library's functions in all later calls; null: the library's.
 CPD_API void SetLibrary(const Api* api);
 
 }  // namespace cpd::cuda

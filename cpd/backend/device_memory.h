@@ -5,8 +5,8 @@
 
 namespace cpd::cuda {
 
-/// Gives device memory that is kept for later calls back to the device, for others to take. Waits
-/// for the device's work. Throws MachineError where CUDA reports an error.
+/// Returns device memory that is kept for later calls to the device, for others to use. Waits for
+/// the device's work. Throws MachineError where CUDA reports an error.
 CPD_API void ReleaseUnusedMemory(int device);
 
 }  // namespace cpd::cuda

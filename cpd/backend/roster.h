@@ -15,8 +15,8 @@ namespace cpd {
 CPD_API const KernelTable& Kernels();
 /// Tables that can run on this CPU, slowest first.
 CPD_API std::vector<const KernelTable*> AvailableKernels();
-/// Uses `name` from here on ("" goes back to the default); for tests and benchmarks. Not while
-/// another thread runs an operation.
+/// Uses table `name` from now on ("" for the default again); for tests and benchmarks. Must not be
+/// called while another thread runs an operation.
 CPD_API void ForceKernels(std::string_view name);
 
 }  // namespace cpd

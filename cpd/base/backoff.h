@@ -7,16 +7,16 @@
 
 namespace cpd {
 
-/// How a thread waits for another thread or process that cannot wake it, by looking again and
-/// again: for 50 µs it only yields its core, so that what comes soon is not late; then it sleeps an
-/// eighth of the time waited so far, 50 µs to 1 ms, so that it does not keep the other one waiting.
+/// Pauses between polls for another thread or process that cannot wake this one: for 50 µs it only
+/// yields the core, so that an early event is seen at once; then it sleeps an eighth of the time
+/// waited so far, 50 µs to 1 ms, so that it leaves the core to the other one.
 class Backoff {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr Clock::duration kSpin = std::chrono::microseconds(50);
   static constexpr Clock::duration kLongestSleep = std::chrono::milliseconds(1);
 
-  /// Between two looks.
+  /// Pauses between two polls.
   void Wait() {
     const auto waited = Clock::now() - begin_;
     if (waited < kSpin) {

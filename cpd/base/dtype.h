@@ -29,7 +29,7 @@ constexpr std::size_t SizeOf(DType type) {
   return 1;
 }
 
-/// True for the four types that carry emulated values.
+/// True for the four types that store emulated values.
 constexpr bool IsFloat(DType type) { return type <= DType::f16; }
 
 CPD_API std::string ToString(DType type);

@@ -6,8 +6,8 @@
 namespace cpd {
 namespace detail {
 
-/// Not inlined, and not free of effects for a compiler that looks inside: its arithmetic stays
-/// between the environment's set and restore.
+/// Calls run(). It is not inlined and has an effect on memory for the compiler, so that its
+/// arithmetic stays between the environment's set and restore.
 template <class Run>
 __attribute__((noinline)) auto CallApart(const Run& run) {
   __asm__ volatile("" : : : "memory");
@@ -16,9 +16,9 @@ __attribute__((noinline)) auto CallApart(const Run& run) {
 
 }  // namespace detail
 
-/// Calls run() in the default floating-point environment (numeric/lanes/environment.h) and gives
-/// what it gives. All arithmetic outside the kernels and parallel_for stands in one: plans, bounds,
-/// comparisons of values, references.
+/// Calls run() in the default floating-point environment (numeric/lanes/environment.h) and returns
+/// its result. All arithmetic outside the kernels and parallel_for is in such a call: plans,
+/// bounds, comparisons of values, references.
 template <class Run>
 auto Guarded(const Run& run) {
   if (Environment::is_current()) return run();

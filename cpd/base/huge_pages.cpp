@@ -19,7 +19,7 @@ void AdviseHugePages([[maybe_unused]] void* data, [[maybe_unused]] std::size_t b
   const auto end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / kPage * kPage;
   const int before = errno;
   madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-  errno = before;  // a hint: nobody asks whether it was taken
+  errno = before;  // a hint: failure is ignored
 #endif
 }
 

@@ -14,18 +14,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kPause = 50'000'000;  // nanoseconds between two questions
+constexpr std::int64_t kPause = 50'000'000;  // nanoseconds between two checks
 
 std::atomic<InterruptCheck> g_check{nullptr};
 std::atomic<bool> g_ending{false};
-std::atomic<int> g_inside{0};  // threads that are inside a call
+std::atomic<int> g_inside{0};  // threads that are in a call
 
 thread_local const std::atomic<bool>* t_stop = nullptr;
-thread_local std::int64_t t_next = 0;  // when to ask again
-thread_local int t_calls = 0;          // this thread's, one inside the other
+thread_local std::int64_t t_next = 0;  // when the next check is due
+thread_local int t_calls = 0;          // this thread's nested calls
 thread_local bool t_stays = false;     // the thread that ends the others' calls
 
-/// What a thread throws whose call is over because of another thread.
+/// Thrown in a thread whose call another thread has ended.
 class Ended final : public std::exception, public Interrupted {
  public:
   [[nodiscard]] const char* what() const noexcept override { return "the call was ended"; }
@@ -38,7 +38,7 @@ std::int64_t Now() {
 
 bool IsOver() { return g_ending.load(std::memory_order_relaxed) && !t_stays; }
 
-/// A forked child has one thread.
+/// A forked child has only the thread that forked.
 void KeepOwnThread() { g_inside = t_calls > 0 ? 1 : 0; }
 [[maybe_unused]] const int kAtFork = pthread_atfork(nullptr, nullptr, &KeepOwnThread);
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leaving a call early: Ctrl-C, and the end of the process while other threads are still inside.
+// Ends calls early: at Ctrl-C, and at the end of the process while other threads are in a call.
 //
-// Whatever takes long asks CheckInterrupt between two pieces of work: waits for messages each turn,
-// loops over elements, tiles and terms about once a millisecond. A call that is left has freed what
-// it held and ended its threads; what it was to write may then be written in part.
+// Whatever takes long calls CheckInterrupt between two pieces of work: waits for messages each
+// turn, loops over elements, tiles and terms about once a millisecond. A call that ends early frees
+// what it held and ends its threads; its results may then be written in part.
 #pragma once
 
 #include <atomic>
@@ -13,25 +13,25 @@
 
 namespace cpd {
 
-/// A base of what a check throws to leave a call: neither an Error nor a failure of the machine. A
+/// A base of the exceptions that end a call early: neither an Error nor a failure of the machine. A
 /// check throws a std::exception that has it as a second base.
 class CPD_API Interrupted {
  public:
   virtual ~Interrupted();
 };
 
-/// Asked on the thread that has made a call, at most every 50 ms; returns, or throws what is to
-/// leave the call. No lock is held then.
+/// Called on the thread that has made a call, at most every 50 ms, with no lock held; returns, or
+/// throws to end the call.
 using InterruptCheck = void (*)();
-/// Null: nobody is asked.
+/// Sets the check of all calls; null: none.
 CPD_API void SetInterruptCheck(InterruptCheck check);
 
-/// Throws where the call on this thread is to be left. Cheap unless it is time to ask.
+/// Throws where the call on this thread must end. Cheap unless the check is due.
 CPD_API void CheckInterrupt();
 
-/// While it lives, this thread is inside a call, and not asked in its first 50 ms. A thread whose
-/// calls were ended stays in the destructor for ever, so that it never sees a program that is being
-/// taken apart.
+/// While it exists, this thread is in a call; the first check is due after 50 ms. A thread whose
+/// calls were ended stays in the destructor for ever, so that it does not run while the program's
+/// objects are destroyed.
 class CPD_API RunningCall {
  public:
   RunningCall();
@@ -40,12 +40,12 @@ class CPD_API RunningCall {
   ~RunningCall();
 };
 
-/// From now on, calls on other threads than this one are left at their next check, and new ones as
-/// they end. Waits until no other thread is inside, at most so many seconds; true when none is.
+/// From now on, calls on other threads than this one end at their next check, and do not return.
+/// Waits at most `seconds` until no other thread is in a call; returns whether none is.
 CPD_API bool EndOtherCalls(double seconds);
 
-/// For parallel_for: while it lives, CheckInterrupt on this thread, a worker's, asks nobody but
-/// throws once `stop` is set.
+/// For the workers of parallel_for: while it exists, CheckInterrupt on this thread calls no check
+/// but throws once `stop` is set.
 class StopWith {
  public:
   explicit StopWith(const std::atomic<bool>& stop);

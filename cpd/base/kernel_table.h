@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a CPU backend provides: loops over contiguous memory, compiled once per ISA. They decide
-// nothing: every rounding is numeric/'s, every choice is in the plan. They neither allocate nor
+// The functions of a CPU backend: loops over contiguous memory, compiled once per ISA. They make no
+// decisions: every rounding is numeric/'s, every choice is in the plan. They neither allocate nor
 // throw. `first` is the row-major index of element 0, which random bits depend on; it is a multiple
 // of kBlock. A stochastic plan takes its integers from `random`, or, where that is null, from its
 // seed and stream.
@@ -16,15 +16,16 @@
 
 namespace cpd {
 
-/// Elements after which codes of any width end on a byte and random words start afresh.
+/// Elements after which codes of any width end on a byte and a new random word begins.
 constexpr std::int64_t kBlock = 256;
 
 enum class Operation : std::uint8_t { add, mul, fma };
 
 /// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
 /// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows
-/// rows of a and gemm_columns columns of b: value (i, k) of panel p stands at
-/// a[(p * count + k) * gemm_rows + i], likewise b; places beyond the operand's edge hold +0.
+/// rows of a and gemm_columns columns of b: value (i, k) of panel p is
+/// a[(p * count + k) * gemm_rows + i] or b[(p * count + k) * gemm_columns + i]; +0 beyond the
+/// operand's edge.
 struct GemmBlock {
   std::int64_t rows = 0, columns = 0;
   std::int64_t first_k = 0, count = 0;
@@ -33,20 +34,20 @@ struct GemmBlock {
   const float* b = nullptr;
   const PanelRange* a_range = nullptr;  ///< of each panel's groups of kRangeGroup values of k
   const PanelRange* b_range = nullptr;
-  /// fixed_log (split.h) of each packed value, where GemmPlan::split takes them.
+  /// fixed_log (split.h) of each packed value, where GemmPlan::split uses them.
   const std::int32_t* a_logs = nullptr;
   const std::int32_t* b_logs = nullptr;
-  /// Plane q of sum (i, j) stands at state[q * plane + i * state_columns + j]; rows and columns are
-  /// padded to whole panels. Plane 0 is the sum; GemmPlan::planes says how many there are.
+  /// Plane q of sum (i, j) is state[q * plane + i * state_columns + j]; rows and columns are padded
+  /// to whole panels. Plane 0 is the sum; there are GemmPlan::planes of them.
   float* state = nullptr;
   std::int64_t plane = 0, state_columns = 0;
   /// Sum (i, j) is element number index + i * index_row + j of the result (for random bits).
   std::uint64_t index = 0, index_row = 0;
-  /// Of a stochastic plan: given draws, where element i of the result counts from sum (0, 0); draw
-  /// GemmPlan::first_draw (BlockFmaPlan::first_draw) is the loop's first.
+  /// The caller's random integers for a stochastic plan, whose element i of the result counts from
+  /// sum (0, 0); the loop's first draw is number GemmPlan::first_draw (BlockFmaPlan::first_draw).
   GivenDraws given;
-  /// Of a unit with scales: that of row i for group g of BlockFma::scale_block values of k (counted
-  /// from first_k) stands at a_scale[g * scale_rows + i], b's of column j at
+  /// The scales of a unit that has them: for group g of BlockFma::scale_block values of k (counted
+  /// from first_k), that of a's row i is a_scale[g * scale_rows + i], that of b's column j
   /// b_scale[g * state_columns + j]; padded like the sums.
   const float* a_scale = nullptr;
   const float* b_scale = nullptr;
@@ -57,11 +58,11 @@ struct BlockFmaPlan;                     // numeric/units/block_fma.h
 struct FixedPlan;                        // numeric/sums/fixed_plan.h
 struct HadamardPlan;                     // numeric/scaled/hadamard_plan.h
 struct LevelPlan;                        // numeric/scaled/levels.h
-struct Moments;                          // the same
+struct Moments;                          // numeric/scaled/levels.h
 struct OneBitRun;                        // numeric/scaled/one_bit.h
 struct ScaledPlan;                       // numeric/scaled/scaled_plan.h
-struct ScaledRun;                        // the same
-enum class ElementRoute : std::uint8_t;  // the same
+struct ScaledRun;                        // numeric/scaled/scaled_plan.h
+enum class ElementRoute : std::uint8_t;  // numeric/scaled/scaled_plan.h
 
 struct KernelTable {
   const char* name;
@@ -74,7 +75,7 @@ struct KernelTable {
                     const std::uint32_t* random, float* y, bool streaming);
   void (*round_f64)(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                     const std::uint32_t* random, double* y);
-  /// Of bf16's patterns, for a plan whose values bf16 holds and that is not wide.
+  /// Rounds bf16's patterns, for a plan that is not wide and whose values bf16 holds.
   void (*round_bf16)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const std::uint16_t* x, const std::uint32_t* random, std::uint16_t* y);
   /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
@@ -102,46 +103,46 @@ struct KernelTable {
   void (*arithmetic_f64)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                          const double* x, const double* y, const double* z,
                          const std::uint32_t* random, double* out);
-  /// `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i], terms[1][i], …
-  /// (FoldStep in ops/reduce.h). `starts`: the first one makes sum = round(term) by draw number
-  /// `draw`, Kahan's compensation +0; any other sum = round(sum + term), or Kahan's four
-  /// operations, by the next draws. With count 1 the terms may be `sum`; any `first`. `given`: of
-  /// the first element.
+  /// Does `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i],
+  /// terms[1][i], … (FoldStep in ops/reduce.h). `starts`: the first step is sum = round(term) by
+  /// draw number `draw`, with Kahan's compensation +0; any other is sum = round(sum + term), or
+  /// Kahan's four operations, by the next draws. With count 1 the terms may be `sum`. `first` may
+  /// be any number. `given`: the caller's random integers, of the first element.
   void (*fold)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
                std::int64_t n, std::int64_t count, const float* const* terms, float* sum,
                float* compensation, GivenDraws given);
-  /// The same for terms that are any binary64 values.
+  /// fold for terms that are any binary64 values.
   void (*fold_f64)(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
                    std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
                    double* compensation, GivenDraws given);
   /// Largest finite |x[i]|; adds the number of NaN and Inf to *non_finite.
   float (*max_abs)(std::int64_t n, const float* x, std::int64_t* non_finite);
 
-  /// largest[b] = the largest |x| of block b, of `run` values each; the last may be short. As
-  /// patterns, so that Inf and, with_nan, NaN are larger than numbers.
+  /// largest[b] = the largest |x| of block b, of `run` values each; the last may be short. Compares
+  /// bit patterns, so that Inf and, with_nan, NaN are larger than numbers.
   void (*block_max)(bool with_nan, std::int64_t run, std::int64_t n, const float* x,
                     float* largest);
-  /// largest[i] = the largest |x[row * stride + i]|, likewise.
+  /// largest[i] = the largest |x[row * stride + i]|, compared as by block_max.
   void (*column_max)(bool with_nan, std::int64_t rows, std::int64_t stride, std::int64_t n,
                      const float* x, float* largest);
-  /// The second level's scales (outer_scale in scale_rules.h).
+  /// Computes the second level's scales (outer_scale in scale_rules.h).
   void (*outer_scales)(const ScaledPlan& plan, std::int64_t n, const float* largest, float* scale,
                        float* encode);
-  /// The scales of n blocks under their outer scales. factor: what elements are multiplied by
-  /// (ElementRoute::multiply) or divided by (divide); decode: the scales that they are decoded
-  /// with. True where a scale is outside the route's range (is_outside).
+  /// Computes the scales of n blocks from their outer scales. factor: what elements are multiplied
+  /// by (ElementRoute::multiply) or divided by (divide); decode: the scales that they are decoded
+  /// with. Returns whether a scale is outside the route's range (is_outside).
   bool (*block_scales)(const ScaledPlan& plan, ElementRoute route, double share, std::int64_t n,
                        const float* largest, const float* outer, const float* encode, float* scale,
                        float* factor, float* decode);
-  /// The factors of n blocks whose scales come from elsewhere; true as for block_scales.
+  /// Computes the factors of n blocks whose scales the caller has; returns as block_scales does.
   bool (*given_scales)(const ScaledPlan& plan, ElementRoute route, std::int64_t n,
                        const float* scale, const float* outer, float* factor);
   /// all[i] = each[i / run].
   void (*spread)(std::int64_t run, std::int64_t n, const float* each, float* all);
-  /// The values of x's elements. y may be x.
+  /// Writes the values of x's elements. y may be x.
   void (*round_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
                        std::int64_t y_stride, bool streaming);
-  /// The elements' codes of one row, packed. A NaN without a code gives 0.
+  /// Packs the codes of one row's elements. A NaN without a code gives 0.
   void (*encode_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                         std::uint8_t* packed, bool streaming);
   /// y[i] = x[i] * scale * outer of one row, rounded once; `wide`: ScaledPlan::wide_values. y may
@@ -150,56 +151,55 @@ struct KernelTable {
 
   /// Sizes of packed panels (GemmBlock).
   int gemm_rows, gemm_columns;
-  /// Packs lines x count values of an operand: value (line, k) is read at
-  /// x[line * line_stride + k * k_stride]; panels of `width` lines (gemm_rows or gemm_columns), as
-  /// GemmBlock says, go to `packed`, their ranges to `range`, least_bit only where asked for; their
-  /// logarithms to `logs` unless it is null.
+  /// Packs lines x count values of an operand: value (line, k) is
+  /// x[line * line_stride + k * k_stride]. Writes panels of `width` lines (gemm_rows or
+  /// gemm_columns; GemmBlock) to `packed`, their ranges to `range`, with least_bit only if
+  /// `last_bits`, and their logarithms to `logs` unless it is null.
   void (*pack)(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
                std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
                std::int32_t* logs);
   /// Adds the block's products to the sums.
   void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
-  /// The same for Scheme::block_fma; block.count is a multiple of the unit's block but for the
-  /// last, and 0 where a sum has no products at all.
+  /// gemm for Scheme::block_fma; block.count is a multiple of the unit's block but for the last,
+  /// and 0 where a sum has no products at all.
   void (*block_fma)(const BlockFmaPlan& plan, const GemmBlock& block);
-  /// The same for Scheme::fixed: plane q of a sum holds bits 32 q … 32 q + 31 of its integer.
+  /// gemm for Scheme::fixed: plane q of a sum holds bits 32 q … 32 q + 31 of its integer.
   void (*fixed)(const FixedPlan& plan, const GemmBlock& block);
 
   /// total = add_scaled(total, a_scale, b_scale, sum) and sum = +0 (numeric/scaled/scaled_sum.h)
   /// for rows x columns sums, rows `stride` apart; columns is a multiple of gemm_columns. a_scale
-  /// is of each row, b_scale of each column.
+  /// has a scale for each row, b_scale for each column.
   void (*add_scaled_sums)(std::int64_t rows, std::int64_t columns, std::int64_t stride,
                           const float* a_scale, const float* b_scale, float* sum, float* total);
 
-  /// Writes the places i, ascending, of values v[i] whose pattern & mask is at least `least`, to
-  /// `places`, which has room for n < 2^32, and returns how many. v[i] is x[i], or where `y` is not
-  /// null x[i] + r[i], which becomes y[i]; y may be r.
+  /// Writes the indices i, ascending, of values v[i] whose pattern & mask is at least `least`, to
+  /// `places`, which can hold n < 2^32 of them, and returns how many. v[i] is x[i], or where `y` is
+  /// not null x[i] + r[i], which is written to y[i]; y may be r.
   std::int64_t (*find_large)(std::uint32_t mask, std::uint32_t least, std::int64_t n,
                              const float* x, const float* r, float* y, std::uint32_t* places);
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
-  /// Transforms groups of plan.size values (spec/hadamard.h). Value i of column j of group g
-  /// stands at x[(g * plan.size + i) * stride + j], j < count <= stride, and so its result in y,
-  /// which may be x. With stride 1 values of a group, and groups, lie side by side. `streaming`: y
+  /// Transforms groups of plan.size values (spec/hadamard.h). Value i of column j of group g is
+  /// x[(g * plan.size + i) * stride + j], j < count <= stride, and its result has that index in y,
+  /// which may be x. With stride 1 a group's values, and the groups, are contiguous. `streaming`: y
   /// is not needed in cache; stride 1 only.
   void (*hadamard)(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                    std::int64_t stride, const float* x, float* y, bool streaming);
-  /// 1-bit SGD (numeric/scaled/one_bit.h): the two means of each bucket of x + residual, the first
-  /// mean that of values >= 0, of those values alone that the run has; NaN where a value is NaN or
-  /// Inf.
+  /// 1-bit SGD (numeric/scaled/one_bit.h): writes for each bucket the two means of the values of x
+  /// + residual that the run has, first that of values >= 0; NaN where a value is NaN or Inf.
   void (*one_bit_means)(const OneBitRun& run, const float* x, const float* residual, float* means);
   /// Sets the bits of values >= 0 of x + residual, the first value's the lowest, in bytes that are
-  /// 0; next[i]: what value i then loses, residual[i] where the means are NaN.
+  /// 0; next[i]: the error of value i, or residual[i] where the means are NaN.
   void (*one_bit_encode)(const OneBitRun& run, const float* x, const float* residual,
                          const float* means, std::uint8_t* bits, float* next);
-  /// y[i] = the mean that its bit names.
+  /// y[i] = the mean that its bit selects.
   void (*one_bit_decode)(const OneBitRun& run, const std::uint8_t* bits, const float* means,
                          float* y);
   /// CRC-32C of n more bytes (Crc32c in ops/reduce.h).
   std::uint32_t (*crc32c)(std::uint32_t crc, std::int64_t n, const std::uint8_t* data);
-  /// The packed codes of x's levels (numeric/scaled/levels.h). x[0] is element number `first` of
-  /// its layer, any, and number `before` of its bucket, whose norm is norms[0]; `random`: of x[0].
+  /// Packs the codes of x's levels (numeric/scaled/levels.h). x[0] is element number `first` of its
+  /// layer, any, and number `before` of its bucket, whose norm is norms[0]; `random`: from x[0] on.
   void (*encode_levels)(const LevelPlan& plan, std::int64_t first, std::int64_t before,
                         std::int64_t n, const float* x, const float* norms,
                         const std::uint32_t* random, std::uint8_t* packed);
@@ -207,7 +207,7 @@ struct KernelTable {
   /// |shift| <= 126, divisor finite and not zero.
   void (*decode_levels)(const LevelPlan& plan, int shift, float divisor, std::int64_t before,
                         std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
-  /// numeric/scaled/levels.h
+  /// Computes the moments of n values about `mean` (numeric/scaled/levels.h).
   void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
 };
 

@@ -47,14 +47,14 @@ bool IsNested() {
   return t_inside;
 }
 
-/// Values between two questions whether to go on: the most of a piece of a loop over elements.
+/// The most elements of a piece, between two calls of CheckInterrupt.
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;
 
 using Body = std::function<void(std::int64_t, std::int64_t)>;
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t grain) { return (n + grain - 1) / grain * grain; }
 
-/// body(begin, end), piece by piece.
+/// Calls body(begin, end) piece by piece.
 void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   const Environment environment;
   const std::int64_t piece = RoundUp(kPiece, grain);
@@ -65,11 +65,11 @@ void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
 }
 
 /// A loop's pieces, divided evenly among threads: the same for equal loops, so that a thread finds
-/// in its own caches and memory what it touched before. One that has done its own share goes on
-/// with what is left of the others', who may have been kept from theirs.
+/// in its own caches and memory what it touched before. A thread that has done its own share does
+/// what is left of the others', which may have been delayed.
 class Shares {
  public:
-  /// `least`: elements of a piece that are worth a call.
+  /// `least`: the fewest elements of a piece that are worth a call.
   Shares(std::int64_t n, std::int64_t grain, std::int64_t least, int threads)
       : shares_(static_cast<std::size_t>(threads)) {
     const std::int64_t grains = (n + grain - 1) / grain;
@@ -108,8 +108,8 @@ class Shares {
   std::int64_t piece_ = 0;
 };
 
-/// Threads at work on one loop. The one that has made the call looks for a reason to leave it, also
-/// while it waits for the others, who then stop.
+/// The threads of one loop. The calling thread checks whether to end the call early, also while it
+/// waits for the others, which then stop.
 class Team {
  public:
   Team(Shares& shares, const Body& body) : shares_(shares), body_(body) {}
@@ -124,7 +124,7 @@ class Team {
   }
 
  private:
-  /// In this thread, and in as many others of the pool as are free.
+  /// Runs the loop in this thread, and in as many others of the pool as are free.
   void RunPool(int threads) {
     Helpers helpers(threads - 1, [this](int thread) { Work(thread); });
     Try([&] { shares_.Run(0, stop_, body_); });
@@ -174,7 +174,7 @@ class Team {
   std::exception_ptr failure_;
 };
 
-/// Threads that a loop is worth: each has at least half of what one does alone.
+/// The number of threads for a loop: each has at least half of what one does alone.
 std::int64_t ThreadsFor(std::int64_t n, std::int64_t grain, std::int64_t serial_below) {
   if (n <= serial_below || IsNested()) return 1;
   const std::int64_t worth = serial_below > 0 ? 2 * n / serial_below : n;

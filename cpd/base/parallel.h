@@ -16,8 +16,8 @@ constexpr std::int64_t kSerialBelow = std::int64_t{1} << 16;
 /// Error where CPD_NUM_THREADS is not a positive number.
 CPD_API int MaxThreads();
 
-/// While it lives, parallel_for on this thread takes its share of the cores: one of `ranks` that
-/// run on this host. CPD_NUM_THREADS, where set, stays what it is.
+/// While it exists, parallel_for on this thread uses the share of the cores of one of `ranks` ranks
+/// on this host. CPD_NUM_THREADS, where set, is not divided.
 class CPD_API SharedHost {
  public:
   explicit SharedHost(int ranks);
@@ -29,10 +29,9 @@ class CPD_API SharedHost {
   int before_;
 };
 
-/// While it lives, parallel_for on this thread takes OpenMP's threads, in a build with OpenMP.
-/// torch's operators run on these, and between two of them they wait at full speed for some
-/// milliseconds, on the cores that the pool's threads would need: what runs among torch's operators
-/// shares theirs.
+/// While it exists, parallel_for on this thread uses OpenMP's threads, in a build with OpenMP.
+/// torch's operators run on these, which after an operator spin for some milliseconds, on the cores
+/// that the pool's threads would need: what runs between torch's operators shares their threads.
 class CPD_API OpenMpThreads {
  public:
   OpenMpThreads();
@@ -47,13 +46,13 @@ class CPD_API OpenMpThreads {
 /// Calls body(begin, end) for pieces that cover [0, n), each begin a multiple of `grain`. Serial
 /// where n is at most `serial_below` and inside another parallel loop; else each thread has at
 /// least half of `serial_below`. All calls of a process but those under OpenMpThreads share one
-/// pool of threads (pool.h): a call takes those that are free, and waits for none that has not
-/// begun when all pieces are done. Equal loops have equal pieces on the same threads, but for
-/// pieces that a thread takes over from one that is late. A forked child starts threads of its own.
-/// body runs in the default floating-point environment. Results must not depend on the pieces.
-/// Between pieces, and while it waits for other threads, the calling thread asks CheckInterrupt
-/// (interrupt.h). An exception thrown by body or by it is thrown again here, when all threads have
-/// ended.
+/// pool of threads (pool.h): a call uses those that are free, and waits for none that has not begun
+/// when all pieces are done. Equal loops have equal pieces on the same threads, but for pieces that
+/// a thread takes over from one that is late. A forked child starts threads of its own. body runs
+/// in the default floating-point environment. Results must not depend on the pieces. Between
+/// pieces, and while it waits for other threads, the calling thread calls CheckInterrupt
+/// (interrupt.h). An exception of body or of CheckInterrupt is thrown again here, when all threads
+/// have ended.
 CPD_API void parallel_for(std::int64_t n, std::int64_t grain, std::int64_t serial_below,
                           const std::function<void(std::int64_t, std::int64_t)>& body);
 

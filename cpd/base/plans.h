@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plans of numeric/ as verbs make them: in the default floating-point environment.
+// Makes the plans of numeric/ in the default floating-point environment.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace cpd {
 
-/// make_plan. Throws Error for a format that is none.
+/// make_plan. Throws Error for an invalid format.
 CPD_API RoundPlan PlanOf(const Format& format, const RoundingOptions& options = {});
-/// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has seen.
+/// plan_of_terms and plan_of_sums, of an accumulator and a format that Check has accepted.
 CPD_API FoldPlan TermsPlanOf(const Accumulator& accumulator, const Format& terms_in);
 CPD_API FoldPlan SumsPlanOf(const Accumulator& accumulator);
-/// make_accumulator_plan, of an accumulator that Check has seen.
+/// make_accumulator_plan, of an accumulator that Check has accepted.
 CPD_API AccumulatorPlan AccumulatorPlanOf(const Accumulator& accumulator, std::int64_t depth);
 
 }  // namespace cpd

@@ -22,7 +22,7 @@ namespace {
 
 using Clock = Backoff::Clock;
 
-/// A word that threads wait for.
+/// A word for whose changes threads can wait.
 class Signal {
  public:
   void Set(std::uint64_t value) {
@@ -33,13 +33,13 @@ class Signal {
     }
     wakes_.notify_all();
   }
-  /// From one value to another, if it has that one; wakes nobody.
+  /// Changes the word if it is `from`, and returns whether it was; wakes no thread.
   bool Change(std::uint64_t from, std::uint64_t to) {
     return word_.compare_exchange_strong(from, to);
   }
   [[nodiscard]] std::uint64_t Get() const { return word_; }
 
-  /// Waits until ready(word), at most so long; true when it is.
+  /// Waits at most `longest` until ready(word); returns whether it is.
   template <class Ready>
   bool Await(Clock::duration longest, Ready ready) {
     const auto end = Clock::now() + longest;
@@ -62,10 +62,10 @@ class Signal {
   std::condition_variable wakes_;
 };
 
-/// What a thread does, in the low bits of its word; above them the number of its call.
+/// The state of a thread, in the low bits of its word; above them is the number of its call.
 enum Phase : std::uint64_t {
   kFree,
-  kTaken,   ///< a caller writes down its call
+  kTaken,   ///< a caller is writing its call
   kCalled,  ///< not yet begun; the caller may take the call back
   kAtWork,
 };
@@ -89,7 +89,7 @@ class PoolThread {
     }
   }
 
-  /// Takes the thread for a call, if it is free; the call's number, or 0.
+  /// Calls work(number) on the thread, if it is free. Returns the call's number, or 0.
   std::uint64_t Call(const std::function<void(int)>& work, int number) {
     const std::uint64_t word = state_.Get();
     const std::uint64_t call = word + kPhases;
@@ -99,9 +99,9 @@ class PoolThread {
     state_.Set(call + kCalled);
     return call;
   }
-  /// The call does not begin any more, if it has not.
+  /// Cancels the call, if it has not begun.
   void TakeBack(std::uint64_t call) { state_.Change(call + kCalled, call + kFree); }
-  /// Until a call that was begun has returned, at most so long; true when it has.
+  /// Waits at most `longest` until a call that has begun returns; returns whether it has.
   bool AwaitEnd(std::uint64_t call, Clock::duration longest) {
     return state_.Await(longest, [call](std::uint64_t word) { return word != call + kAtWork; });
   }
@@ -114,7 +114,7 @@ class PoolThread {
 
 namespace {
 
-/// All threads of a process. They sleep until it ends, so nothing is ever taken apart.
+/// All threads of a process. They sleep until it ends, so no object is ever destroyed.
 class Pool {
  public:
   static constexpr int kMost = 4096;
@@ -153,7 +153,7 @@ class Pool {
   static std::atomic<Pool*> g_pool;
   static Pool* g_parents;
 
-  /// A forked child has none of its parent's threads; what was theirs stays within reach.
+  /// A forked child has none of its parent's threads; their memory stays reachable.
   static void Forget() {
     if (Pool* const pool = g_pool.exchange(nullptr); pool != nullptr) g_parents = pool;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The threads that parallel_for shares among all calls of a process. One that has nothing to do
-// yields its core for 50 µs, in case the next loop begins soon, and then sleeps until it is woken.
+// The threads that parallel_for shares among all calls of a process. An idle thread yields its core
+// for 50 µs, in case the next loop begins soon, and then sleeps until it is woken.
 #pragma once
 
 #include <chrono>
@@ -15,20 +15,20 @@ namespace cpd {
 
 class PoolThread;
 
-/// Other threads at work for the one that makes this: each that is free runs work(1), work(2), …
-/// The number of a thread is the same for equal calls, where no other call has taken it.
+/// Runs work(1), work(2), … on threads of the pool that are free. A thread has the same number in
+/// equal calls, unless other calls use some of the threads.
 class CPD_API Helpers {
  public:
-  /// Asks for at most `wanted` threads; new ones are started where fewer exist than that or than
-  /// the machine has cores for. Those that are at work for other calls are not waited for.
+  /// Uses at most `wanted` threads; starts new ones where fewer exist than that or than the machine
+  /// has cores for. Does not wait for threads that work for other calls.
   Helpers(int wanted, std::function<void(int)> work);
   Helpers(const Helpers&) = delete;
   Helpers& operator=(const Helpers&) = delete;
   /// Waits until no thread runs `work` any more.
   ~Helpers();
 
-  /// Lets no thread begin that has not begun, and waits until the others have returned, at most so
-  /// long; true when they have.
+  /// Cancels work on threads that have not begun it, and waits at most `longest` until the others
+  /// have returned; returns whether they have.
   bool Finish(std::chrono::steady_clock::duration longest);
 
  private:

@@ -6,14 +6,14 @@
 namespace cpd {
 namespace {
 
-/// x's stride along the dimension that lies `from_end` before out's last; 0 where x is broadcast.
+/// x's stride along the dimension that is `from_end` before out's last; 0 where x is broadcast.
 std::int64_t BroadcastStride(const TensorView& x, int from_end) {
   const int d = x.rank - 1 - from_end;
   if (d < 0 || x.shape[static_cast<std::size_t>(d)] == 1) return 0;
   return x.stride[static_cast<std::size_t>(d)];
 }
 
-/// Drops the batch's dimensions of one element and merges those that lie within one another.
+/// Drops the batch's dimensions of one element and merges neighbours that have a common stride.
 void MergeBatch(MatrixProduct& product) {
   const std::array<ProductOperand*, 4> operands{&product.a, &product.b, &product.c, &product.out};
   std::size_t kept = 0;
@@ -31,8 +31,8 @@ void MergeBatch(MatrixProduct& product) {
   product.batch_rank = static_cast<int>(kept);
 }
 
-/// Where b is the same for the whole of the batch's last dimension, its matrices of a, c and out
-/// are one taller matrix if they lie below one another. Element numbers stay what they were.
+/// Turns the batch's last dimension into rows where b is the same along it and the rows of its
+/// matrices of a, c and out continue with one stride. Element numbers do not change.
 void FoldIntoRows(MatrixProduct& product) {
   if (product.batch_rank == 0) return;
   const auto last = static_cast<std::size_t>(product.batch_rank) - 1;

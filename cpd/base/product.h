@@ -45,23 +45,23 @@ struct ScaleGrids {
   ScaleGrid a, b;
 };
 
-/// What a product's sums are multiplied by: with add_scaled of numeric/scaled/scaled_sum.h,
+/// The scales of a product's sums. With add_scaled of numeric/scaled/scaled_sum.h,
 ///   total = start; for each of `sums` blocks of k: total = add_scaled(total, of_sums, its sum);
 ///   result = add_scaled(c, factors, total).
 struct ProductScales {
   std::int64_t sums = 0;   ///< how many blocks of k there are
   std::int64_t block = 0;  ///< values of k of each but the last
-  std::int64_t draws = 0;  ///< random integers that the roundings of such a block take
+  std::int64_t draws = 0;  ///< random integers that the roundings of such a block use
   float start = 0;
   ScaleGrids of_sums, factors;
   ScaleGrids in_unit;  ///< of a matrix unit that takes scales
   ProductOperand c{};  ///< no data: -0
 };
 
-/// Whether a batch's dimensions may be merged; else it stays as out has it.
+/// Whether a batch's dimensions are merged where possible, or stay those of out.
 enum class Batch : std::uint8_t { merged, as_given };
 
-/// Broadcasts a, b and c (which may be null) to out; the shapes fit.
+/// Broadcasts a, b and c (which may be null) to out; the shapes must fit.
 CPD_API MatrixProduct MakeProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                                   const TensorView* c, Batch batch = Batch::merged);
 

@@ -9,8 +9,8 @@
 
 namespace cpd {
 
-/// Runs a function in a thread that nobody joins and that takes no signals: these are for the
-/// program's own threads. Throws std::system_error where the system starts no thread.
+/// Runs a function in a detached thread that blocks all signals, which are for the program's own
+/// threads. Throws std::system_error where the system starts no thread.
 template <class Function>
 void StartQuietThread(Function function) {
   struct WithoutSignals {

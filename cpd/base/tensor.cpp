@@ -48,7 +48,7 @@ std::string ToString(DType type) {
 
 void CheckCarrier(DType type, const Format& format) {
   if (!IsFloat(type)) {
-    throw Error("values are carried in fp32, fp64, bf16 or fp16, got " + ToString(type));
+    throw Error("values are stored in fp32, fp64, bf16 or fp16, got " + ToString(type));
   }
   if (is_wide(format) && type == DType::f64) return CheckOfElements(format);
   if (!Holds(CarrierFormat(type), format)) {

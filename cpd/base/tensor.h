@@ -12,8 +12,8 @@ namespace cpd {
 
 enum class Device : std::uint8_t { cpu, cuda };
 
-/// What every operation works on: memory that somebody else owns. Strides are in elements and may
-/// be 0 or negative. `stream` is the CUDA stream on which work is queued.
+/// The argument of every operation: memory that the caller owns. Strides are in elements and may be
+/// 0 or negative. `stream` is the CUDA stream on which work is queued.
 struct TensorView {
   static constexpr int kMaxRank = 16;
 
@@ -31,7 +31,7 @@ struct TensorView {
     for (int d = 0; d < rank; ++d) n *= static_cast<std::uint64_t>(shape[d]);
     return static_cast<std::int64_t>(n);
   }
-  /// Row-major without gaps, so that element i lies at data + i.
+  /// Row-major without gaps, so that element i is at data + i.
   [[nodiscard]] bool is_contiguous() const {
     std::uint64_t expected = 1;
     for (int d = rank - 1; d >= 0; --d) {
@@ -51,10 +51,10 @@ inline TensorView View(std::span<const float> x) {
 
 /// Throws Error unless x's rank is 0…kMaxRank, its extents are not negative, and all its elements'
 /// bytes, and the distance from the first to the last in memory, can be counted in 64 bits. Every
-/// function that takes a TensorView calls it first; `name` is what the message calls x.
+/// function that takes a TensorView calls it first; `name` is x's name in the error text.
 CPD_API void Check(const TensorView& x, const char* name);
 
-/// Throws Error unless both have the same shape; `what` names them in the message.
+/// Throws Error unless both have the same shape; `what` names them in the error text.
 CPD_API void CheckSameShape(const TensorView& a, const TensorView& b, const char* what);
 
 }  // namespace cpd

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams of bits, the first one uppermost in a byte, as prefix codes are written down.
+// Bit streams for prefix codes: the first bit is the most significant of its byte.
 #pragma once
 
 #include <bit>
@@ -14,13 +14,13 @@
 
 namespace cpd {
 
-/// A code of `length` bits; the bits above are 0.
+/// A code: the low `length` bits of `bits`; the bits above are 0.
 struct BitCode {
   std::uint32_t bits = 0;
   std::int32_t length = 0;
 };
 
-/// 32 bits in four bytes, little-endian.
+/// Reads 32 bits from four bytes, little-endian.
 inline std::uint32_t Word(const std::uint8_t* from) {
   return from[0] | std::uint32_t{from[1]} << 8 | std::uint32_t{from[2]} << 16 |
          std::uint32_t{from[3]} << 24;
@@ -38,21 +38,21 @@ inline std::uint64_t FirstUppermost(std::uint64_t word) {
 
 }  // namespace detail
 
-/// Writes to memory that holds all that is put.
+/// Writes bits to the caller's memory.
 class BitWriter {
  public:
   explicit BitWriter(std::span<std::uint8_t> to)
       : begin_(to.data()), at_(to.data()), end_(to.data() + to.size()) {}
 
-  /// Codes that may be put before Flush is due: so many bits.
+  /// The most bits that may be held between two calls of Flush.
   static constexpr int kHeld = 56;
 
-  /// `length` bits, which with those put since the last Flush are at most kHeld.
+  /// Appends `length` bits without writing them, at most kHeld since the last Flush.
   void Hold(std::uint64_t bits, int length) {
     held_ = held_ << length | bits;
     count_ += length;
   }
-  /// Throws std::length_error where the memory is full.
+  /// Writes the whole bytes that are held. Throws std::length_error where the memory is full.
   void Flush() {
     if (count_ == 0) return;
     const std::uint64_t word = detail::FirstUppermost(held_ << (64 - count_));
@@ -64,16 +64,16 @@ class BitWriter {
     }
     count_ %= 8;
   }
-  /// At most kHeld bits.
+  /// Appends and writes `length` bits, at most kHeld.
   void Put(std::uint64_t bits, int length) {
     Hold(bits, length);
     Flush();
   }
   void Put(BitCode code) { Put(code.bits, code.length); }
 
-  /// Bits so far.
+  /// Bits appended so far.
   [[nodiscard]] std::int64_t bits() const { return 8 * (at_ - begin_) + count_; }
-  /// Zeros up to the end of a byte. Returns the bytes that were written in all.
+  /// Fills the last byte with zeros. Returns the number of bytes written in all.
   std::int64_t End() {
     Flush();
     if (count_ > 0) Put(0, 8 - count_);
@@ -81,7 +81,7 @@ class BitWriter {
   }
 
  private:
-  /// All whole bytes, and the last one if there is room; what is then still missing must come.
+  /// Writes the whole bytes and nothing behind them: the memory ends within 8 bytes.
   void FlushBytes(std::uint64_t word) {
     const std::int64_t whole = count_ / 8;
     if (whole == 0) return;
@@ -93,20 +93,21 @@ class BitWriter {
   std::uint8_t* begin_;
   std::uint8_t* at_;
   std::uint8_t* end_;
-  std::uint64_t held_ = 0;  ///< the last count_ bits of it
+  std::uint64_t held_ = 0;  ///< its low count_ bits are not yet written
   int count_ = 0;
 };
 
-/// Reads bytes and nothing else: behind their end come zeros, and Check says that they were read.
+/// Reads bits of `bytes` and no memory behind them: bits past the end read as 0, which Check
+/// reports.
 class BitReader {
  public:
   explicit BitReader(std::span<const std::uint8_t> bytes)
       : bytes_(bytes.data()), size_(static_cast<std::int64_t>(bytes.size())) {}
 
-  /// Bits that Peek gives at least.
+  /// The least number of valid bits that Peek returns.
   static constexpr int kSeen = 57;
 
-  /// The next bits, the first one uppermost.
+  /// The next bits, the first one most significant.
   [[nodiscard]] std::uint64_t Peek() const {
     const std::int64_t byte = at_ >> 3;
     std::uint64_t word = 0;
@@ -118,26 +119,26 @@ class BitReader {
     return detail::FirstUppermost(word) << (at_ & 7);
   }
   void Skip(int bits) { at_ += bits; }
-  /// 1…57 bits.
+  /// Reads 1…57 bits.
   std::uint64_t Read(int bits) {
     const std::uint64_t read = Peek() >> (64 - bits);
     Skip(bits);
     return read;
   }
 
-  /// Throws DamagedBytes where more was read than there is.
+  /// Throws DamagedBytes where bits past the end were read.
   void Check() const {
     if (at_ > 8 * size_) throw DamagedBytes("codes end behind the last byte");
   }
-  /// Goes on to the next byte; what lies between are zeros. Returns the bytes up to there. Throws
-  /// DamagedBytes otherwise.
+  /// Skips to the next byte. Returns the number of bytes up to there. Throws DamagedBytes as Check
+  /// does, or where a skipped bit is not 0.
   std::int64_t End() {
     Check();
     const int rest = static_cast<int>(-at_ & 7);
     if (rest > 0 && Read(rest) != 0) throw DamagedBytes("bits behind the last code are not 0");
     return at_ >> 3;
   }
-  /// Bits so far.
+  /// Bits read so far.
   [[nodiscard]] std::int64_t at() const { return at_; }
 
  private:

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::int64_t kSizeBytes = 4;
 
-/// Calls part(i, n) for the runs of n values from value i on, `before` of whose first bucket lie
-/// ahead of them, that lie in one bucket and in one of the blocks counted from value 0.
+/// Calls part(i, n) for each run of n values from value i on that is in one bucket and in one of
+/// the blocks counted from value 0; the first bucket has `before` values ahead of value 0.
 template <class Part>
 void ForParts(std::int64_t n, std::int64_t before, Part part) {
   for (std::int64_t i = 0; i < n; i += Blockwise::kBucket) {
@@ -78,7 +78,7 @@ std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   return bytes;
 }
 
-/// part: values of the bucket, of which `values` are all.
+/// Encodes `part`, some of a bucket's values; `values` are all that are known of the bucket.
 std::int64_t Blockwise::EncodeInner(const Piece& part, const Values& values,
                                     std::uint8_t* to) const {
   Piece all = part;
@@ -123,7 +123,7 @@ std::int64_t Blockwise::Encode(const Piece& piece, CodecState* /*state*/, const 
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
-    // From the block of random integers on in which the bucket, or what is known of it, begins.
+    // Random integers come in blocks of kBlock: start with the one in which the known values begin.
     const std::int64_t ahead = around.begin % kBlock;
     values.random.resize(static_cast<std::size_t>(ahead) + size);
     Kernels().random_integers(random_.random_bits, random_.seed, piece.stream, around.begin - ahead,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec of whole layers, of each 4096 values by themselves: so an owner, who has a slice of the
-// sums, can encode these again.
+// Applies a codec of whole layers to each 4096 values separately, so that an owner, which has only
+// a slice of the sums, can encode them again.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -11,18 +11,18 @@ namespace cpd {
 
 class CodecWords;
 
-/// Each 4096 values are to `inner` a layer of their own, with its scale or range; the random
-/// integers are those of the values' places in the whole layer. Sums are encoded in the same way.
+/// Encodes each 4096 values with `inner` as a layer of their own, with its own scale or range;
+/// random integers belong to indices in the whole layer. Sums are encoded in the same way.
 ///
-/// A message holds for each of them, or for what a piece has of one: where inner's sizes vary, the
-/// number of bytes (u32, little-endian); where inner has no code for NaN, a byte that is 1 where a
-/// value is NaN or infinite, and then all 4096 decode to NaN; inner's bytes.
+/// A message holds, for each 4096 values or the part of them that is in the piece: where inner's
+/// sizes vary, the number of bytes (u32, little-endian); where inner has no code for NaN, a byte
+/// that is 1 if one of the 4096 is NaN or infinite, and then all 4096 decode to NaN; inner's bytes.
 class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;
 
-  /// `random`: seed and random_bits. Throws Error unless inner goes by a whole layer, keeps nothing
-  /// from call to call and lets sums travel without loss.
+  /// Uses seed and random_bits of `random`. Throws Error unless inner encodes a layer as a whole,
+  /// keeps nothing between calls and sends sums without loss.
   Blockwise(SharedCodec inner, const RoundingOptions& random);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
@@ -39,7 +39,7 @@ class CPD_API Blockwise final : public Codec {
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
-  /// Itself.
+  /// An equal codec.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
@@ -47,7 +47,7 @@ class CPD_API Blockwise final : public Codec {
   [[nodiscard]] std::int64_t HeadBytes() const;
   std::int64_t EncodeInner(const Piece& part, const Values& values, std::uint8_t* to) const;
   std::int64_t EncodePart(const Piece& part, const Values& values, std::uint8_t* to) const;
-  /// Returns the part's bytes, the first of `bytes`.
+  /// Decodes one part from the front of `bytes`. Returns the number of bytes that it takes.
   std::int64_t DecodePart(std::span<const std::uint8_t> bytes, std::int64_t n, float* y) const;
 
   SharedCodec inner_;

@@ -66,7 +66,7 @@ bool IsFinite(std::int64_t n, const float* x) {
 struct CodecStates::Entry {
   std::string text;
   std::int64_t size = 0;
-  std::unique_ptr<CodecState> state;  // null until a codec asks for what was restored
+  std::unique_ptr<CodecState> state;  // null until a codec first uses what was restored
   std::vector<float> restored;
 
   [[nodiscard]] std::vector<float> Values() const {
@@ -94,8 +94,8 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
     }
     throw Error("layer number " + std::to_string(key.number) + " of rank " +
                 std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
-                std::to_string(entry.size) + " values, and comes by '" + codec.text() + "' with " +
-                std::to_string(size));
+                std::to_string(entry.size) + " values, and now has codec '" + codec.text() +
+                "' with " + std::to_string(size));
   }
   if (entry.state == nullptr) {
     entry.state = codec.MakeState(size);
@@ -113,7 +113,7 @@ void CodecStates::Claim(const Owner& owner) {
   if (owner_ && std::ranges::any_of(entries_, is_owed)) {
     throw Error("these states are those of " + ToString(*owner_) + ", and were given to " +
                 ToString(owner) +
-                ": what is kept of one is nothing to the other; load this rank's checkpoint, or "
+                ": one cannot use what is kept of the other; load this rank's checkpoint, or "
                 "merge() or reset() them");
   }
   if (owner_) entries_.clear();

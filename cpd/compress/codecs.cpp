@@ -60,7 +60,7 @@ constexpr std::array kCompressors{
               Sparse::Make},
 };
 
-/// What a compressor takes of the options of a rounding.
+/// Throws Error for options of a rounding that a compressor does not use.
 void CheckForCompressor(std::string_view text, const RoundingOptions& rounding) {
   Check(rounding);
   const bool usual =

@@ -18,7 +18,7 @@ struct Code {
   int length = 0;
 };
 
-/// Elias(k): that of k's number of bits less 1 without its "0", then k, then "0".
+/// Elias(k): the code of k's number of bits less 1 without its "0", then k in binary, then "0".
 constexpr Code CodeOf(uint32_t k) {
   if (k == 1) return {0, 1};
   const int bits = std::bit_width(k);
@@ -30,7 +30,7 @@ constexpr uint32_t Magnitude(int32_t level) {
   return level < 0 ? 0U - static_cast<uint32_t>(level) : static_cast<uint32_t>(level);
 }
 
-/// Of a level: the sign stands behind the number in the dense layout, before it in the sparse one.
+/// The code of a level: the sign follows the number in the dense layout, precedes it in the sparse.
 constexpr Code DenseCode(int32_t level) {
   const Code code = CodeOf(Magnitude(level) + 1);
   if (level == 0) return code;
@@ -41,7 +41,7 @@ constexpr Code SparseCode(int32_t level) {
   return {code.bits | (level < 0 ? uint64_t{1} << code.length : 0), code.length + 1};
 }
 
-/// Codes of at most 14 bits, so that four are held at once.
+/// Levels up to kSmall have codes of at most 14 bits, so that four are held at once.
 constexpr int32_t kSmall = 126;
 constexpr int kLongestSmall = 14;
 static_assert(4 * kLongestSmall <= BitWriter::kHeld);
@@ -59,7 +59,7 @@ constexpr std::array<BitCode, 2 * kSmall + 1> TableOf(Of code_of) {
 constexpr auto kDenseCodes = TableOf(DenseCode);
 constexpr auto kSparseCodes =
     TableOf([](int32_t level) { return level == 0 ? Code{} : SparseCode(level); });
-/// Of gaps 0 (there is none) … kSmall.
+/// The codes of gaps 1 … kSmall; entry 0 is not used.
 constexpr auto kGapCodes = [] {
   std::array<BitCode, kSmall + 1> table{};
   for (uint32_t k = 1; k <= kSmall; ++k) {
@@ -102,7 +102,7 @@ void ForNonzero(std::span<const int32_t> levels, Run run) {
   for (std::size_t begin = 0; begin < levels.size(); begin += kPlaces) {
     const std::size_t end = std::min(levels.size(), begin + kPlaces);
     std::size_t count = 0;
-    for (std::size_t i = begin; i < end; ++i) {  // no jump depends on a level
+    for (std::size_t i = begin; i < end; ++i) {  // no branch depends on a level
       places[count] = i;
       count += levels[i] != 0 ? 1 : 0;
     }
@@ -153,11 +153,11 @@ int64_t SparseBits(std::span<const int32_t> levels) {
 
 constexpr int kWindow = 12;
 constexpr int kWindows = BitReader::kSeen / kWindow;
-/// Larger levels seldom end in one.
+/// Codes of larger levels seldom end within a window.
 constexpr int32_t kShort = 15;
 
-/// The number whose code begins a window; `length` 0: the code does not end in so many bits, or is
-/// that of a number from 2^32 on.
+/// The number whose code begins a window; `length` 0: the code does not end within the window's
+/// bits, or the number is at least 2^32.
 struct Number {
   uint32_t k = 0;
   int length = 0;
@@ -175,12 +175,12 @@ constexpr Number NumberIn(uint64_t window, int bits) {
   return {};
 }
 
-/// Numbers below 2^16 by the first bits of their codes, which say where k stands.
+/// Where a code contains its number k, by the code's first bits, for numbers below 2^16.
 struct NumberEntry {
   std::uint8_t before = 0;  ///< bits in front of k
   std::uint8_t above = 0;   ///< 64 less k's bits
   std::uint8_t length = 0;  ///< of the code, whose last bit is 0 unless the number is larger
-  std::uint8_t one = 0;     ///< 1: k is 1, which does not stand there
+  std::uint8_t one = 0;     ///< 1: k is 1, which the code does not contain
 };
 constexpr int kFirst = 7;
 constexpr NumberEntry NumberEntryOf(uint64_t window) {
@@ -213,7 +213,7 @@ Number NextNumber(uint64_t window, uint32_t most) {
   throw DamagedBytes("a number is above " + std::to_string(most));
 }
 
-/// Several levels at once. `count` 0: the first does not end in the window.
+/// Up to four levels that a window holds. `count` 0: the first does not end in it.
 struct DenseEntry {
   std::array<std::int8_t, 4> levels{};
   std::uint8_t count = 0, bits = 0;
@@ -233,7 +233,7 @@ constexpr DenseEntry DenseEntryOf(uint64_t window) {
   return entry;
 }
 
-/// Up to two levels that are not 0. Where there is one, the other is the same again, 0 places on.
+/// Up to two levels that are not 0. Where there is one, the second repeats it, with a gap of 0.
 struct SparseEntry {
   std::array<std::uint8_t, 2> gaps{};
   std::array<std::int8_t, 2> levels{};
@@ -268,7 +268,7 @@ const std::array<Entry, 1 << kWindow>& EntriesOf(Entry (*of)(uint64_t)) {
   return table;
 }
 
-/// Without a jump, which would be missed every other time.
+/// Applies the sign without a branch, which would be mispredicted every other time.
 int32_t Signed(uint32_t magnitude, bool negative) {
   const uint32_t sign = negative ? ~0U : 0U;
   return static_cast<int32_t>((magnitude ^ sign) - sign);
@@ -353,7 +353,7 @@ uint32_t ReadElias(BitReader& from, uint32_t most) {
 int64_t EliasMostBits(EliasLayout layout, int64_t n, int32_t most) {
   const auto largest = static_cast<uint32_t>(most);
   if (layout == EliasLayout::dense) return n * (EliasLength(largest + 1) + (most > 0 ? 1 : 0));
-  // A gap g takes at most 2 g - 1 bits, so that no layout of nonzeros is longer than without gaps.
+  // A gap g takes at most 2 g - 1 bits, so that the code is longest where no level is 0.
   const int64_t each = most > 0 ? 2 + EliasLength(largest) : 0;
   return EliasLength(static_cast<uint32_t>(n) + 1) + n * each;
 }
@@ -363,7 +363,7 @@ int64_t EliasBits(EliasLayout layout, std::span<const int32_t> levels) {
 }
 
 void EliasEncode(EliasLayout layout, std::span<const int32_t> levels, BitWriter& to) {
-  BitWriter own = to;  // bytes are written through no pointer that could be to the writer itself
+  BitWriter own = to;  // a local copy, which the bytes written cannot alias
   if (layout == EliasLayout::dense) {
     EncodeDense(levels, own);
   } else {

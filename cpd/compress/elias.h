@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Elias recursive (omega) codes of the levels of a bucket, as QSGD (Alistarh et al. 2017, section
-// 3.1 and appendix A) lays them out.
+// 3.1 and appendix A) writes them.
 //
 // Elias(k), k >= 1: write "0"; while k > 1, put k in binary in front and let k be the number of its
 // bits less 1. Lengths: 1 takes 1 bit, 2…3 take 3, 4…7 6, 8…15 7, 16…31 11. A sign is one bit, 1
-// for less than zero.
+// for negative levels.
 //   dense    every level as Elias(|level| + 1), and its sign unless it is 0
 //   sparse   Elias(nonzeros + 1), then of each level that is not 0 Elias(gap), its sign and
-//            Elias(|level|); the gap is its place less that of the one before, the first one's
-//            counted from place -1: it is 1 where the first level is not 0
-// Norms are not here: write them to the same stream (BitWriter::Put), or elsewhere.
+//            Elias(|level|); the gap is its index less that of the one before, which for the first
+//            is -1: its gap is 1 where the first level is not 0
+// Norms are not part of it: write them to the same stream (BitWriter::Put), or elsewhere.
 #pragma once
 
 #include <bit>
@@ -36,20 +36,20 @@ constexpr int EliasLength(std::uint32_t k) {
   return length;
 }
 
-/// Elias(k), k >= 1: at most 43 bits.
+/// Writes Elias(k), k >= 1: at most 43 bits.
 CPD_API void PutElias(std::uint32_t k, BitWriter& to);
-/// Throws DamagedBytes for a number that is not 1…most.
+/// Reads a number. Throws DamagedBytes unless it is 1…most.
 CPD_API std::uint32_t ReadElias(BitReader& from, std::uint32_t most);
 
-/// Bits of n levels that are at most `most` (|level| <= most < 2^31), at worst.
+/// The most bits that n levels with |level| <= most < 2^31 take.
 CPD_API std::int64_t EliasMostBits(EliasLayout layout, std::int64_t n, std::int32_t most);
 /// Bits that EliasEncode writes for these levels.
 CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const std::int32_t> levels);
-/// Throws std::length_error where the writer is full.
+/// Writes the levels. Throws std::length_error where the writer is full.
 CPD_API void EliasEncode(EliasLayout layout, std::span<const std::int32_t> levels, BitWriter& to);
-/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits are none of so many
-/// such levels or end before them; what was written to `levels` by then is not said. Reads nothing
-/// but the reader's bytes, in time of n.
+/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits do not encode as many
+/// such levels or end before them; `levels` is then unspecified. Reads nothing but the reader's
+/// bytes, in time proportional to n.
 CPD_API void EliasDecode(EliasLayout layout, std::int32_t most, BitReader& from,
                          std::span<std::int32_t> levels);
 

@@ -19,7 +19,7 @@ namespace {
 
 using Values = std::unique_ptr<float[]>;
 
-constexpr std::int64_t kCached = 8192;  // values of whose sums, codes and errors L1 and L2 are full
+constexpr std::int64_t kCached = 8192;  // values whose sums, codes and errors fill L1 and L2
 
 Values MakeValues(std::int64_t n) {
   return std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(n));
@@ -29,7 +29,7 @@ void AddEach(std::int64_t n, const float* x, const float* y, float* sum) {
   for (std::int64_t i = 0; i < n; ++i) sum[i] = x[i] + y[i];
 }
 
-/// v - decoded, or 0 where that is no finite number.
+/// Writes errors[i] = v[i] - decoded[i], or 0 where that is not finite.
 void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* errors) {
   constexpr std::uint32_t kInfinity = 0x7F800000;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -38,7 +38,7 @@ void TakeErrors(std::int64_t n, const float* v, const float* decoded, float* err
   }
 }
 
-/// v[i] = x[i] * 2^shift + residual[i].
+/// Writes v[i] = x[i] * 2^shift + residual[i].
 void Add(int shift, std::int64_t n, const float* x, const float* residual, float* v) {
   if (shift != 0) {
     Unscale(shift, 1, n, x, v);
@@ -47,7 +47,7 @@ void Add(int shift, std::int64_t n, const float* x, const float* residual, float
   Guarded([&] { AddEach(n, x, residual, v); });
 }
 
-/// A piece whose values have been scaled.
+/// The piece with shift 0, for values that are multiplied by 2^shift already.
 Piece Unshifted(Piece piece) {
   piece.shift = 0;
   return piece;
@@ -55,7 +55,8 @@ Piece Unshifted(Piece piece) {
 
 }  // namespace
 
-/// What inner keeps for a call goes by the whole layer's v, which is then held.
+/// The residual and inner's state. Where inner has one, it begins with the whole layer's v, which
+/// is kept until Commit.
 struct Feedback::State final : Residual {
   State(const Codec& codec, std::int64_t size) : Residual(size), inner(codec.MakeState(size)) {}
 
@@ -79,10 +80,10 @@ struct Feedback::State final : Residual {
   std::vector<float> v;
 };
 
-/// The values v of a piece, with those of the buckets that it cuts around them.
-class Feedback::Sent {
+/// A piece's values with the residual added, v, and those around it of the buckets that it cuts.
+class Feedback::Compensated {
  public:
-  Sent(const Codec& inner, const Piece& piece, CodecState* state, const float* x)
+  Compensated(const Codec& inner, const Piece& piece, CodecState* state, const float* x)
       : state_(dynamic_cast<State&>(*state)) {
     if (!state_.v.empty()) {
       v_ = state_.v.data() + piece.begin;
@@ -97,7 +98,7 @@ class Feedback::Sent {
   [[nodiscard]] const float* v() const { return v_; }
   [[nodiscard]] CodecState* inner() const { return state_.inner.get(); }
 
-  /// What the piece's values have lost.
+  /// Records the errors of the piece's values.
   void TakeDown(const Piece& piece, const float* decoded) const {
     Guarded([&] { TakeErrors(piece.n, v_, decoded, state_.next(piece.begin)); });
   }
@@ -118,14 +119,14 @@ Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
 }
 
 float Feedback::Measure(const Piece& layer, CodecState* state, const float* x) const {
-  const Sent sent(*inner_, layer, state, x);
-  return inner_->Measure(Unshifted(layer), sent.inner(), sent.v());
+  const Compensated sums(*inner_, layer, state, x);
+  return inner_->Measure(Unshifted(layer), sums.inner(), sums.v());
 }
 
 std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float* x,
                               std::uint8_t* to) const {
-  // Blocks of a fixed codec are what they are alone, where buckets that they cut are known whole:
-  // each stays in the caches from its sums to its errors.
+  // A fixed codec's blocks can be encoded one by one where the buckets that they cut are known
+  // whole: each then stays in the caches from its sums to its errors.
   const bool is_whole = piece.size > 0 || piece.begin % bucket() == 0;
   const bool apart =
       inner_->is_fixed() && is_whole && dynamic_cast<const State&>(*state).inner == nullptr;
@@ -144,12 +145,12 @@ std::int64_t Feedback::Encode(const Piece& piece, CodecState* state, const float
 
 std::int64_t Feedback::EncodePart(const Piece& piece, CodecState* state, const float* x,
                                   std::uint8_t* to) const {
-  const Sent sent(*inner_, piece, state, x);
-  const std::int64_t bytes = inner_->Encode(Unshifted(piece), sent.inner(), sent.v(), to);
+  const Compensated sums(*inner_, piece, state, x);
+  const std::int64_t bytes = inner_->Encode(Unshifted(piece), sums.inner(), sums.v(), to);
   const Values decoded = MakeValues(piece.n);
   inner_->Decode({to, static_cast<std::size_t>(bytes)}, piece.n, 0, 1, decoded.get(),
                  piece.begin % bucket());
-  sent.TakeDown(piece, decoded.get());
+  sums.TakeDown(piece, decoded.get());
   return bytes;
 }
 
@@ -159,9 +160,9 @@ void Feedback::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int s
 }
 
 void Feedback::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
-  const Sent sent(*inner_, piece, state, x);
-  inner_->Round(Unshifted(piece), sent.inner(), sent.v(), y);
-  sent.TakeDown(piece, y);
+  const Compensated sums(*inner_, piece, state, x);
+  inner_->Round(Unshifted(piece), sums.inner(), sums.v(), y);
+  sums.TakeDown(piece, y);
 }
 
 std::unique_ptr<CodecState> Feedback::MakeState(std::int64_t size) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback around a codec that has none: what it loses of a value is added to the next
-// call's.
+// Error feedback for a codec that has none: a value's error is added to that value in the next
+// call.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -11,13 +11,13 @@ namespace cpd {
 
 class CodecWords;
 
-/// The codec `inner` of v = x * 2^shift + residual, in binary32; its bytes are inner's. The
-/// residual is v - decoded, rounded once to binary32; 0 where that is no finite number. Where inner
-/// encodes an owner's results anew, these have a residual of their own.
+/// Encodes v = x * 2^shift + residual, in binary32, with `inner`; the bytes are inner's. The next
+/// residual is v - decoded, rounded once to binary32; 0 where that is not finite. Where inner
+/// encodes an owner's results again, these have a residual of their own.
 class CPD_API Feedback final : public Codec {
  public:
-  /// Throws Error where inner feeds errors back by itself, or takes a scale that ranks share: they
-  /// agree on it before a layer's residual is at hand.
+  /// Throws Error where inner feeds errors back itself, or uses a scale that ranks share: they
+  /// agree on it before a layer's residual is known.
   explicit Feedback(SharedCodec inner);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
@@ -32,7 +32,7 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return inner_->block(); }
   [[nodiscard]] std::int64_t bucket() const override { return inner_->bucket(); }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  /// True: residuals of a layer go by one shift.
+  /// True: a layer's residuals are for one shift, which APS must not change.
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
@@ -41,7 +41,7 @@ class CPD_API Feedback final : public Codec {
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
-  /// Two binary32 numbers a value; for an inner codec with a state one more, and that state.
+  /// A state of two binary32 numbers per value; where inner has a state, of three and that state.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {
@@ -49,7 +49,7 @@ class CPD_API Feedback final : public Codec {
   }
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForSums(const Format& format) const override;
-  /// Null where inner's is.
+  /// Null where inner's ForResults is null.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
@@ -58,7 +58,7 @@ class CPD_API Feedback final : public Codec {
   std::int64_t EncodePart(const Piece& piece, CodecState* state, const float* x,
                           std::uint8_t* to) const;
   struct State;
-  class Sent;
+  class Compensated;
 
   SharedCodec inner_;
 };

@@ -29,7 +29,7 @@ Counts CountLengths(std::span<const uint8_t> lengths) {
   return counts;
 }
 
-/// Twice a step up, twice a step down less 1.
+/// 2 step for step >= 0, else -2 step - 1.
 uint32_t Folded(int step) { return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step); }
 int Unfolded(uint32_t folded) {
   const auto half = static_cast<int>((folded + 1) / 2);
@@ -65,7 +65,7 @@ void CheckFull(std::span<const uint8_t> lengths) {
 std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
   const size_t n = counts.size();
   if (n < 2) return std::vector<uint8_t>(n);
-  std::vector<uint64_t> keys(n);  // count and place
+  std::vector<uint64_t> keys(n);  // count and index
   int64_t total = 0;
   for (size_t i = 0; i < n; ++i) {
     keys[i] = uint64_t{counts[i]} << 32 | i;
@@ -77,8 +77,8 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
   }
   SortByBits(keys, 32, std::bit_width(static_cast<uint64_t>(total)));
 
-  // Trees in the order in which they are made, which is that of their counts: the two smallest
-  // heads of two queues join.
+  // Trees are made in ascending order of their counts: each step merges the two smallest heads of
+  // two queues.
   std::vector<uint32_t> tree_counts(n - 1), tree_parents(n - 1), leaf_parents(n);
   size_t leaf = 0, tree = 0;
   for (size_t made = 0; made < n - 1; ++made) {
@@ -188,7 +188,7 @@ void HuffmanDecoder::Decode(BitReader& from, int64_t count, BitReader& second, i
     return;
   }
   static_assert(kMostHuffmanLength <= BitReader::kSeen);
-  BitReader a = from, b = second;  // which nothing is written to
+  BitReader a = from, b = second;  // local copies, which the bytes written cannot alias
   uint8_t* const bytes_behind = bytes + kValueBytes * count;
   const int64_t both = std::min(count, behind);
   int64_t i = 0;

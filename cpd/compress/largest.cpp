@@ -22,17 +22,17 @@ namespace {
 constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
 constexpr std::uint32_t kInfinity = 0x7F800000;
 constexpr std::int64_t kStep = 4096;
-constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // values that are worth a sample
+constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values that are sampled
 
 std::uint32_t PatternOf(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }
 
-/// All above `pattern` count, and the first `equals` of its own.
+/// Selects all values above `pattern`, and the first `equals` of those with that pattern.
 struct Limit {
   std::uint32_t pattern = 0;
   std::int64_t equals = 0;
 };
 
-/// Of the k >= 1 largest of n patterns at(i), digit by digit.
+/// The limit that selects the k >= 1 largest of n patterns at(i), found digit by digit.
 template <class At>
 Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
   Limit limit{0, k};
@@ -52,19 +52,19 @@ Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
   return limit;
 }
 
-/// With every NaN and infinity.
+/// The limit, widened to select every NaN and infinity.
 Limit WithNonFinite(Limit limit) {
   if (limit.pattern < kInfinity) return limit;
   return {kInfinity, std::numeric_limits<std::int64_t>::max()};
 }
 
-/// A pattern that somewhat more than k of the values reach, as a sample has it: 1 … kInfinity.
+/// A pattern, 1 … kInfinity, that by a sample somewhat more than k of the values reach.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
   std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
   Guarded([&] {
     for (std::int64_t s = 0; s < count; ++s) {
-      // Evenly, but not at one distance: layers have periods.
+      // Evenly, but not with one stride: layers have periods.
       const std::int64_t i = of.n / count * s + s * 7919 % (of.n / count);
       sample[s] = PatternOf(of.r == nullptr ? of.x[i] : of.x[i] + of.r[i]);
     }
@@ -77,7 +77,7 @@ std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   return std::clamp(sample[rank], std::uint32_t{1}, kInfinity);
 }
 
-/// Appends values first + found[0], ….
+/// Appends values v[found[0]], … with indices first + found[0], ….
 void Append(std::int64_t first, std::span<const std::uint32_t> found, const float* v,
             Selection& to) {
   const std::size_t size = to.places.size();
@@ -94,10 +94,10 @@ void Append(const Selection& part, Selection& to) {
   to.values.insert(to.values.end(), part.values.begin(), part.values.end());
 }
 
-/// How many values reach `least`; these are appended where they are at most `most`. All sums are
-/// written.
+/// Returns how many values reach `least`, and appends these where they are at most `most`. Writes
+/// all sums.
 std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most, Selection& to) {
-  std::map<std::int64_t, Selection> parts;  // by where they begin
+  std::map<std::int64_t, Selection> parts;  // by the index at which they begin
   std::mutex mutex;
   std::atomic<std::int64_t> total = 0;
   parallel_for(of.n, kStep, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
@@ -120,7 +120,7 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Takes away what a limit leaves out.
+/// Removes what a limit does not select.
 void Shrink(Limit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {
@@ -133,7 +133,7 @@ void Shrink(Limit limit, Selection& of) {
   of.values.resize(kept);
 }
 
-/// Appends values within a limit.
+/// Appends the values that a limit selects.
 void Within(std::int64_t n, const float* v, Limit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which values of a layer are the largest.
+// Finds the largest values of a layer.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace cpd {
 
-/// n values: x[i], or where there is an `r` the sums x[i] + r[i], which are written to `sum`.
+/// n values: x[i], or where r is not null the sums x[i] + r[i], which are written to `sum`.
 struct Summands {
   std::int64_t n = 0;
   const float* x = nullptr;
@@ -18,15 +18,15 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// Some of them: their places, ascending, and what stands there.
+/// Some of n values and their indices, ascending.
 struct Selection {
   std::vector<std::int64_t> places;
   std::vector<float> values;
 };
 
-/// The k values of largest magnitude, of equal ones those of lower index, and every NaN and
-/// infinity, even where that is more. 0 <= k <= n. One pass over memory where a sample tells about
-/// how large they are, and where they are not among many equals.
+/// Selects the k values of largest magnitude, of equal ones those of lower index, and every NaN and
+/// infinity, even where that is more. 0 <= k <= n. Takes one pass over memory where a sample shows
+/// about how large they are and few values equal the least of them.
 CPD_API void FindLargest(const Summands& of, std::int64_t k, Selection& largest);
 
 }  // namespace cpd

@@ -17,11 +17,11 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-constexpr int kLevelBits = 16;   // of a level between its code and Elias'
-constexpr int kMostShift = 126;  // that a kernel takes
+constexpr int kLevelBits = 16;   // of a level before its Elias code is written or after it is read
+constexpr int kMostShift = 126;  // the largest |shift| that a kernel takes
 constexpr std::int64_t kTagBytes = 1;
 
-/// x * 2^shift; `scratch` holds them where that is not x itself.
+/// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch) {
   if (shift == 0) return x;
   scratch.resize(static_cast<std::size_t>(n));
@@ -33,8 +33,9 @@ float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// The least of the largest magnitude and c standard deviations of the population, rounded once; of
-/// finite values. Moments are about the first one, so that equal values have no deviation.
+/// The smaller of the finite values' largest magnitude and c of their population standard
+/// deviations, rounded once. Moments are about the first finite value, so that equal values have no
+/// deviation.
 float ClippedNorm(double clip, std::int64_t n, const float* x) {
   const float* const first =
       std::find_if(x, x + n, [](float value) { return std::isfinite(value); });
@@ -45,7 +46,7 @@ float ClippedNorm(double clip, std::int64_t n, const float* x) {
   return std::min(moments.largest, limit);
 }
 
-/// Calls run(i, count) for the parts of n values that share a bucket.
+/// Calls run(i, count) for each part of n values that is in one bucket.
 template <class Run>
 void ForBuckets(std::int64_t bucket, std::int64_t before, std::int64_t n, Run run) {
   for (std::int64_t i = 0; i < n;) {
@@ -65,8 +66,8 @@ struct LevelBlocks::Block {
   LevelPlan plan;
   std::int64_t before = 0, n = 0;
   const float* norms = nullptr;
-  std::int64_t first = 0;                 ///< of its elements, for random bits
-  const std::uint32_t* random = nullptr;  ///< given ones
+  std::int64_t first = 0;                 ///< the first element's index, for random bits
+  const std::uint32_t* random = nullptr;  ///< the caller's integers; null: the stream's
   int shift = 0;                          ///< of decoded values
   float divisor = 1;
 };
@@ -269,7 +270,7 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, c
   Block block{.plan = plan_, .before = bucket == 0 ? 0 : piece.begin % bucket};
   block.plan.stream = piece.stream;
   if (options_.spaced) block.plan.spacing = &layer.spacing;
-  const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // what is read of a cut bucket
+  const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // values read before the piece
   std::vector<float> scratch;
   std::vector<float> norms(1, layer.norm);
   for (std::int64_t i = 0; i < piece.n; i += block_) {
@@ -277,7 +278,7 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, c
     block.first = piece.begin + i;
     block.random = piece.random == nullptr ? nullptr : piece.random + i;
     const std::int64_t touched = bucket == 0 ? 1 : (block.before + block.n + bucket - 1) / bucket;
-    std::int64_t end = block.n;  // of what is read
+    std::int64_t end = block.n;  // of the values that are read
     if (bucket != 0 && piece.size != 0) {
       end = std::min(touched * bucket - block.before, piece.size - block.first);
     }

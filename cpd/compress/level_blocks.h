@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What QSGD and TernGrad share: blocks of the norms of buckets and packed levels below them.
+// The byte layout that QSGD and TernGrad share: blocks of buckets' norms and packed levels.
 #pragma once
 
 #include <cstdint>
@@ -16,52 +16,52 @@ namespace cpd {
 
 class CodecWords;
 
-/// What a bucket's levels are measured by.
+/// The norm of which a bucket's levels are fractions.
 enum class LevelNorm : std::uint8_t {
-  largest,    ///< the largest |v|; NaN beside a NaN or infinity
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums; rounded once; likewise, and NaN
-              ///< beyond binary32
-  clipped,    ///< of finite values: the least of the largest |v| and c times the deviation
+  largest,    ///< the largest |v|; NaN where a value is NaN or infinite
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums, rounded once; NaN where a value is
+              ///< NaN or infinite, and beyond binary32
+  clipped,    ///< of finite values: the smaller of the largest |v| and c standard deviations
 };
 
 /// How levels are written.
 enum class LevelCoding : std::uint8_t {
-  fixed,     ///< codes of the plan's bits, bit behind bit
-  dense,     ///< Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
-  sparse,    ///< likewise
-  smallest,  ///< of a block the shortest of these, at equal lengths the first; its number is a byte
+  fixed,     ///< codes of the plan's bits, packed
+  dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
+  sparse,    ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
+  smallest,  ///< each block's shortest of these, at equal lengths the first; a byte has its number
 };
 
-/// What levels take from a whole layer.
+/// What the levels of every piece of a layer need of the whole layer.
 struct LayerLevels {
   float norm = 0;  ///< where there are no buckets
   LevelSpacing spacing{};
 };
 
-/// For each block() values of a piece, counted from its first: the norms of the buckets that they
-/// touch, four bytes each; where levels have places those of levels 1 … s - 1, a byte each; then
-/// the levels. A bucket that a piece cuts has the norm of all its values.
+/// Encodes each block() values of a piece, counted from its first, as the norms of the buckets that
+/// they touch, four bytes each; the places of levels 1 … s - 1, a byte each, where levels are
+/// spaced; then the levels. A bucket that a piece cuts has the norm of all its values.
 class LevelBlocks {
  public:
   struct Options {
     LevelNorm norm = LevelNorm::largest;
-    double clip = 0;           ///< c; 0: none
-    std::int64_t bucket = 0;   ///< 0: a layer has one norm, which Encode is given
-    bool stores_norms = true;  ///< else values are decoded in units of it
+    double clip = 0;           ///< c of LevelNorm::clipped; 0: no clipping
+    std::int64_t bucket = 0;   ///< 0: a layer has one norm, an argument of Encode
+    bool stores_norms = true;  ///< false: values are decoded in units of the norm
     LevelCoding coding = LevelCoding::fixed;
-    bool spaced = false;  ///< levels lie where the layer has least variance
+    bool spaced = false;  ///< levels are placed for the layer's least variance
   };
-  /// plan: its stream and bucket do not matter.
+  /// The plan's stream and bucket are not used.
   LevelBlocks(const LevelPlan& plan, const Options& options);
 
   [[nodiscard]] std::int64_t block() const { return block_; }
-  /// Whether so many values always take MostBytes.
+  /// Whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const { return options_.coding == LevelCoding::fixed; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
   /// A whole layer's norm.
   [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
   [[nodiscard]] LayerLevels MeasureLevels(const Piece& layer, const float* x) const;
-  /// As Codec has them.
+  /// As Codec::Encode and Codec::Decode.
   std::int64_t Encode(const Piece& piece, const LayerLevels& layer, const float* x,
                       std::uint8_t* to) const;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -73,7 +73,7 @@ class LevelBlocks {
   [[nodiscard]] float NormOf(std::int64_t n, const float* x) const;
   void NormsOf(std::int64_t n, const float* x, float* norms) const;
 
-  /// A block's levels, as bytes and back.
+  /// A block whose levels are encoded or decoded.
   struct Block;
   [[nodiscard]] std::int64_t FixedBytes(std::int64_t n) const { return (n * plan_.bits + 7) / 8; }
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
@@ -88,7 +88,7 @@ class LevelBlocks {
   std::int64_t block_;
 };
 
-/// The option `bucket=N` or `bucket=tensor`, which is 0.
+/// Reads the option `bucket=N` or `bucket=tensor`, which is 0.
 std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise);
 std::string BucketText(std::int64_t bucket);
 

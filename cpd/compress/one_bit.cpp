@@ -17,7 +17,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket
+constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket's two means
 constexpr int kMostAxis = 63;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // 1-bit SGD (Seide et al. 2014, as in CNTK): a bit for each value, and for each bucket the means of
-// its values >= 0 and of the others; what a value loses is added to the next call's.
+// its values >= 0 and of the others; a value's error is added to that value in the next call.
 #pragma once
 
 #include <optional>
@@ -13,22 +13,23 @@ namespace cpd {
 
 class CodecWords;
 
-/// Values are v = x * 2^shift + residual, in binary32. -0 counts as positive. A mean is the sum in
+/// Encodes v = x * 2^shift + residual, in binary32. -0 counts as positive. A mean is the sum in
 /// binary64, index ascending, divided by the number of values and rounded once to binary32; that of
-/// no values is 0. The residual is v - decoded; that of an owner's results is another. A NaN or Inf
-/// makes both means of its bucket NaN and leaves the residual of this bucket as it was.
+/// no values is 0. The next residual is v - decoded; an owner's results have a residual of their
+/// own. A NaN or Inf makes both means of its bucket NaN and leaves that bucket's residual
+/// unchanged.
 ///
-/// For each block() of a piece: two means of each bucket that it touches; then a bit of each value,
-/// 1 for v >= 0, the first value's lowest in its byte. Bits of columns fill whole 32-bit words each
-/// (32 M / (32 ceil(M / 32) + 64) of binary32's size for columns of M), those of other buckets lie
-/// side by side.
+/// A message holds, for each block() of a piece, two means of each bucket that it touches; then a
+/// bit of each value, 1 for v >= 0, the first value's lowest in its byte. The bits of each column
+/// fill whole 32-bit words (binary32 takes 32 M / (32 ceil(M / 32) + 64) times the size for columns
+/// of M values), those of other buckets are packed.
 class CPD_API OneBit final : public Codec {
  public:
-  /// 1bitSGD*: buckets of so many consecutive values, 1…kMostBucket. Throws Error.
+  /// 1bitSGD*: buckets of `bucket` consecutive values. Throws Error unless it is 1…kMostBucket.
   explicit OneBit(std::int64_t bucket);
-  /// 1bitSGD: a layer's columns, which ForRows is told the length of and which lie side by side;
-  /// kMostBucket values of them together where they are longer. `axis`: of a tensor, along which
-  /// its columns lie, for those who bring it into that order; none: 0 for two dimensions, else the
+  /// 1bitSGD: a bucket is a column of the layer. Columns are contiguous and have the length that is
+  /// passed to ForRows; longer ones are cut every kMostBucket values. `axis`: the axis of a tensor
+  /// along which its columns run, for callers that reorder it; none: 0 for two dimensions, else the
   /// last.
   static SharedCodec Columns(std::optional<int> axis = {});
   /// `[bucket=N | axis=N]`.
@@ -39,7 +40,7 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  /// Eight buckets, whose sums are made together, where kMostBucket values hold as many.
+  /// Eight buckets, which are summed together, where these are at most kMostBucket values.
   [[nodiscard]] std::int64_t block() const override;
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
@@ -47,11 +48,11 @@ class CPD_API OneBit final : public Codec {
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
-  /// Two binary32 numbers a value.
+  /// A Residual: two binary32 numbers per value.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] bool by_rows() const override { return columns_ && row_ == 0; }
-  /// Columns are the values along `axis`: by default along the first of two dimensions, of outputs
-  /// × inputs, and along the last of more, as kernels of convolutions have them; a vector is one.
+  /// Columns run along `axis`: by default along the first of two dimensions (outputs × inputs) and
+  /// the last of more (kernels of convolutions); a vector is one column.
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;

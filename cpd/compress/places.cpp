@@ -11,7 +11,7 @@
 namespace cpd {
 namespace {
 
-/// b for `count` of n places: 2^b is about ln 2 of the mean gap.
+/// b for `count` of n places: 2^b is about ln 2 times the mean gap.
 int LowBits(std::int64_t n, std::int64_t count) {
   const auto median = static_cast<std::uint64_t>(n / count * 45 / 64);
   return median == 0 ? 0 : std::bit_width(median) - 1;

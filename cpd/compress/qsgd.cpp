@@ -15,7 +15,7 @@ constexpr int kLeastBits = 2, kMostBits = 16;
 constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
 constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
 constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elias-sparse",
-                                                   "smallest"};  // as LevelCoding has them
+                                                   "smallest"};  // in LevelCoding's order
 constexpr std::array<std::string_view, 2> kSpacings{"uniform", "optimal"};
 
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {

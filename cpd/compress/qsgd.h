@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // QSGD (Alistarh, Grubic, Li, Tomioka, Vojnovic, NeurIPS 2017, section 3): values of a bucket are
-// rounded without bias to levels at equal distances of its norm.
+// rounded without bias to equally spaced fractions of its norm.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ struct QsgdOptions {
   /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
   /// 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
-  LevelCoding coding = LevelCoding::fixed;  ///< of signed levels; of intervals fixed
-  /// Levels lie where the layer's variance is least (spacing.h): signed ones, 8 bits at most. Sums
-  /// are then encoded again at equal distances.
+  LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
+  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, 8 bits at
+  /// most. Sums are then encoded again with equal spacing.
   bool spaced = false;
 };
 
-/// numeric/scaled/levels.h has the rule, level_blocks.h the bytes. A bucket with NaN or infinities
-/// is NaN, and so is one whose 2-norm lies beyond binary32. Sums are encoded again where a layer
-/// has buckets, else they travel without loss.
+/// The rounding is in numeric/scaled/levels.h, the byte layout in level_blocks.h. A bucket with NaN
+/// or infinities becomes NaN, as does one whose 2-norm is beyond binary32. Sums are encoded again
+/// where a layer has buckets, else they are sent without loss.
 class CPD_API Qsgd final : public Codec {
  public:
-  /// Throws Error for an option out of range. Of the rounding it takes seed and random_bits.
+  /// Throws Error for an option out of range. Uses only seed and random_bits of `rounding`.
   explicit Qsgd(const QsgdOptions& options = {}, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;
@@ -46,7 +46,7 @@ class CPD_API Qsgd final : public Codec {
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
-  /// Holds a layer's norm where there are no buckets, and the places of its levels.
+  /// A state with a layer's norm, where there are no buckets, and the places of its levels.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 

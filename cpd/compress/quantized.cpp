@@ -24,10 +24,10 @@ namespace {
 using Kind = BlockShape::Kind;
 
 constexpr std::int64_t kStep = 4096;  // values at a time: codes of any width end on a byte
-/// Values of a piece from which pages are walked side by side, where the largest of each bucket
-/// have not been found so.
+/// From so many values of a piece on, elements are encoded in four pages at a time (pages.h),
+/// unless the search for the maxima of long buckets has read them so.
 constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
-constexpr std::int64_t kLong = 256;  // values of buckets that a kernel takes one by one
+constexpr std::int64_t kLong = 256;  // a kernel takes buckets of at least so many values one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 
 /// Blocks of 16, 32, … 512 are whole runs of a kernel (ScaledRun).
@@ -51,7 +51,7 @@ void CheckForPieces(const Scaled& scaled) {
                         scaled.arithmetic != Arithmetic::torchao &&
                         scaled.arithmetic != Arithmetic::deepgemm;
   if (!scaled.element.has_nan() && !(of_block && scaled.element.is_signed)) {
-    refuse("elements or, below non_finite=block, scales must have NaN");
+    refuse("elements, or with non_finite=block scales, must have NaN");
   }
 }
 
@@ -61,7 +61,7 @@ constexpr std::array<float, kStep + 1> kOnes = [] {
   return ones;
 }();
 
-/// y[i] = elements[i] / scale, NaN as one.
+/// Writes y[i] = elements[i] / scale, every NaN as the quiet one.
 void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float value = elements[i] / scale;
@@ -69,14 +69,13 @@ void Divide(std::int64_t n, const float* elements, float scale, float* y) {
   }
 }
 
-/// Neighbours whose codes begin on a byte, `n` of them from the part's value `begin` on: below one
-/// scale each `run` values from bucket number `bucket` on, or (run 0) as they come, the first of
-/// them value `place` of that bucket.
+/// `n` neighbours whose codes begin on a byte, from the part's value `begin` on. The first is value
+/// `place` of bucket number `bucket`. Each `run` of them share a scale; run 0: buckets may be cut.
 struct Step {
   std::int64_t begin = 0, n = 0, bucket = 0, place = 0, run = 0;
 };
 
-/// Calls run(b, i, n) for the step's values i … i + n - 1 that lie in its bucket number b.
+/// Calls run(b, i, n) for the step's values i … i + n - 1 that are in its bucket number b.
 template <class Run>
 void ForBuckets(const Step& step, std::int64_t bucket, Run run) {
   for (std::int64_t b = 0, i = 0; i < step.n; ++b) {
@@ -86,7 +85,7 @@ void ForBuckets(const Step& step, std::int64_t bucket, Run run) {
   }
 }
 
-/// A number for each of the step's values, from one a bucket.
+/// Writes to `all` the number in `each` of the bucket of each of the step's values.
 void Spread(const Step& step, std::int64_t bucket, const float* each, float* all) {
   each += step.bucket;
   const std::int64_t first = std::min(step.n, bucket - step.place);
@@ -96,17 +95,17 @@ void Spread(const Step& step, std::int64_t bucket, const float* each, float* all
 
 }  // namespace
 
-/// How up to block() values, of whose first bucket `before` lie ahead, are laid out.
+/// The layout of up to block() values whose first bucket has `before` values ahead of them.
 struct Quantized::Part {
   std::int64_t n = 0, before = 0;
   std::int64_t buckets = 0;
-  std::int64_t elements = 0, bytes = 0;  ///< where elements begin; all of it
+  std::int64_t elements = 0, bytes = 0;  ///< the offset of the elements; the size of the part
 };
 
-/// Of a part's buckets, of which a block has kStep at most, and a cut one more.
+/// Numbers of a part's buckets, which are at most kStep, or one more where a bucket is cut.
 struct Quantized::Scales {
-  /// Largest magnitudes; what a message holds; what elements are divided or multiplied by; and
-  /// decoded with.
+  /// The largest magnitudes; the scales in the message; the numbers that elements are divided or
+  /// multiplied by; the numbers that decode them.
   float largest[kStep + 1], scale[kStep + 1], factor[kStep + 1], decode[kStep + 1];
 };
 
@@ -189,7 +188,7 @@ ElementRoute Quantized::FindScales(std::int64_t buckets, Scales& scales) const {
 
 void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& part, const float* x,
                            std::uint8_t* to) const {
-  // Of the part's buckets, what there is to read.
+  // The values of the part's buckets that can be read.
   const std::int64_t at = piece.begin + begin;
   const std::int64_t least = piece.size > 0 ? 0 : piece.begin;
   const std::int64_t most = piece.size > 0 ? piece.size : piece.begin + piece.n;

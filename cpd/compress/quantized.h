@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scaled format's codes, formed from each piece by itself, for contributions and for results:
-// blocks of neighbours or rows, one scale each. int8 with one scale a row, int4 in blocks (ZeRO++'s
-// qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
+// A scaled format's codes, computed from each piece alone, for contributions and for results:
+// blocks of neighbours or rows, one scale each. int8 with one scale per row, int4 in blocks
+// (ZeRO++'s qgZ, LoCo), torchft's FP8 rows, and any format with one level of scales.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -14,29 +14,30 @@ namespace cpd {
 
 class CodecWords;
 
-/// For each block() values of a piece: the scales of the buckets that they touch, then the
-/// elements; each begins on a byte. A value is what Cast (ops/scaled.h) of the layer gives, but
-/// that below a scale of 0 it is +0.
+/// A message holds, for each block() values of a piece, the scales of the buckets that they touch,
+/// then the elements; each begins on a byte. A value is that of Cast (ops/scaled.h) of the layer,
+/// but +0 where its scale is 0.
 ///
 /// FP8 rows are torchft's (torchft/quantization.py at commit 001d404): s = 448 / max, rounded once
-/// to binary32 (there within 2 ulp: Triton's fp32 division), or 1 where that is infinite: rows of
-/// zeros, and of less than 448 / binary32's max; an element is x * s, rounded once to binary32 and
-/// then into e4m3fn; s is what a message holds, and a value is element / s, rounded once. NaN stays
-/// out of the maximum and stays NaN; an infinity makes s = 0 and its row NaN.
+/// to binary32 (there within 2 ulp: Triton's fp32 division), or 1 where that is infinite, as for
+/// rows of zeros or whose max is below 448 / binary32's max. An element is x * s, rounded once to
+/// binary32 and then into e4m3fn; the message holds s, and a value is element / s, rounded once.
+/// The maximum ignores NaN, which stays NaN; an infinity makes s = 0 and its row NaN.
 class CPD_API Quantized final : public Codec {
  public:
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 
-  /// `scaled`: blocks of 1 x N, N at most kMostBucket, or rows, which ForRows makes such blocks (a
-  /// layer whose rows nobody knows is cut every kMostBucket values). Throws Error for others, for
-  /// two levels, for choices and transforms, and where NaN has no code.
+  /// `scaled`: blocks of 1 x N, N at most kMostBucket, or rows, which ForRows turns into such
+  /// blocks (a layer whose rows are not known is cut every kMostBucket values). Throws Error for
+  /// other blocks, two levels of scales, choices and transforms, and where NaN has no code.
   Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
 
   /// `quantized SCALED [stochastic]`.
   static SharedCodec MakeScaled(CodecWords& words, const RoundingOptions& rounding);
   /// `int8_rows [row=N] [stochastic]`.
   static SharedCodec MakeInt8Rows(CodecWords& words, const RoundingOptions& rounding);
-  /// `int4 [bucket=32] [stochastic]`; else the scaled format of such a text.
+  /// `int4 [bucket=32] [stochastic]`; with other words, ScaledBlocks of the text as a scaled
+  /// format.
   static SharedCodec MakeInt4(CodecWords& words, const RoundingOptions& rounding);
   /// `fp8_rows [row=N]`.
   static SharedCodec MakeFp8Rows(CodecWords& words, const RoundingOptions& rounding);
@@ -57,7 +58,7 @@ class CPD_API Quantized final : public Codec {
 
   [[nodiscard]] bool by_rows() const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
-  /// Itself: sums are quantized anew.
+  /// An equal codec: sums are quantized again.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
@@ -66,10 +67,10 @@ class CPD_API Quantized final : public Codec {
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
   [[nodiscard]] Part PartOf(std::int64_t n, std::int64_t before) const;
-  /// Calls take(step) for the part's values, in order.
+  /// Calls take(step) for each step of the part's values, in order.
   template <class Take>
   void ForSteps(const Part& part, Take take) const;
-  /// Of buckets whose largest magnitudes are known.
+  /// Computes the scales of buckets from their largest magnitudes. Returns the elements' route.
   [[nodiscard]] ElementRoute FindScales(std::int64_t buckets, Scales& scales) const;
   void CheckScales(std::span<const float> scales) const;
   void EncodePart(const Piece& piece, std::int64_t begin, const Part& part, const float* x,

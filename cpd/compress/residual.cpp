@@ -22,7 +22,7 @@ Residual::Values Residual::Zeros(std::int64_t size) {
   Values values(static_cast<float*>(std::aligned_alloc(kLine, bytes)));
   if (values == nullptr) throw NoMemory(bytes, "a residual");
   AdviseHugePages(values.get(), bytes);
-  // By the threads that encode: whose memory it becomes.
+  // Written first by the threads that encode, so that the pages are near them.
   parallel_for(size, kGrain, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     std::fill(values.get() + begin, values.get() + end, 0.0F);
   });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Error feedback: what earlier calls lost of a layer is added to what the next one sends.
+// Error feedback: the errors of a layer's values in one call are added to them in the next.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@
 
 namespace cpd {
 
-/// The errors of a layer's values, times 2^shift as they were sent: those of the calls that have
-/// succeeded, and beside them those of the call that is under way. A codec writes the latter for
-/// the pieces that it encodes, the same each time, and nothing else.
+/// The errors of a layer's values, times 2^shift as these were sent: `kept` after the last call
+/// that succeeded, and `next` of the current call. A codec writes `next` for the pieces that it
+/// encodes, the same each time, and nothing else.
 class CPD_API Residual : public CodecState {
  public:
   explicit Residual(std::int64_t size);
@@ -26,7 +26,7 @@ class CPD_API Residual : public CodecState {
   void Restore(std::span<const float> kept) override;
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// Of the layer's values from i on.
+  /// The errors of the layer's values from i on.
   [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.get() + (i - begin_); }
   [[nodiscard]] float* next(std::int64_t i) { return next_.get() + (i - begin_); }
 
@@ -34,7 +34,7 @@ class CPD_API Residual : public CodecState {
   struct Free {
     void operator()(float* values) const { std::free(values); }
   };
-  using Values = std::unique_ptr<float[], Free>;  ///< on a cache line's begin
+  using Values = std::unique_ptr<float[], Free>;  ///< aligned to a cache line
   static Values Zeros(std::int64_t size);
 
   std::int64_t size_, begin_ = 0;
@@ -47,8 +47,8 @@ struct ValueRange {
   [[nodiscard]] std::int64_t size() const { return end - begin; }
 };
 
-/// The buckets that a piece touches, as much of them as is there: all of the layer's, or where its
-/// size is not known the piece alone.
+/// The values of the layer in the buckets that a piece touches; the piece alone where the layer's
+/// size is not known.
 CPD_API ValueRange BucketsAround(const Piece& piece, std::int64_t bucket);
 
 }  // namespace cpd

@@ -19,8 +19,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 
 constexpr std::int64_t kRunValues = 4096;  // codes of any width end on a byte
-constexpr std::int64_t kCountBytes = 2;    // of the values in a run's first block
-constexpr std::int64_t kChosen = 1 << 17;  // values of a block that `choose` takes
+constexpr std::int64_t kCountBytes = 2;    // of the number of values in a run's first block
+constexpr std::int64_t kChosen = 1 << 17;  // the most values of a block with `choose`
 
 /// Values of a block.
 std::int64_t BlockOf(const Scaled& scaled) {
@@ -28,17 +28,17 @@ std::int64_t BlockOf(const Scaled& scaled) {
                                                        : scaled.block.columns;
 }
 
-/// Blocks of n values, of which `first` lie in the first one.
+/// The number of blocks of n values, of which `first` are in the first one.
 std::int64_t BlocksOf(std::int64_t n, std::int64_t first, std::int64_t block) {
   return 1 + (n - first) / block + ((n - first) % block != 0 ? 1 : 0);
 }
 
-/// That n >= 1 neighbours can touch.
+/// The most blocks that n >= 1 neighbours can touch.
 std::int64_t MostBlocks(const Scaled& scaled, std::int64_t n) {
   return scaled.block.kind == BlockShape::Kind::tensor ? 1 : BlocksOf(n, 1, scaled.block.columns);
 }
 
-/// Writes bits begin … begin + count - 1, from a byte on; those behind them in the last byte are 0.
+/// Copies bits begin … begin + count - 1 of `from` to `to`, and fills the last byte with zeros.
 /// Returns the byte after.
 std::uint8_t* PutBits(const Bytes& from, std::int64_t begin, std::int64_t count, std::uint8_t* to) {
   const std::int64_t bytes = (count + 7) / 8;
@@ -81,7 +81,7 @@ void CheckForRuns(const Scaled& scaled) {
 
 }  // namespace
 
-/// A layer's codes, or where a NaN or Inf in it may have none its values.
+/// A layer's codes, or its cast values where it has a NaN or Inf that may have no code.
 struct ScaledBlocks::Coded final : CodecState {
   Coded(const ScaledBlocks& codec, std::int64_t layer_size)
       : scaled(codec.scaled_),
@@ -130,10 +130,10 @@ struct ScaledBlocks::Coded final : CodecState {
   std::vector<float> values;
 };
 
-/// How the bytes of up to kRunValues values lie.
+/// The byte layout of up to kRunValues values.
 struct ScaledBlocks::Run {
   std::int64_t n = 0;
-  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;  ///< their places; all of them
+  std::int64_t outer = 0, blocks = 0, elements = 0, bytes = 0;  ///< three offsets; the size
 };
 
 ScaledBlocks::Run ScaledBlocks::RunOf(std::int64_t n) const {
@@ -168,7 +168,7 @@ std::int64_t ScaledBlocks::MostBytes(std::int64_t n, std::int64_t /*before*/) co
 bool ScaledBlocks::has_nan() const {
   if (!scaled_.scale.has_nan()) return false;
   if (scaled_.element.has_nan()) return !scaled_.tensor_scale || scaled_.tensor_scale->has_nan();
-  // Else a NaN must be its block's scale.
+  // Elements have no NaN, so only a block's scale can be one.
   return !scaled_.tensor_scale && scaled_.non_finite == NonFinite::block &&
          scaled_.arithmetic != Arithmetic::torchao && scaled_.arithmetic != Arithmetic::deepgemm;
 }

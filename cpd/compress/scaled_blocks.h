@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scaled format's codes beside the codes of their scales: MX, NVFP4, integers below a scale. A
-// layer is a run of values, blocks count from its first one, and the values are those of Cast
+// A scaled format's codes and the codes of their scales: MX, NVFP4, scaled integers. A layer is a
+// vector of values, blocks count from its first one, and decoded values are those of Cast
 // (ops/scaled.h) of the layer.
 #pragma once
 
@@ -12,15 +12,15 @@
 
 namespace cpd {
 
-/// For each 4096 values of a piece: how many of them lie in the first block that it touches (two
-/// bytes); the second level's scale, where there is one; the scales of as many blocks as such a run
-/// can touch, those that it does not 0; the elements. Each begins on a byte. For mxfp8 that is
-/// 2 + 129 + 4096 bytes.
+/// A message holds, for each 4096 values of a piece: how many of them are in the first block that
+/// they touch (two bytes); the second level's scale, where there is one; the scales of as many
+/// blocks as such a run can touch, unused ones 0; the elements. Each begins on a byte. For mxfp8
+/// that is 2 + 129 + 4096 bytes.
 class CPD_API ScaledBlocks final : public Codec {
  public:
   /// Throws Error where blocks need a layer's shape (rows, R x C), elements are unsigned without a
   /// NaN, or an option is out of range. A stochastic rounding draws from the piece's stream, not
-  /// from its own.
+  /// from rounding.stream.
   explicit ScaledBlocks(const Scaled& scaled,
                         const RoundingOptions& rounding = {.overflow = Overflow::saturate});
 
@@ -33,13 +33,13 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// Of a state's layer, whose values times 2^shift were rounded to binary32 first.
+  /// Copies codes of the state's layer, whose values times 2^shift were rounded to binary32 first.
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
-  /// Holds the layer's codes from Begin to Commit.
+  /// A state that holds the layer's codes from Begin to Commit.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels of least variance: as QSGD rounds values to the neighbours of theirs, each adds
-// (u - a) (b - u) norm^2 to the expected squared error, u = |v| / norm between levels a and b
-// (Grubic et al. 2018, section 2.3; Zhang et al., ZipML, 2017, section 3).
+// Levels of least variance. A value v that QSGD rounds to one of the levels a and b around
+// u = |v| / norm adds (u - a) (b - u) norm^2 to the expected squared error (Grubic et al. 2018,
+// section 2.3; Zhang et al., ZipML, 2017, section 3).
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@
 
 namespace cpd {
 
-/// Sums over values by their unit floor(256 u): of norm^2, and of it times u and u^2.
+/// Sums of norm^2, norm^2 u and norm^2 u^2 over the values of each unit floor(256 u).
 class CPD_API SpacingSums {
  public:
-  /// Of one bucket; a norm that is zero or NaN counts nothing.
+  /// Adds the values of one bucket; nothing where its norm is zero or NaN.
   void Add(std::int64_t n, const float* x, float norm);
   /// The variance between levels at units a < b.
   [[nodiscard]] double Variance(int a, int b) const;
-  /// The levels 0 … steps of least variance, among all whose places are units; of several the one
-  /// whose places are smaller from the last on. steps: 1 … LevelSpacing::kMostSteps.
+  /// The levels 0 … steps of least variance, among all whose places are units; of several those
+  /// whose places are smaller, compared from the last. steps: 1 … LevelSpacing::kMostSteps.
   [[nodiscard]] LevelSpacing Optimal(int steps) const;
 
  private:

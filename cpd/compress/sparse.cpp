@@ -19,7 +19,7 @@ constexpr std::int64_t kStep = 4096;
 
 bool IsZero(float value) { return std::bit_cast<std::uint32_t>(value) == 0; }
 
-/// Of all values but +0.
+/// The places of all values but +0.
 std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
   std::vector<std::int64_t> places;
   std::uint32_t found[kStep];
@@ -65,7 +65,7 @@ std::int64_t Sparse::Encode(const Piece& piece, CodecState* /*state*/, const flo
     return 1 + values_.Encode({piece.layer, 0, piece.n}, nullptr, x, to + 1);
   };
   const std::int64_t count = piece.n - std::count_if(x, x + piece.n, IsZero);
-  // A place takes a bit.
+  // A place takes at least a bit.
   if (count * (format().bits() + 1) >= piece.n * format().bits()) return dense();
   const std::vector<std::int64_t> places = PlacesOf(piece.n, x);
   std::vector<std::uint8_t> gaps(static_cast<std::size_t>(MostPlaceBytes(piece.n)));

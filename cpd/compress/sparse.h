@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values most of which are zeros, without loss: sums of what top_k keeps.
+// Encodes values most of which are zeros, without loss: sums of what top_k keeps.
 #pragma once
 
 #include "cpd/compress/codec.h"
@@ -10,11 +10,11 @@ namespace cpd {
 
 class CodecWords;
 
-/// A byte says what follows: the places of all values but +0 (places.h) and their packed codes, or,
-/// where that is not shorter, the codes of all. -0 is a value.
+/// The first byte selects what follows: the places of all values but +0 (places.h) and their packed
+/// codes, or, where that is not shorter, the codes of all. -0 is not +0.
 class CPD_API Sparse final : public Codec {
  public:
-  /// Of numbers of a format that has zeros; others are rounded to nearest-even. Throws Error.
+  /// For numbers of `format`; others are rounded to nearest-even. Throws Error unless it has zeros.
   explicit Sparse(const Format& format = kFp32);
 
   /// `sparse [FORMAT]`.

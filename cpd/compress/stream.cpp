@@ -44,7 +44,7 @@ struct Blocks {
   [[nodiscard]] std::int64_t ValuesOf(std::int64_t k) const {
     return std::min(block, count - k * block);
   }
-  /// Calls body(k) for each, side by side.
+  /// Calls body(k) for each block, in parallel.
   template <class Body>
   void ForEach(const Body& body) const {
     parallel_for(count, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
@@ -54,7 +54,7 @@ struct Blocks {
   std::int64_t count, block;
 };
 
-/// Of all blocks where the codec is_fixed(); -1 where these are beyond any memory.
+/// The bytes of all blocks where the codec is_fixed(); -1 where these are beyond any memory.
 std::int64_t FixedBytes(const Codec& codec, const Blocks& blocks) {
   const std::int64_t whole = codec.MostBytes(blocks.block);
   const std::int64_t number = blocks.count / blocks.block;
@@ -78,7 +78,7 @@ struct Opened {
   StreamInfo info;
   SharedCodec codec;
   std::int64_t fixed = 0;            // bytes of a whole block, where all have the same
-  std::vector<std::int64_t> begins;  // else where each begins, and the last ends
+  std::vector<std::int64_t> begins;  // else the offset of each, and of the end of the last
   std::span<const std::uint8_t> blocks;
 
   [[nodiscard]] std::span<const std::uint8_t> Block(std::int64_t k) const {
@@ -176,7 +176,7 @@ void CheckOptions(const StreamOptions& options, std::size_t values) {
   }
 }
 
-/// The layer as a piece, measured, when its state has begun.
+/// Begins the state and returns the whole layer as a piece, measured.
 Piece BegunLayer(const Codec& codec, CodecState* state, const StreamOptions& options,
                  std::span<const float> x) {
   const auto count = static_cast<std::int64_t>(x.size());
@@ -223,7 +223,7 @@ StreamSize EncodeStream(const SharedCodec& codec, CodecState* state, const Strea
   if (state == nullptr) state = made.get();
   const Piece layer = BegunLayer(*used, state, options, x);
 
-  // Each block where it lies if all before it are as long as they can be; then they move up.
+  // Each block is written where it is if all before it have the most bytes; then they move up.
   const Blocks blocks(*used, count);
   Sizes sizes(static_cast<std::size_t>(blocks.number()));
   Head head{.name = static_cast<std::uint16_t>(name.size()),

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A layer's bytes that say what they are: for files, and for a codec on its own. Little-endian:
+// A self-describing encoding of a layer, for files and for a codec on its own. Little-endian:
 //   4 bytes  "CPDS"
 //   2, 2     version; length of the codec's name
 //   4        CRC-32C of the codec's text() (its name, seed and random bits)
 //   4        shift
-//   8, 8, 8  values; values of a row, 0: not said; bytes of the blocks
+//   8, 8, 8  values; values of a row, 0: not known; bytes of the blocks
 //   4        the unit of the values, binary32 (Measured::shared; else 0)
-//   4        block sizes that follow: one a block, or none where the codec is_fixed()
+//   4        number of block sizes: one per block, or none where the codec is_fixed()
 //   then the name, the sizes (4 bytes each), the blocks, and the CRC-32C of all before it.
 // Block k holds values k * block() … of the layer, as Encode writes them.
 #pragma once
@@ -25,23 +25,23 @@
 
 namespace cpd {
 
-/// What a call that encodes is given beside the values; as in Piece.
+/// Arguments of EncodeStream in addition to the values; as in Piece.
 struct StreamOptions {
   std::uint64_t stream = 0;
   int shift = 0;                            ///< at most ±kMostStreamShift
   std::int64_t row = 0;                     ///< values of a row; 0: the layer is one row
-  std::optional<float> scale{};             ///< what Measure would give, as all ranks agreed on it
+  std::optional<float> scale{};             ///< Measure's result, as all ranks agreed on it
   std::span<const std::uint32_t> random{};  ///< integers for all values; empty: the stream's
 };
 constexpr int kMostStreamShift = 600;
 
-/// What a stream says of itself.
+/// The contents of a stream's header.
 struct StreamInfo {
   std::string codec;          ///< name(), which MakeCodec takes
   std::uint32_t options = 0;  ///< CRC-32C of text()
   int shift = 0;
   std::int64_t count = 0;  ///< values
-  std::int64_t row = 0;    ///< 0: not said
+  std::int64_t row = 0;    ///< 0: not known
   std::int64_t bytes = 0;  ///< of the blocks
   float scale = 0;         ///< Measured::shared: the unit of the values
 };
@@ -56,38 +56,40 @@ struct StreamSize {
   std::int64_t blocks = 0;  ///< of its blocks, as in StreamInfo
 };
 
-/// Gives memory for `most` elements of a result; called once, on the thread of the call. What it
-/// throws, the call throws.
+/// Returns memory for `most` elements of a result. It is called once, on the caller's thread; its
+/// exceptions pass to the caller.
 template <class T>
 using Memory = std::function<T*(std::int64_t most)>;
 
 /// The codec of a layer whose rows have `row` values (0: the layer is one row of `count`): codec
-/// itself, unless it goes by rows.
+/// itself, unless it is by_rows().
 CPD_API SharedCodec CodecOfRows(const SharedCodec& codec, std::int64_t row, std::int64_t count);
 
-/// A whole call: state->Begin, Measure (unless options.scale says it), blocks side by side, Commit.
-/// `state`: of CodecOfRows, for x.size() values; null: a new one, if the codec keeps anything.
-/// Throws Error for options out of range and values without a code; the state is then uncommitted.
+/// Encodes a layer in a whole call: state->Begin, Measure (unless options.scale is set), blocks in
+/// parallel, Commit. `state`: of CodecOfRows, for x.size() values; null: a new one, if the codec
+/// has states. Throws Error for options out of range and values without a code; the state is then
+/// not committed.
 CPD_API std::vector<std::uint8_t> EncodeStream(const SharedCodec& codec, CodecState* state,
                                                const StreamOptions& options,
                                                std::span<const float> x);
-/// The same in the caller's memory, of as many bytes as the stream may have.
+/// Encodes into memory of the caller, of as many bytes as the stream may have.
 CPD_API StreamSize EncodeStream(const SharedCodec& codec, CodecState* state,
                                 const StreamOptions& options, std::span<const float> x,
                                 const Memory<std::uint8_t>& memory);
 
-/// What the stream says; all of it is checked but the blocks' contents. Throws DamagedBytes.
+/// Reads a stream's header; all of the stream is checked but the blocks' contents. Throws
+/// DamagedBytes.
 CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
 
-/// The layer's values: those of Decode with the shift undone; Measured::shared: multiplied by the
-/// scale (rounded once) first. Memory: the values, at most `most_values` of them, and no more than
-/// the codec's blocks hold for which there are bytes. Throws DamagedBytes, also where the stream
+/// Decodes the layer's values: those of Decode with the shift undone; Measured::shared: multiplied
+/// by the scale (rounded once) first. Allocates the values, at most `most_values` of them, and no
+/// more than the blocks hold for which there are bytes. Throws DamagedBytes, also where the stream
 /// holds more than most_values.
 CPD_API DecodedStream
 DecodeStream(std::span<const std::uint8_t> bytes,
              std::int64_t most_values = std::numeric_limits<std::int64_t>::max());
-/// The same in the caller's memory, of as many values as the stream holds, asked for when all of it
-/// is checked but the blocks' contents.
+/// Decodes into memory of the caller, of as many values as the stream holds, which is requested
+/// after all of the stream is checked but the blocks' contents.
 CPD_API StreamInfo
 DecodeStream(std::span<const std::uint8_t> bytes, const Memory<float>& memory,
              std::int64_t most_values = std::numeric_limits<std::int64_t>::max());

@@ -13,21 +13,21 @@
 namespace cpd {
 
 struct TernGradOptions {
-  /// Values are clipped to so many standard deviations of the tensor first (equation 21); 0: not.
+  /// Values are clipped to `clip` standard deviations of the tensor first (equation 21); 0: not.
   double clip = 2.5;
-  /// The scaler is the largest of all ranks', so that sums are integers.
+  /// All ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
   std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
 };
 
-/// The scaler is the largest magnitude after clipping; numeric/scaled/levels.h has the rule, with
-/// one step. Two bits a value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the bytes are
-/// level_blocks.h's. NaN and infinities become NaN one by one and stay out of the scaler and the
-/// deviation. Integer sums travel as such (IntegerSums), others without loss.
+/// The scaler is the largest magnitude after clipping; the rounding is in numeric/scaled/levels.h,
+/// with one step. Two bits per value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the byte layout is
+/// in level_blocks.h. NaN and infinities become NaN one by one; the scaler and the deviation ignore
+/// them. Integer sums are sent as IntegerSums, others without loss.
 class CPD_API TernGrad final : public Codec {
  public:
-  /// Throws Error for an option out of range, or for buckets that share. Of the rounding it takes
-  /// seed and random_bits.
+  /// Throws Error for an option out of range, or for `share` with buckets. Uses only seed and
+  /// random_bits of `rounding`.
   explicit TernGrad(const TernGradOptions& options = {}, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;
@@ -52,8 +52,8 @@ class CPD_API TernGrad final : public Codec {
   LevelBlocks blocks_;
 };
 
-/// Sums of W values -1, 0 or 1, and NaN: integers modulo 2^b, b the bit length of 2 W; 2^(b - 1) is
-/// NaN.
+/// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
+/// 2^(b - 1) is NaN.
 class CPD_API IntegerSums final : public Codec {
  public:
   /// Throws Error unless 1 <= world <= 65536.

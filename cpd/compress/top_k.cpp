@@ -27,8 +27,8 @@ constexpr std::array<std::string_view, 2> kFeedback{"on", "off"};
 
 }  // namespace
 
-/// A layer's residual, where there is one, and of a call the values that are sent; what is left of
-/// all others is what comes next.
+/// A layer's residual, where there is one, and the values that the current call sends. Begin writes
+/// every v as the next residual; Run::Leave then writes that of the values that are sent.
 struct TopK::Sending final : Residual {
   Sending(const TopK& codec, std::int64_t size)
       : Residual(codec.feeds_back_ ? size : 0),
@@ -57,7 +57,7 @@ struct TopK::Sending final : Residual {
     if (inner != nullptr) inner->Commit();
   }
 
-  /// The inner codec's layer.
+  /// The kept values, as a layer of the inner codec.
   [[nodiscard]] Piece InnerOf(const Piece& layer) const {
     const auto values = static_cast<std::int64_t>(sent.values.size());
     return {.layer = layer.layer,
@@ -73,7 +73,7 @@ struct TopK::Sending final : Residual {
   std::unique_ptr<CodecState> inner;
 };
 
-/// What a piece keeps.
+/// The kept values of a piece.
 struct TopK::Run {
   Run(const Piece& of, CodecState* state) : sending(dynamic_cast<Sending&>(*state)) {
     const auto first = std::ranges::lower_bound(sending.sent.places, of.begin);
@@ -89,7 +89,7 @@ struct TopK::Run {
   [[nodiscard]] const float* values() const { return sending.sent.values.data() + piece.begin; }
   [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
 
-  /// Takes down what is left of values that are decoded so.
+  /// Records the residuals of the kept values, which decode to `decoded`.
   void Leave(const std::vector<float>& decoded) const {
     const float unit = sending.codec->measured() == Measured::shared ? piece.scale : 1;
     Guarded([&] {

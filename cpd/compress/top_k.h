@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The largest values of a layer and nothing else, what is left out fed back into the next call
-// (QSGD, arXiv 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021; Stich et al., arXiv
+// Sends only the largest values of a layer; what is left out is fed back into the next call (QSGD,
+// arXiv 1610.02132, section 3.3; Aji and Heafield, arXiv 1704.05021; Stich et al., arXiv
 // 1809.07599).
 #pragma once
 
@@ -12,20 +12,20 @@ namespace cpd {
 
 class CodecWords;
 
-/// Of v = x * 2^shift + residual, each of the two rounded once to binary32, it keeps the
+/// Keeps, of v = x * 2^shift + residual (each of the two operations rounded once to binary32), the
 /// ceil(fraction * n) values of largest magnitude, of equal ones those of lower index, and every
-/// NaN and infinity, even where that is more. Kept values in order are a layer of the inner codec,
-/// by whose elements its random bits count (integers that are given belong to elements of the
-/// outer one); all others are +0. The residual becomes v less the decoded value, rounded once: v
-/// where nothing is sent or what is sent decodes to NaN, 0 where v is none itself. It is of values
-/// times 2^shift.
+/// NaN and infinity, even where that is more. The kept values, in order, are a layer of the inner
+/// codec, whose random bits count that layer's elements (but Piece::random has integers for the
+/// outer layer's); all others become +0. The residual becomes v less the decoded value, rounded
+/// once: v where it is not sent or does not decode to a finite number, 0 where v itself is not
+/// finite. It is of values times 2^shift.
 ///
-/// A piece holds the places of its kept values (places.h), where the inner codec has buckets how
-/// many values of the first one lie ahead, and the inner codec's bytes.
+/// A message holds the places of a piece's kept values (places.h); where the inner codec has
+/// buckets, how many values of the first one are ahead of them; and the inner codec's bytes.
 class CPD_API TopK final : public Codec {
  public:
-  /// fraction: above 0 up to 1, at most 9 decimals. inner: one without rows or a residual. Throws
-  /// Error.
+  /// Throws Error unless the fraction is above 0 up to 1 with at most 9 decimals, and inner has no
+  /// rows and no residual.
   TopK(double fraction, bool feeds_back, SharedCodec inner);
 
   /// `top_k FRACTION [feedback=on|off] [CODEC …]`.
@@ -40,7 +40,7 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// The inner codec's, of kept values.
+  /// The inner codec's Measure of the kept values.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
 
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -49,9 +49,9 @@ class CPD_API TopK final : public Codec {
               float* y, std::int64_t before = 0) const override;
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
 
-  /// Keeps the residual, and from Begin to Commit what is sent.
+  /// A state that keeps the residual, and from Begin to Commit the values that are sent.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
-  /// Sums are sparse.
+  /// Sparse, as sums of kept values are; null where the format has no zero.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   /// ceil(fraction * n).
@@ -63,7 +63,7 @@ class CPD_API TopK final : public Codec {
 
   [[nodiscard]] std::string Head() const;
 
-  std::int64_t billionths_ = 0;  ///< the fraction's
+  std::int64_t billionths_ = 0;  ///< the fraction times 10^9
   bool feeds_back_ = true;
   SharedCodec inner_;
 };

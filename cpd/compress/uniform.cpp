@@ -32,7 +32,7 @@ using std::uint8_t;
 constexpr int kMostBits = 30;
 constexpr int64_t kPackage = 65536;
 constexpr int64_t kHeader = 12;
-constexpr int64_t kFirstSize = 4;  // the bytes that say how long a Huffman package's first half is
+constexpr int64_t kFirstSize = 4;  // bytes of the size of a Huffman package's first half
 constexpr uint32_t kNan = 0x7FC00000;
 
 int64_t PackageBytes(int64_t n, int width) { return kHeader + (n * width + 7) / 8; }
@@ -42,7 +42,7 @@ int WholeBits(double bits) {
   return rounded > 1 ? static_cast<int>(std::min<double>(rounded, kMostBits)) : 1;
 }
 
-/// Values times 2^shift, rounded once: x itself where they are that.
+/// Returns the values times 2^shift, rounded once: x itself for shift 0, else in `to`.
 const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   if (shift == 0) return x;
   Unscale(shift, 1, n, x, to);
@@ -97,10 +97,10 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Puts code_of(i) for values begin … end - 1; all hold `longest` bits at most.
+/// Writes code_of(i) for values begin … end - 1; each has at most `longest` bits.
 template <class CodeOf>
 void PutCodes(int64_t begin, int64_t end, int longest, CodeOf code_of, BitWriter& to) {
-  BitWriter own = to;  // bytes are written through no pointer that could be to the writer itself
+  BitWriter own = to;  // a local copy, which the bytes written cannot alias
   int64_t i = begin;
   const auto run = [&]<int kAtOnce>() {
     for (; i + kAtOnce <= end; i += kAtOnce) {
@@ -120,14 +120,14 @@ void PutCodes(int64_t begin, int64_t end, int longest, CodeOf code_of, BitWriter
 
 /// A package's bins.
 struct Bins {
-  std::vector<uint32_t> bins;     ///< of each value; where `by_place`, its place in `symbols`
+  std::vector<uint32_t> bins;     ///< of each value; where `by_place`, its index in `symbols`
   std::vector<uint32_t> symbols;  ///< those in use, ascending
   std::vector<uint32_t> counts;
   bool by_place = false;
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // In four tables, so that neighbours that are equal do not wait for each other.
+  // Four tables, so that increments for equal neighbours do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
   const auto count = [&]<size_t kWays>() {
@@ -204,7 +204,7 @@ int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& co
   return kFirstSize + bytes + second.End();
 }
 
-/// A code with fewer bits than the fixed width has, if there is one.
+/// A Huffman code that takes fewer bits than codes of fixed width; none where it would not.
 std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   if (head.alphabet() <= kPackage + 1) {
     CountFew(head.alphabet(), all);
@@ -215,7 +215,7 @@ std::optional<HuffmanCode> ShorterCode(const PieceHead& head, Bins* all) {
   int64_t bits = HuffmanCodeBits(code);
   for (size_t i = 0; i < code.lengths.size(); ++i)
     bits += int64_t{all->counts[i]} * code.lengths[i];
-  constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // and two bytes that are not full
+  constexpr int64_t kBeside = 8 * (kFirstSize + 2);  // the size, and two bytes that are not full
   if (bits + kBeside >= head.n * head.width()) return std::nullopt;
   return code;
 }
@@ -235,7 +235,7 @@ int64_t PutPackage(const UniformBins& bins, PieceHead head, bool may_be_huffman,
 
 // ---- decode
 
-/// Values of bins, as Decode has them.
+/// Writes the values of bins, with shift and divisor as for Decode.
 void ValuesOf(const UniformBins& bins, std::span<const uint32_t> given, int shift, float divisor,
               float* y) {
   for (size_t i = 0; i < given.size(); ++i) {
@@ -270,7 +270,7 @@ constexpr int64_t kRun = 4096;
 int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<const uint8_t> bytes,
                   int shift, float divisor, float* y) {
   BitReader reader(bytes);
-  std::vector<float> centres;  // of all bins, where values are many more
+  std::vector<float> centres;  // of all bins, where there are many more values
   if (4 * int64_t{head.alphabet()} <= head.n) {
     std::vector<uint32_t> all(head.alphabet());
     std::iota(all.begin(), all.end(), 0U);

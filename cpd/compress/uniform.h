@@ -19,7 +19,7 @@ struct UniformBits {
     /// floor(H + c + 1/2) in 1…30: H is the entropy in bits of every floor(1/fraction)-th value,
     /// from a random one on, in 2^sample bins.
     entropy,
-    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is what UniformState was told of the gradient.
+    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the argument of UniformState::TellGradient.
     gradient,
   };
   Rule rule = Rule::entropy;
@@ -30,18 +30,18 @@ struct UniformBits {
   double c0 = 1, c1 = 8;
 };
 
-/// A layer from Begin to Commit: its least and greatest value, and its bits.
+/// A layer's least and greatest value and its bits, from Begin to Commit.
 class CPD_API UniformState final : public CodecState {
  public:
   UniformState(const UniformBits& rule, const RoundingOptions& random);
 
-  /// The root mean square of the layer's gradient, which later calls go by; 0 until it is told.
-  /// Throws Error where it is negative or not finite.
+  /// Sets the root mean square of the layer's gradient, which later calls use; 0 before. Throws
+  /// Error where it is negative or not finite.
   void TellGradient(float rms);
 
   void Begin(const Piece& layer, const float* x) override;
   void Commit() override {}
-  /// The gradient's root mean square, where it was told.
+  /// The gradient's root mean square, where it was set.
   [[nodiscard]] std::vector<float> Kept() const override;
   void Restore(std::span<const float> kept) override;
 
@@ -55,25 +55,25 @@ class CPD_API UniformState final : public CodecState {
 
   UniformBits rule_;
   RoundingOptions random_;
-  float gradient_ = -1;  // below 0: not told
+  float gradient_ = -1;  // below 0: not set
   float least_ = 0, greatest_ = 0;
   int bits_ = 0;
 };
 
-/// 2^N bins of equal width from a layer's least value to its greatest; a value becomes the centre
-/// of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A layer of equal
-/// values is one bin. NaN and Inf do not count for the range, have a bin of their own, and become
-/// NaN.
+/// Rounds values to 2^N bins of equal width from a layer's least value to its greatest: a value
+/// becomes the centre of its bin, rounded once to binary32 (cpd/numeric/scaled/uniform_bins.h). A
+/// layer of equal values is one bin. NaN and Inf do not count for the range, have a bin of their
+/// own, and become NaN.
 ///
-/// Packages of up to 65,536 values, each of which can be read without the others, little-endian:
+/// A message is packages of up to 65,536 values, each decodable without the others, little-endian:
 ///   u16 count - 1, u8 N, u8 kind, f32 least, f32 greatest
 ///   kind 0: bins in N bits each
-///   kind 1: u32 bytes; in so many bytes a Huffman code's table (huffman.h) and the codes of the
+///   kind 1: u32 size; in `size` bytes a Huffman code's table (huffman.h) and the codes of the
 ///           first half of the bins, which has the middle one; the codes of the others
-///   kinds 2 and 3, the same where there is a value that is not finite: bin 2^N, so that kind 2
-///           takes N + 1 bits
-/// Bits have the first one uppermost in a byte, and zeros up to a byte. With coding=huffman kind 1
-/// is taken where it is smaller.
+///   kinds 2 and 3: kinds 0 and 1 with values that are not finite, which have bin 2^N, so that kind
+///           2 takes N + 1 bits
+/// The first bit is the most significant of its byte, and zeros fill the last byte. coding=huffman
+/// uses the Huffman code where it is smaller.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A codec's text, word by word: its name, what stands alone, and options as key=value.
+// Reads a codec's text word by word: its name, single words, and options as key=value.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,32 @@ namespace cpd {
 
 class CPD_API CodecWords {
  public:
-  /// `depth`: 1, and one more for each codec that this one is within.
+  /// `depth`: 1, and one more for each codec around this one.
   explicit CodecWords(std::string_view text, int depth = 1);
 
   [[nodiscard]] int depth() const { return depth_; }
-  /// Every word as it was given, for messages.
+  /// The whole text, for error texts.
   [[nodiscard]] const std::string& text() const { return text_; }
-  /// Whether every word was taken away.
+  /// Whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
-  /// The next word, taken away; empty: there is none.
+  /// Removes and returns the next word; empty where there is none.
   std::string Next();
-  /// All that is left, taken away.
+  /// Removes and returns all words left.
   std::string Rest();
 
-  /// Options, taken away wherever they stand. Throw Error where one is given twice, is no such
-  /// value or out of range.
+  /// Removes an option, wherever it is in the text, and returns its value; none, or `otherwise`,
+  /// where it is missing. These functions throw Error where it occurs twice, has no such value or
+  /// is out of range.
   std::optional<std::string> Option(std::string_view key);
   std::int64_t Integer(std::string_view key, std::int64_t otherwise, std::int64_t least,
                        std::int64_t most);
   double Number(std::string_view key, double otherwise, double least, double most);
-  /// Which of `names`.
+  /// The index of the option's value in `names`.
   std::size_t Choice(std::string_view key, std::span<const std::string_view> names,
                      std::size_t otherwise);
-  /// Whether the word stands there.
+  /// Removes `word` and returns whether it was there.
   bool Flag(std::string_view word);
-  /// Throws Error where a word is left: `takes` says what the codec knows.
+  /// Throws Error where a word is left; `takes` lists the codec's options.
   void End(std::string_view takes) const;
 
  private:
@@ -49,7 +50,7 @@ class CPD_API CodecWords {
   std::vector<std::string> words_;
 };
 
-/// A word as a number. Throws Error, naming `what`.
+/// Reads a word as a number. Throws Error with the name `what` unless it is least … most.
 CPD_API double ParseNumber(std::string_view what, const std::string& word, double least,
                            double most);
 /// The shortest text that ParseNumber reads back.

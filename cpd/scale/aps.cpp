@@ -25,7 +25,7 @@ int CeilLog2(float x, int world) {
   return std::bit_width(product - 1) + exponent;
 }
 
-/// True where a sum in this mode may be larger than the scaled bound allows.
+/// Whether a sum in this mode may be larger than the scaled bound allows.
 bool RoundsOutward(const Format& format, Rounding mode) {
   return mode == Rounding::stochastic || mode == Rounding::up || mode == Rounding::down ||
          (mode == Rounding::nearest_away && format.exp <= 2);
@@ -52,7 +52,7 @@ LayerRange MeasureRange(const TensorView& x) {
 }
 
 std::uint8_t ApsExponent(float max_abs, int world) {
-  // By its bits: a comparison would take a subnormal for zero where the program flushes them.
+  // Tests the bits: a comparison would take a subnormal for zero where the program flushes them.
   if (std::bit_cast<std::uint32_t>(max_abs) << 1 == 0) return 0;
   if (world < 1) throw Error("world must be at least 1, got " + std::to_string(world));
   const int e = CeilLog2(max_abs, world);

@@ -18,13 +18,14 @@ namespace {
 
 constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 
-/// Bytes of the longest message of each step of one transfer.
+/// The bytes of the longest message of each step of one transfer.
 using Steps = std::vector<std::int64_t>;
 
-/// The steps of all transfers, as one rank knows them. Where a rank sends and receives, as to and
-/// from all others or around a ring, pieces rotate: in each step every piece is moved by some rank,
-/// so that each step is as long as the longest piece. In a ring each step is a transfer, and all
-/// pieces have come by after one turn. Between a master and its members each step moves one piece.
+/// The steps of all transfers, from the transfers of one rank. Where a rank sends and receives, as
+/// to and from all others or around a ring, pieces rotate: in each step every piece is sent by some
+/// rank, so that each step is as long as the longest piece. In a ring each step is a transfer, and
+/// a rank has sent all pieces after one turn. Between a master and its members each step moves one
+/// piece.
 class Rotations {
  public:
   explicit Rotations(int slices) : turn_(std::max(slices - 1, 1)) {}
@@ -52,7 +53,7 @@ class Rotations {
     return Steps(std::max(moves.out.size(), moves.in.size()), std::ranges::max(steps));
   }
 
-  /// The hops since the last turn are as long as the longest of them.
+  /// Makes all hops since the last turn as long as the longest of them.
   void EndTurn() {
     std::int64_t longest = 0;
     const auto begin = transfers_.end() - hops_;
@@ -74,8 +75,8 @@ std::vector<Steps> StepsOf(const DryRun& run, int rank) {
   return rotations.Take();
 }
 
-/// Of all ranks: a group's first knows all that its members move, and all groups are as long as the
-/// first but the last.
+/// The steps of all ranks. A group's first rank takes part in all transfers of its members, and all
+/// groups but the last have the size of the first.
 std::vector<Steps> StepsOfAll(const DryRun& run) {
   const Reduction& reduction = run.reduction();
   if (!reduction.grouped()) return StepsOf(run, 0);
@@ -91,7 +92,7 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   return all;
 }
 
-/// Of a layer whose largest magnitude is not known: it is at most this.
+/// The most that a layer's largest magnitude is taken to be where it is not known.
 constexpr float kUnknown = 0x1.fffffep95F;
 
 void CheckLargest(std::span<const float> largest, std::size_t layers) {
@@ -104,7 +105,7 @@ void CheckLargest(std::span<const float> largest, std::size_t layers) {
   throw Error("a largest magnitude must be at least 0, got " + std::to_string(*wrong));
 }
 
-/// Whether values of these layers travel in binary32 (Reduction::LacksNan).
+/// Whether values of these layers are sent in binary32 (Reduction::LacksNan).
 bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
   std::vector<std::uint8_t> exponents;
   for (const float value : largest) {
@@ -120,7 +121,7 @@ bool MayBePlain(const Reduction& reduction) {
   return reduction.MayMeetNan(exponents);
 }
 
-/// The ways in which values may travel: packed, in binary32, or one or the other.
+/// The ways in which values may be sent: packed, in binary32, or either.
 std::vector<DryRun> WaysOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());
@@ -147,7 +148,7 @@ Cost CostOf(const DryRun& run, int rank, std::int64_t chunk) {
   return cost;
 }
 
-/// The most of both, exact where they are equal.
+/// The larger of both numbers of bytes, exact where they are equal.
 Cost MostOf(const Cost& a, const Cost& b) {
   const bool equal = a.bytes_sent == b.bytes_sent && a.bytes_received == b.bytes_received;
   return {a.steps, std::max(a.bytes_sent, b.bytes_sent),

@@ -15,7 +15,7 @@
 namespace cpd {
 namespace {
 
-/// Sizes of messages alone: nothing is cast, folded or unpacked.
+/// Computes nothing but sizes of messages: nothing is cast, folded or unpacked.
 class NoMessageOps final : public MessageOps {
  public:
   NoMessageOps(const Reduction& reduction, int rank, bool in_fp32)
@@ -25,7 +25,7 @@ class NoMessageOps final : public MessageOps {
   void Fold(const Part&, std::span<const SharedMessage>, Message&) const override {}
   void FoldGroup(const Part&, std::span<const SharedMessage>, Message&) const override {}
   void Hop(const Part&, std::int64_t, const Message*, Message&) const override {}
-  /// An address that is not read; places are counted from it.
+  /// Returns an address that is not read; offsets are counted from it.
   [[nodiscard]] std::shared_ptr<float> Allocate(std::int64_t) const override {
     static float nothing = 0;
     return {&nothing, [](float*) {}};
@@ -50,7 +50,7 @@ class CountingChannel final : public Channel {
     message->Resize(bytes);
     return message;
   }
-  /// Sizes that vary are not known without values: each is the most.
+  /// Sizes that vary are not known without values: each message has the most bytes.
   Pending StartSizes(Phase, std::span<const Addressed>, std::span<const Addressed>) override {
     is_most_ = true;
     return {};
@@ -70,10 +70,10 @@ class CountingChannel final : public Channel {
 
  private:
   const std::function<void(const Moves&)>& moved_;
-  bool is_most_ = false;  // the transfer to come
+  bool is_most_ = false;  // of the next transfer
 };
 
-/// Throws Error unless all values can be counted in bytes.
+/// Throws Error unless the bytes of all values can be counted in 64 bits.
 void CheckSizes(int world, std::span<const std::int64_t> sizes) {
   std::int64_t values = 0;
   bool fits = true;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An all-reduce without values: every rank's exchange as comm/engine runs it, over a channel that
-// only counts. One rank at a time, so that there may be many.
+// Runs an all-reduce without values: each rank's exchange as in comm/engine, over a channel that
+// only counts; one rank at a time, so that there may be many.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +14,11 @@
 
 namespace cpd {
 
-/// What a rank starts at once: a transfer.
+/// A transfer: the messages that a rank starts at once.
 struct Moves {
   struct Message {
     int peer = 0;
-    std::int64_t bytes = 0;  ///< packed values; a message of none does not travel
+    std::int64_t bytes = 0;  ///< of packed values; a message of 0 bytes is not sent
   };
   std::vector<Message> out, in;
   bool is_most = false;  ///< sizes vary with the values: these are the most
@@ -26,18 +26,18 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// For layers of the given sizes, and rows (LayerOptions). `in_fp32`: all values travel in
-  /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
+  /// For layers of these sizes and rows (LayerOptions). `in_fp32`: all values are sent in binary32,
+  /// as where a NaN is possible that a format has no code for. Throws Error.
   DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
          std::span<const std::int64_t> rows = {}, bool in_fp32 = false);
 
   [[nodiscard]] const Reduction& reduction() const { return reduction_; }
-  /// Into how many slices the exchange cuts the layers.
+  /// The number of slices into which the exchange cuts the layers.
   [[nodiscard]] int slices() const;
 
-  /// Calls moved(moves) for each transfer of a rank, in their order: the same number on all ranks,
-  /// some of them without messages. Chunks of `chunk` values (CommOptions) go one after the other.
-  /// Returns the steps of one chunk (Traffic), 0 where there are no values.
+  /// Calls moved(moves) for each transfer of a rank, in order: equally often for all ranks, also
+  /// for transfers without messages. Chunks of `chunk` values (CommOptions) run one after the
+  /// other. Returns the steps of one chunk (Traffic), 0 where there are no values.
   std::int64_t Run(int rank, std::int64_t chunk,
                    const std::function<void(const Moves&)>& moved) const;
 

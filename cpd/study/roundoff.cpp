@@ -12,7 +12,7 @@
 namespace cpd {
 namespace {
 
-/// One thread, index ascending: the means do not depend on how many there are.
+/// Sums in one thread, index ascending, so that the means do not depend on the number of threads.
 Roundoff Measure(std::int64_t n, const double* high, const float* low) {
   Roundoff result;
   result.count = n;

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressors: what a message of an all-reduce holds, and codecs by themselves.
+"""Compressors: codecs of an all-reduce's messages, also for use on their own.
 
-`codec(text)` makes one: a compressor of `compressors()` with its options, or a format; `qsgd(…)`
-and the other functions write the text. It stands in `ReduceSpec(wire=…)`, encodes a layer by itself
-and decodes what it made. What a codec keeps from call to call is in `States`.
+`codec(text)` makes a codec: a compressor of `compressors()` with its options, or a format;
+`qsgd(…)` and the other functions write the text. A codec is an argument of `ReduceSpec(wire=…)`,
+and encodes and decodes a layer on its own. What it keeps between calls is in `States`.
 
 >>> import numpy as np
 >>> packet = codec("e2m1").encode(np.float32([0.3, 1.0, -2.0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a message holds: `Codec`, made by a text."""
+"""`Codec`, made by a text: encodes what a message holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cpd.ops.flat import check_layer, host_values
 
 CodecLike: TypeAlias = "Codec | str"
 Stream: TypeAlias = bytes
-"""Of one layer; it says what it is."""
+"""The self-describing bytes of one layer."""
 
 
 _AS_IT_IS = RowLayout()
@@ -37,18 +37,17 @@ class Packet:
     """A layer that was encoded."""
 
     data: Stream
-    """What `decode` takes."""
+    """The stream, for `decode`."""
     bytes: int
-    """Of the codec's part of `data`: what a message holds."""
+    """The size of the codec's part of `data`, which a message holds."""
     shape: tuple[int, ...]
-    """The layer's."""
+    """The layer's shape."""
     _layout: RowLayout = field(repr=False)
     _of_torch: bool = field(repr=False)
 
     @functools.cached_property
     def values(self) -> Any:
-        """What it decodes to, float32, of the layer's kind and shape; decoded when first asked
-        for."""
+        """The decoded values, float32, of the layer's kind and shape; decoded on first use."""
         flat, _ = _core.decode_stream(self.data)
         values = self._layout.restored(flat, self.shape)
         if not self._of_torch:
@@ -59,7 +58,7 @@ class Packet:
 
     @property
     def size(self) -> int:
-        """How many values."""
+        """The number of values."""
         return math.prod(self.shape)
 
     @property
@@ -70,17 +69,17 @@ class Packet:
 @functools.partial(checked, own=("name", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
-    """How a layer's values become bytes and back.
+    """Turns a layer's values into bytes and back.
 
     Args:
-        name: its text: a compressor's (`compressors`) with its options as key=value, or the name of
+        name: the text: a compressor's (`compressors`) with its options as key=value, or the name of
             a format (`cpd.format`) or a scaled format (`cpd.scaled`).
-        seed: of its random bits, where it draws any.
+        seed: of the random bits, where the codec draws any.
         random_bits: how many of them decide each rounding, 1…24; by variant A of stochastic
             rounding (`cpd.cast`) alone.
 
-    `name` is then the text in its one form. Immutable, hashable and picklable. Raises ValueError
-    for a text that is none, or an option out of range; TypeError for other objects.
+    The attribute `name` is the canonical text. Immutable, hashable and picklable. Raises ValueError
+    for an invalid text or an option out of range; TypeError for other objects.
 
     >>> Codec("mxfp8")
     cpd.compress.codec('mxfp8')
@@ -100,7 +99,7 @@ class Codec:
 
     @property
     def text(self) -> str:
-        """The name and what else decides its values: ranks compare it."""
+        """The name and what else determines the values: ranks compare it."""
         return self._held.text
 
     @property
@@ -110,21 +109,21 @@ class Codec:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether so many values always take so many bytes."""
+        """Whether layers of equal size always take equally many bytes."""
         return self._held.is_fixed
 
     @property
     def by_rows(self) -> bool:
-        """Whether a layer's rows, or columns, decide what its values become."""
+        """Whether the decoded values depend on a layer's rows or columns."""
         return self._held.by_rows
 
     def layout(self, shape: Sequence[int]) -> RowLayout:
-        """The layout that the codec wants of a layer of this shape, and the length of its rows.
+        """The layout that the codec needs of a layer of this shape, and the length of its rows.
 
-        A row is what one index of the first dimension has; a vector is one row. The columns of
-        one_bit are the values along the first dimension of two, along the last of three and more
-        (as matrices of outputs × inputs and kernels of convolutions have them), or along `axis`; a
-        vector is one column. Raises ValueError for an axis that the shape does not have.
+        A row has the values of one index of the first dimension; a vector is one row. The columns
+        of one_bit run along the first dimension of two (matrices of outputs × inputs), along the
+        last of three and more (kernels of convolutions), or along `axis`; a vector is one column.
+        Raises ValueError for an axis that the shape does not have.
         """
         return self._layout_of(shape)
 
@@ -133,12 +132,12 @@ class Codec:
 
     @property
     def bucket(self) -> int:
-        """How many values have something in common that costs bytes, such as a norm."""
+        """How many values share something that costs bytes, such as a norm."""
         return self._held.bucket
 
     @property
     def format(self) -> Format:
-        """A format in which decoded values lie; `fp32` where nothing more is known."""
+        """A format that has every decoded value; `fp32` where nothing more is known."""
         return Format._of(self._held.format)
 
     def encode(
@@ -152,21 +151,21 @@ class Codec:
         scale: float | None = None,
         random: Any = None,
     ) -> Packet:
-        """A layer as a rank's message holds it.
+        """Encodes a layer as a rank's message holds it.
 
         Args:
             x: a NumPy array or a torch tensor on the CPU, of any shape; float32, or bfloat16 and
-                float16, which are widened.
-            state: where a codec that feeds errors back finds what it kept of layer `number`, and
-                leaves it; None: nothing was kept, and nothing is.
+                float16, which are converted to float32.
+            state: holds what a codec that feeds errors back keeps of layer `number`; None: nothing
+                was kept, and nothing is.
             stream: of random bits, of which element i has counter i (in row-major order).
-            shift: x · 2^shift is encoded, rounded once to binary32, and the values are divided by
-                it again.
-            scale: the number of the whole layer that the codec measures, where ranks have agreed on
-                another (TernGrad's scaler); default its own.
+            shift: x · 2^shift is encoded, rounded once to binary32, and the decoded values are
+                divided by 2^shift.
+            scale: replaces the number that the codec measures of the whole layer, where ranks have
+                agreed on one (TernGrad's scaler).
             random: integers below 2^random_bits in place of the stream's, of x's shape.
 
-        Raises ValueError or TypeError; `state` is then as it was.
+        Raises ValueError or TypeError; `state` is then unchanged.
 
         >>> import numpy as np
         >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
@@ -189,7 +188,7 @@ class Codec:
         return Packet(data, of_blocks, tuple(x.shape), layout, is_torch(x))
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-        """`decode` of a stream that this codec made. Raises ValueError for another's."""
+        """`decode` of a stream that this codec made. Raises ValueError for any other."""
         return _decoded(data, shape, self)
 
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
@@ -220,9 +219,9 @@ class Codec:
 
 @checked
 def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
-    """The codec of a text; a `Codec` as it is, which has its own seed and random_bits.
+    """The codec of a text; a `Codec`, which has its own seed and random_bits, is returned as it is.
 
-    Raises as `Codec`, and ValueError where a `Codec` is given with a seed or random_bits.
+    Raises as `Codec`, and ValueError for a `Codec` together with a seed or random_bits.
 
     >>> codec("nvfp4", seed=3)
     cpd.compress.codec('nvfp4', seed=3)
@@ -235,8 +234,8 @@ def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS)
 
 
 def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
-    """A codec with this seed and these random_bits; with its own where these are the usual ones.
-    Raises ValueError where each has another."""
+    """The codec with this seed and these random_bits; where these are the defaults, with its own.
+    Raises ValueError where both set one of them and differ."""
     given = codec(by)
     numbers = []
     for name, usual, own, ours in (
@@ -251,10 +250,10 @@ def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
 
 @checked
 def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-    """The values of a stream that `Codec.encode` or `cpd compress` made; the stream says by which
+    """The values of a stream that `Codec.encode` or `cpd compress` made; the stream names its
     codec.
 
-    shape: of the values, as many as the stream has; default: as the codec had them, 1-D.
+    shape: of the values, as many as the stream has; default: 1-D, in the codec's order.
 
     Raises ValueError for bytes that are no such stream, or another number of values; TypeError for
     other objects.

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressors by their options. Each function writes the text of a codec, which `codec` takes as
-well; an option that is None is left to the codec."""
+"""Compressors by their options. Each function makes the codec of a text that it writes, as `codec`
+does; an option that is None has the codec's default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def qsgd(
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
 ) -> Codec:
-    """QSGD (Alistarh et al., NeurIPS 2017): levels below buckets' norms, rounded without bias.
+    """QSGD (Alistarh et al., NeurIPS 2017): fractions of buckets' norms, rounded without bias.
 
     Args:
         bits: of a value; 4 if None.
@@ -56,7 +56,7 @@ def terngrad(
     Args:
         clip: values are clipped to ± this times their standard deviation first; 2.5 if None.
         share: whether ranks agree on the largest scaler; for whole tensors if None.
-        bucket: consecutive values with a scaler of their own, or "tensor", the default.
+        bucket: consecutive values that share a scaler, or "tensor", the default.
         seed, random_bits: of the random bits.
 
     The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
@@ -71,12 +71,12 @@ def terngrad(
 
 @checked
 def one_bit(bucket: int | None = None, axis: int | None = None) -> Codec:
-    """1-bit SGD (Seide et al., Interspeech 2014): a bit a value, two means a column, and errors
-    that are fed back.
+    """1-bit SGD (Seide et al., Interspeech 2014): one bit per value, two means per column, and
+    error feedback.
 
     Args:
         bucket: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with 64).
-        axis: along which columns lie; if None the first of two dimensions, the last of more.
+        axis: along which columns run; if None the first of two dimensions, the last of more.
 
     Raises ValueError or TypeError.
     """
@@ -96,8 +96,8 @@ def top_k(
 
     Args:
         fraction: of the values that are kept, above 0 and at most 1; at least one is.
-        values: the codec of those that are kept, with whose numbers it goes on.
-        feedback: whether what was not sent is added to the next call's values; so if None.
+        values: the codec of those that are kept; its seed and random_bits are used.
+        feedback: whether what was not sent is added to the next call's values; True if None.
         seed, random_bits: of `values`, where that is a text.
 
     Raises ValueError or TypeError.
@@ -109,10 +109,10 @@ def top_k(
 
 @checked
 def fp8_rows(row: int | None = None) -> Codec:
-    """8-bit floats (e4m3fn) times max/448 of each row, as torchft has it; a vector is one row.
+    """8-bit floats (e4m3fn) times max/448 of each row, as in torchft; a vector is one row.
 
     Args:
-        row: values of a row; if None as the layer's first dimension divides it.
+        row: values of a row; if None, a row is one index of the layer's first dimension.
 
     >>> fp8_rows()
     cpd.compress.codec('fp8_rows')
@@ -131,8 +131,8 @@ def int8_rows(
     """8-bit integers times max/127 of each row; a vector is one row.
 
     Args:
-        row: values of a row; if None as the layer's first dimension divides it.
-        stochastic: rounds without bias in place of to nearest-even.
+        row: values of a row; if None, a row is one index of the layer's first dimension.
+        stochastic: rounds without bias instead of to nearest-even.
         seed, random_bits: of the random bits.
     """
     return _made("int8_rows", {"row": row}, seed, random_bits, stochastic=stochastic)
@@ -150,7 +150,7 @@ def int4(
 
     Args:
         bucket: consecutive values that share a scale; 32 if None.
-        stochastic: rounds without bias in place of to nearest-even.
+        stochastic: rounds without bias instead of to nearest-even.
         seed, random_bits: of the random bits.
     """
     return _made("int4", {"bucket": bucket}, seed, random_bits, stochastic=stochastic)
@@ -168,7 +168,7 @@ def quantized(
 
     Args:
         q: the format, or its text.
-        stochastic: rounds without bias in place of to nearest-even.
+        stochastic: rounds without bias instead of to nearest-even.
         seed, random_bits: of the random bits.
     """
     return _made(f"quantized {scaled(q)}", {}, seed, random_bits, stochastic=stochastic)
@@ -176,13 +176,13 @@ def quantized(
 
 @checked
 def blockwise(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
-    """A codec of whole layers, of each 4096 values by themselves, whose sums owners encode again.
+    """A codec of whole layers, applied to each 4096 values alone, whose sums owners encode again.
 
     Where `inner` has no code for NaN, as "nvfp4", a NaN or an infinity makes its 4096 values NaN.
 
     Args:
         inner: `uniform`, a scaled format with one scale of the tensor such as "nvfp4", or another
-            whose sums would go back in FP32.
+            whose sums would be sent in FP32.
         seed, random_bits: of `inner`, where that is a text, and of the random bits.
 
     Raises ValueError or TypeError: a codec that encodes sums again already, or has no scale.
@@ -204,12 +204,12 @@ def uniform(
     ICASSP 2015).
 
     Args:
-        bits: log2 of the number of bins, or what decides it: the "entropy" of a sample (with
-            `c`, `sample` and `fraction`), or the "gradient"'s RMS (with `c0` and `c1`); "entropy"
-            if None.
+        bits: log2 of the number of bins, or what it is computed from: the "entropy" of a sample
+            (with `c`, `sample` and `fraction`), or the "gradient"'s RMS (with `c0` and `c1`);
+            "entropy" if None.
         coding: "huffman" if None.
         seed, random_bits: of the sample.
-        rule: numbers of that rule.
+        rule: these numbers.
 
     Raises ValueError or TypeError.
     """
@@ -222,7 +222,7 @@ def feedback(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_B
     """Any codec, whose errors are added to the next call's values (Seide et al.; LoCo).
 
     Args:
-        inner: the codec, with whose numbers it goes on.
+        inner: the codec; its seed and random_bits are used.
         seed, random_bits: of `inner`, where that is a text.
 
     Raises ValueError or TypeError.
@@ -258,7 +258,7 @@ def _value(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: Any) -> str:
-    """As C++ reads it. Raises TypeError for no number."""
+    """A number's text, as C++ reads it. Raises TypeError for anything but a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
     return repr(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What codecs kept of the ranks of one job, for a job of another number of ranks."""
+"""Merges what codecs kept of one job's ranks for a job with another number of ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import numpy.typing as npt
 from cpd.numeric.shown import shown
 
 _RESIDUALS = ("feedback", "one_bit", "top_k")
-"""The codecs whose numbers are errors of a layer's values, owed to the sum."""
+"""The codecs that keep errors of a layer's values, which later sums make good."""
 
 
 class Kept(NamedTuple):
-    """Of one layer, as the native object has it."""
+    """What is kept of one layer, as the native object returns it."""
 
     rank: int
     number: int
@@ -29,7 +29,7 @@ class Kept(NamedTuple):
 
 def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterator[Kept]:
     """The contributions' residuals of `world` ranks, from all that `old` ranks kept: the sums that
-    `States.merge` describes. Raises ValueError where something is not owed to a sum."""
+    `States.merge` describes. Raises ValueError where something kept is not an error of a sum."""
     factor = world / old if average else 1.0
     by_layer: dict[int, list[Kept]] = defaultdict(list)
     for one in sorted(kept, key=lambda one: (one.number, one.stage, one.rank)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout that a codec of rows or columns wants of a layer."""
+"""The layout that a codec of rows or columns needs of a layer."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from cpd.numeric.numbers import is_torch
 
 
 class RowLayout(NamedTuple):
-    """How a codec takes one layer: a row's values side by side."""
+    """The layout of one layer for a codec that works on rows: a row's values are contiguous."""
 
     axis: int | None = None
-    """The axis that is moved last; None: the layer stays as it is."""
+    """The axis that is moved last; None: no axis is moved."""
     row: int = 0
-    """Values of a row, after that; 0: the codec does not go by rows."""
+    """Values of a row after the move; 0: the codec does not work on rows."""
 
     def move(self, layer: Any) -> Any:
-        """The layer as the codec takes it: a view."""
+        """The layer in the codec's order, as a view."""
         if self.axis is None:
             return layer
         return (
@@ -29,7 +29,7 @@ class RowLayout(NamedTuple):
         )
 
     def back(self, layer: Any) -> Any:
-        """Undoes `move`: a view."""
+        """Undoes `move`; returns a view."""
         if self.axis is None:
             return layer
         return (

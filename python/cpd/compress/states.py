@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What codecs keep of layers from call to call: `States`."""
+"""`States`: what codecs keep of layers between calls."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _FLOAT = np.dtype("<f4")
 
 
 class Owner(NamedTuple):
-    """Whose states they are."""
+    """The rank, or the virtual ranks, whose states they are."""
 
     world: int
     """The number of ranks."""
     rank: int | None
-    """None: all of them, virtual ones."""
+    """None: all of them, as virtual ranks."""
 
     @classmethod
     def checked(cls, world: Any, rank: Any) -> Owner:
-        """Raises ValueError where there is no such rank."""
+        """The owner. Raises ValueError where there is no such rank."""
         if type(world) is not int or world < 1:
             raise ValueError(f"world must be an integer of at least 1, got {shown(world)}")
         if rank is not None and (type(rank) is not int or not 0 <= rank < world):
@@ -45,15 +45,15 @@ class Owner(NamedTuple):
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.
 
-    A call to which it is given (`states=`) finds what the last one left: of each rank and layer,
-    and of each owner and slice of results. A layer goes by its number in random streams, so layers
-    of one model keep theirs from call to call. A call that raises leaves it as it was. One object
+    A call with `states=` finds what the last one left: of each rank and layer, and of each owner
+    and slice of results. A layer is identified by its number in random streams, so layers of one
+    model keep theirs between calls. A call that raises leaves the object unchanged. One object
     serves one rank, or all virtual ranks of a process; calls take turns.
 
-    It knows whose it is, by the first call that keeps something in it: the number of ranks, and
-    which of them. A call of another rank, or of another number of ranks, is refused (ValueError)
-    as long as anything but zeros is kept; `reset()` makes it nobody's, `merge` that of another
-    number.
+    The object belongs to the number of ranks, and to the one of them, of the first call that keeps
+    something in it. A call of another rank, or of another number of ranks, is refused (ValueError)
+    as long as anything but zeros is kept; `reset()` removes the owner, `merge` changes the number
+    of ranks.
 
     Pickled and copied by `state_dict`. A checkpoint holds each rank's own.
 
@@ -74,9 +74,9 @@ class States:
         return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
-        """Forgets the layer of that number, on all ranks; None: all layers, and whose they were.
+        """Forgets the layer of that number, on all ranks; None: all layers, and the owner.
 
-        Raises RuntimeError, as the two below, while a call uses it."""
+        Raises RuntimeError, as the other methods do, while a call uses the object."""
         given = None if number is None else int64("number", number)
         with self.used() as native:
             native.reset(given)
@@ -89,23 +89,23 @@ class States:
         others: Iterable[States] = (),
         average: bool = False,
     ) -> None:
-        """Makes them those of rank `rank` of `world` ranks, which deliver what the ranks of the job
-        before still owe to its sums.
+        """Makes these states those of rank `rank` of `world` ranks, so that a job with another
+        number of ranks sends the errors that the old job's ranks kept.
 
         Error feedback (`feedback`, `top_k`, `one_bit`) keeps errors that later sums of all ranks
-        are to make good. New rank r takes the sum of those of the old ranks r, r + world,
-        r + 2 · world, …, nothing where there are none; what owners kept of results is added to
-        rank 0's. Added in binary64, ranks ascending, and rounded once to binary32: the ranks
-        together owe what they owed, but for that rounding.
+        make good. New rank r gets the sum of those of the old ranks r, r + world, r + 2 · world, …,
+        nothing where there are none; what owners kept of results is added to rank 0's. Sums are in
+        binary64, ranks ascending, and rounded once to binary32: all ranks together keep the same
+        total, but for that rounding.
 
         Args:
             world: the new number of ranks.
-            rank: whose they become; None: all of them, virtual ones.
+            rank: the new owner; None: all ranks, as virtual ranks.
             others: the states of the old job's other ranks, from their checkpoints; none where
-                these are of virtual ranks. They stay as they are.
+                these are of virtual ranks. They are not changed.
             average: whether calls divide the sum by the number of ranks after it
                 (`average=True, divide="after"`): all is then multiplied by world / old world before
-                it is rounded, so that the new average makes good what the old one owed.
+                it is rounded, so that the new average makes good the errors of the old one.
 
         Raises ValueError, and changes nothing, unless the states of every old rank are there once,
         with each layer by one codec and of one size; and for other codecs that keep something
@@ -129,8 +129,7 @@ class States:
             native[0].load([one for one in made if rank in (None, one.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is kept, for `load_state_dict`: numbers, texts and bytes, in a dict of its
-        own."""
+        """All that is kept, for `load_state_dict`: a new dict of numbers, texts and bytes."""
         with self.used() as native:
             kept, owner = native.save(), native.owner
         names = ("rank", "number", "stage", "codec", "size")
@@ -143,8 +142,8 @@ class States:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keeps what `state_dict` told of, and nothing else. Raises ValueError for something that
-        it does not give; a layer's codec and size are compared when it comes."""
+        """Keeps what `state_dict` returned, and nothing else. Raises ValueError for anything else;
+        a layer's codec and size are compared when a call uses the layer."""
         try:
             kept = [
                 (
@@ -161,8 +160,8 @@ class States:
 
     @contextmanager
     def used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """The native object, for one call; `owner`: whose that call is, where it is of ranks.
-        Raises ValueError where another's layers are kept."""
+        """The native object, for one call; `owner`: the ranks of a call of ranks. Raises ValueError
+        where layers of another owner are kept."""
         if not self._one_call.acquire(blocking=False):
             raise RuntimeError(
                 "these states are in use by another call: each rank of a process needs its own"
@@ -205,8 +204,8 @@ def _all_ranks(given: list[States]) -> int:
 def native_states(
     states: States | None, *, wanted: bool = True, owner: Owner | None = None
 ) -> Iterator[_core.CodecStates | None]:
-    """What C++ takes of `states=`, for one call of `owner`; nothing where it is not `wanted`, as by
-    formats. Raises TypeError for anything else, ValueError for another's."""
+    """The native object of `states=`, for one call of `owner`; None where it is not `wanted`, as by
+    formats. Raises TypeError for other objects, ValueError for another owner's states."""
     if states is not None and not isinstance(states, States):
         raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")
     if states is None or not wanted:

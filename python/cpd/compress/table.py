@@ -16,7 +16,7 @@ class Compressor:
     name: str
     """The first word of its texts."""
     options: str
-    """As they are written behind it."""
+    """The options, as written after the name."""
     source: str
     """The paper and section, or the implementation, whose rule it is."""
     summary: str
@@ -24,12 +24,12 @@ class Compressor:
 
 @functools.cache
 def compressors() -> tuple[Compressor, ...]:
-    """Every compressor: what its texts begin with, its options, where it is from."""
+    """Every compressor: its name, its options, its source and a summary."""
     return tuple(Compressor(*row) for row in _core.compressors())
 
 
 def is_compressor(text: str) -> bool:
-    """Whether a text begins with the name of one."""
+    """Whether a text begins with the name of a compressor."""
     return text.partition(" ")[0] in _names()
 
 

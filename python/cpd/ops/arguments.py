@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NumPy arrays and torch tensors have in common: types, shapes and memory, checked."""
+"""Checks of arguments for both NumPy arrays and torch tensors: types, shapes and memory."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Shape: TypeAlias = int | Sequence[int]
 Scales: TypeAlias = Any
 """Packed codes of a scaled format's scales; of two levels a pair, the blocks' and the tensor's."""
 ArrayT = TypeVar("ArrayT", Array, "torch.Tensor")
-"""NumPy array or torch tensor: what goes in comes out."""
+"""NumPy array or torch tensor; results are of the same kind as arguments."""
 
 MAX_RANK: int = _core.MAX_RANK
 FLOATS = ("float32", "float64", "bfloat16", "float16")
-"""Element types that carry emulated values."""
+"""Element types that store emulated values."""
 NARROW_FLOATS = ("float32", "bfloat16", "float16")
-"""Those that matrix products take: their exact products are binary64 numbers."""
+"""Element types of matrix products, whose exact products are binary64 numbers."""
 _MOST_ELEMENTS = 2**58 - 1
-"""Whose bits can be counted in 63 bits. A size of 0 does not make the others small: NumPy and torch
-see it so too."""
+"""The most elements whose bits can be counted in 63 bits. A size of 0 does not make the others
+small, as in NumPy and torch."""
 
 
 @constant
@@ -44,7 +44,7 @@ def check_carrier(dtype: str, f: str) -> None:
 
 @constant
 def check_result(dtype: str, f: str) -> None:
-    """The same for a matrix product, whose element type is an argument."""
+    """`check_carrier` for a matrix product, whose element type is an argument."""
     try:
         check_carrier(dtype, f)
     except ValueError as error:
@@ -75,7 +75,7 @@ def check_random_range(low: int, high: int, bits: int) -> None:
 
 
 def shape_of(name: str, shape: Shape) -> tuple[int, ...]:
-    """A shape given as an int or a sequence of ints, checked."""
+    """A shape as a tuple, from an int or a sequence of ints, checked."""
     sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
     sizes = tuple(integer(name, size) for size in sizes)
     if any(size < 0 for size in sizes):
@@ -138,7 +138,8 @@ def dimension(dim: Any, rank: int, name: str = "dim", use: str = "to sum over") 
 
 
 def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
-    """The axis of a Hadamard transform, counted from the front, of whole groups."""
+    """The axis of a Hadamard transform, counted from the front. Raises ValueError unless its extent
+    is a multiple of `size`."""
     along = dimension(axis, len(shape), "axis", "to transform along")
     if shape[along] % size != 0:
         raise ValueError(
@@ -152,14 +153,14 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
 
 
 class ScaleSource(NamedTuple):
-    """The arguments `scales=` and `amax=`: what of a tensor's scales does not come from it."""
+    """The arguments `scales=` and `amax=`, from which scales come in place of the tensor."""
 
     scales: Any = None
     amax: Any = None
 
 
 LEVELS = ("scales", "tensor scales", "amax")
-"""What errors call them."""
+"""Their names in error texts."""
 
 
 def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
@@ -207,7 +208,7 @@ def check_level(
 
 
 def check_level_type(name: str, element: str, got: str) -> None:
-    """Raises TypeError unless a level's type is one that it may have."""
+    """Raises TypeError unless a level's type is allowed."""
     if element == "float32" or (element == "uint8" and name != "amax"):
         return
     codes = "" if name == "amax" else " or of packed codes (uint8)"
@@ -215,7 +216,7 @@ def check_level_type(name: str, element: str, got: str) -> None:
 
 
 def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, int]]:
-    """What packed values consist of, and how many bytes each part takes: codes and scales."""
+    """The parts of packed values, codes and scales, with the number of bytes of each."""
     blocks, outer, _ = scale_grids(q, shape, axis)
     parts = [("codes", q.element, shape), ("scales", q.scale, blocks)]
     if q.tensor_scale is not None:
@@ -226,7 +227,7 @@ def scaled_bytes(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[str, 
 def check_scaled_bytes(
     q: Scaled, shape: tuple[int, ...], axis: int, sizes: Sequence[int | None]
 ) -> None:
-    """Raises ValueError unless codes and scales have so many bytes as values of that shape take."""
+    """Raises ValueError unless codes and scales have as many bytes as values of that shape take."""
     for (name, need), size in zip(scaled_bytes(q, shape, axis), sizes, strict=False):
         if size != need:
             raise ValueError(f"{name} must have {need} bytes for {shape} of {q}, got {size}")
@@ -236,7 +237,7 @@ def check_scaled_bytes(
 
 
 class Region(NamedTuple):
-    """Where the elements of an array lie; strides in bytes."""
+    """The memory of an array's elements; strides in bytes."""
 
     address: int
     itemsize: int
@@ -244,7 +245,7 @@ class Region(NamedTuple):
     strides: tuple[int, ...]
 
     def bounds(self) -> tuple[int, int]:
-        """First byte and the byte behind the last one."""
+        """The address of the first byte and of the byte behind the last one."""
         if 0 in self.shape:
             return self.address, self.address
         ends = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -253,13 +254,13 @@ class Region(NamedTuple):
         return low, high + self.itemsize
 
     def touches(self, other: Region) -> bool:
-        """Whether the two ranges of bytes meet."""
+        """Whether the two ranges of bytes overlap."""
         low, high = self.bounds()
         other_low, other_high = other.bounds()
         return low < high and other_low < other_high and low < other_high and other_low < high
 
     def same_elements(self, other: Region) -> bool:
-        """Whether each element lies where the other's does."""
+        """Whether each element has the address of the other's."""
         return (
             (self.address, self.itemsize, self.shape)
             == (other.address, other.itemsize, other.shape)
@@ -286,8 +287,8 @@ OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping win
 
 
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
-    """Raises unless `out` may be written while the inputs are read: it is an input itself, or lies
-    apart from it."""
+    """Raises ValueError unless `out` may be written while the inputs are read: it is an input
+    itself, or does not overlap it."""
     if out.overlaps_itself():
         raise ValueError(OVERLAPS_ITSELF)
     for name, region in inputs.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of GPUs that operations keep."""
+"""Releases the GPU memory that operations keep."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def current_device() -> int:
 
 @checked
 def release_cuda_memory(device: int | None = None) -> None:
-    """Give the device memory that CPD keeps for later calls back to the device: to torch's
+    """Returns the device memory that CPD keeps for later calls to the device, for torch's
     allocator, say, which does not know of it. Waits for the device's work.
 
-    CPD does so by itself, and tries again, where it finds no memory.
+    CPD does so itself, and tries again, where it finds no memory.
 
     Args:
         device: index of the CUDA device; default: torch's current one.

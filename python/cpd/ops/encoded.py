@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packed values with all that is needed to read them: `Encoded`."""
+"""`Encoded`: packed values with all that is needed to decode them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cpd.ops.arguments import Scales, Shape
 
 
 class Encoded(NamedTuple):
-    """What `encode` gave, and of what: an operand that is stored as codes and scales.
+    """An operand stored as codes and scales: the results of `encode` and its arguments.
 
     >>> import numpy as np, cpd
     >>> x = np.float32([[1.0, -24.0], [0.5, 0.25]])
@@ -23,9 +23,9 @@ class Encoded(NamedTuple):
     codes: Any
     """uint8, 1-D: the elements' codes, in row-major order."""
     scales: Scales
-    """The scales' codes, likewise; of two levels a pair, the blocks' and the tensor's."""
+    """uint8, 1-D: the scales' codes; of two levels a pair, the blocks' and the tensor's."""
     format: FormatLike | ScaledLike
     shape: Shape
-    """Of the values."""
+    """The shape of the values."""
     axis: int = -1
-    """Along which blocks lie."""
+    """The axis along which blocks run."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers, which are arrays or tensors of binary32 values, as flat float32 arrays."""
+"""Converts layers, arrays or tensors of binary32 values, to flat float32 arrays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations take torch tensors: a hook, as they are above this package."""
+"""A hook for the operations on torch tensors, which are above this package."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ def _nothing() -> FrontEnd:
 
 
 on_tensors: Callable[[], FrontEnd] = _nothing
-"""Gives the operations on torch tensors; set by `cpd.loading`."""
+"""Returns the operations on torch tensors; set by `cpd.loading`."""

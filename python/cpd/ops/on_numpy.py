@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on NumPy arrays. Their meaning is documented in `cpd.ops`."""
+"""The operations on NumPy arrays. `cpd.ops` documents them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def decode_scaled(
 def _scale_levels(
     q: Scaled, x: Array, axis: int, source: ScaleSource
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Scales and magnitudes from elsewhere as C++ takes them."""
+    """The caller's scales and magnitudes, as C++ takes them."""
     levels = source_levels(q, source)
     if all(level is None for level in levels):
         return None, None, None
@@ -150,7 +150,7 @@ def _scale_levels(
 
 
 def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Array | None:
-    """Packed codes, or float32 numbers of the grid."""
+    """One level of the caller's: packed codes, or float32 numbers of the grid."""
     if value is None:
         return None
     if not isinstance(value, np.ndarray):
@@ -199,7 +199,7 @@ def flags(
 
 
 def sum(x: Any, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
-    """With `tininess` a pair: the sum, and the flags of its roundings."""
+    """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     x = _array("x", x)
     axis = dimension(dim, x.ndim)
     check_carrier(_name(x.dtype), acc.format.name)
@@ -226,7 +226,7 @@ def gemm(
     random: Any,
     tininess: str | None = None,
 ) -> Any:
-    """With `tininess` a pair: the product, and the flags of its roundings."""
+    """The matrix product; with `tininess` a pair of it and the flags of its roundings."""
     a = _array("a", a, NARROW_FLOATS, "a")
     b = _array("b", b, NARROW_FLOATS, "a")
     c = None if c is None else _array("c", c, NARROW_FLOATS, "a")
@@ -279,7 +279,7 @@ def gemm_scaled(
     c: Any,
     random: Any,
 ) -> Array:
-    """The operands are those of `products.Operand`, decoded."""
+    """The matrix product of scaled operands, with the fields of two `products.Operand`."""
     c = None if c is None else _array("c", c, NARROW_FLOATS, "a")
     shape = product_shape(a.shape, b.shape)
     if c is not None:
@@ -355,7 +355,8 @@ def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x"
 
 
 def _of_other_type(name: str, x: object, like: str) -> Array:
-    """NumPy's scalars, and arrays of a subclass without a mask."""
+    """`x` as an array: a NumPy scalar, or an array of a subclass without a mask. Raises TypeError
+    for other objects."""
     if isinstance(x, np.generic):
         return np.asarray(x)
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):
@@ -386,14 +387,14 @@ def _check_out(
 
 
 def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) -> Array | None:
-    """The random integers of an ordered sum: so many for each element of the result."""
+    """The random integers of an ordered sum: `count` for each element of the result."""
     return _random(random, (*shape, count), f"the result's shape and {count} draws", acc)
 
 
 def _random(
     random: Any, shape: tuple[int, ...], wanted: str, options: Options | Accumulator
 ) -> Array | None:
-    """The random integers as uint32, checked; `wanted` is what their shape is."""
+    """The random integers as uint32, checked; `wanted` describes their shape in error texts."""
     if random is None:
         return None
     check_random_is_used(options.rounding)
@@ -418,7 +419,7 @@ def _check_dtype(name: str, dtype: np.dtype[Any], allowed: tuple[str, ...]) -> N
 
 
 def _element(dtype: Any, allowed: tuple[str, ...]) -> np.dtype[Any]:
-    """The type of a result, asked for as NumPy takes types."""
+    """The type of a result, from anything that NumPy takes as a type."""
     try:
         element: np.dtype[Any] = np.dtype(dtype)
     except TypeError:

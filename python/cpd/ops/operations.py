@@ -2,19 +2,19 @@
 """The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product;
 the Hadamard transform.
 
-Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and gives back the same kind.
-Values of an emulated format live in ordinary floating-point tensors, here called carriers.
+Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and returns the same kind.
+Values of an emulated format are stored in ordinary floating-point tensors.
 
 **Element types.** float32, float64, bfloat16 and float16 (NumPy: bfloat16 of `ml_dtypes`); gemm
 and scaled formats take no float64, whose exact products no type holds, and hadamard none. The
-result has x's type, which must hold every value of the format (else ValueError: float16 holds no
-bf16). Any layout, any number of dimensions up to 16, also none; empty tensors; more than 2^31
-elements. Inputs are left alone unless `out=` says otherwise.
+result has x's type, which must hold every value of the format (else ValueError: float16 does not
+hold bf16). Any layout, any number of dimensions up to 16, also none; empty tensors; more than 2^31
+elements. Inputs are not changed unless one of them is `out=`.
 
 **Rounding options**, the same for every operation:
 
 - `rounding`: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`, `up`,
-  `down`, `to_odd`, `stochastic`. Every result is the exact one rounded once.
+  `down`, `to_odd`, `stochastic`. Every result is the exact result rounded once.
 - `overflow`: `ieee` (default): Inf, or NaN where the format has no Inf, or its max where it has
   neither; rounding modes directed inward give the max. `saturate`: always the max. Overflow is
   tested after rounding. In IEEE P3109's formats they are its SatNone and SatFinite. SatNone: finite
@@ -22,39 +22,40 @@ elements. Inputs are left alone unless `out=` says otherwise.
   is odd; a finite negative number in an unsigned format gives 0 toward zero and up, NaN in other
   modes.
 - `seed`, `stream`: of stochastic rounding: ints in [0, 2^64), or one-element integer tensors (an
-  int64 tensor holds the 64 bits). One on the GPU of a CUDA tensor x is read when the kernel runs:
-  nothing waits for it, and a CUDA graph takes a new one at each replay. Element i (row-major) takes
-  the same random bits on every backend and for any layout; another stream gives others.
+  int64 tensor holds the 64 bits). A tensor on the GPU of a CUDA tensor x is read when the kernel
+  runs: nothing waits for it, and each replay of a CUDA graph reads it again. Element i (row-major)
+  uses the same random bits on every backend and for any layout; another stream gives others.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
 - `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
 
-**out=** must have the result's shape, type and device, be writable, not overlap itself, and lie
-apart from the inputs or be one of them. Returned as the result. It takes no part in autograd, in
-torch.func's transforms or in vmap (ValueError).
+**out=** must have the result's shape, type and device, be writable, not overlap itself, and either
+be one of the inputs or not overlap them. It is returned as the result. It is not supported by
+autograd, torch.func's transforms and vmap (ValueError).
 
-**flags=True** (cast, add, mul, fma, div, sqrt, sum, gemm; on the CPU) gives a pair: values, and
-uint8 numbers of their shape, each the sum of what its operation raises, as RISC-V and TestFloat
-number them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF, rounded
-without an upper bound it exceeds the largest finite value, whatever is delivered; 8 DZ, a finite
-number other than 0 divided by 0, and nothing else, also where the result saturates or is NaN; 16
-NV, NaN from operands that are none, a NaN where the format has none, or a signalling NaN operand
-(of x's own type: the first bit of its fraction is 0). Tiny, `tininess="after"` (default): rounded
-to the format's precision with an exponent without bounds, it lies below the least normal number;
-`"before"`: the exact result does. Results in an integer (`int8`) are never tiny. A quiet NaN
-operand and an infinity that the format has raise nothing; one that it has not, or that saturates,
-OF and NX; -Inf in an unsigned format NV where that gives NaN, else OF and NX. A sum or a product
-has those of all its roundings. In an integer a term that loses bits raises NX, a sum that wraps or
-saturates OF and NX, an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags
-have no derivatives.
+**flags=True** (cast, add, mul, fma, div, sqrt, sum, gemm; on the CPU) returns a pair: values, and
+uint8 numbers of their shape, each the sum of the flags that its operation raises, as RISC-V and
+TestFloat number them: 1 NX, the result differs from the exact one; 2 UF, inexact and tiny; 4 OF,
+the result rounded without an upper bound exceeds the largest finite value, whatever is returned; 8
+DZ, a finite number other than 0 divided by 0, and no other flag, also where the result saturates or
+is NaN; 16 NV, a NaN result of operands that are not NaN, a NaN where the format has none, or a
+signalling NaN operand (of x's own type: the first bit of its fraction is 0). Tiny means, with
+`tininess="after"` (default), that the result rounded to the format's precision with an unbounded
+exponent is below the least normal number; with `"before"`, that the exact result is. Results in an
+integer (`int8`) are never tiny. A quiet NaN operand and an infinity that the format has raise
+nothing; an infinity that it has not, or that saturates, raises OF and NX; -Inf in an unsigned
+format NV where that gives NaN, else OF and NX. A sum or a product has the flags of all its
+roundings. In an integer a term that loses bits raises NX, a sum that wraps or saturates OF and NX,
+an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags have no derivatives.
 
-**Errors** are TypeError (what an argument is) or ValueError (which value it has), raised before
-anything is written. What the machine cannot do (no GPU, a library that is not there) is a
-RuntimeError, no memory a MemoryError (of torch's own operators, and on a GPU: RuntimeError). Under
-`torch.compile(fullgraph=True)` they arrive wrapped in torch's own.
+**Errors** are TypeError (for an argument's type) or ValueError (for its value), raised before
+anything is written. What the machine cannot do (no GPU, a missing library) is a RuntimeError, lack
+of memory a MemoryError (of torch's own operators, and on a GPU: RuntimeError). Under
+`torch.compile(fullgraph=True)` torch's own exceptions wrap them.
 
-**Ctrl-C** ends a call that Python's main thread has made, within a fraction of a second, when its
+**Ctrl-C** ends a call of Python's main thread within a fraction of a second, when the call's
 threads have ended; `out=` may be written in part. So does any exception that a signal's handler
-raises. Calls on other threads, on a GPU, and with `blas=True` (one call of another library) go on.
+raises. Calls on other threads, on a GPU, and with `blas=True` (one call of another library)
+continue.
 
 **Derivatives** (torch), in reverse and in forward mode, any number of times: `cast` is straight
 through; add, mul, fma and sum have the derivatives of the exact operation; those of gemm are GEMMs
@@ -62,12 +63,12 @@ with the same accumulator, those of hadamard transforms; codes are integers, so 
 have none: a gradient or a tangent ends there, as in `x.to(torch.int64)`. `torch.func`'s transforms
 take all of them.
 
-**torch.vmap** gives what a loop over the examples does. Where rounding is stochastic its
+**torch.vmap** gives the results of a loop over the examples. Where rounding is stochastic, its
 `randomness` decides, as for torch's own random functions. `error` (torch's default): RuntimeError;
 `same`: each example draws the bits of its own elements, as in a call of its own (and takes one);
-`different`: those of the elements of the whole batch, which stands in front (not for encode, nor
-for scaled formats with a scale for all of an example). Examples with a seed or stream of their own,
-or with given `random` integers, need not say.
+`different`: those of the elements of the whole batch, whose dimension is the first (not for encode,
+nor for scaled formats with a scale for all of an example). Examples with their own seed, stream or
+`random` integers work with any `randomness`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ from cpd.ops.products import gemm_encoded
 
 
 def _front_end(x: object) -> Any:
-    """The module that works on the likes of `x`."""
+    """The module that works on arrays of `x`'s kind."""
     return front_ends.on_tensors() if is_torch(x) else on_numpy
 
 
@@ -115,16 +116,16 @@ def cast(
     """Rounds each element of `x` to a value of the format `f`.
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
-    R in [0, 2^random_bits), of x's shape, to be used in place of the generated ones.
+    R in [0, 2^random_bits), of x's shape, used in place of the generated ones.
 
-    A scaled format (`cpd.Scaled`) forms scales from blocks of x along `axis`, rounds x / scale to
-    the elements' format (`overflow` None: saturating) and gives element * scale, rounded once into
-    binary32 and then to x's type, which is not float64. Straight through, scales included; with a
-    transform (`Scaled`) values, tangents and gradients are those of `hadamard`.
-    `scales`: from elsewhere, as `encode` gives them or as float32 numbers of the grid's shape
-    (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be None. `amax`:
-    float32, the largest magnitudes of the outermost level's cells, in place of x's own (delayed
-    scaling).
+    A scaled format (`cpd.Scaled`) computes scales from blocks of x along `axis`, rounds x / scale
+    to the elements' format (`overflow` None: saturating) and gives element * scale, rounded once
+    into binary32 and then to x's type, which is not float64. Its gradient is straight through,
+    scales included; with a transform (`Scaled`) values, tangents and gradients are those of
+    `hadamard`. `scales`: used in place of computed ones, as from `encode` or as float32 numbers of
+    the grid's shape (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be
+    None. `amax`: float32, the largest magnitudes of the outermost level's cells, in place of x's
+    own (delayed scaling).
 
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
@@ -163,14 +164,14 @@ def encode(
 ) -> Any:
     """Rounds like `cast` and packs the codes: uint8, 1-D, ceil(n * f.bits / 8) long.
 
-    Codes lie in row-major order, least significant bit first, without gaps; the bits behind the
-    last are 0. Any element type goes into any format. ValueError for a NaN where the format has no
-    NaN.
+    Codes are in row-major order, least significant bit first, without gaps; the bits behind the
+    last are 0. Any element type can be encoded in any format. ValueError for a NaN where the format
+    has no NaN.
 
     A scaled format gives a pair: the elements' codes, as above, and the scales' codes, packed the
     same way in the row-major order of the grid of blocks; of two levels that is a pair too, the
     blocks' and the tensor's. `axis`, `scales` and `amax` as in `cast`. An element of a block whose
-    scale is NaN has code 0 where it has no NaN of its own.
+    scale is NaN has code 0 where its format has no NaN.
 
     >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
     [242, 1]
@@ -200,10 +201,9 @@ def decode(
 ) -> ArrayT:
     """The values of packed codes, in that shape. The inverse of `encode`.
 
-    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern has a meaning. Or
-    an `Encoded`, which says format, shape, axis and scales itself. `dtype`: of the result; default
-    float32 (or out's). A scaled format takes `scales` too, as `encode` gave them, and the same
-    `axis`.
+    `codes`: uint8, 1-D, of exactly the length that the shape needs; every pattern is valid. Or an
+    `Encoded`, which has format, shape, axis and scales itself. `dtype`: of the result; default
+    float32 (or out's). A scaled format needs `scales` too, as from `encode`, and the same `axis`.
 
     >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
     [1.0, -6.0, 0.5]
@@ -213,7 +213,7 @@ def decode(
     """
     if isinstance(codes, Encoded):
         if f is not None or shape is not None or scales is not None or axis != -1:
-            raise ValueError("format, shape, axis and scales stand in the Encoded: leave them out")
+            raise ValueError("format, shape, axis and scales are in the Encoded: leave them out")
         codes, scales, f, shape, axis = codes
     if f is None or shape is None:
         raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
@@ -226,7 +226,7 @@ def decode(
 
 
 def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
-    """x below a scaled format's transform, and the format without it."""
+    """x transformed as a scaled format says, and the format without its transform."""
     if q.transform is None:
         return x, q
     return _front_end(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
@@ -253,10 +253,10 @@ def add(
     flags: bool = False,
     tininess: str = "after",
 ) -> Any:
-    """x + y, exact, then rounded once to `f`. The operands are any values of one type, float64's
-    whole range too; they broadcast. They are used as they are: cast them first if they should be
-    values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, to be used in
-    place of the generated ones.
+    """x + y, exact, then rounded once to `f`. The operands are any values of one type, including
+    float64's whole range; they broadcast. They are not rounded: cast them first if they should be
+    values of `f`. `random`: integers R in [0, 2^random_bits), of the result's shape, used in place
+    of the generated ones.
 
     >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
     240.0
@@ -382,7 +382,7 @@ def _rounded(
     flags: bool,
     tininess: str,
 ) -> Any:
-    """One operation of elements, with its exceptions where they are asked for."""
+    """One elementwise operation, with its flags where `flags` is true."""
     front_end = _front_end(operands[0])
     run = getattr(front_end, operation)
     if not flag("flags", flags):
@@ -404,18 +404,18 @@ def sum(
 ) -> Any:
     """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
 
-    `acc`: an `Accumulator`, or a format for its plain sequential sum. The sum starts from the first
-    term, rounded; then s = round(s + term), or Kahan's four operations. `chunked`: so within each
-    chunk of terms into `inner`, then so over the chunks' sums. `pairwise`: a tree, neighbours
-    first, an odd one passes up, each sum of two rounded; a single term is rounded. An empty sum is
-    +0. The result has x's shape without `dim` and x's type; float64 terms are added as they are.
+    `acc`: an `Accumulator`, or a format for its sequential sum. The sum starts from the first term,
+    rounded; then s = round(s + term), or Kahan's four operations. `chunked`: sums each chunk of
+    terms so into `inner`, then so the chunks' sums. `pairwise`: a tree, neighbours first, an odd
+    one passes up, each sum of two rounded; a single term is rounded. An empty sum is +0. The result
+    has x's shape without `dim` and x's type; float64 terms are not rounded before they are added.
 
-    `random`: for stochastic rounding, integers R in [0, 2^random_bits) to be used in place of the
-    generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. Those of an element
-    serve its roundings in the order in which the sum makes them: sequential term by term; kahan the
-    first term's, then four for each further term; chunked each chunk's as its terms come, and after
-    its last term the outer sum's; pairwise as soon as two equal trees stand side by side, at the
-    end those that are left, the smallest first. On the CPU only (ValueError for CUDA tensors).
+    `random`: for stochastic rounding, integers R in [0, 2^random_bits) used in place of the
+    generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. An element's integers
+    are used by its roundings in program order: sequential, term by term; kahan, the first term's,
+    then four for each further term; chunked, each chunk's terms and after its last the outer sum's;
+    pairwise, as soon as two neighbouring trees are of equal size, at the end those that are left,
+    the smallest first. On the CPU only (ValueError for CUDA tensors).
 
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
@@ -443,48 +443,48 @@ def gemm(
     flags: bool = False,
     tininess: str = "after",
 ) -> Any:
-    """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum kept in `acc`.
+    """The matrix product of `a`, … × M × K, and `b`, … × K × N, each sum computed in `acc`.
 
-    Element (i, j) starts from c[i, j], rounded (+0 where there is none), and takes the products
-    a[i, k] * b[k, j], k ascending, as the accumulator's scheme says (see `cpd.Accumulator`): each
-    exact product is rounded into `acc.product`, unless products are exact, and every sum into the
+    Element (i, j) starts from c[i, j], rounded (+0 without c), and adds the products
+    a[i, k] * b[k, j], k ascending, by the accumulator's scheme (see `cpd.Accumulator`): each exact
+    product is rounded into `acc.product`, unless products are exact, and every sum into the
     accumulator's format. The dimensions before the last two broadcast, and so does all of `c`. Any
-    of M, N, K may be 0; K = 0 gives c, rounded. Operands are used as they are, whatever values of
-    float32, bfloat16 or float16 they are, also one type each and of any strides: cast them first if
-    they should be values of a narrower format (a matrix unit's must be). torch's float8 tensors go
-    in as bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
+    of M, N, K may be 0; K = 0 gives c, rounded. Operands may be any values of float32, bfloat16 or
+    float16, each of its own type and of any strides; they are not rounded: cast them first if they
+    should be values of a narrower format (a matrix unit's must be). Pass torch's float8 tensors as
+    bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
 
-    `acc`: an `Accumulator`, its text, or a format for its plain sequential sum. `dtype`: of the
-    result; default a's. It must hold the accumulator's format: bfloat16 matrices summed in fp32
-    need `dtype=torch.float32`, say.
+    `acc`: an `Accumulator`, its text, or a format for its sequential sum. `dtype`: of the result;
+    default a's. It must hold the accumulator's format: bfloat16 matrices summed in fp32 need
+    `dtype=torch.float32`, say.
 
-    `blas=True` hands the product to a BLAS (cuBLAS for CUDA tensors, else OpenBLAS) and gives its
+    `blas=True` computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS), at its
     speed; the order of the sums is then the library's own. All must be float32, and `acc`
     sequential fp32 to nearest-even.
 
-    Random bits of stochastic rounding depend on seed, stream and the number of the element in the
-    result, row-major, alone: not on the number of threads, strides or the backend.
+    Random bits of stochastic rounding depend on seed, stream and the row-major number of the
+    element in the result alone: not on the number of threads, strides or the backend.
 
-    `random`: integers R in [0, 2^random_bits) to be used in their place, of the result's shape and,
-    last, `acc.gemm_draws(K)`. An element's first is for the rounding of c (where there is no c it
-    does nothing); the others serve its roundings in program order: for each k that of the product,
-    unless products are exact, then its sum's (kahan: four; pairwise: of each two trees that stand
-    side by side, and at the end of those left and of c; chunked: after a chunk's last also the
-    outer sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for
-    CUDA tensors), by the general route, which is slower. Gradients draw from seed and stream.
+    `random`: integers R in [0, 2^random_bits) used in their place, of the result's shape and, last,
+    `acc.gemm_draws(K)`. An element's first is for the rounding of c (without c it is not used); the
+    others are used by its roundings in program order: for each k that of the product, unless
+    products are exact, then its sum's (kahan: four; pairwise: of each two neighbouring trees of
+    equal size, and at the end of those left and of c; chunked: after a chunk's last also the outer
+    sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for CUDA
+    tensors), by the general route, which is slower. Gradients draw from seed and stream.
 
     **Encoded operands.** a and b may be `cpd.Encoded`, blocks along k (a's axis is its last, b's
-    its last but one). `scales_at` says where scales come in (fl: one rounding to binary32):
+    its last but one). `scales_at` selects where scales are applied (fl: one rounding to binary32):
 
     - `operand` (default): values, rounded into binary32 first, are multiplied as above.
     - `block`: for each block of k, ascending, the elements' products are summed in `acc` from +0;
       then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are equal, or one a multiple of
-      the other. A matrix unit with scales of its own takes them into its fused sums.
+      the other. A matrix unit with scales of its own applies them in its fused sums.
     - `epilogue`: all of k is summed in `acc`, then total = fl(fl(sa * sb) * sum): for scales of
       rows and tensors.
 
-    With second levels ta, tb then y = fl(fl(ta * tb) * total), and at last c is added in binary32.
-    The result is float32; codes have no gradients.
+    With second levels ta, tb then y = fl(fl(ta * tb) * total); finally c is added in binary32. The
+    result is float32; codes have no gradients.
 
     >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
     >>> from cpd import Encoded, encode
@@ -495,13 +495,13 @@ def gemm(
     449.75
 
     Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
-    the gradient, both with `acc` and `blas`; where a or b was broadcast, k runs over the dimensions
-    broadcast too, before the matrix's own. c's is the gradient, summed in fp32 in row-major order
-    over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60 and
-    6 << 60 (see `cpd.Recipe`, which chooses their accumulators). What the type of a, b or c does
-    not hold is formed in float32 and rounded once into it, to nearest-even. Tangents: the GEMM of
-    a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60), both with `acc`
-    and `blas`, and c's tangent, added in float32.
+    the gradient, both with `acc` and `blas`; where a or b was broadcast, k also runs over the
+    broadcast dimensions, before the matrix's own. c's is the gradient, summed in fp32 in row-major
+    order over the dimensions that were broadcast. They draw from the streams XOR 4 << 60, 5 << 60
+    and 6 << 60 (see `cpd.Recipe`, which chooses their accumulators). A result that the type of a, b
+    or c does not hold is computed in float32 and rounded once into it, to nearest-even. Tangents:
+    the GEMM of a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60),
+    both with `acc` and `blas`, and c's tangent, added in float32.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
@@ -512,7 +512,7 @@ def gemm(
     32.25
     """
     if flag("flags", flags) and blas:
-        raise ValueError("a BLAS says no flags")
+        raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas) or flags:
             taker = "a BLAS takes" if blas else "flags are of"
@@ -536,7 +536,7 @@ def hadamard(
 ) -> ArrayT:
     """The Hadamard transform of each group of neighbouring values of `x` along `axis`.
 
-    `transform`: a `Hadamard`, which says what is rounded and when, or its text. `inverse`: by the
+    `transform`: a `Hadamard`, which defines every rounding, or its text. `inverse`: by the
     transpose. x: float32, bfloat16 or float16; the extent along the axis must be a multiple of the
     transform's size. The binary32 result is rounded once, to nearest-even, into x's type; a
     transform into bf16 gives bf16 values, which float16 does not hold (ValueError). NaN and
@@ -559,7 +559,7 @@ def random_integers(
     shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
 ) -> npt.NDArray[np.uint32]:
     """The integers in [0, 2^random_bits) that stochastic rounding uses: a uint32 array whose
-    element i (row-major) is what `cast` takes for element i with the same seed and stream.
+    element i (row-major) is what `cast` uses for element i with the same seed and stream.
 
     >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
     True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of encoded operands: what becomes of `Encoded` before the library multiplies."""
+"""Products of encoded operands: decodes `Encoded` into what the library multiplies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SCALES_AT = ("operand", "block", "epilogue")
 
 
 class Operand(NamedTuple):
-    """The elements of an encoded matrix and what they are multiplied by, as the library has it
-    (OperandScales in ops/gemm.h)."""
+    """The elements of an encoded matrix and their scales, as the library takes them (OperandScales
+    in ops/gemm.h)."""
 
     elements: Any
     scales: Any
@@ -57,7 +57,7 @@ def gemm_encoded(
 
 
 def _values(front_end: Any, x: Encoded) -> Any:
-    """In float32, as `cpd.decode` gives them."""
+    """The values in float32, as from `cpd.decode`."""
     q = format_or_scaled(x.format)
     if isinstance(q, Scaled):
         return front_end.decode_scaled(x.codes, q, x.shape, None, None, x.axis, x.scales)
@@ -65,7 +65,7 @@ def _values(front_end: Any, x: Encoded) -> Any:
 
 
 def encoded_operand(front_end: Any, x: Encoded) -> Operand:
-    """As the library multiplies it; `front_end` decodes its codes."""
+    """The operand as the library multiplies it; `front_end` decodes its codes."""
     q = format_or_scaled(x.format)
     shape = shape_of("shape", x.shape)
     if isinstance(q, Format):
@@ -81,7 +81,7 @@ def encoded_operand(front_end: Any, x: Encoded) -> Operand:
 
 
 def _extents(q: Scaled) -> tuple[int, int]:
-    """Values of k, and lines, that share a scale; 0: all."""
+    """The numbers of values of k and of lines that share a scale; 0: all."""
     if q.block == "tensor":
         return 0, 0
     if q.block == "row":
@@ -91,7 +91,7 @@ def _extents(q: Scaled) -> tuple[int, int]:
 
 
 def _matrix(grid: tuple[int, ...]) -> tuple[int, ...]:
-    """A grid of at least two dimensions; a tensor's one scale has none of its own."""
+    """The grid with two dimensions where it has none, as that of a tensor's single scale."""
     return grid or (1, 1)
 
 

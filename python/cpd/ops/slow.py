@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose emulation takes hundreds of times as long as the machine's own."""
+"""Warns of products whose emulation takes hundreds of times as long as native ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from cpd.numeric.accumulator import Accumulator
 
 SLOW = 100
-"""`Accumulator.slowdown` from which on a product is warned of."""
+"""The largest `Accumulator.slowdown` without a warning."""
 MANY = 1 << 22
-"""Multiply-accumulates from which on it is: fewer are done in milliseconds."""
+"""The fewest multiply-accumulates with a warning: fewer are done in milliseconds."""
 
 _warned: set[str] = set()
 
@@ -22,7 +22,7 @@ class SlowProductWarning(UserWarning):
 
 
 def warn_if_slow(acc: Accumulator, a: Sequence[int], b: Sequence[int], stacklevel: int) -> None:
-    """Warns, once for each accumulator, of a large product of these shapes by a slow route."""
+    """Warns, once for each accumulator, where a product of these shapes is large and slow."""
     if math.prod(a) * b[-1] < MANY or acc.slowdown <= SLOW or acc.text in _warned:
         return
     _warned.add(acc.text)

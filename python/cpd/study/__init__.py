@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what a reduction loses, and counts what it costs: round-off, messages and modelled time
-by group size. Measures what formats and accumulators lose of tensors. What `cpd.hardware` offers
-has a name here too."""
+"""Measures the round-off of a reduction, and counts its cost: messages and modelled time by group
+size. Measures the errors of formats and accumulators on tensors. The names of `cpd.hardware` are
+here too."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

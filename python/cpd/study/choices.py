@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which group size and exchange to take, by round-off and by modelled time."""
+"""Recommends a group size and an exchange, by round-off and by modelled time."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ from cpd.study.resamples import shares_of_wins, undecided
 
 @dataclass(frozen=True)
 class Choice:
-    """One group size and exchange: what it loses and what it takes."""
+    """One group size and exchange: its round-off and its cost."""
 
     group_size: int
     roundoff: Roundoff
     steps: int
     bytes_sent: int
-    """By rank 0, a master, which has most to send; at most, where `cost` is not exact."""
+    """By rank 0, a master, which sends most; an upper bound where `cost` is not exact."""
     seconds: float
-    """In the alpha-beta model."""
+    """The time in the alpha-beta model."""
     exchange: str
-    """`hierarchical`, for a group size of W `ring`; or `owner`, which gives the same bits."""
+    """`hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same bits."""
     spread: float | None
     """The standard error of `roundoff.relative_rms`; None where there are fewer than 64 values."""
     error: float = 0.0
     """The relative RMS over random orders of the ranks."""
     non_finite: int = 0
-    """Results that are not finite, of all those orders."""
+    """The number of results that are not finite, over all those orders."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """Which group size and exchange to take. No other choice has both less error and less time than
+    """The group sizes and exchanges to use. No other choice has both less error and less time than
     one that is named here, nor is as good in one of them and better in the other."""
 
     choices: list[Choice]
     """One for each group size, by `hierarchical` or `ring`; by `owner` where a codec's sums cannot
-    travel in its contributions' place."""
+    be sent in place of its contributions."""
     owner: list[Choice]
     """The same group sizes, and sums, by exchange `owner`."""
     draws: int
-    """Blocks of the values that the spreads stand on; 0 where there are too few values."""
+    """The number of blocks of values from which spreads are computed; 0 for too few values."""
     most_exact: Choice
     """The fastest of `exact_tie`."""
     fastest: Choice
-    """The one of the least modelled time."""
+    """The choice of least modelled time."""
     balanced: Choice
     """The fastest of `balanced_tie`."""
     exact_tie: list[Choice]
-    """Which chance may make the one of least error; one alone: no tie."""
+    """The choices between whose errors chance decides which is least; a single one: no tie."""
     balanced_tie: list[Choice]
-    """The same of the product of error and time."""
+    """The choices between which chance decides the least product of error and time."""
 
     @property
     def by_error(self) -> int:
@@ -85,7 +85,7 @@ class Recommendation:
 
     @property
     def owner_seconds(self) -> float:
-        """What exchange `owner` takes in the same model, whatever the group size: the same bits."""
+        """The modelled time of exchange `owner`, for any group size; it gives the same bits."""
         return self.owner[0].seconds
 
 
@@ -98,21 +98,21 @@ def recommend(
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    """The group size and exchange to take, by round-off (see `roundoff`) and by modelled time.
+    """The group sizes and exchanges to use, by round-off (see `roundoff`) and by modelled time.
 
     The error is the relative RMS; where results are not finite, fewer of these come first. The time
-    is that of exchange `hierarchical`, for a group size of W of `ring`, or of `owner`, with `alpha`
-    seconds a step and `beta` seconds a byte (see `transfer_time`). The first two sum in order
-    `ring`, so the spec must. Of choices that are equal in both the first is taken.
+    is that of exchange `hierarchical`, of `ring` for a group size of W, or of `owner`, with `alpha`
+    seconds per step and `beta` seconds per byte (see `transfer_time`). The first two sum in order
+    `ring`, so the spec must. Of choices that are equal in both the first is used.
 
-    Errors are those over `ORDERS` = 8 random orders of the ranks together, which are the same in
-    whatever order the ranks are given: the order of a sum changes its error, and no rank has a
-    place of its own. Each layer is cut into `DRAWS` = 16 blocks; of 1,000 resamples of the orders
-    and blocks each names what is best by it. What more than 95 % of them name is the choice, else
-    those that most of them name, 95 % together, are a tie, and the fastest of these is named.
-    `spread` is the jackknife's standard error, of the order that was given.
+    Errors are those over `ORDERS` = 8 random orders of the ranks together, which do not depend on
+    the order of the argument: the order of a sum changes its error, and no rank has a fixed place.
+    Each layer is cut into `DRAWS` = 16 blocks; each of 1,000 resamples of the orders and blocks
+    votes for what is best by it. What more than 95 % of them vote for is the choice; else those
+    with most votes, 95 % together, are a tie, and the fastest of these is named. `spread` is the
+    jackknife's standard error, of the argument's order.
 
-    Raises ValueError for another order, for no group sizes and as `roundoff` does.
+    Raises ValueError for a spec of another order, for no group sizes and as `roundoff` does.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -135,7 +135,7 @@ def recommend_over(
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    """`recommend` over real ranks, each of which gives its own layers: see `roundoff_over`."""
+    """`recommend` over real ranks, each with its own layers: see `roundoff_over`."""
     return _recommended(Contributions.over(comm, layers), spec, group_sizes, alpha, beta)
 
 
@@ -152,7 +152,7 @@ def _recommended(
 
 @checked
 def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
-    """Raises TypeError or ValueError for what `recommend` does not take."""
+    """Raises TypeError or ValueError for arguments that `recommend` does not accept."""
     check_spec(spec)
     if spec.order != "ring":
         raise ValueError(
@@ -174,7 +174,7 @@ def choose(
     beta: float,
     largest: Largest = None,
 ) -> Recommendation:
-    """What `recommend` says of measurements by group size; `sizes` and `largest`: as in `cost`."""
+    """The recommendation from measurements by group size; `sizes` and `largest`: as in `cost`."""
     if not measured:
         raise ValueError("at least one measurement is needed, got none")
     for size, one in measured.items():
@@ -228,7 +228,7 @@ def _tied(
     measured: Mapping[int, Measurement],
     weight: Callable[[Choice], float],
 ) -> list[Choice]:
-    """Those of which chance decides whose error times `weight` is least, the fastest first."""
+    """The choices between which chance decides the least error times `weight`, fastest first."""
     fewest = min(one.non_finite for one in front)
     sound = [one for one in front if one.non_finite == fewest]
     sound.sort(key=lambda one: (one.seconds, one.error))
@@ -240,7 +240,7 @@ def _tied(
 
 
 def _moved(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
-    """The spec whose messages hop: around one ring of all ranks, or around one of masters."""
+    """The spec with an exchange whose messages hop: a ring of all ranks, or of masters."""
     moved = grouped(dataclasses.replace(spec, exchange="owner"), size, world)
     exchange = "ring" if size == world else "hierarchical"
     return dataclasses.replace(moved, exchange=exchange)

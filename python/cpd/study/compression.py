@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What codecs make of tensors: bytes, errors, variances, times."""
+"""Measures codecs on tensors: bytes, errors, variances, times."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ _ZSTD_LEVEL = 3
 
 @dataclass
 class Figures:
-    """What a codec makes of values; of several tensors, their sum."""
+    """Measurements of a codec on values; of several tensors, their sums."""
 
     values: int = 0
     bytes: int = 0
     encode: float = 0.0
     """Seconds."""
     decode: float = 0.0
+    """Seconds."""
     squares: float = 0.0
-    """Of the finite values."""
+    """The sum of the squares of the finite values."""
     errors: float = 0.0
-    """Squared."""
+    """The sum of the squared errors."""
     variances: float | None = None
-    """Of the decoded values; None: nothing is random."""
+    """The sum of the variances of the decoded values; None: nothing is random."""
 
     @property
     def bits_a_value(self) -> float:
@@ -52,7 +53,7 @@ class Figures:
         return None if self.variances is None else _share(self.variances, self.squares)
 
     def json(self) -> dict[str, Any]:
-        """In the terms of the table."""
+        """The measurements by the names of the table."""
         names = ("values", "bytes", "bits_a_value", "ratio", "relative_rms", "variance")
         return {
             **{name: getattr(self, name) for name in names},
@@ -66,7 +67,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def total(parts: Iterable[Figures]) -> Figures:
-    """Of several tensors."""
+    """The sums over several tensors."""
     whole = Figures()
     for part in parts:
         for name, value in asdict(part).items():
@@ -76,7 +77,7 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
-    """A tensor by the codec of a text, and its bytes of the first seed."""
+    """Measures the codec of a text on a tensor. Returns also the bytes for the first seed."""
     data, first, figures = _first(codec(wire, seed=seeds[0]), x)
     mean = first.copy()
     squares = np.zeros_like(mean)
@@ -117,7 +118,7 @@ def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
 
 
 def by_zstd(x: Values) -> Figures | None:
-    """Without loss; None where the package is missing."""
+    """The measurements of zstd, which is lossless; None where the package is missing."""
     try:
         import zstandard
     except ImportError:

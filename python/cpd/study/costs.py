@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts what a reduction costs: messages, and modelled time."""
+"""Counts the cost of a reduction: messages, and modelled time."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
 
 DEFAULT_CHUNK = 1 << 20
-"""Values in work at once in a communicator that was not told otherwise."""
+"""The values that a communicator by default works on at once."""
 
 Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
-"""Of each layer: its shape, or how many values a vector has."""
+"""Each layer's shape, or the number of values of a vector."""
 Largest: TypeAlias = "float | Sequence[float] | None"
 """The largest magnitude in all layers of all ranks, or in each layer; None: not known."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one rank moves in an all-reduce: what a communicator counts as its traffic."""
+    """What one rank sends and receives in an all-reduce, as a communicator counts its traffic."""
 
     steps: int
-    """Rounds of messages, on the rank that has most: 2 (W - 1) for `owner` and `ring`, W - 1 for
+    """Rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W - 1 for
     `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0 where there are
     no values."""
     bytes_sent: int
-    """Of encoded values; at most so many where `exact` is false."""
+    """Of encoded values; an upper bound where `exact` is false."""
     bytes_received: int
     exact: bool = True
     """Whether the bytes are the same for all values, as far as these are known; else
-    `measured_cost` counts those of given ones."""
+    `measured_cost` counts the bytes for actual layers."""
 
 
 @dataclass(frozen=True)
 class MeasuredCost:
-    """What ranks moved in an all-reduce of given values: counted, and the mean over the ranks.
+    """What ranks sent and received in an all-reduce of actual layers: means over the ranks.
 
     >>> MeasuredCost(steps=2, bytes_sent=10.5, bytes_received=10.5, most_sent=11).most_sent
     11
@@ -55,7 +55,7 @@ class MeasuredCost:
     bytes_sent: float
     bytes_received: float
     most_sent: int
-    """By the rank that sent most."""
+    """The bytes of the rank that sent most."""
 
 
 @checked
@@ -68,21 +68,21 @@ def cost(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """What rank `rank` of `world` moves in the all-reduce of layers of these shapes.
+    """What rank `rank` of `world` sends and receives in the all-reduce of layers of these shapes.
 
-    Headers, the handshake, sizes ahead of messages and the exponents of APS come on top. Every
-    piece of a layer in a message starts at a byte, so that formats whose codes are no whole bytes
+    Headers, the handshake, sizes ahead of messages and the exponents of APS are not included. Every
+    piece of a layer in a message starts at a byte, so that formats whose codes are not whole bytes
     cost up to a byte more at each cut; `chunk` is the communicator's.
 
     Args:
-        sizes: of each layer its shape, by which codecs go that have rows or columns, or for a
-            vector an int.
+        sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a
+            vector.
         largest: where a format or codec has no code for NaN (`e3m0`, `e2m1`), and a sum may leave
-            the range of a format, all values travel in binary32: the largest magnitude, of any
-            layer or of each, decides which (infinite or NaN where a value is). Not known: `exact`
+            the range of a format, all values are sent in binary32: the largest magnitude, of any
+            layer or of each, decides whether (infinite or NaN where a value is). Not known: `exact`
             is false and the bytes are the most, for values below 2^96.
 
-    Exact for codecs of fixed sizes (`Codec.is_fixed`); of the others, such as Elias' or Huffman's
+    Exact for codecs of fixed sizes (`Codec.is_fixed`); for the others, such as Elias' or Huffman's
     codes and `top_k`, the bytes are the most there can be.
 
     Raises ValueError or TypeError.
@@ -116,8 +116,8 @@ def cost(
 def measured_cost(
     per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
 ) -> MeasuredCost:
-    """What the ranks move in the all-reduce of these layers, a first call: it is done, between
-    threads of this process, and counted. What `cost` says where that is exact.
+    """What the ranks send and receive in the all-reduce of these layers, as a first call: runs it
+    between threads of this process and counts. Equal to `cost` where that is exact.
 
     Raises ValueError or TypeError as `cpd.simulate_all_reduce`.
 
@@ -154,9 +154,9 @@ def transfer_time(
     largest: Largest = None,
 ) -> float:
     """Seconds that the messages of an all-reduce take in the alpha-beta model: its steps one after
-    the other, all ranks at once, each `alpha` seconds and `beta` seconds a byte of its longest
-    message; at most where `cost` says at most. Casts and folds are taken to be hidden. `sizes` and
-    `largest` as in `cost`.
+    the other, all ranks at once, each `alpha` seconds and `beta` seconds per byte of its longest
+    message; an upper bound where `cost` gives one. Casts and folds are assumed to be hidden.
+    `sizes` and `largest` as in `cost`.
 
     >>> spec = ReduceSpec("e4m3")
     >>> round(1e6 * transfer_time(spec, 4, [1000], alpha=1e-6, beta=1e-9), 2)  # us
@@ -176,7 +176,7 @@ def transfer_time(
 
 
 def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """How many values each layer has, and each of its rows where the codec goes by them."""
+    """The number of values of each layer, and of each of its rows where the codec works on rows."""
     shapes = [_shape(size) for size in sizes]
     layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]

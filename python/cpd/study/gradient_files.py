@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named arrays from files of others: .npy, .npz, .safetensors, .pt and .pth.
+"""Reads named arrays from untrusted files: .npy, .npz, .safetensors, .pt and .pth.
 
-Nothing in a file is executed, sizes are checked before memory is asked for, and whatever is wrong
-with a file is a ValueError of one line that names it.
+Nothing in a file is executed, sizes are checked before memory is allocated, and any fault of a file
+is a ValueError of one line that names it.
 """
 
 import math
@@ -25,7 +25,7 @@ _LONGEST_NAME = 1000
 
 
 class _RefusedError(ValueError):
-    """What this module says itself of a file, after the file's name."""
+    """An error text of this module, which follows the file's name."""
 
 
 def read_arrays(path: Path, leaves_out: bool = False) -> Arrays:
@@ -33,8 +33,8 @@ def read_arrays(path: Path, leaves_out: bool = False) -> Arrays:
 
     A .npy file's array has the file's name. What torch.save wrote is flattened: the names of nested
     dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
-    `rank0/…`, `rank1/…`. `leaves_out`: what is no tensor in it, such as a checkpoint's step and an
-    optimizer's options, is left out.
+    `rank0/…`, `rank1/…`. `leaves_out`: leaves out what is not a tensor, such as a checkpoint's step
+    and an optimizer's options.
 
     Raises OSError for a file that cannot be opened and ValueError for one that holds anything else.
     """
@@ -49,7 +49,7 @@ def read_arrays(path: Path, leaves_out: bool = False) -> Arrays:
 
 
 def suffix(path: Path) -> str:
-    """The file's ending. Raises ValueError unless it is one that is read here."""
+    """The file's ending. Raises ValueError unless this module reads such files."""
     if path.suffix not in _READERS:
         *most, last = _READERS
         raise ValueError(f"{path}: a gradients file must end in {', '.join(most)} or {last}")
@@ -57,13 +57,13 @@ def suffix(path: Path) -> str:
 
 
 def shown(name: str) -> str:
-    """A file's name for something, without what a terminal would obey."""
+    """A name from a file, with control characters escaped."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
 @contextmanager
 def _told(path: Path, kind: str) -> Iterator[None]:
-    """One line for whatever goes wrong while bytes of unknown origin are read."""
+    """Turns any exception while untrusted bytes are read into a ValueError of one line."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -110,7 +110,7 @@ def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Iterator[tuple[s
 
 
 def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether it is by columns, and dtype."""
+    """An array's shape, whether it is in column order, and its dtype."""
     version = np.lib.format.read_magic(stream)
     readers = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -122,7 +122,7 @@ def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dty
 
 
 def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
-    """The array in a stream of `size` bytes, which must be those that its header speaks of."""
+    """The array in a stream of `size` bytes, which must be as many as its header states."""
     shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")
@@ -186,8 +186,8 @@ def _read_torch(
 
 
 def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator[tuple[str, Any]]:
-    """The names and values in nested dicts and lists, each of which stands in one place only: what
-    is read is never more than the file holds."""
+    """The names and values in nested dicts and lists, each of which may occur only once, so that
+    never more is read than the file holds."""
     if not isinstance(value, dict | list | tuple):
         yield prefix, value
         return
@@ -204,7 +204,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
 
 
 def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values, which must be in the file, each in a place of its own."""
+    """The tensor's values, each of which must have its own memory in the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
             f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout}"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Per-rank gradients in a file: .npy or .npz (NumPy), .safetensors, .pt or .pth (torch.save).
 
-Two layouts, told apart by the arrays' names:
+Two layouts, which the arrays' names distinguish:
 - `layer`: one array for each layer, whose leading dimension is the rank;
 - `rank{r}/layer`: one array for each rank r = 0, 1, … and layer; all ranks hold the same layers.
 A .npy file is one layer of the first; a list of dicts that torch.save wrote is the second, and so
 is a dict of dicts called rank0, rank1, …; the names in other nested dicts are joined by dots.
 Layers keep the file's order (rank 0's in the second layout; safetensors orders names by itself).
-float32, float16, bfloat16 and torch's 8-bit floats are taken; binary64 only where every value is a
-binary32 number, or where rounding is asked for. Nothing in a file is executed.
+Reads float32, float16, bfloat16 and torch's 8-bit floats; binary64 only where every value is a
+binary32 number, or with rounding. Nothing in a file is executed.
 """
 
 import re
@@ -40,13 +40,13 @@ _MOST_RANKS = 1 << 16
 
 @dataclass(frozen=True)
 class NotFinite:
-    """What is not finite in one layer of a file, over all ranks."""
+    """The values that are not finite in one layer of a file, over all ranks."""
 
     layer: str
     nan: int
     infinite: int
     ranks: list[int]
-    """That hold any of these."""
+    """The ranks that hold any of these."""
 
     def __str__(self) -> str:
         kinds = [f"{n} {kind}" for n, kind in ((self.nan, "NaN"), (self.infinite, "Inf")) if n]
@@ -133,7 +133,7 @@ def save_gradients(
 
 
 def check_path(path: str | Path) -> None:
-    """Raises ValueError unless the file's ending is one that is written here."""
+    """Raises ValueError unless the file's ending is .npz or .safetensors."""
     if Path(path).suffix not in (".npz", ".safetensors"):
         raise ValueError(f"{path}: a gradients file must end in .npz or .safetensors to be written")
 
@@ -144,7 +144,7 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
     name = shown(name)
     if tensor.dtype != torch.float64:
         raise ValueError(f"{path}: '{name}' must hold floating-point values, got {tensor.dtype}")
-    # By CPD, and compared by bits: other conversions flush subnormals where the program does.
+    # CPD's cast, compared by bits: other conversions flush subnormals where the program does.
     wide = tensor.contiguous().numpy()
     narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
     _core.cast(wide, _FP32, _NEAREST, narrow)

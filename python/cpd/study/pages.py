@@ -12,7 +12,7 @@ _HERE = Path(__file__).parent
 
 
 def fill(template: Path, **values: Any) -> str:
-    """The page of a template, which may import from `macros.html.j2` and has `style`."""
+    """Fills in a template, which may import from `macros.html.j2` and has the variable `style`."""
     environment = Environment(
         loader=FileSystemLoader([template.parent, _HERE]),
         autoescape=True,

@@ -50,14 +50,14 @@ _FAR = 100  # times less than the least error of the formats
 
 
 def check_plot_path(path: Path) -> None:
-    """Raises ValueError unless the file's ending is one that is drawn."""
+    """Raises ValueError unless the file's ending is one of `SUFFIXES`."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot. Baselines, which have no groups, are level lines; one far below the formats
-    is only named, with its error."""
+    """Writes the plot. Baselines, which have no groups, are horizontal lines; one far below the
+    formats is only in the legend, with its error."""
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "roundoff"}):
         figure = Figure(figsize=(7.6, 4.2), layout="constrained")
@@ -103,7 +103,7 @@ def _line(axes: Axes, one: Series, index: int) -> Any:
 
 
 def _error_axis(axes: Axes, errors: list[float]) -> None:
-    """Logarithmic where no error is 0, which has no logarithm."""
+    """Makes the axis of errors logarithmic, unless an error is 0 or not finite."""
     axes.yaxis.set_major_formatter(_per_cent)
     low, high = min(errors), max(errors)
     if not (math.isfinite(high) and low > 0):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what a reduction loses: round-off by group size."""
+"""Measures the round-off of a reduction, by group size."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
 
 DRAWS = 16
-"""Blocks of the values whose differences say how far an error is known."""
+"""Blocks of values from whose differences an error's uncertainty is estimated."""
 ORDERS = 8
 """Random orders of the ranks over which a recommendation takes errors."""
 STEPS = 16
-"""All-reduces of the same layers over which codecs are measured that feed errors back."""
+"""All-reduces of the same layers over which codecs with error feedback are measured."""
 _LEAST_DRAW = 4  # values in a block
 
 
@@ -41,11 +41,11 @@ class Roundoff:
     relative_rms: float
     """sqrt(sum (h - l)^2 / sum h^2), zero references included."""
     count: int
-    """Values."""
+    """The number of values."""
     zero_references: int
     """Values whose reference is 0; they are not in `error`."""
     non_finite: int
-    """Values where l is not finite: left out of both means."""
+    """Values where l is not finite, which both means leave out."""
 
 
 @overload
@@ -68,10 +68,10 @@ def roundoff(
 
     The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
     scaling (divided by W where `spec.average`). A group size of W = len(per_rank) means no groups;
-    `spec.group_size` is not used. Over all layers together, or with `per_layer=True` a list with
-    one `Roundoff` per layer. Of a codec that feeds errors back (`one_bit`, `top_k`, `feedback …`)
-    it is that of the mean of `STEPS` = 16 steps with the same layers. A rank given as a function is
-    called again for each group size.
+    `spec.group_size` is not used. The result is over all layers together, or with `per_layer=True`
+    a list with one `Roundoff` per layer. For a codec that feeds errors back (`one_bit`, `top_k`,
+    `feedback …`) it is that of the mean of `STEPS` = 16 steps with the same layers. A function for
+    a rank is called again for each group size.
 
     Raises ValueError for a group size that is not 1…W.
 
@@ -110,29 +110,29 @@ def roundoff_over(
     *,
     per_layer: bool = False,
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
-    """`roundoff` of `comm.all_reduce` over real ranks, each of which gives its own layers.
+    """`roundoff` of `comm.all_reduce` over real ranks, each with its own layers.
 
-    All ranks call it with the same arguments but `layers`, and get the same table: that of
-    `roundoff`. The sums move by `spec.exchange` (`ring` stands for `hierarchical` where there are
-    no groups, and the other way round); the contributions, for the reference, by an all-gather in
-    binary32, one layer at a time.
+    All ranks call it with the same arguments but `layers`, and get the same table, that of
+    `roundoff`. The sums are exchanged by `spec.exchange` (`ring` means `hierarchical` where there
+    are groups, and `hierarchical` `ring` where there are none); the contributions, for the
+    reference, by an all-gather in binary32, one layer at a time.
     """
     return _table(Contributions.over(comm, layers), spec, group_sizes, per_layer)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One all-reduce held against its reference."""
+    """One all-reduce compared with its reference."""
 
     total: Roundoff
-    """Of all layers together."""
+    """The round-off of all layers together."""
     layers: list[Roundoff]
-    """Of each layer."""
+    """The round-off of each layer."""
     draws: list[tuple[float, float]]
-    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, to which every layer
-    gives a part of equal size, as far as it goes. Empty where there are fewer than 64 values."""
+    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, among which every layer
+    is divided as evenly as possible. Empty where there are fewer than 64 values."""
     orders: list[Measurement] = dataclasses.field(default_factory=list)
-    """The same in `ORDERS` random orders of the ranks, where these were measured."""
+    """The measurements in `ORDERS` random orders of the ranks, where these were made."""
 
     @property
     def error(self) -> float:
@@ -142,7 +142,7 @@ class Measurement:
 
     @property
     def non_finite(self) -> int:
-        """Results that are not finite, of all orders that were measured."""
+        """The number of results that are not finite, over all orders that were measured."""
         return sum(one.total.non_finite for one in self.orders or [self])
 
     def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -157,7 +157,7 @@ class Measurement:
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
-        """Of a reference and of what was reduced, layer by layer."""
+        """The measurement of reduced layers against their reference."""
         layers = [np.asarray(layer).reshape(-1) for layer in sums]
         enough = sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS
         return cls(
@@ -182,9 +182,9 @@ class Measurement:
 
 @checked
 class Contributions:
-    """What all ranks give to an all-reduce, to be measured with any number of specs: the reference
-    is summed once. `world` is the number of ranks W, `shapes` are the layers', `sizes` the number
-    of values in each, `largest` the largest magnitude in each, of all ranks.
+    """All ranks' contributions to an all-reduce, to be measured with any number of specs: the
+    reference is summed once. `world` is the number of ranks W, `shapes` are the layers' shapes,
+    `sizes` their numbers of values, `largest` their largest magnitudes, of all ranks.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
     >>> given.measure(ReduceSpec("e4m3"), 2).total.count
@@ -210,7 +210,8 @@ class Contributions:
 
     @classmethod
     def over(cls, comm: Communicator, layers: Layers) -> Contributions:
-        """The layers of this rank and of all others, which measure with the same arguments."""
+        """The contributions of this rank and of all others, which call the methods with the same
+        arguments."""
         given = cls([layers])
         values: list[npt.NDArray[np.float32]] = []
         Source([layers]).visit(0, lambda _, layer: values.append(layer))
@@ -225,7 +226,7 @@ class Contributions:
     @property
     def largest(self) -> list[float]:
         """The largest magnitude in each layer, of all ranks; NaN where one is. Between ranks all
-        ask for it: the first time they reduce."""
+        must read it, as the first time they reduce."""
         # No cached_property: Python 3.11 lets one thread at a time compute those of a class, and
         # ranks that are threads wait for each other here.
         if self._known_largest is None:
@@ -233,19 +234,19 @@ class Contributions:
         return self._known_largest
 
     def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
-        """What the all-reduce of `spec` loses with that group size; W stands for no groups.
+        """The round-off of the all-reduce of `spec` with that group size; W means no groups.
 
-        Raises ValueError for a group size that is not 1…W, TypeError for another spec.
+        Raises ValueError for a group size that is not 1…W, TypeError for other objects.
         """
         check_spec(spec)
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", StallWarning)  # what stalls is what is measured
+            warnings.simplefilter("ignore", StallWarning)  # stalling sums are measured too
             return Measurement.of(self._reference(spec), self._sums(chosen))
 
     def measure_orders(self, spec: ReduceSpec, group_size: int) -> Measurement:
-        """`measure`, and the same in `ORDERS` random orders of the ranks, which do not depend on
-        the order that they are given in; between processes the ranks have one order."""
+        """`measure`, also in `ORDERS` random orders of the ranks, which do not depend on the
+        argument's order; between processes the ranks have one order."""
         one = self.measure(spec, group_size)
         each = [given.measure(spec, group_size) for given in self._in_orders]
         return dataclasses.replace(one, orders=each)
@@ -263,8 +264,8 @@ class Contributions:
         ]
 
     def _sums(self, spec: ReduceSpec) -> list[Any]:
-        """What is reduced; of a codec that feeds errors back the mean of `STEPS` steps with the
-        same layers, since what one step leaves out the next ones send."""
+        """The reduced layers; for a codec that feeds errors back the mean of `STEPS` steps with the
+        same layers, since the next steps send what one step leaves out."""
         states = States()
         if not _feeds_back(spec):
             return self._reduce(spec, states)
@@ -291,7 +292,7 @@ def _table(
 
 
 def standard_error(left_out: npt.NDArray[np.float64]) -> float:
-    """The jackknife's, of a figure that is `left_out[b]` without block b."""
+    """The jackknife's standard error of a number that is `left_out[b]` without block b."""
     return float(np.sqrt((DRAWS - 1) / DRAWS * np.square(left_out - left_out.mean()).sum()))
 
 
@@ -299,7 +300,7 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 
 
 def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
-    """The spec with that group size; W means no groups. What hops around a ring stays what does."""
+    """The spec with that group size; W means no groups. What hops around a ring keeps doing so."""
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
         exchange = "ring" if size == world else "hierarchical"
@@ -352,7 +353,7 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
 
 
 def _feeds_back(spec: ReduceSpec) -> bool:
-    """Whether the codec adds what it loses to the next call's values."""
+    """Whether the codec adds its errors to the next call's values."""
     words = [] if spec.wire is None else spec.wire.name.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
@@ -360,7 +361,7 @@ def _feeds_back(spec: ReduceSpec) -> bool:
 
 
 def _digest(per_rank: PerRank, rank: int) -> bytes:
-    """Of a rank's layers."""
+    """The SHA-256 of a rank's layers."""
     digest = hashlib.sha256()
     Source([per_rank[rank]]).visit(0, lambda _, layer: digest.update(layer.tobytes()))
     return digest.digest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a choice by a measured error is one: how often chance would have made another."""
+"""Bootstrap of choices by a measured error: how often chance would have led to another choice."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import numpy.typing as npt
 
 RESAMPLES = 1000
 SURE = 0.95
-"""The share of resamples that makes a choice; less is a tie."""
+"""The share of resamples that decides a choice; with less it is a tie."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Floats:
-    """In what share of the resamples each candidate has the least relative RMS times its weight.
+    """The share of the resamples in which each candidate has the least relative RMS times its
+    weight.
 
     Args:
         errors: the sums of squared errors, [candidate, order of the ranks, block of the values].
@@ -36,8 +37,8 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
 
 
 def undecided(shares: Floats) -> list[int]:
-    """The candidates that win most often, as few as win in 95 % of the resamples together: one is a
-    choice, several are a tie."""
+    """The fewest candidates, by number of wins, that together win in 95 % of the resamples: one is
+    a choice, several are a tie."""
     chosen: list[int] = []
     for candidate in np.argsort(-shares, kind="stable"):
         chosen.append(int(candidate))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round-off by group size: `cpd.study.roundoff`, the steps that each group size costs, and which
-one to take."""
+"""Round-off by group size: `cpd.study.roundoff`, the steps of each group size, and advice on which
+one to use."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -69,18 +69,18 @@ def _row(size: int, measured: Roundoff, nodes: int) -> RoundoffRow:
 
 
 def in_percent(share: float) -> str:
-    """Two decimals, or two digits where those would show nothing."""
+    """A share in percent, with two decimals, or two digits where those would be zeros."""
     return f"{share:.2%}" if share == 0 or not abs(share) < 1e-4 else f"{share * 100:.1e}%"
 
 
 @dataclass
 class Network:
-    """What a network is taken to cost."""
+    """The assumed cost of a network."""
 
     step_us: float
-    """Microseconds a step."""
+    """Microseconds per step."""
     gigabits: float
-    """Gigabits a second, each way."""
+    """Gigabits per second, each way."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.step_us) and self.step_us >= 0):
@@ -99,12 +99,12 @@ class Network:
 
 @dataclass
 class Line:
-    """One line of a table: one way to sum with one group size, of all layers or of one."""
+    """One line of a table: one way to sum with one group size, over all layers or one."""
 
     row: RoundoffRow
     layer: str | None = None
     choice: Choice | None = None
-    """What it takes, where a network was given."""
+    """Its cost, where there is a network."""
 
     def json(self) -> dict[str, Any]:
         data = self.row.row()
@@ -125,15 +125,15 @@ class Series:
     spec: ReduceSpec
     sizes: list[int]
     baseline: bool = False
-    """Whether it is there to be compared with: one of today's ways, and not advised."""
+    """Whether it is one of today's ways, for comparison, and without advice."""
     lines: list[Line] = field(default_factory=list)
-    """Of all layers together."""
+    """The lines of all layers together."""
     layers: list[Line] = field(default_factory=list)
-    """Of each layer, group size by group size."""
+    """The lines of each layer, group size by group size."""
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
-        """What the sum is, for programs."""
+        """The spec of the sum, for JSON."""
         return {
             "format" if self.spec.wire is None else "wire": str(self.spec.format or self.spec.wire),
             "accumulator": str(self.spec.accumulator),
@@ -147,7 +147,7 @@ class Series:
 
 
 def baselines(nodes: int) -> list[Series]:
-    """What today's stacks do, without scaling or groups: a ring in bf16, whose partial sums are
+    """Today's ways to sum, without scaling or groups: a ring in bf16, whose partial sums are
     rounded to bf16 at each hop, as NCCL's are; and fp32, each slice summed by its owner."""
     ring = ReduceSpec("bf16", order="ring", exchange="ring")
     return [
@@ -164,7 +164,7 @@ def measure_series(
     done: Callable[[], None],
 ) -> None:
     """Fills in the series' lines and, with a network, its advice; calls `done` for each group
-    size. `names`: the layers'."""
+    size. `names`: of the layers."""
     measured: dict[int, Measurement] = {}
     for size in series.sizes:
         wants_orders = network is not None and not series.baseline
@@ -183,7 +183,7 @@ def measure_series(
 def _choices(
     given: Contributions, series: Series, measured: Mapping[int, Measurement], network: Network
 ) -> Sequence[Choice]:
-    """What each group size takes. What is no baseline is advised on too."""
+    """The cost of each group size. Also sets the advice, unless the series is a baseline."""
     times = {"alpha": network.alpha, "beta": network.beta}
     largest = given.largest
     if not series.baseline:
@@ -201,14 +201,14 @@ def _choices(
 
 @dataclass
 class Advice:
-    """Which group size and exchange to take for some gradients on a network."""
+    """Which group size and exchange to use for some gradients on a network."""
 
     nodes: int
     network: Network
     best: Recommendation
 
     def lines(self) -> list[str]:
-        """What is recommended, in words."""
+        """The recommendation in words."""
         best = self.best
         return [
             f"by error: {self._tied(best.exact_tie)}{self._named(best.most_exact)}",
@@ -220,7 +220,7 @@ class Advice:
         ]
 
     def _tied(self, choices: Sequence[Choice]) -> str:
-        """What chance decides between, if it does."""
+        """The text of a tie between choices; empty where there is none."""
         if len(choices) == 1:
             return ""
         ways = dict.fromkeys(f"{self._group(one)} ({one.exchange})" for one in choices)

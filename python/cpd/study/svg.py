@@ -12,7 +12,7 @@ from cpd.study.plot import STYLE
 
 
 def to_svg(figure: Figure, title: str) -> str:
-    """The figure as one <svg> element: text stays text, and nothing is fetched from anywhere."""
+    """The figure as one <svg> element, with text as text and without external references."""
     stream = io.StringIO()
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": title}):

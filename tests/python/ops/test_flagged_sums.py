@@ -298,7 +298,7 @@ def test_errors(front_end: FrontEnd) -> None:
             ValueError, "tininess must be", operation, *args, flags=True, tininess="never"
         )
     front_end.refuse(
-        ValueError, "a BLAS says no flags", cpd.gemm, x, x, "fp32", flags=True, blas=True
+        ValueError, "a BLAS reports no flags", cpd.gemm, x, x, "fp32", flags=True, blas=True
     )
     unit = "rtx-blackwell-mxfp8"
     message = "flags are for matrix units that align"
