@@ -41,8 +41,7 @@ void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t dr
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
 /// Throws Error unless `random`, if not null, is on the CPU and has `draws` integers for each
-/// element, and where a stochastic product has more elements or values of k than there are
-/// counters.
+/// element, and where a stochastic product has more elements or values of k than counters serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const TensorView* random, std::int64_t draws);
 /// Throws Error where out is on a GPU and the accumulator is one for the CPU only.
