@@ -31,7 +31,7 @@ void Run(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n
   Kernels().arithmetic_f64(op, plan, first, n, x, y, z, random, out);
 }
 
-/// T: float, or double for operands of binary64.
+/// Computes an operation by a kernel in T: float, or double for operands of binary64.
 template <class T>
 void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const TensorView* random,
                const TensorView& out) {
@@ -51,7 +51,7 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
   });
 }
 
-/// The kernels' number of an operation; nothing where there is no kernel.
+/// The kernels' enumerator of an operation; empty where there is no kernel.
 std::optional<Operation> KernelOf(soft::Operation op) {
   switch (op) {
     case soft::Operation::add:
@@ -89,7 +89,7 @@ void Operate(soft::Operation op, const Operands& in, const Format& format,
                      : OperateIn<float>(*kernel, plan, in, random, out);
 }
 
-/// x with `dim` fixed at index k, shape and strides of the rest.
+/// x at index k of `dim`, with the remaining dimensions.
 TensorView Slice(const TensorView& x, int dim, std::int64_t k) {
   TensorView slice = x;
   slice.data = static_cast<std::uint8_t*>(x.data) +
@@ -122,7 +122,7 @@ void End(const Accumulator& accumulator, std::int64_t terms, std::int64_t first,
                       state.planes);
 }
 
-/// By how many elements of memory those of x lie apart, or 0 where not all do so evenly.
+/// The common distance in memory of x's successive elements, or 0 where it varies.
 std::int64_t EvenStride(const TensorView& x) {
   if (x.rank == 0) return 0;
   for (int d = 0; d + 1 < x.rank; ++d) {
@@ -131,8 +131,8 @@ std::int64_t EvenStride(const TensorView& x) {
   return x.stride[x.rank - 1];
 }
 
-/// A sum's terms, many at a time, for some elements at a time: those whose terms do not lie side by
-/// side are copied, few enough to stay in cache.
+/// Reads the terms of some sums, many at a time; terms that are not contiguous over the sums are
+/// copied, few enough to stay in cache.
 template <class T>
 class Terms {
  public:
@@ -151,7 +151,7 @@ class Terms {
   Terms(const Terms&) = delete;
   Terms& operator=(const Terms&) = delete;
 
-  /// Elements whose terms are read at once.
+  /// The number of elements whose terms are read at once.
   [[nodiscard]] std::int64_t elements() const { return copies_.empty() ? kStage : kBlock; }
   /// Terms k … k + count - 1 of elements i … i + n - 1; valid until the next call.
   const T* const* Read(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
@@ -175,7 +175,7 @@ class Terms {
   }
 
  private:
-  /// Not a power of two, whose multiples share a cache's sets.
+  /// The distance of copied terms; multiples of a power of two would share cache sets.
   static constexpr std::int64_t kRow = kBlock + 16;
 
   void Transpose(std::int64_t k, std::int64_t count, std::int64_t i, std::int64_t n) {
@@ -190,12 +190,12 @@ class Terms {
   std::int64_t stride_;  ///< bytes from term to term
   TensorView slice_;
   Reader<T> reader_;
-  std::int64_t row_stride_ = 0;  ///< from element to element, of which each has its terms in a row
+  std::int64_t row_stride_ = 0;  ///< from element to element where each has contiguous terms
   std::vector<T> copies_;
   std::array<const T*, kMost> terms_{};
 };
 
-/// T: float, or double for terms of binary64. given: of out's first element.
+/// Sum in T: float, or double for terms of binary64. given: the draws from out's first element on.
 template <class T>
 void SumIn(const TensorView& x, int dim, const Accumulator& accumulator, const TensorView& out,
            GivenDraws given) {

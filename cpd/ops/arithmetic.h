@@ -7,9 +7,10 @@
 
 namespace cpd {
 
-/// One exact operation and one rounding into `format`: out = round(x + y), round(x * y),
+/// The exact result of an operation rounded once into `format`: out = round(x + y), round(x * y),
 /// round(x * y + z), round(x / y), round(sqrt(x)). Operands are any values of their type (fp32,
-/// fp64, bf16 or fp16), equal shapes, any strides (0 broadcasts). out and `random`: as in Cast.
+/// fp64, bf16 or fp16), of equal shapes and any strides (0 broadcasts). out and `random`: as in
+/// Cast.
 CPD_API void Add(const TensorView& x, const TensorView& y, const Format& format,
                  const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
@@ -20,18 +21,17 @@ CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
                  const Format& format, const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
 
-/// These two on the CPU only: Error for a GPU's tensors.
+/// Div and Sqrt are for tensors on the CPU; they throw Error for a GPU's.
 CPD_API void Div(const TensorView& x, const TensorView& y, const Format& format,
                  const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
 CPD_API void Sqrt(const TensorView& x, const Format& format, const RoundingOptions& options,
                   const TensorView& out, const TensorView* random = nullptr);
 
-/// The ordered sum of x over dimension `dim`, index ascending; see FoldStep (reduce.h) for what
-/// each step does, and sum_fixed.h for scheme fixed, which is for the CPU only. out: x's shape
-/// without `dim`. An empty sum is +0. `random` (u32; stochastic
-/// only): out's shape and, last, DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R <
-/// 2^N of draw t of element i.
+/// The ordered sum of x over dimension `dim`, index ascending; FoldStep (reduce.h) defines each
+/// step, sum_fixed.h scheme fixed, which is for the CPU only. out: x's shape without `dim`. An
+/// empty sum is +0. `random` (u32; stochastic only): out's shape and, last,
+/// DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R < 2^N of draw t of element i.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,
                  const TensorView& out, const TensorView* random = nullptr);
 

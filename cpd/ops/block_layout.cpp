@@ -21,7 +21,7 @@ std::int64_t Pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) /
 BlockLayout Clipped(BlockLayout layout) {
   layout.rows = std::min(layout.rows, layout.height);
   layout.columns = std::min(layout.columns, layout.width);
-  // Rows of whole blocks are one long row.
+  // Rows that consist of whole blocks are treated as one long row.
   if (layout.rows == 1 && layout.width % layout.columns == 0) {
     layout.width *= layout.planes * layout.height * layout.middle;
     layout.planes = layout.height = layout.middle = 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a tensor falls into blocks: element (p, i, t, j) has the row-major index
+// How a tensor is divided into blocks: element (p, i, t, j) has the row-major index
 // ((p * height + i) * middle + t) * width + j and is in block (p, i / rows, t, j / columns); blocks
 // are numbered in row-major order of these four too.
 #pragma once
@@ -16,7 +16,7 @@ namespace cpd {
 /// the height and `columns` of the width.
 struct BlockLayout {
   std::int64_t planes = 1, height = 1, middle = 1, width = 1;
-  std::int64_t rows = 1, columns = 1;  ///< of a block
+  std::int64_t rows = 1, columns = 1;  ///< extents of a block
 
   [[nodiscard]] std::int64_t bands() const { return (height + rows - 1) / rows; }
   [[nodiscard]] std::int64_t across() const { return (width + columns - 1) / columns; }
@@ -37,7 +37,7 @@ struct BlockLayout {
     const std::int64_t band = b / (across() * middle) % bands();
     return index(b / (across() * middle * bands()), band * rows, t, g * columns);
   }
-  /// From an element to the one in the next row of its block, in indices.
+  /// The difference of the indices of an element and the one in the next row of its block.
   [[nodiscard]] std::int64_t row_stride() const { return middle * width; }
 };
 
@@ -45,7 +45,7 @@ struct BlockLayout {
 CPD_API BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shape,
                              int axis);
 
-/// A part of a tensor that one thread takes at a time: `rows` x `count` elements of one band (a row
+/// A part of a tensor that a thread handles at a time: `rows` x `count` elements of one band (a row
 /// of blocks), of which (p, i, t, j) is the first.
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
@@ -58,7 +58,7 @@ class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// Elements in the largest.
+  /// The number of elements of the largest tile.
   [[nodiscard]] std::int64_t elements() const { return rows_ * count_; }
   /// Whether codes of so many bits begin and end on bytes in every tile (but for the last's end).
   [[nodiscard]] bool on_bytes(std::int64_t bits) const;
@@ -67,9 +67,9 @@ class CPD_API Tiles {
 
  private:
   BlockLayout layout_;
-  std::int64_t rows_ = 1, count_ = 1;    // of a tile
-  std::int64_t parts_ = 1, pieces_ = 1;  // tiles to a band's height, to a block's columns
-  std::int64_t along_ = 1, size_ = 0;    // tiles to a width; all
+  std::int64_t rows_ = 1, count_ = 1;    // extents of a tile
+  std::int64_t parts_ = 1, pieces_ = 1;  // tiles in a band's height, in a block's columns
+  std::int64_t along_ = 1, size_ = 0;    // tiles in a width, in all
 };
 
 }  // namespace cpd

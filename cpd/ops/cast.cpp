@@ -48,8 +48,8 @@ void CastAs(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   });
 }
 
-/// Whether x, out and given integers lie side by side, x and out in bf16: one pass of one kernel
-/// then.
+/// Whether x and out are contiguous bf16 and `random`, if not null, contiguous: one kernel casts
+/// them in one pass.
 bool IsPlainBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
                  const TensorView* random) {
   const auto is_plain = [](const TensorView& t) {
@@ -70,7 +70,7 @@ void CastBf16(const TensorView& x, const RoundPlan& plan, const TensorView& out,
   });
 }
 
-/// What given integers are for, their type and place.
+/// Throws Error unless `random` has the type and device of stochastic rounding's integers.
 void CheckIntegers(const TensorView& random, const TensorView& x, const RoundingOptions& options) {
   Check(random, "random");
   if (options.mode != Rounding::stochastic) {
@@ -82,7 +82,8 @@ void CheckIntegers(const TensorView& random, const TensorView& x, const Rounding
   CheckSameDevice(x, random);
 }
 
-/// Looks on the CPU only: for a GPU's tensor it would have to wait.
+/// Throws Error unless all integers are below 2^random_bits; on the CPU only, since a check of a
+/// GPU's tensor would wait for it.
 void CheckRange(const TensorView& random, int random_bits) {
   if (random.device != Device::cpu) return;
   const std::uint32_t limit = 1U << random_bits;

@@ -6,11 +6,11 @@
 
 namespace cpd {
 
-/// out[i] = x[i] rounded once into `format`, kept in out's own type. x and out: fp32, fp64, bf16 or
-/// fp16, equal shapes, any strides; x is read as it is (an fp64 input is rounded from its 53
-/// bits). out's type must hold the format (CheckCarrier). out may be x itself; any other overlap
-/// is undefined. `random` (u32, same shape; stochastic only) gives the integers R < 2^N that would
-/// otherwise come from options.seed and options.stream at the element's row-major index.
+/// out[i] = x[i] rounded once into `format`, stored in out's type, which must hold the format
+/// (CheckCarrier). x and out: fp32, fp64, bf16 or fp16, equal shapes, any strides; an fp64 input is
+/// rounded from its 53 bits. out may be x itself; any other overlap is undefined. `random` (u32,
+/// x's shape; stochastic only) gives the integers R < 2^N in place of those from options.seed and
+/// options.stream at the element's row-major index.
 /// Throws Error before anything is written.
 CPD_API void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,
                   const TensorView& out, const TensorView* random = nullptr);

@@ -27,36 +27,37 @@ struct Operands {
            (z != nullptr && z->dtype == type);
   }
 };
-/// Throws Error unless they are float tensors of one shape on one device.
+/// Throws Error unless the operands are float tensors of one shape on one device.
 void CheckOperands(const Operands& operands);
-/// Throws Error unless options hold and the given integers, if any, fit x and the options.
+/// Throws Error unless the options are valid and `random`, if not null, fits x and the options.
 void CheckRandom(const TensorView* random, const TensorView& x, const RoundingOptions& options);
-/// The same for an ordered sum: random's shape is out's and, last, `draws`.
+/// Throws Error as CheckRandom does, for an ordered sum: random's shape is out's and, last,
+/// `draws`.
 void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t draws,
                 const RoundingOptions& options);
 /// Throws Error unless out = a * b + c is a batched matrix product (ops/gemm.h) of fp32, bf16 or
-/// fp16 tensors on one device, where out's elements lie apart from each other and from the inputs.
-/// c may be null.
+/// fp16 tensors on one device, where out's elements overlap neither each other nor the inputs. c
+/// may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
-/// Throws Error unless the given integers, if any, are as many as the roundings take, `draws` an
-/// element, or where stochastic roundings have no numbers for all their random bits.
+/// Throws Error unless `random`, if not null, is on the CPU and has `draws` integers for each
+/// element, and where a stochastic product has more elements or values of k than counters serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const TensorView* random, std::int64_t draws);
-/// Throws Error for what only the CPU does.
+/// Throws Error where out is on a GPU and the accumulator is one for the CPU only.
 void CheckDevice(const Accumulator& accumulator, const TensorView& out);
 /// The first element of x, row-major, that is no value of a format; -1 where all are.
 struct Outside {
   std::int64_t element = -1;
   float value = 0;
 };
-/// Of a tensor on the CPU, in the default floating-point environment.
+/// The Outside of a tensor on the CPU; called in the default floating-point environment.
 [[nodiscard]] Outside FindOutside(const TensorView& x, const Format& format);
 [[noreturn]] void ThrowOutside(const Outside& found, const Format& format, const char* name);
-/// Throws Error unless all of x are values of `format`: what a unit's rule supposes.
+/// Throws Error unless all elements of x are values of `format`, as a unit's rule requires.
 void CheckUnitOperand(const TensorView& x, const Format& format, const char* name);
-/// Throws Error unless x is an fp32 tensor on out's device, apart from it, whose last two
-/// dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
+/// Throws Error unless x is an fp32 tensor on out's device that does not overlap out, whose last
+/// two dimensions are `shape` (or, where it broadcasts, 1) and whose others broadcast to out's.
 void CheckGrid(const TensorView& x, const TensorView& out, const char* name,
                const std::array<std::int64_t, 2>& shape, bool broadcasts);
 

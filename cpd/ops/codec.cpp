@@ -38,7 +38,7 @@ std::int64_t EncodeRange(const RoundPlan& plan, std::int64_t begin, std::int64_t
   return Kernels().encode_f64(plan, begin, n, x, random, packed);
 }
 
-/// Returns the least index of a NaN that has no code, or -1.
+/// Encodes x in T; returns the least index of a NaN that has no code, or -1.
 template <class T>
 std::int64_t EncodeAs(const TensorView& x, const RoundPlan& plan, std::uint8_t* packed,
                       const TensorView* random) {

@@ -6,19 +6,19 @@
 
 namespace cpd {
 
-/// Bytes that n packed codes take: ceil(n * bits / 8). Throws Error where n is negative or the
-/// bytes are not below 2^63.
+/// The number of bytes of n packed codes: ceil(n * bits / 8). Throws Error where n is negative or
+/// the bytes are not below 2^63.
 CPD_API std::int64_t PackedBytes(const Format& format, std::int64_t n);
 
 /// Rounds like Cast and writes the codes, least significant bit first and without gaps, in
-/// row-major order; the bits behind the last code are 0. packed: u8, contiguous,
-/// PackedBytes(format, n) long. A NaN that the format has no code for throws Error naming its
+/// row-major order; the bits after the last code are 0. packed: u8, contiguous,
+/// PackedBytes(format, n) long. A NaN for which the format has no code throws Error naming its
 /// index; `packed` is then unspecified.
 CPD_API void Encode(const TensorView& x, const Format& format, const RoundingOptions& options,
                     const TensorView& packed, const TensorView* random = nullptr);
 
-/// The value of each code. packed: u8, contiguous, PackedBytes(format, out.size()) long; out: any
-/// float type that holds the format, any strides. Every bit pattern has a meaning.
+/// out = the value of each code. packed: u8, contiguous, PackedBytes(format, out.size()) long; out:
+/// any float type that holds the format, any strides. Every bit pattern has a value.
 CPD_API void Decode(const TensorView& packed, const Format& format, const TensorView& out);
 
 }  // namespace cpd

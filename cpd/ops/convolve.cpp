@@ -38,7 +38,8 @@ void CheckType(const TensorView& x, const char* name) {
   if (x.device != Device::cpu) throw Error(std::string(name) + " must be on the CPU");
 }
 
-/// Throws Error unless x has this shape, from dimension `first` on that of `along`.
+/// Throws Error unless x's shape is `shape` followed by the field `along` of each of the windows'
+/// axes.
 void CheckShape(const TensorView& x, const char* name, std::vector<std::int64_t> shape,
                 const Windows& windows, std::int64_t WindowAxis::* along) {
   for (int d = 0; along != nullptr && d < windows.rank; ++d) {
@@ -76,8 +77,8 @@ void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64
   CheckNumbers(accumulator, out, depth, nullptr, 0);
 }
 
-/// Throws Error unless those of the matrices' elements that are the image's are values of `format`;
-/// says where in the matrices, of which there are `batch`.
+/// Throws Error unless the image's elements in `batch` matrices are values of `format`; the text
+/// has the place in the matrices.
 void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::int64_t batch,
                     std::int64_t rows, std::int64_t columns, const Format& format,
                     const char* name) {
@@ -94,7 +95,7 @@ void CheckUnitImage(const TensorView& image, const ImageOperand& matrices, std::
 
 // --- the product ---------------------------------------------------------------------------------
 
-/// A weight's matrices, groups x outputs x terms, contiguous.
+/// The matrices of a weight, groups x outputs x terms, contiguous.
 class Matrices {
  public:
   explicit Matrices(const TensorView& w) {
@@ -118,7 +119,7 @@ class Matrices {
   std::vector<std::uint8_t> memory_;
 };
 
-/// Along the image's dimensions, for windows of one element each.
+/// Windows of one element each over the image's dimensions.
 Windows Elements(const TensorView& image) {
   Windows windows;
   windows.rank = image.rank - 2;
@@ -128,13 +129,13 @@ Windows Elements(const TensorView& image) {
   return windows;
 }
 
-/// Convolve, all its products; chunks end where `chunk_ends` says (ProductImages).
+/// Convolve with all its products; chunks end at `chunk_ends` (ProductImages).
 void RunWindows(const TensorView& x, const TensorView& w, const TensorView* c,
                 const Windows& windows, const Accumulator& accumulator, const TensorView& out,
                 std::span<const std::int64_t> chunk_ends) {
   if (out.size() == 0) return;
   const std::int64_t groups = w.shape[0];
-  // Random bits hang on element numbers, in which images come before groups.
+  // Random bits depend on element numbers, in which images come before groups.
   const bool numbered = accumulator.rounding.mode == Rounding::stochastic;
   const Of batch = numbered ? Of::images_and_groups : Of::groups;
   const Matrices matrices(w);
@@ -195,10 +196,10 @@ bool HasNegativeZero(const TensorView& x) {
   return has;
 }
 
-/// Whether products by +0 change nothing of a sum but the sign of a zero, from - to +. They do not
-/// where weights are finite, each rounding is to nearest-even and into a format with zeros, and
-/// sums are added one by one: s + 0 = s unless s is -0. What is -0 without them may be +0 with
-/// them; all else, of sums of chunks too, is equal. Integer sums have no -0.
+/// Whether products by +0 may change more of a sum than the sign of a zero, from - to +. They do
+/// not where weights are finite, each rounding is to nearest-even and into a format with zeros, and
+/// sums are added one by one: s + 0 = s unless s is -0. A sum that is -0 without them may be +0
+/// with them; all others, also of chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =
@@ -212,8 +213,7 @@ bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   return !adds_nothing || !AllFinite(w);
 }
 
-/// The windows at places first, first + spread, …, and the taps that meet the image's elements
-/// there.
+/// The windows at places first, first + spread, …, and their taps that are on the image's elements.
 struct Residue {
   std::int64_t first = 0, first_tap = 0, tap_step = 1;
   WindowAxis axis;
@@ -241,7 +241,7 @@ Residue ResidueOf(const WindowAxis& axis, std::int64_t first) {
   return residue;
 }
 
-/// x from `first` on along a dimension, every so many elements.
+/// Restricts x along a dimension to `count` elements: first, first + step, …
 void Thin(TensorView& x, int dimension, std::int64_t first, std::int64_t step, std::int64_t count) {
   const auto at = static_cast<std::size_t>(dimension);
   x.data = static_cast<std::uint8_t*>(x.data) +
@@ -250,7 +250,7 @@ void Thin(TensorView& x, int dimension, std::int64_t first, std::int64_t step, s
   x.shape[at] = count;
 }
 
-/// Where chunks of `chunk` terms end, among the terms that are left.
+/// The ends of chunks of `chunk` terms, counted in the terms that are not left out.
 std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Residue> residues,
                                     std::int64_t channels, std::int64_t chunk) {
   std::vector<std::int64_t> taps{0};
@@ -275,8 +275,8 @@ std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Resi
   return ends;
 }
 
-/// Convolve without the zeros, for each residue of places modulo the spread apart. False where a
-/// result is -0: with them it might be +0.
+/// Convolve without the zeros, one product for each residue of places modulo the spread. Returns
+/// false where a result is -0, which might be +0 with them.
 bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
                  const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
   std::int64_t combinations = 1;

@@ -58,7 +58,7 @@ void ScatterAs(const T* from, std::int64_t begin, std::int64_t n, const TensorVi
           });
 }
 
-/// Calls run with a null pointer to the unsigned type of the element's size.
+/// Calls run(p) with a null pointer p to the unsigned type of the element's size.
 template <class Run>
 void WithElement(DType type, Run run) {
   switch (SizeOf(type)) {
@@ -73,7 +73,7 @@ void WithElement(DType type, Run run) {
   }
 }
 
-/// bf16 and fp16 are formats like any other: their memory holds packed 16-bit codes.
+/// The plan of bf16 or fp16 as a format, whose memory holds packed 16-bit codes.
 const RoundPlan& HalfPlan(DType type) {
   static const RoundPlan bf16 = PlanOf(MakeFormat(8, 7));
   static const RoundPlan f16 = PlanOf(MakeFormat(5, 10));
@@ -92,7 +92,7 @@ T* Resize(std::vector<T>& buffer, std::int64_t n) {
   return buffer.data();
 }
 
-/// Contiguous elements of `type` as values of T.
+/// Converts contiguous elements of `type` to values of T.
 template <class T>
 void Widen(DType type, const void* from, std::int64_t n, T* to) {
   if constexpr (std::is_same_v<T, double>) {
@@ -108,7 +108,7 @@ void Widen(DType type, const void* from, std::int64_t n, T* to) {
   }
 }
 
-/// Values of T as contiguous elements of `type`, which holds them.
+/// Converts values of T to contiguous elements of `type`, which holds them.
 template <class T>
 void Convert(const T* from, std::int64_t n, DType type, void* to) {
   if (IsHalf(type)) {
@@ -127,8 +127,8 @@ void Convert(const T* from, std::int64_t n, DType type, void* to) {
   }
 }
 
-/// As RaiseSignalling, of contiguous patterns. `infinity`: that of Inf; the bit below its last one
-/// is a quiet NaN's.
+/// RaiseSignalling for contiguous patterns. `infinity` is the pattern of Inf; the bit below its
+/// lowest set one marks a quiet NaN.
 template <class U>
 void RaiseSignalling(const U* patterns, U infinity, std::int64_t n, std::uint8_t* raised) {
   const U magnitude = static_cast<U>(~U{0}) >> 1;

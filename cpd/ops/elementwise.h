@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Between tensors of any type and stride and kernels over contiguous binary32 or binary64: ranges
-// of row-major elements are staged through small buffers where they must be, and used in place
-// where they need not.
+// Passes tensors of any type and strides to kernels over contiguous binary32 or binary64: ranges of
+// row-major elements are used in place where possible, and copied through small buffers elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -16,43 +15,44 @@ namespace cpd {
 
 /// Elements staged at once; a multiple of kBlock.
 constexpr std::int64_t kStage = 4096;
-/// kSerialBelow of sums of so many terms each.
+/// The number of sums of `terms` terms each below which one thread computes them (kSerialBelow).
 [[nodiscard]] constexpr std::int64_t SerialBelow(std::int64_t terms) {
   return terms < 1 ? kSerialBelow : kSerialBelow / terms;
 }
-/// A buffer of at least n elements, whose values do not matter.
+/// The buffer's memory, grown to at least n elements of unspecified values.
 template <class T>
 T* Sized(std::vector<T>& buffer, std::int64_t n) {
   if (buffer.size() < static_cast<std::size_t>(n)) buffer.resize(static_cast<std::size_t>(n));
   return buffer.data();
 }
 
-/// Elements from which results bypass the caches.
+/// The number of elements from which results are written with non-temporal stores.
 constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 
 /// Copies elements begin … begin + n - 1 (row-major) of a strided tensor to contiguous memory.
 void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
-/// The reverse.
+/// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
 
 /// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signalling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
 
-/// Whether both fill memory without gaps, their dimensions in one and the same order, as transposed
-/// and channels-last tensors do: what hangs on no element's number may then run along memory.
+/// Whether x and y fill memory without gaps and with their dimensions in the same order, as
+/// transposed and channels-last tensors may. An operation that does not depend on elements' indices
+/// can then run in memory order.
 [[nodiscard]] bool FillAlike(const TensorView& x, const TensorView& y);
-/// Such a tensor's elements as they lie in memory.
+/// The elements of a tensor that fills memory without gaps, as one dimension in memory order.
 [[nodiscard]] TensorView AlongMemory(const TensorView& x);
 
-/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t),
-/// converting exactly; bf16, fp16 and fp32 serve as float and double, fp64 only as double.
+/// Reads ranges of one tensor as contiguous values of T (float, double or std::uint32_t), converted
+/// exactly; bf16, fp16 and fp32 are read as float or double, fp64 only as double.
 template <class T>
 class Reader {
  public:
   explicit Reader(const TensorView& x) : x_(x), contiguous_(x.is_contiguous()) {}
-  /// Valid until the next call; at most kStage elements unless is_direct().
+  /// Elements begin … begin + n - 1, valid until the next call; n <= kStage unless is_direct().
   const T* Read(std::int64_t begin, std::int64_t n);
-  /// True where Read gives the tensor's own memory.
+  /// Whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
 
  private:
@@ -62,8 +62,8 @@ class Reader {
   std::vector<std::uint64_t> raw_;
 };
 
-/// A tensor of integers, `draws` for each element of a result, as the kernels of ordered sums take
-/// it. A null one gives none.
+/// A caller's random integers, `draws` for each element of a result, as the kernels of ordered sums
+/// read them; none where the tensor is null.
 class GivenIntegers {
  public:
   GivenIntegers(const TensorView* random, std::int64_t draws) {
@@ -83,13 +83,13 @@ class GivenIntegers {
   std::vector<std::uint32_t> copy_;
 };
 
-/// Writes contiguous binary32 or binary64 values into ranges of one tensor, converting values that
-/// its type holds (CheckCarrier).
+/// Writes contiguous binary32 or binary64 values into ranges of one tensor, converted to its type,
+/// which holds them (CheckCarrier).
 template <class T>
 class Writer {
  public:
   explicit Writer(const TensorView& y) : y_(y), contiguous_(y.is_contiguous()) {}
-  /// Where to put values begin … begin + n - 1: the tensor's memory, or a buffer for Flush.
+  /// Memory for values begin … begin + n - 1: the tensor's, or a buffer that Flush converts.
   T* Target(std::int64_t begin, std::int64_t n);
   void Flush(std::int64_t begin, std::int64_t n);
   [[nodiscard]] bool is_direct() const;

@@ -16,7 +16,7 @@
 namespace cpd {
 namespace {
 
-/// An operation on n elements, contiguous. y, z and random are null where there are none.
+/// An operation on n contiguous elements. y, z and random may be null.
 struct Run {
   soft::Target to;
   std::int64_t n = 0;
@@ -54,7 +54,7 @@ void ForEach(soft::Operation operation, const Run& run, Take take) {
   }
 }
 
-/// Operands read stage by stage, with the integers that the kernels would draw.
+/// Reads operands stage by stage, with the random integers that the kernels would draw.
 class Stages {
  public:
   Stages(const Operands& in, const soft::Target& to, const RoundingOptions& options,
@@ -94,7 +94,7 @@ void CheckCount(soft::Operation operation, const Operands& in) {
               " operands, got " + std::to_string(given));
 }
 
-/// Whether binary64 gives a quotient or a root rounded to odd, and a kernel rounds it.
+/// Whether the result is formed by quotient.h in binary64, rounded to odd, and rounded by a kernel.
 bool IsShort(soft::Operation operation, const Operands& in, const Format& format) {
   const bool has_route = operation == soft::Operation::div || operation == soft::Operation::sqrt;
   return has_route && !in.has(DType::f64) && !is_wide(format);
@@ -125,7 +125,7 @@ void ComputeShort(soft::Operation operation, const Operands& in, const Format& f
   });
 }
 
-/// `what` is done on the CPU alone.
+/// Throws Error, naming `what`, where x is not on the CPU.
 void CheckOnCpu(const TensorView& x, const char* what) {
   if (x.device == Device::cpu) return;
   throw Error(std::string(what) + " are for tensors on the CPU, got one on a GPU");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h, or,
-// quotients and roots of binary32 values, by binary64 (quotient.h) and a kernel that rounds.
+// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h, or for
+// quotients and roots of binary32 values in binary64 (quotient.h), rounded by a kernel.
 #pragma once
 
 #include "cpd/base/tensor.h"
@@ -12,15 +12,14 @@
 
 namespace cpd {
 
-/// The exceptions of one exact operation and one rounding into `format`: flags[i] is a sum of
-/// soft_float.h's. Operands and `random`: as in Add; flags: u8, of their shape. The values are
-/// those of Cast, Add, Mul, Fma, Div and Sqrt. Throws Error before anything is written, also for
-/// tensors on a GPU.
+/// flags[i] = the exceptions, a sum of soft_float.h's, that Cast, Add, Mul, Fma, Div or Sqrt raises
+/// for element i. Operands and `random`: as in Add; flags: u8, of their shape. Throws Error before
+/// anything is written, also for tensors on a GPU.
 CPD_API void Flags(soft::Operation operation, const Operands& operands, const Format& format,
                    const RoundingOptions& options, soft::Tininess tininess, const TensorView& flags,
                    const TensorView* random = nullptr);
 
-/// out = the values, where a verb has checked all arguments but the device.
+/// out = the values of an operation whose caller has checked all arguments but the device.
 void Compute(soft::Operation operation, const Operands& operands, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random);
 

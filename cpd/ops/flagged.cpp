@@ -20,7 +20,7 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kOperations = 4096;  ///< of which fewer are one thread's
+constexpr std::int64_t kOperations = 4096;  ///< fewer than these are computed by one thread
 
 void CheckFlags(const TensorView& flags, const TensorView& out) {
   Check(flags, "flags");
@@ -30,7 +30,7 @@ void CheckFlags(const TensorView& flags, const TensorView& out) {
   if (out.device != Device::cpu) throw Error("flags are for tensors on the CPU, got one on a GPU");
 }
 
-/// `count` elements from `offset` on, `stride` apart, as binary64 numbers.
+/// Reads `count` elements from `offset` on, `stride` apart, as binary64 numbers.
 class Line {
  public:
   explicit Line(std::int64_t count) : values_(static_cast<std::size_t>(count)) {}
@@ -54,7 +54,7 @@ class Line {
     }
     return values_;
   }
-  /// What the signalling NaN among them raise.
+  /// The exceptions that signalling NaNs among the elements raise.
   [[nodiscard]] std::uint8_t raised() const { return raised_; }
 
  private:
@@ -72,7 +72,8 @@ std::int64_t OffsetOf(const MatrixProduct& product, const ProductOperand& x, std
   return offset;
 }
 
-/// Calls run(index, flag) for all elements, in pieces for the threads.
+/// Calls run(begin, raised) on threads for pieces of all elements, and stores the flags that it
+/// puts into `raised`.
 template <class Run>
 void ForElements(std::int64_t n, std::int64_t operations, const TensorView& flags, Run run) {
   const std::int64_t grain =

@@ -9,15 +9,15 @@
 
 namespace cpd {
 
-/// Sum, and flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
+/// Sum with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, or-ed
 /// (numeric/units/flagged_sums.h). Throws Error before anything is written, also for tensors on a
 /// GPU.
 CPD_API void SumFlagged(const TensorView& x, int dim, const Accumulator& accumulator,
                         soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                         const TensorView* random = nullptr);
 
-/// Gemm, and flags likewise, c's rounding among them. Of matrix units: those whose adder is
-/// aligned.
+/// Gemm with flags (u8, of out's shape): the exceptions of all roundings of an element's sum, c's
+/// included, or-ed. Matrix units must have the adder aligned.
 CPD_API void GemmFlagged(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                          soft::Tininess tininess, const TensorView& out, const TensorView& flags,
                          const TensorView* c = nullptr, const TensorView* random = nullptr);

@@ -49,7 +49,7 @@ bool IsUnitWithScales(const Accumulator& accumulator) {
   return accumulator.unit && accumulator.unit->scale;
 }
 
-/// Values of k that share a scale, both operands' in one: the finer block of the two.
+/// How many values of k share the scales of both operands: the finer block of the two.
 std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_t depth) {
   const std::int64_t of_a = a.scales == nullptr ? 0 : a.block;
   const std::int64_t of_b = b.scales == nullptr ? 0 : b.block;
@@ -69,8 +69,8 @@ std::int64_t BlockOf(const OperandScales& a, const OperandScales& b, std::int64_
   return finer == 0 ? std::max<std::int64_t>(1, depth) : finer;
 }
 
-/// Which side of the product an operand is on: where its lines and its k are among the last two
-/// dimensions.
+/// Which operand of the product it is, which decides where its lines and its k are among the last
+/// two dimensions.
 enum class Side : std::uint8_t { a, b };
 
 const char* NameOf(Side side) { return side == Side::a ? "a" : "b"; }
@@ -92,7 +92,7 @@ void CheckScales(const OperandScales& given, Side side, const TensorView& out, s
   }
 }
 
-/// The scales of a unit are its own, and lie as it takes them.
+/// Throws Error unless the scales are values of the unit's format, in blocks as it takes them.
 void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side) {
   if (given.scales == nullptr) return;
   const std::string name = NameOf(side);
@@ -156,7 +156,7 @@ ProductScales ScalesOf(const OperandScales& a, const OperandScales& b,
     (IsUnitWithScales(accumulator) ? scales.in_unit : scales.of_sums) = given;
     scales.sums = 1;
     scales.block = product.depth;
-    scales.start = -0.0F;  // to which the one sum adds as it is
+    scales.start = -0.0F;  // -0 + x = x for every x
     return scales;
   }
   scales.of_sums = given;
@@ -193,7 +193,7 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   const MatrixProduct product = MakeProduct(a, b, out, c);
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   const GivenIntegers integers(random, DrawsOfGemm(accumulator, product.depth));
-  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // behind c's
+  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
   RunProduct(product, plan, integers.draws(), nullptr);
 }
 
@@ -226,7 +226,7 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   if (out.device == Device::cuda) return cuda::GemmScaled(product, scales, accumulator, out);
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   const GivenIntegers integers(random, draws);
-  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // behind c's
+  if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's
   RunProduct(product, plan, integers.draws(), &scales);
 }
 

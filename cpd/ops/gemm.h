@@ -9,68 +9,65 @@ namespace cpd {
 
 /// out[…, i, j] = the sum over k, ascending, of a[…, i, k] * b[…, k, j], starting from c[…, i, j].
 ///
-/// a: … × M × K, b: … × K × N (fp32, bf16 or fp16, also one each; any strides), out: … × M × N, of
-/// a type that holds accumulator.format (fp32, bf16, fp16), apart from the inputs. The dimensions
-/// before the last two broadcast to out's, and so does all of `c` (fewer dimensions or ones; null:
-/// +0). M, N, K may be 0; K = 0 gives c rounded as below, block_fma's sum into `format` too.
-/// Operands are any values of their type, used as given.
+/// a: … × M × K, b: … × K × N (each fp32, bf16 or fp16; any strides), out: … × M × N, of a type
+/// that holds accumulator.format (fp32, bf16, fp16), which overlaps no input. The dimensions before
+/// the last two broadcast to out's, and so does all of `c` (fewer dimensions or ones; null: +0). M,
+/// N, K may be 0; K = 0 gives c rounded as below, block_fma's sum into `format` too. Operands are
+/// any values of their type, and are not rounded.
 ///
 /// c is rounded into accumulator.format first (block_fma: into unit.sum, or, with promotion, into
 /// `format`; fixed: to units). Then, with p(k) = round_product(a * b), or the exact product:
 ///   sequential  s = round(s + p(k)), for exact products the exact s + a * b rounded once;
 ///   kahan       the four rounded operations; where s is infinite or NaN the compensation is +0;
-///   chunked     t = +0, t = round_inner(t + p(k)) within each chunk (k div chunk), s = round(s +
-///   t)
-///               after its last;
-///   pairwise    the tree over p(0) … p(K - 1), each sum rounded; s = round(s + tree) (K > 0).
-///   Exact
-///               products enter the tree as they are;
+///   chunked     t = +0 at the start of each chunk (k div chunk); t = round_inner(t + p(k)); after
+///               the chunk's last product s = round(s + t);
+///   pairwise    the tree over p(0) … p(K - 1), each sum rounded, exact products unrounded; then
+///               s = round(s + tree) (K > 0);
 ///   block_fma   BlockFma's rule, blocks along k chained through the sum; scales, where the unit
 ///               takes some, are 1;
-///   fixed       c and each exact product are rounded to whole units of 2^-fraction, added as
-///               integers, which wrap or saturate at each addition, and the sum is rounded into
-///               `format`; NaN where c or an operand is NaN or infinite. A zero is +0. On the CPU
-///               only.
+///   fixed       c and each exact product are rounded to integers of units 2^-fraction and added,
+///               each addition wraps or saturates, and the sum is rounded into `format`; NaN where
+///               c or an operand is NaN or infinite. A zero is +0. On the CPU only.
 ///
-/// Random bits of stochastic rounding: from rounding.seed and stream, index = out's row-major
+/// Random bits of stochastic rounding come from rounding.seed and stream, index = out's row-major
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
 /// next block on (draw 4 s, s as in philox.h), in program order: product (where it is rounded),
 /// then its sum(s).
-/// `random` (u32; stochastic only): those integers from the caller, out's shape and, last,
-/// DrawsOfGemm(accumulator, K); integer [i, 0] is the R < 2^N that rounds c (where there is no c it
-/// does nothing), those from [i, 1] on serve element i's other roundings in program order. On the
-/// CPU only; no short route takes them.
+/// `random` (u32; stochastic only) are a caller's integers in their place, of out's shape and,
+/// last, DrawsOfGemm(accumulator, K); integer [i, 0] is the R < 2^N that rounds c (unused where
+/// there is no c), those from [i, 1] on are element i's other roundings' in program order. On the
+/// CPU only; no short route is taken.
 ///
-/// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
+/// The result does not depend on threads, tiles or backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.
 CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                   const TensorView& out, const TensorView* c = nullptr,
                   const TensorView* random = nullptr);
 
 /// How many integers `random` holds for each element: 1 for c, and one for each other rounding of a
-/// product of so many values of k. 0 where the accumulator's rounding is not stochastic.
+/// sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);
 
-/// About how many times as long Gemm takes on the CPU in use as a BLAS's fp32 product of the same
-/// shapes, for operands and sums that are normal numbers and neither small nor flat matrices: by
-/// the routes' figures on a Xeon with AVX-512; nothing is timed.
+/// An estimate of the time of Gemm on this CPU as a multiple of a BLAS's fp32 product of the same
+/// shapes, for operands and sums that are normal numbers and matrices neither small nor flat. It
+/// uses the routes' figures on a Xeon with AVX-512; nothing is timed.
 CPD_API double SlowdownOf(const Accumulator& accumulator);
 
-/// What the elements of one operand are multiplied by. (lines: rows of a, columns of b.)
+/// The scales by which elements of one operand are multiplied. (lines: rows of a, columns of b.)
 struct OperandScales {
   /// fp32; a's: … × ⌈M / lines⌉ × ⌈K / block⌉, b's: … × ⌈K / block⌉ × ⌈N / lines⌉, of which the
   /// dimensions before the last two broadcast to out's. Null: all are 1.
   const TensorView* scales = nullptr;
-  std::int64_t block = 0;  ///< values of k that share one; 0: all (that dimension is 1)
-  std::int64_t lines = 1;  ///< lines that share one; 0: all
+  std::int64_t block = 0;  ///< values of k that share a scale; 0: all (that dimension is 1)
+  std::int64_t lines = 1;  ///< lines that share a scale; 0: all
   /// fp32, a second scale of whole lines or of the operand: broadcasts to … × M × 1 (b: … × 1 × N).
   /// Null: 1.
   const TensorView* factor = nullptr;
 };
 
-/// The product of scaled operands; a and b hold the elements, not yet scaled, as Gemm takes them,
-/// out is fp32. With s(x, y) = fl(x * y) and fl one rounding to binary32, nearest-even, never
-/// contracted into an fma:
+/// out = the product of scaled operands; a and b, as in Gemm, hold the elements before they are
+/// multiplied by their scales, out is fp32. With s(x, y) = fl(x * y) and fl one rounding to
+/// binary32, nearest-even, never contracted into an fma:
 ///   block     for each block of k, ascending (the finer of the two operands' blocks, of which the
 ///             other is a multiple; the last may be short): p = the accumulator's sum over the
 ///             block alone, from +0; total = fl(total + fl(s(a's scale, b's) * p)); total starts
@@ -78,19 +75,19 @@ struct OperandScales {
 ///   epilogue  total = fl(s(a's scale, b's) * p), p the accumulator's sum over all of k, from +0;
 ///             the scales must be constant along k;
 ///   then      y = fl(s(a's factor, b's) * total), and, where there is a c, y = fl(y + c).
-/// Chunks are counted from each block's first k, and a unit's blocks begin there anew.
+/// Chunks, and a unit's blocks, are counted from each block's first k.
 ///
 /// A matrix unit that takes scales (BlockFma::scale) multiplies by them itself, in scales_at block:
-/// their blocks are multiples of its scale_block, their values are of its format, and signs count
-/// for nothing. Then total is the unit's sum over all of k, which starts from c; where there are
+/// their blocks are multiples of its scale_block, their values are of its format, and signs are
+/// ignored. Then total is the unit's sum over all of k, which starts from c; where there are
 /// factors it starts from +0, and c is added as above.
 ///
-/// Random bits: as in Gemm; draw 0 rounds what each of the accumulator's sums starts from, and each
-/// block's other roundings take the draws that follow those of the block before. `random`: 1 and
-/// those of every block, DrawsOfGemmScaled in all; on the CPU only.
+/// Random bits: as in Gemm; draw 0 rounds the initial value of each of the accumulator's sums, and
+/// each block's other roundings take the draws that follow those of the block before. `random`: 1
+/// and those of every block, DrawsOfGemmScaled in all; on the CPU only.
 ///
-/// The result depends on neither threads nor tiles nor backend. Throws Error, before anything is
-/// written, for what does not fit.
+/// The result does not depend on threads, tiles or backend. Throws Error, before anything is
+/// written, for shapes, types and devices that do not fit.
 CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, const TensorView& b,
                         const OperandScales& b_scales, const Accumulator& accumulator, ScalesAt at,
                         const TensorView& out, const TensorView* c = nullptr,
@@ -100,10 +97,10 @@ CPD_API void GemmScaled(const TensorView& a, const OperandScales& a_scales, cons
 CPD_API std::int64_t DrawsOfGemmScaled(const Accumulator& accumulator, std::int64_t depth,
                                        std::int64_t block);
 
-/// The same product by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS.
-/// All fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
-/// the library's own. c starts the sums as above; out lies apart from the inputs here too. Throws
-/// MachineError where the library is not there.
+/// Gemm by a BLAS: cuBLAS where the tensors are on a GPU, else the system's OpenBLAS. All tensors
+/// are fp32; accumulator must be (8,23), sequential, nearest-even, and the order of summation is
+/// the library's. c starts the sums as in Gemm; out overlaps no input. Throws MachineError where
+/// the library is not installed.
 CPD_API void GemmByBlas(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                         const TensorView& out, const TensorView* c = nullptr);
 

@@ -18,7 +18,8 @@ void CheckFp32(const TensorView& x, const char* name) {
   }
 }
 
-/// The library rounds products and sums to fp32, nearest-even, or products not at all (fma).
+/// Throws Error unless the accumulator is fp32's own arithmetic: the library rounds sums to fp32,
+/// nearest-even, and products too or (fma) not at all.
 void CheckIsFp32(const Accumulator& accumulator) {
   const bool rounds_so = accumulator.rounding.mode == Rounding::nearest_even &&
                          accumulator.rounding.overflow == Overflow::ieee;
@@ -33,7 +34,7 @@ void CheckIsFp32(const Accumulator& accumulator) {
   }
 }
 
-/// The operand's matrix `offset` elements on.
+/// The operand's matrix that begins at element `offset`.
 blas::Matrix MatrixAt(const ProductOperand& x, std::int64_t offset, std::int64_t rows,
                       std::int64_t columns) {
   return {static_cast<float*>(x.data) + offset, rows, columns, x.row_stride, x.column_stride};
@@ -48,7 +49,7 @@ void Copy(const blas::Matrix& from, const blas::Matrix& to) {
   }
 }
 
-/// Where matrix number `index` of the batch begins.
+/// The element at which matrix number `index` of the batch begins.
 std::int64_t OffsetOf(const ProductOperand& x, const MatrixProduct& product, std::int64_t index) {
   std::int64_t offset = 0;
   for (auto d = static_cast<std::size_t>(product.batch_rank); d-- > 0;) {

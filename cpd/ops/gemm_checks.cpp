@@ -37,12 +37,12 @@ void CheckType(const TensorView& x, const char* name) {
   }
 }
 
-/// Extent of the dimension that lies `from_end` before the last; 1 where x has none.
+/// The extent of the dimension `from_end` before the last; 1 where x has no such dimension.
 std::int64_t Extent(const TensorView& x, int from_end) {
   return from_end < x.rank ? x.shape[static_cast<std::size_t>(x.rank - 1 - from_end)] : 1;
 }
 
-/// True where x's dimensions from `first` on (counted from the end) broadcast to out's.
+/// Whether x's dimensions from `first` on (counted from the end) broadcast to out's.
 bool Broadcasts(const TensorView& x, const TensorView& out, int first) {
   bool fits = x.rank <= out.rank;
   for (int d = first; d < x.rank; ++d) {
@@ -56,7 +56,7 @@ struct Bytes {
   const std::uint8_t* end;
 };
 
-/// From x's lowest element to its highest.
+/// The range of memory from x's lowest element to its highest.
 Bytes BytesOf(const TensorView& x) {
   const auto size = static_cast<std::int64_t>(SizeOf(x.dtype));
   const auto* data = static_cast<const std::uint8_t*>(x.data);

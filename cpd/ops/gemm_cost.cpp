@@ -4,8 +4,8 @@
 // the fp32 product of the same shapes. Every figure below is the time of one operation (or of one
 // product with all that it takes) of one sum, and its unit is the time that the BLAS takes for one
 // multiply-accumulate. They were measured on a Xeon (model 207) with AVX-512, on one thread;
-// `python benchmarks/gemm_cost.py` measures a product by each route again and prints it beside
-// SlowdownOf. With AVX2 a product by integers or with random bits takes up to three times as much.
+// `python benchmarks/gemm_cost.py` measures a product by each route again and prints it next to
+// SlowdownOf. With AVX2 a product by integers or with random bits takes up to three times as long.
 #include <string_view>
 
 #include "cpd/backend/roster.h"
@@ -19,8 +19,8 @@ namespace {
 /// The number of products in a usual sum; some routes depend on it.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// The general route in binary32 (gemm_tile.h), one rounding: to nearest-even by an addition, and
-/// in any other way.
+/// The general route in binary32 (gemm_tile.h): one rounding to nearest-even by an addition, and
+/// one of any other form.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
 /// The general route in binary64: one exact or rounded addition, and one rounded product.
 constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
@@ -28,13 +28,13 @@ constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 /// One word of Philox in each lane: about 30 operations and what its use adds.
 constexpr double kPhiloxWord = 40;
 
-/// Sums in fp32 itself, no roundings but the hardware's (Split::plain…): one product, fused or
-/// rounded first; with Kahan's compensation or in a tree.
+/// Sums in fp32 by the hardware's roundings (Split::plain…): one product, fused or rounded first;
+/// with Kahan's compensation or in a tree.
 constexpr double kFusedFp32 = 1.5, kSeparateFp32 = 2.5, kCompensatedFp32 = 9, kTreeFp32 = 9;
 /// The short roundings of split.h: one product of a sum in order (its one or two roundings), with
 /// Kahan's compensation, or in a tree.
 constexpr double kSplitInOrder = 9, kSplitKahan = 20, kSplitTree = 15;
-/// By how much more those take with guarded roundings (formats without fraction bits).
+/// The factor on short roundings where they are guarded (formats without fraction bits).
 constexpr double kGuarded = 2.5;
 /// The short stochastic rounding (split_stochastic.h), without its random bits: one rounding in
 /// binary32 lanes and in binary64 lanes.
@@ -49,13 +49,13 @@ constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 /// (Adder::aligned), and by any other.
 constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 
-/// By how much more any product takes without vector instructions.
+/// The factor on any product without vector instructions.
 constexpr double kWithoutVectors = 8;
 
-/// The roundings of additions that one product takes: Kahan's four operations, else one.
+/// How many roundings of additions one product takes: Kahan's four operations, else one.
 double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
 
-/// All roundings that one product takes.
+/// How many roundings one product takes.
 double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }

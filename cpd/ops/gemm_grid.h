@@ -8,7 +8,7 @@
 
 namespace cpd {
 
-/// Lines (rows or columns) in even blocks of whole panels.
+/// Lines (rows or columns) divided evenly into blocks of whole panels.
 struct GridLines {
   std::int64_t lines = 0, width = 1, blocks = 1;
 
@@ -16,7 +16,7 @@ struct GridLines {
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t block) const {
     return std::min(lines, panels() * block / blocks * width);
   }
-  /// Of the largest block.
+  /// The number of lines of the largest block.
   [[nodiscard]] constexpr std::int64_t most() const {
     return std::min(lines, (panels() + blocks - 1) / blocks * width);
   }
@@ -32,10 +32,10 @@ struct GemmGrid {
   }
 };
 
-/// Packing a value for a block takes about as long as so many products do.
+/// The time of packing one value for a block, in products.
 constexpr std::int64_t kPackingCost = 8;
 
-/// What the slowest of so many threads has to do, for each value of k.
+/// The time of the slowest of `threads` threads, in products for each value of k.
 constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   const std::int64_t rows = grid.rows.most();
   const std::int64_t columns = grid.columns.most();
@@ -43,14 +43,14 @@ constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   return turns * (rows * columns + kPackingCost * (rows + columns));
 }
 
-/// Divides a grid of single blocks: none larger than `most` x `most` sums, the threads' shares as
-/// even as whole panels allow, and little packed twice.
+/// A grid of single blocks divided into blocks of at most `most` x `most` sums, so that cost_of is
+/// least: the threads' shares are as even as whole panels allow, and few values are packed twice.
 constexpr GemmGrid divided(GemmGrid grid, std::int64_t most, std::int64_t threads) {
   const auto least = [&](const GridLines& x) {
     const std::int64_t panels_of_most = std::max<std::int64_t>(1, most / x.width);
     return std::max<std::int64_t>(1, (x.panels() + panels_of_most - 1) / panels_of_most);
   };
-  const std::int64_t tasks = threads == 1 ? 1 : 4 * threads;  // more are even enough
+  const std::int64_t tasks = threads == 1 ? 1 : 4 * threads;  // more hardly even out the shares
   grid.rows.blocks = least(grid.rows);
   grid.columns.blocks = least(grid.columns);
   GemmGrid best = grid;

@@ -17,8 +17,9 @@ namespace {
 
 constexpr std::int64_t kMostLines = 512;  ///< rows, and columns, of a task's block of sums
 constexpr std::int64_t kMostDepth = 128;  ///< values of k packed at once
-constexpr std::int64_t kBand = 128;       ///< rows between two questions whether to go on
-/// Products that one thread does alone, of the fast schemes; others take about four times as long.
+constexpr std::int64_t kBand = 128;       ///< rows between two checks for an interrupt
+/// The most products that one thread computes alone, of the fast schemes; others take about four
+/// times as long.
 constexpr std::int64_t kSerialWork = std::int64_t{1} << 18;
 
 std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
@@ -27,7 +28,7 @@ std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// Element (row, column) of matrix number `batch` of an operand, and what follows it.
+/// The rows x columns elements from (row, column) on of matrix number `batch` of an operand.
 TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                 std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns) {
   std::int64_t offset = row * x.row_stride + column * x.column_stride;
@@ -46,7 +47,7 @@ TensorView Part(const MatrixProduct& product, const ProductOperand& x, std::int6
   return view;
 }
 
-/// What a thread works in, kept from call to call: fresh memory would be cleared by the system.
+/// A thread's buffers, kept from call to call, since the system clears new memory.
 struct Buffers {
   std::vector<float> a, b, state, outer, total;
   std::vector<PanelRange> a_ranges, b_ranges;
@@ -67,7 +68,7 @@ class Panels {
                       round_up(lines, width) / width * ((depth + kRangeGroup - 1) / kRangeGroup))),
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
-  /// x: lines x k, or, with `across`, k x lines.
+  /// Packs x: lines x k, or, with `across`, k x lines.
   void Pack(const TensorView& x, bool across, bool last_bits) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
@@ -80,7 +81,8 @@ class Panels {
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
                    packed_, ranges_, logs_);
   }
-  /// The same, values of k at the unit's places for them; `padded` - count values more are +0.
+  /// Packs x with values of k in the unit's order (place_in_order); `padded` - count further values
+  /// are +0.
   void PackInOrder(const TensorView& x, bool across, const BlockFmaPlan& unit,
                    std::int64_t padded) {
     const int line = across ? 1 : 0;
@@ -121,8 +123,8 @@ class Panels {
   std::vector<float> wide_, ordered_;
 };
 
-/// Adds term number k to n sums; `index` is the first one's element number, `given` its draws. The
-/// kernel's ranges end where bits 32 and up of the index change.
+/// Adds term number k to n sums; `index` is the first sum's element number, `given` its draws.
+/// Calls the kernel for ranges within which bits 32 and up of the index do not change.
 void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_t n,
           const float* terms, float* sum, GivenDraws given) {
   while (n > 0) {
@@ -138,7 +140,7 @@ void Fold(const FoldPlan& plan, std::int64_t k, std::uint64_t index, std::int64_
   }
 }
 
-/// The integers that c's values give (KernelTable::fixed), planes `plane` apart.
+/// Adds c's values to the state of sums in integers (KernelTable::fixed), in planes `plane` apart.
 void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float* state,
                    std::int64_t plane) {
   const FixedPoint& point = plan.point;
@@ -166,7 +168,7 @@ std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
 
 // --- one task ------------------------------------------------------------------------------------
 
-/// A block of sums of one matrix of the batch: everything a thread needs for it.
+/// A block of sums of one matrix of the batch.
 struct Task {
   std::int64_t batch, row, rows, column, columns;
 };
@@ -174,7 +176,7 @@ struct Task {
 /// One thread's buffers, and the computation of its tasks.
 class Worker {
  public:
-  /// given: the draws of the result's first element and those after it.
+  /// given: the draws from the result's first element on.
   Worker(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
          const ProductScales* scales, const ProductImages& images, std::int64_t rows,
          std::int64_t columns)
@@ -237,14 +239,14 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// Where the accumulator's sums end up.
+  /// The memory of the accumulator's sums.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
     return given_.from(static_cast<std::int64_t>(index));
   }
 
-  /// The sums before the first product: c, rounded, or +0.
+  /// Sets the sums to their initial value: c, rounded, or +0.
   void Start(float* sums) {
     const bool given = product_.c.data != nullptr;
     const bool is_fixed = plan_.scheme == Scheme::fixed;
@@ -280,7 +282,7 @@ class Worker {
     return part;
   }
 
-  /// The accumulator's sums over k = begin … end - 1, which it counts from 0.
+  /// Computes the accumulator's sums over k = begin … end - 1, counted from 0.
   void AddAll(std::int64_t begin, std::int64_t end) {
     origin_ = begin;
     Start(Sums());
@@ -293,7 +295,7 @@ class Worker {
     return images_.chunk_ends[static_cast<std::size_t>(number)];
   }
 
-  /// The chunks one after the other, each from +0, each added to the outer sums.
+  /// Sums the chunks one after the other, each from +0, and adds each to the outer sums.
   void AddChunks(std::int64_t begin, std::int64_t end) {
     const std::uint64_t first_draw = sum_.first_draw;
     std::int64_t stop = 0;
@@ -313,8 +315,8 @@ class Worker {
     sum_.first_draw = first_draw;
   }
 
-  /// Products of k = begin … end - 1. A sum of none ends as any other where its kernel rounds it
-  /// into the accumulator's format.
+  /// Adds the products of k = begin … end - 1 to the sums. Where the kernel rounds sums into the
+  /// accumulator's format at their end, it is called for no products, too.
   void AddProducts(std::int64_t begin, std::int64_t end) {
     GemmBlock block;
     block.rows = task_.rows;
@@ -352,7 +354,7 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// The block's values of k from `k` on; those of a unit with an order in whole groups.
+  /// Packs the block's values of k from `k` on; for a unit with an order in whole groups.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
@@ -369,7 +371,7 @@ class Worker {
     b_.Pack(b, true, last_bits);
   }
 
-  /// The products of a block, some rows at a time.
+  /// Adds the products of a block, kBand rows at a time.
   void AddBlock(const GemmBlock& block) {
     const std::int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
     for (std::int64_t row = 0; row < block.rows; row += kBand) {
@@ -400,7 +402,7 @@ class Worker {
 
   // --- scales ---
 
-  /// All of a scaled product; the results are left in the state.
+  /// Computes a scaled product; the results are left in the state.
   void AddScaled() {
     const ProductScales& s = *scales_;
     std::fill_n(total_, plane_, s.start);
@@ -419,7 +421,7 @@ class Worker {
                               b_lines_.data(), total_, state_);
   }
 
-  /// The grid's scales at k of lines first … first + n - 1.
+  /// Copies the grid's scales at k of lines first … first + n - 1.
   void Spread(const ScaleGrid& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {
@@ -434,7 +436,7 @@ class Worker {
     Spread(grids.a, task_.row, task_.rows, k, a_lines_.data());
     Spread(grids.b, task_.column, task_.columns, k, b_lines_.data());
   }
-  /// The scales that a unit takes with the block of k that begins at `k`.
+  /// Copies the scales that a unit takes for the block of k that begins at `k`.
   void SpreadGroups(std::int64_t k, GemmBlock& block) {
     block.a_scale = a_groups_.data();
     block.b_scale = b_groups_.data();
@@ -448,7 +450,7 @@ class Worker {
     }
   }
 
-  /// Scales the accumulator's sums of some rows, and starts them anew.
+  /// Adds the scaled sums of some rows to the total, and sets them to their initial value again.
   void AddToTotal(std::int64_t row, std::int64_t rows) {
     const std::int64_t at = row * state_columns_;
     Kernels().add_scaled_sums(round_up(rows, Kernels().gemm_rows), PaddedColumns(), state_columns_,
@@ -462,7 +464,7 @@ class Worker {
     return round_up(task_.columns, Kernels().gemm_columns);
   }
 
-  /// What the results start from: c, or -0, to which any number adds as it is.
+  /// Sets the results to their initial value: c, or -0, since -0 + x = x for every x.
   void StartResults() {
     for (std::int64_t i = 0; i < task_.rows; ++i) {
       float* to = state_ + i * state_columns_;
@@ -504,11 +506,11 @@ class Worker {
     }
   }
 
-  Buffers buffers_;  ///< the thread's: a signal's handler that multiplies has others
+  Buffers buffers_;  ///< taken from the thread: a product in a signal's handler allocates others
   const MatrixProduct& product_;
   const AccumulatorPlan& plan_;
-  GemmPlan sum_;       ///< the plan's, from the draw on that is next
-  BlockFmaPlan unit_;  ///< the same
+  GemmPlan sum_;       ///< plan_.sum with the next draw as its first
+  BlockFmaPlan unit_;  ///< plan_.unit with the next draw as its first
   GivenDraws given_;
   const ProductScales* scales_;
   const ProductImages& images_;
@@ -518,14 +520,14 @@ class Worker {
   Panels a_, b_;
   float* state_;
   float* outer_;
-  float* total_ = nullptr;                  ///< of scaled sums
+  float* total_ = nullptr;                  ///< the totals of scaled sums
   std::vector<float> row_;                  ///< zeros
   std::vector<float> a_lines_, b_lines_;    ///< scales of each row and column
-  std::vector<float> a_groups_, b_groups_;  ///< the same, of a unit's groups of k
+  std::vector<float> a_groups_, b_groups_;  ///< scales of each line for a unit's groups of k
   Task task_{};
 };
 
-/// The most sums that one thread does alone.
+/// The most sums that one thread computes alone.
 std::int64_t SerialSums(const AccumulatorPlan& plan, std::int64_t depth) {
   const bool fast = (plan.scheme == Scheme::sequential || plan.scheme == Scheme::chunked) &&
                     plan.sum.sum.mode != Rounding::stochastic;

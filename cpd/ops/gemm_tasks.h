@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix product on the CPU: blocks of sums, one thread's tasks.
+// A matrix product on the CPU, divided into blocks of sums, the threads' tasks.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,19 @@
 
 namespace cpd {
 
-/// What stands in place of a product's operands and of its result; null: those of MatrixProduct.
+/// Images in place of a product's operands and of its result; null: those of MatrixProduct.
 struct ProductImages {
   const ImageOperand* a = nullptr;
   const ImageOperand* b = nullptr;
   const ImageOperand* out = nullptr;
-  /// Where each chunk of a chunked sum ends, ascending up to the product's depth; one without
-  /// products is left out. Empty: every `chunk` products.
+  /// The ends of the chunks of a chunked sum, ascending up to the product's depth; a chunk without
+  /// products is skipped. Empty: every `chunk` products.
   std::span<const std::int64_t> chunk_ends;
 };
 
-/// The product of MatrixProduct, its sums from product.c on; the default floating-point environment
-/// is the kernels' own affair. `given` from the result's first element on. scales may be null.
+/// Computes a MatrixProduct, its sums starting from product.c; kernels set the floating-point
+/// environment themselves. `given`: the draws from the result's first element on. scales may be
+/// null.
 void RunProduct(const MatrixProduct& product, const AccumulatorPlan& plan, GivenDraws given,
                 const ProductScales* scales, const ProductImages& images = {});
 

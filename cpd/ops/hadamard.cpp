@@ -15,8 +15,8 @@
 namespace cpd {
 namespace {
 
-/// What is transformed: x and out are blocks, row-major, of plan.size rows of `inner` values, and
-/// each column of a block is a group.
+/// The tensors of a transform as row-major blocks of plan.size rows of `inner` values; each column
+/// of a block is a group.
 struct Blocks {
   const HadamardPlan& plan;
   const TensorView& x;
@@ -27,7 +27,7 @@ struct Blocks {
   [[nodiscard]] std::int64_t count() const { return x.size() / size(); }
 };
 
-/// Blocks of which one at least is staged at once.
+/// Transforms blocks that fit the staging buffer.
 void TransformWhole(const Blocks& blocks) {
   const std::int64_t size = blocks.size();
   const std::int64_t staged = kStage / size * size;
@@ -46,8 +46,8 @@ void TransformWhole(const Blocks& blocks) {
   });
 }
 
-/// n <= kStage / plan.size columns from row-major element `first` on: their rows are staged one by
-/// one.
+/// Transforms n <= kStage / plan.size columns from row-major element `first` on, whose rows are
+/// staged one by one.
 void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
                      Reader<float>& reader, Writer<float>& writer, float* tile) {
   for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
@@ -60,7 +60,7 @@ void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
   }
 }
 
-/// Blocks of which some columns are staged at once.
+/// Transforms blocks larger than the staging buffer, some columns at a time.
 void TransformColumns(const Blocks& blocks) {
   const std::int64_t most = kStage / blocks.plan.size;
   const std::int64_t tiles = (blocks.inner + most - 1) / most;

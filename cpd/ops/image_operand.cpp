@@ -58,7 +58,7 @@ ImageOperand::ImageOperand(const TensorView& image, std::int64_t groups, const W
   FindLastTaps();
 }
 
-/// Axes of which only elements one after the other are asked for are one.
+/// Merges the last two axes while in both each element is a window and their strides fit one axis.
 void ImageOperand::MergeAxes() {
   while (windows_.rank > 1) {
     const auto here = static_cast<std::size_t>(windows_.rank) - 1;
@@ -146,8 +146,8 @@ std::int64_t ImageOperand::OffsetOf(std::int64_t batch, const Term& term) const 
   return (group * channels_ + term.channel) * image_.stride[1];
 }
 
-/// Adds to `offset` where the row of the image lies that the term takes of the run's windows; false
-/// where there is none.
+/// Adds to `offset` the offset of the image's row that the term has in the run's windows; false
+/// where it is outside the image.
 bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset) const {
   offset += run.image;
   for (int d = 0; d < windows_.rank - 1; ++d) {
@@ -165,7 +165,7 @@ bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset
   return true;
 }
 
-/// Terms x the runs' windows, row-major.
+/// Writes `terms` terms x the runs' windows, row-major.
 template <class T>
 void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_t terms,
                         const std::vector<Run>& runs, T* to) const {
@@ -200,7 +200,7 @@ void ImageOperand::Fill(std::int64_t batch, std::int64_t first_term, std::int64_
   }
 }
 
-/// The reverse, of one term.
+/// Writes the values of one term at the runs' windows to the image.
 template <class T>
 void ImageOperand::Put(std::int64_t batch, std::int64_t term, const std::vector<Run>& runs,
                        const T* from) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An image as an operand of a matrix product: the windows of a convolution's kernel, read where the
-// image lies.
+// An image as an operand of a matrix product: the windows of a convolution's kernel, read from the
+// image in place.
 #pragma once
 
 #include <array>
@@ -12,19 +12,19 @@
 
 namespace cpd {
 
-/// How windows lie on an image along one of its dimensions: element `tap` of window number `place`
-/// is at position place * step + tap * dilation - before. The image's element i is at position
-/// i * spread; at all others, beside it and between, there is +0.
+/// The positions of windows on an image along one of its dimensions: element `tap` of window number
+/// `place` is at position place * step + tap * dilation - before. The image's element i is at
+/// position i * spread; at all other positions, outside and between, there is +0.
 struct WindowAxis {
   std::int64_t kernel = 1;    ///< elements of a window
   std::int64_t places = 1;    ///< windows
   std::int64_t step = 1;      ///< from one window to the next
   std::int64_t dilation = 1;  ///< from one element of a window to the next
-  std::int64_t before = 0;    ///< of padding; negative: so much of the image comes before
+  std::int64_t before = 0;    ///< padding before the image; negative: that much of it is skipped
   std::int64_t spread = 1;    ///< from one element of the image to the next
 };
 
-/// Along each of an image's dimensions.
+/// The windows along each of an image's dimensions.
 struct Windows {
   static constexpr int kMaxRank = 8;
 
@@ -35,16 +35,16 @@ struct Windows {
   [[nodiscard]] CPD_API std::int64_t places() const;
 };
 
-/// What a thread reads images into.
+/// A thread's buffers for images.
 struct ImageBuffer;
 
 /// Matrices of an image's elements. Their terms are (channel of a group, tap), their windows
 /// (image, place), both row-major; a matrix has the terms as rows and the windows as columns, or,
-/// `turned`, the other way round.
+/// with Rows::windows, is the transpose.
 class CPD_API ImageOperand {
  public:
-  /// A batch's matrices: those of each group, windows of all images; or those of each image, and of
-  /// each group in it.
+  /// The matrices of a batch: one for each group, with the windows of all images; or one for each
+  /// image and each group in it.
   enum class Batch : std::uint8_t { groups, images_and_groups };
   enum class Rows : std::uint8_t { terms, windows };
 
@@ -52,11 +52,11 @@ class CPD_API ImageOperand {
   ImageOperand(const TensorView& image, std::int64_t groups, const Windows& windows, Batch batch,
                Rows rows);
 
-  /// Part of a matrix in binary32, valid until the buffer's next use.
+  /// A part of a matrix in binary32, valid until the buffer's next use.
   TensorView Read(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, ImageBuffer& buffer) const;
-  /// Puts binary32 values that the image's type holds, rows `stride` apart, in place of a part
-  /// whose positions all lie on the image and no two on one element. The rows are terms.
+  /// Writes binary32 values that the image's type holds, rows `stride` apart, to a part whose
+  /// positions are all different elements of the image. The rows are terms.
   void Write(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
              std::int64_t columns, const float* from, std::int64_t stride,
              ImageBuffer& buffer) const;
@@ -65,8 +65,8 @@ class CPD_API ImageOperand {
   friend struct ImageBuffer;
   /// Windows that follow one another along the last axis.
   struct Run {
-    std::int64_t image = 0;  ///< where their image begins, in elements
-    std::int64_t place = 0;  ///< the first one's
+    std::int64_t image = 0;  ///< the element at which their image begins
+    std::int64_t place = 0;  ///< the first window's
     std::int64_t count = 0;
     std::array<std::int64_t, Windows::kMaxRank> at{};  ///< positions of tap 0 along the other axes
   };
@@ -98,12 +98,12 @@ class CPD_API ImageOperand {
            const T* from) const;
 
   TensorView image_;
-  std::int64_t groups_, channels_;  ///< the second: of a group
-  Windows windows_;                 ///< with axes that need not be told apart merged
+  std::int64_t groups_, channels_;  ///< channels of a group
+  Windows windows_;                 ///< with axes merged where possible (MergeAxes)
   std::int64_t taps_, places_;
   Batch batch_;
   Rows rows_;
-  std::int64_t every_ = 1, last_step_ = 1;  ///< of the last axis; the second in elements
+  std::int64_t every_ = 1, last_step_ = 1;  ///< the last axis's; last_step_ in elements
   std::vector<LastTap> last_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether a matrix unit's operands are what its rule supposes.
+// Whether a matrix unit's operands are values of its formats, as its rule requires.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace cpd {
 
 /// The least i for which x[i] is not a value of the format, or -1. NaN and Inf are values where the
-/// format has them, -0 is one everywhere. Called in the default floating-point environment: it
-/// compares values.
+/// format has them, -0 always. It compares values, and so requires the default floating-point
+/// environment.
 inline std::int64_t FirstOutside(const KernelTable& kernels, const Format& format, std::int64_t n,
                                  const float* x) {
   if (format == kFp32) return -1;

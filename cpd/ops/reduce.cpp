@@ -27,8 +27,8 @@ void RefuseUnit(const Accumulator& accumulator) {
       "which sums products");
 }
 
-/// KernelTable::fold for either type. In binary64 a plan's short routes are not taken, and what it
-/// says of the terms does not matter.
+/// KernelTable::fold for either type. Binary64 takes no short route, and ignores the format that
+/// the plan assumes of the terms.
 void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first, std::int64_t n,
           std::int64_t count, const float* const* terms, float* sum, float* compensation,
           GivenDraws given) {
@@ -40,7 +40,7 @@ void Fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
   Kernels().fold_f64(plan, starts, draw, first, n, count, terms, sum, compensation, given);
 }
 
-/// FoldWalk's backend: spans of n elements, whose planes are in `state`.
+/// The backend of FoldWalk for spans of n elements, whose planes are in `state`.
 template <class T>
 class Spans {
  public:
@@ -68,7 +68,7 @@ class Spans {
   void round_tree(std::int64_t draw) { AddPlane(PlanOfTerms(), 0, 0, true, draw); }
 
  private:
-  /// Made when they are first needed.
+  /// PlanOfTerms, PlanOfSums: plans that are made when they are first needed.
   const FoldPlan& PlanOfTerms() {
     if (!of_terms_) of_terms_ = TermsPlanOf(accumulator_, terms_in_);
     return *of_terms_;
@@ -121,12 +121,12 @@ void End(const Accumulator& accumulator, const Format& terms_in, std::int64_t te
   FoldWalk(fold_order(accumulator), terms).end(spans);
 }
 
-/// x * 2^shift for a shift beyond these rounds as it does at them: far below every grid, or beyond
-/// every format.
+/// The shift limited to ±600, beyond which x * 2^shift rounds alike: it is far below every grid, or
+/// beyond every format.
 int Bounded(int shift) { return std::clamp(shift, -600, 600); }
 
-/// Calls run(i, count, random) over [0, n): at once with null, or, where elements' random integers
-/// do not begin with a block, in steps with those.
+/// Calls run(i, count, random) over [0, n): once with null, or, where the random integers of a
+/// stochastic plan do not begin with a block, in steps with the integers.
 template <class Run>
 void WithRandom(const RoundPlan& plan, std::int64_t first, std::int64_t n, Run run) {
   const std::int64_t skip = first % kBlock;

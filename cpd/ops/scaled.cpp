@@ -27,7 +27,7 @@ void CheckInput(const TensorView& x, const char* name) {
   }
 }
 
-/// x, or where the format has a transform, a copy of x transformed, which this owns.
+/// Holds x, or where the format has a transform, a transformed copy of x.
 class Inputs {
  public:
   Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
@@ -43,7 +43,7 @@ class Inputs {
   std::vector<std::uint8_t> kept_;
 };
 
-/// The axis as 0 … rank - 1; as it is where the tensor has no dimensions.
+/// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
 int AxisOf(const TensorView& x, int axis) { return x.rank == 0 ? 0 : ResolveAxis(axis, x.rank); }
 
 void CastTiles(ScaledTensor& tensor, const TensorView& out) {
@@ -75,12 +75,12 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
   });
 }
 
-/// The least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
-/// element gets code 0).
+/// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
+/// element has code 0).
 class NanFinder {
  public:
   explicit NanFinder(const Format& element) : wanted_(!element.has_nan()) {}
-  /// Looks at a run's first row, whose first element has index `first`. places: room for run.n.
+  /// Searches a run's first row, whose first element has index `first`. places: run.n integers.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (!wanted_) return;
     const std::int64_t nans =
@@ -107,8 +107,8 @@ class NanFinder {
   std::atomic<std::int64_t> first_{kNone};
 };
 
-/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Bytes
-/// at both ends may be other threads' too.
+/// ORs `count` bits of `from`, whose spare ones are 0, into `to` from bit number `begin` on. Other
+/// threads may write to the bytes at both ends.
 void PutBits(std::uint8_t* to, std::int64_t begin, const std::uint8_t* from, std::int64_t count) {
   const int shift = static_cast<int>(begin % 8);
   std::uint8_t* at = to + begin / 8;
@@ -155,7 +155,7 @@ void EncodeTiles(ScaledTensor& tensor, std::uint8_t* packed, NanFinder& nans) {
   });
 }
 
-/// Checks packed codes: u8, contiguous, of count codes.
+/// Throws Error unless `codes` is u8, contiguous and as long as `count` packed codes.
 void CheckCodes(const TensorView& codes, const Format& format, std::int64_t count,
                 const char* name) {
   Check(codes, name);
@@ -192,7 +192,7 @@ void DecodeTiles(ScaledTensor& tensor, const TensorView& packed, const TensorVie
       scaler.ForScales(tile, [&](ScaledRun run, std::int64_t c) {
         std::int64_t first = tensor.layout.index(tile.p, tile.i, tile.t, tile.j + c);
         for (std::int64_t r = 0; r < run.rows; ++r, first += tensor.layout.row_stride()) {
-          // Codes in front of the first in its byte are decoded too.
+          // Decoding begins at a code that begins on a byte.
           const std::int64_t before = (first * bits % 8 != 0) ? first % 8 : 0;
           elements.resize(static_cast<std::size_t>(before + run.n));
           Kernels().decode_f32(tensor.plan.element, before + run.n,

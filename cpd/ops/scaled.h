@@ -11,23 +11,23 @@
 
 namespace cpd {
 
-/// Scales that the caller gives, or the largest magnitudes that they are formed from: delayed,
-/// static, or agreed on by many ranks. Each is null or a contiguous tensor on x's device with one
-/// element for each cell of its level's grid (ScaleGrid), in row-major order.
+/// A caller's scales, or the largest magnitudes from which they are formed: delayed, static, or
+/// agreed on by many ranks. Each is null or a contiguous tensor on x's device with one element for
+/// each cell of its level's grid (ScaleGrid), in row-major order.
 struct GivenScales {
-  /// Of blocks and of the second level: fp32 numbers of the level's format, or its packed codes
-  /// (u8). Blocks' scales of two levels need the second level's too.
+  /// The scales of blocks and of the second level: fp32 numbers of the level's format, or its
+  /// packed codes (u8). Blocks' scales of two levels need the second level's too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
-  /// fp32: the largest |x| of each cell of the outermost level, in place of x's own.
+  /// The largest |x| (fp32) of each cell of the outermost level, in place of x's own.
   const TensorView* largest = nullptr;
 };
 
-/// out[i] = the value of x[i] in the scaled format: scales from x's blocks, elements rounded by
-/// `options` (Overflow::saturate clips them), values in binary32 and then in out's type. x and out:
-/// fp32, bf16 or fp16 of one shape, any strides; `axis`: the one that blocks extend along (-1: the
-/// last); out may be x itself, any other overlap is undefined. A transform (Scaled) is applied
-/// first, rounded into x's type. `random` as in ops/cast.h. Throws Error before anything is
+/// out[i] = the value of x[i] in the scaled format: scales are formed from x's blocks, elements
+/// rounded by `options` (Overflow::saturate clips them), values rounded to binary32 and then to
+/// out's type. x and out: fp32, bf16 or fp16 of one shape, any strides; blocks extend along `axis`
+/// (-1: the last); out may be x itself, any other overlap is undefined. A transform (Scaled) is
+/// applied first, rounded into x's type. `random` as in ops/cast.h. Throws Error before anything is
 /// written.
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
@@ -35,22 +35,21 @@ CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
 
 /// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
 /// order, then the codes of the blocks' scales in the order of their grid, and of the second
-/// level's, where there is one (else null). All u8, contiguous. A NaN in a block whose scale
+/// level's, where there is one (else null). All are u8 and contiguous. A NaN in a block whose scale
 /// is not NaN, where elements have no code for it, throws Error naming its index; the outputs are
-/// then unspecified. Elements of a block whose scale is NaN, without a NaN of their own, have code
-/// 0.
+/// then unspecified. In a block whose scale is NaN, elements of a format without NaN have code 0.
 CPD_API void Encode(const TensorView& x, const Scaled& scaled, int axis,
                     const RoundingOptions& options, const TensorView& packed,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const GivenScales& given = {}, const TensorView* random = nullptr);
 
-/// out[i] = element * scale (* second level's), exact, rounded once into binary32 and then into
-/// out's type. Sizes as Encode wrote them for a tensor of out's shape.
+/// out[i] = element * scale (* the second level's), exact, rounded once into binary32 and then into
+/// out's type. The codes have the sizes that Encode writes for a tensor of out's shape.
 CPD_API void Decode(const TensorView& packed, const Scaled& scaled, int axis,
                     const TensorView& scales, const TensorView* tensor_scales,
                     const TensorView& out);
 
-/// How many scales a scaled tensor has: of blocks, and of the second level (0 without one).
+/// The number of a scaled tensor's scales: of blocks, and of the second level (0 without one).
 struct ScaleCounts {
   std::int64_t blocks = 0;
   std::int64_t tensor = 0;

@@ -17,11 +17,11 @@
 namespace cpd {
 namespace {
 
-/// Elements of a block up to which its scale and its values are formed in one pass, within L2.
+/// The most elements of a block whose scale and values are formed in one pass, within L2.
 constexpr std::int64_t kWhole = std::int64_t{1} << 17;
 
-/// Runs of so many neighbours at most: a kernel finds their largest magnitude without prefetching,
-/// which the pass over the previous tile's elements has done.
+/// The most neighbours in a run whose largest magnitude a kernel finds without prefetching, which
+/// the pass over the previous tile's elements has done.
 constexpr std::int64_t kPart = 128;
 
 /// The largest |x| of each of a tile's blocks.
@@ -68,7 +68,7 @@ Floats LargestOf(const TensorView& x, const BlockLayout& layout, bool with_nan) 
   return result;
 }
 
-/// The caller's scales of a level, as numbers of its format; throws Error for others.
+/// A caller's scales of a level as fp32; throws Error unless they are numbers of its format.
 Floats Given(const TensorView& given, const Format& format, std::int64_t count, const char* name) {
   Check(given, name);
   Floats values(static_cast<std::size_t>(count));

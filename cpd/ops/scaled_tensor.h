@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A tensor that is cast into a scaled format, or decoded: its blocks' scales, formed tile by tile
-// while its elements are in the cache, and its elements with their scales, as kernels take them.
+// A tensor that is cast into a scaled format, or decoded: its blocks' scales are formed tile by
+// tile while its elements are in the cache, and its elements passed to kernels with their scales.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ inline std::span<const std::int64_t> ShapeOf(const TensorView& x) {
   return {x.shape.data(), static_cast<std::size_t>(x.rank)};
 }
 
-/// Calls body(begin, end) on threads, for ranges of tile numbers that cover all.
+/// Calls body(begin, end) on threads, for ranges of tile numbers that together are all.
 void ForTiles(const Tiles& tiles, const std::function<void(std::int64_t, std::int64_t)>& body);
 
 /// The values of a tile: `at` is the first, rows are `stride` apart.
@@ -61,12 +61,13 @@ class TileReader {
   Floats values_;
 };
 
-/// The second level's scales: the scale of each cell (a tensor or a row of it), the multiplier that
-/// te forms blocks' scales with, and the largest |x|. Without a second level one cell, of scale 1.
+/// The second level's scales: for each cell (a tensor or a row of it) the scale, the multiplier
+/// from which te forms blocks' scales, and the largest |x|. Without a second level one cell, of
+/// scale 1.
 struct OuterScales {
   Floats scale{1}, encode{1}, largest{0};
-  /// Where a row is a cell: its elements, and the product of the dimensions after its axis. extent
-  /// 0: all elements are in one cell.
+  /// Where a row is a cell: the number of its elements, and the product of the dimensions after its
+  /// axis. extent 0: all elements are in one cell.
   std::int64_t extent = 0, after = 1;
 
   /// The cell of an element.
@@ -85,28 +86,29 @@ struct ScaledTensor {
   ScaleChoice choose;
   BlockLayout layout;
   OuterScales outer;
-  ScaledPlan nearest{};  ///< to nearest-even: candidates of `choose` are compared by it
+  ScaledPlan nearest{};  ///< rounds to nearest-even, to compare candidates of `choose`
   Floats scale;          ///< of each block
   /// Whether all scales are known before elements are read. Then each block also has ElementScale's
-  /// factor, and the scale that its elements are decoded with.
+  /// factor, and the scale by which its elements are decoded.
   bool known = false;
   Floats factor{}, decode{};
 
-  /// Tiles of whole blocks where their scales are still to be formed, else of any parts.
+  /// The tiles: of whole blocks where scales are not known yet, else of any parts.
   [[nodiscard]] Tiles tiles() const { return {layout, !known}; }
 };
 
-/// Throws Error for levels that the format does not have, or that exclude each other.
+/// Throws Error for scales of levels that the format does not have, or that exclude each other.
 void CheckLevels(const Scaled& scaled, const GivenScales& given);
-/// A tensor of at least one element, after CheckLevels, with the scales that need no pass by tiles.
+/// A ScaledTensor of at least one element, after CheckLevels, with the scales that are known before
+/// the pass over tiles.
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
                               const RoundingOptions& options, const GivenScales& given,
                               const TensorView* random);
 
 /// The scales of a tile: for each of its blocks the largest |x|, the second level's scale and
-/// encode multiplier, the scale, ElementScale's factor and the scale to decode with; where a kernel
-/// cannot take blocks as runs (ScaledRun::run), the last three that it reads also for each element
-/// of a row.
+/// encode multiplier, the scale, ElementScale's factor and the scale by which elements are decoded;
+/// where a kernel cannot take blocks as runs (ScaledRun::run), the three that it reads also for
+/// each element of a row.
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
@@ -119,7 +121,7 @@ class TileIntegers {
   explicit TileIntegers(const ScaledTensor& tensor) : tensor_(tensor) {
     if (tensor.random != nullptr) given_.emplace(*tensor.random);
   }
-  /// Those of `count` columns from `begin` on, row after row; null where rounding needs none.
+  /// The integers of `count` columns from `begin` on, row after row; null where none are needed.
   const std::uint32_t* Read(const Tile& tile, std::int64_t begin, std::int64_t count) {
     if (tensor_.options.mode != Rounding::stochastic) return nullptr;
     values_.resize(static_cast<std::size_t>(tile.rows * count));
@@ -151,8 +153,8 @@ class TileIntegers {
   std::vector<std::uint32_t> values_, made_;
 };
 
-/// Forms, or looks up, the scales of a tile's blocks and passes its elements on with them, as
-/// ranges that a kernel takes.
+/// Forms, or looks up, the scales of a tile's blocks and passes its elements to kernels with them,
+/// in runs.
 class TileScaler {
  public:
   explicit TileScaler(ScaledTensor& tensor)
@@ -208,18 +210,18 @@ class TileScaler {
 
   void FindScales(const Tile& tile, const TileRows& rows);
 
-  /// The largest |x| of each of the tile's blocks, of tiles that are read in memory's order.
+  /// Finds the largest |x| of each of the tile's blocks; tiles come in memory order.
   void LargestOfBlocks(const BlockLayout& layout, const Tile& tile, const TileRows& rows);
 
   void FormScales(TileScales& scales, double share) const;
 
-  /// Takes the other candidate's scale for each block whose error it makes smaller.
+  /// Sets a block's scale to the other candidate where that has the smaller error.
   void ChooseScales(const Tile& tile, const TileRows& rows);
 
-  /// The error of each of the tile's blocks, elements rounded to nearest-even with scales_.
+  /// The error of each of the tile's blocks with scales_, elements being rounded to nearest-even.
   std::vector<double> ErrorsOf(const Tile& tile, const TileRows& rows);
 
-  /// Copies each block's scales to each of n elements of a row, blocks of `run` elements.
+  /// Copies the scales of each block of `run` elements to each of n elements of a row.
   void Spread(std::int64_t run, std::int64_t n);
 
   ScaledTensor& tensor_;

@@ -16,7 +16,7 @@
 namespace cpd {
 namespace {
 
-/// The integers of n sums: word q of sum i stands at words[i * plan.words + q].
+/// The integers of n sums: word q of sum i is words[i * plan.words + q].
 struct Integers {
   Integers(const FixedPlan& with, std::int64_t n)
       : plan(with), words(static_cast<std::size_t>(n * with.words)), finite(words.size()) {}
@@ -36,7 +36,7 @@ struct Integers {
       sum.store(At(i), 1);
     }
   }
-  /// What is rounded at last.
+  /// The values of the sums, to be rounded into the format; NaN after a term not finite.
   void Values(std::int64_t n, double* values) {
     for (std::int64_t i = 0; i < n; ++i) {
       values[i] = finite[static_cast<std::size_t>(i)] != 0
@@ -51,7 +51,7 @@ struct Integers {
   std::vector<std::uint8_t> finite;
 };
 
-/// T: float, or double for terms of binary64.
+/// SumFixed in T: float, or double for terms of binary64.
 template <class T>
 void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const FixedPlan& plan,
            const TensorView& out) {

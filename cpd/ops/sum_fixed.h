@@ -10,11 +10,11 @@
 
 namespace cpd {
 
-/// Throws Error for an accumulator that is none, and on a GPU.
+/// Throws Error for an accumulator that is not valid, and on a GPU.
 void CheckFixed(const Accumulator& accumulator, bool on_gpu);
 
-/// out[i] = the sum of `terms` terms, term k of x's shape, k * stride elements behind x: each
-/// rounded to whole units, added as integers, which wrap or saturate at each addition; the sum
+/// out[i] = the sum of `terms` terms, term k being x shifted by k * stride elements: each is
+/// rounded to an integer of units and added, each addition wraps or saturates, and the sum is
 /// rounded into the accumulator's format. NaN where a term is NaN or infinite. x: any float type.
 void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
               const Accumulator& accumulator, const TensorView& out);

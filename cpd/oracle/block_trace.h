@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit with the aligned adder (BlockFma in accumulator.h), as hardware does it: whole
-// significands that are shifted, cut and added. Its results must be reference_gemm.h's, which
+// A matrix unit with the aligned adder (cpd/spec/block_fma.h) computed as in hardware: integer
+// significands that are shifted, cut and added. Its results must equal reference_gemm.h's, which
 // forms them as exact numbers.
 #pragma once
 
@@ -28,11 +28,11 @@ namespace cpd::reference {
 
 inline constexpr int kExponentBits = 12;
 inline constexpr int kShiftBits = 12;
-inline constexpr int kLeadingBits = 64;  // of n_sig, where the addend is not aligned
+inline constexpr int kLeadingBits = 64;  // bits of n_sig where the addend is not aligned
 
 /// The widths of a unit's numbers.
 struct UnitWidths {
-  int terms = 16;        ///< of a block
+  int terms = 16;        ///< terms of a block
   int fraction = 20;     ///< p_sig counts 2^(p_exp - fraction)
   int significand = 22;  ///< bits of p_sig
   int sum = 33;          ///< bits of `sum`, sign included
@@ -45,7 +45,7 @@ inline UnitWidths widths_of(const BlockFma& unit) {
   w.terms = (unit.block + unit.dot - 1) / unit.dot;
   w.fraction = unit.a.man + unit.b.man;
   w.significand = unit.a.precision() + unit.b.precision();
-  if (unit.dot > 1) {  // the exponent is that of the scales alone
+  if (unit.dot > 1) {  // a term's exponent is that of the scales alone
     w.fraction -= unit.a.emin() + unit.b.emin();
     w.significand = w.fraction + unit.a.emax() + unit.b.emax() + 2 + bits_for(unit.dot);
   }
@@ -107,7 +107,7 @@ inline std::vector<Signal> unit_signals(const Accumulator& accumulator, std::int
   return signals;
 }
 
-/// A unit's signals, as unit_signals lists and names them.
+/// A unit's signals, in the order in which unit_signals lists and names them.
 enum class Wire : std::uint8_t {
   special,
   p_sign,
@@ -134,7 +134,7 @@ inline constexpr std::array<std::string_view, 19> kWires{
     "c_exp",   "c_sig",  "c_shift",  "c_cut",     "max_exp", "sum",   "n_sign",
     "n_exp",   "n_sig",  "n_sticky", "block_sum", "promoted"};
 
-/// Where a line's signals stand, and the places of k: the same of every line.
+/// The places of a line's signals and the order of k, common to all lines.
 class UnitLayout {
  public:
   struct Place {
@@ -160,7 +160,7 @@ class UnitLayout {
   std::array<Place, kWires.size()> places_{};
 };
 
-/// |x| / 2^quantum, a whole number below 2^64.
+/// |x| / 2^quantum, which is an integer below 2^64.
 inline std::uint64_t whole_number(const Exact& x, int quantum) {
   if (x.is_zero()) return 0;
   Exact whole = cut(x, quantum);
@@ -171,7 +171,7 @@ inline std::uint64_t whole_number(const Exact& x, int quantum) {
   return std::uint64_t{whole.significand.limb(1)} << 32 | whole.significand.limb(0);
 }
 
-/// One line of a unit. Roundings go into the record; the last one's code is the result.
+/// Computes one line of a unit and records its roundings; the last one's code is the result.
 class UnitTrace {
  public:
   UnitTrace(const Accumulator& accumulator, const UnitLayout& layout, Record& record,
@@ -187,16 +187,16 @@ class UnitTrace {
     into_unit_.rounding = unit_.rounding;
   }
 
-  /// `x`: scales one for each k. `out` takes the signals, which are laid out by name.
+  /// Computes a line. `x` has one scale for each k. Stores the signals in `out`, ordered by name.
   void run(const BlockOperands& x, float c, std::uint64_t* out) {
     out_ = out;
     unit_sum(accumulator_, layout_.order, x, c, *this);
   }
 
-  // unit_sum's steps, each noted in the record and the signals.
+  // The steps that unit_sum calls; each is stored in the record and the signals.
   Exact addend(const Exact& c) { return record_.round(format_, c, options_); }
 
-  /// c rounded into the unit, whose integer where it is stochastic goes unused.
+  /// c rounded into the unit's sum; its random integer, if any, is unused.
   Exact addend_in_unit(const Exact& c) {
     const Exact s = round_exact(sum_, c, into_unit_);
     record_.flags |= flags_of(sum_, c, s, into_unit_, record_.tininess);
@@ -239,7 +239,8 @@ class UnitTrace {
     return result;
   }
 
-  /// A NaN that no operand is.
+  /// Records the exceptions of a NaN result where no operand is NaN: invalid, or in formats without
+  /// Inf overflow.
   void record_special(const BlockOperands& x, const Exact& addend, const Exact& result) {
     bool any_nan = addend.is_nan();
     for (const auto values : {x.a, x.b, x.a_scales, x.b_scales}) {
@@ -318,7 +319,7 @@ class UnitTrace {
     put(Wire::n_sticky, block, below.is_zero() ? 0 : 1);
   }
 
-  /// The flags of a block's rounding; its result must be the one rounding of the total.
+  /// Records the flags of a block's rounding, whose result must be the total rounded once.
   void end(const Exact& total, const Exact& result, bool cuts) {
     if (cuts) record_.flags |= soft::kInexact;
     record_.corners |= rounding_corners(sum_, total, result);
@@ -338,7 +339,7 @@ class UnitTrace {
   Options options_, into_unit_{};
   const UnitLayout& layout_;
   std::uint64_t* out_ = nullptr;
-  std::size_t blocks_ = 0, promotions_ = 0;  ///< so far
+  std::size_t blocks_ = 0, promotions_ = 0;  ///< numbers so far
 };
 
 }  // namespace cpd::reference

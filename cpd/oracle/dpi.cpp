@@ -21,7 +21,7 @@ struct Dot {
   std::vector<std::uint32_t> a, b, a_scales, b_scales;
 };
 
-/// What handles stand for; handles are never given back.
+/// The objects to which handles refer; handles are never released.
 struct Registry {
   std::mutex mutex;
   std::deque<ElementRule> rules;
@@ -38,7 +38,7 @@ std::string& LastError() {
   return text;
 }
 
-/// What `body` gives, under the lock; -1 on an error.
+/// Runs body(registry) under the lock and returns its result; -1 on an error.
 template <class Body>
 int Locked(Body body) {
   try {
@@ -78,7 +78,7 @@ void Put(std::uint32_t code, std::uint8_t raised, std::uint32_t* result, std::ui
   if (flags != nullptr) *flags = raised;
 }
 
-/// e8m0's 1 in units that take scales.
+/// The dot product with all scales 1 where the unit takes scales.
 Dot MakeDot(const char* operand, const char* accumulator, int length) {
   Dot dot;
   SumRule& rule = dot.rule;
@@ -101,7 +101,7 @@ Dot MakeDot(const char* operand, const char* accumulator, int length) {
   const auto& unit = rule.accumulator.unit;
   if (unit && unit->scale) {
     const int blocks = (length + unit->scale_block - 1) / unit->scale_block;
-    const Format& scale = *unit->scale;  // 1: the bias in the exponent's field
+    const Format& scale = *unit->scale;  // the code of 1 is the bias in the exponent's field
     const auto one = static_cast<std::uint32_t>(scale.bias) << scale.man;
     dot.a_scales.assign(static_cast<std::size_t>(blocks), one);
     dot.b_scales = dot.a_scales;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle's numbers: sign * integer * 2^exponent, with an integer that is wide enough for an
-// exact binary32 fused multiply-add (554 bits) and is checked against overflow.
+// The oracle's numbers: sign * integer * 2^exponent. The integer is wide enough for an exact
+// binary32 fused multiply-add (554 bits) and checked against overflow.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace cpd::reference {
 
-/// An unsigned integer of up to 1024 bits; std::overflow_error beyond that.
+/// An unsigned integer of up to 1024 bits; throws std::overflow_error beyond that.
 class Natural {
  public:
   Natural() = default;
@@ -29,7 +29,7 @@ class Natural {
     return 32 * size_ - std::countl_zero(limbs_[static_cast<std::size_t>(size_) - 1]);
   }
 
-  /// The i-th 32 binary digits from below.
+  /// Binary digits 32 i … 32 i + 31; digit 0 is the lowest.
   std::uint32_t limb(int i) const { return i < size_ ? limbs_[static_cast<std::size_t>(i)] : 0; }
 
   friend std::strong_ordering operator<=>(const Natural& a, const Natural& b) {
@@ -54,7 +54,7 @@ class Natural {
     return sum;
   }
 
-  /// Requires a >= b.
+  /// a - b; requires a >= b.
   friend Natural operator-(const Natural& a, const Natural& b) {
     Natural difference;
     std::int64_t borrow = 0;
@@ -168,7 +168,7 @@ inline Exact negate(Exact a) {
 }
 
 /// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0,
-/// but -0 when rounding down, which `cancels_to_minus` asks for (IEEE 754-2019, 6.3).
+/// or -0 with `cancels_to_minus`, for rounding down (IEEE 754-2019, 6.3).
 inline Exact add(const Exact& a, const Exact& b, bool cancels_to_minus = false) {
   if (a.is_nan() || b.is_nan()) return exact_nan();
   if (a.is_infinite() && b.is_infinite()) return a.negative == b.negative ? a : exact_nan();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle's exception flags: what a rounding of oracle/reference.h raises, from the definition,
-// and the class of corner that it is. No arithmetic of the kernels'.
+// The oracle's exception flags: the exceptions that a rounding of oracle/reference.h raises, by
+// their definition, and the classes of corner cases that it is. It uses no arithmetic of the
+// kernels.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,8 @@ inline int least_exponent(const Spec& spec) {
   return spec.encoding == Encoding::e8m0 ? -127 : spec.emin();
 }
 
-/// The format's grid with `more` binades of normal numbers below its own, in which every power of
-/// two has a code of the same parity.
+/// The format's grid extended by `more` binades of normal numbers below its own, with the parity of
+/// every power of two's code unchanged.
 inline Spec extended(const Spec& spec, int more) {
   const int bias = 1 - least_exponent(spec) + more;
   const bool odd_below = spec.encoding == Encoding::e8m0;  // code c is 2^(c - 127): 127 + more
@@ -37,7 +38,7 @@ inline Exact round_unbounded(const Spec& spec, const Exact& x, const Options& o)
   return grid_value(grid, round_magnitude(grid, x, o));
 }
 
-/// Whether finite x is below 2^emin: as it is, or rounded with unbounded exponent.
+/// Whether finite x is tiny: below 2^emin before, or after rounding with unbounded exponent.
 inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess tininess) {
   if (x.is_zero() || spec.is_integer()) return false;
   const int below = least_exponent(spec) - top_exponent(x);
@@ -46,7 +47,7 @@ inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess
   return top_exponent(round_unbounded(spec, x, o)) < least_exponent(spec);
 }
 
-/// What rounding exact x to `result` raises; `raised` is what the operation has raised itself.
+/// The exceptions of rounding exact x to `result`, added to `raised`, the operation's own.
 inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& result,
                              const Options& o, Tininess tininess, std::uint8_t raised = 0) {
   const bool below_unsigned = x.negative && !spec.is_signed;
@@ -68,7 +69,7 @@ inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& resu
   return flags;
 }
 
-/// Whether |x| lies midway between two neighbours of the format's precision.
+/// Whether |x| is halfway between two neighbours of the format's precision.
 inline bool is_tie(const Spec& spec, const Exact& x) {
   if (x.kind != Exact::Kind::finite || x.is_zero()) return false;
   int zeros = 0;
@@ -81,7 +82,7 @@ inline constexpr std::uint16_t bit(Corner corner) { return static_cast<std::uint
 
 inline bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
 
-/// Whether a rounding was of a tie, and whether it carried.
+/// The corners tie and carry of a rounding of x to `result`.
 inline std::uint16_t rounding_corners(const Spec& spec, const Exact& x, const Exact& result) {
   const bool carries = counts(x) && counts(result) && top_exponent(result) > top_exponent(x);
   const bool ties = !result.is_nan() && is_tie(spec, x);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in two's complement integers of up to 64 bits (FixedPoint in accumulator.h), watched: each
-// term in whole units, and the sum after it.
+// Sums in two's complement integers of up to 64 bits (cpd/spec/fixed_point.h), with every term in
+// units and every sum recorded.
 #pragma once
 
 #include <algorithm>
@@ -35,9 +35,8 @@ class IntegerTrace {
         record_(record),
         options_(options) {}
 
-  /// `out` takes the terms, then the sums. The sum is rounded into the accumulator's format where
-  /// it `is_rounded`, with NaN in place of it where a term is not finite; else such a term is
-  /// invalid.
+  /// Stores the terms, then the sums, in `out`. With `is_rounded` the sum is rounded into the
+  /// accumulator's format, as NaN where a term is not finite; without it such a term is invalid.
   void run(std::span<const Exact> terms, std::uint64_t* out, bool is_rounded) {
     bool finite = true;
     for (std::size_t k = 0; k < terms.size(); ++k) {
@@ -54,7 +53,7 @@ class IntegerTrace {
     if (is_rounded) record_.round(format_, finite ? number(sum_) : exact_nan(), options_);
   }
 
-  /// The number of `width` bits.
+  /// The value of a two's complement pattern of `width` bits, in units.
   Exact number_of(std::uint64_t bits) const {
     return number(wrapped(static_cast<Wide>(bits & mask())));
   }
@@ -69,7 +68,7 @@ class IntegerTrace {
   std::uint64_t mask() const { return ~std::uint64_t{0} >> (64 - fixed_.width); }
   Wide most() const { return (Wide{1} << (fixed_.width - 1)) - 1; }
 
-  /// A magnitude in units: its low 96 bits, and how many it has.
+  /// A magnitude in units: its low 96 bits, and the number of all its bits.
   struct Units {
     Wide low = 0;
     int bits = 0;
@@ -83,7 +82,7 @@ class IntegerTrace {
       const Natural low = x.significand << up;
       return {Wide{low.limb(2)} << 64 | Wide{low.limb(1)} << 32 | low.limb(0), bits};
     }
-    // A product has at most 48 bits: below 2^48 units, which are a grid's least codes.
+    // A product has at most 48 bits, so that it is below 2^48 units, the least codes of a grid.
     constexpr int kBits = 50;
     const Spec grid{8, kBits, 1 - kBits + fixed_.fraction};
     Options o;
@@ -93,7 +92,7 @@ class IntegerTrace {
     return {static_cast<Wide>(units), static_cast<int>(std::bit_width(units))};
   }
 
-  /// Adds a finite term; gives it in units, modulo 2^64.
+  /// Adds a finite term and returns it in units, modulo 2^64.
   std::uint64_t add(const Exact& x) {
     const Units units = in_units(x);
     const bool beyond = units.bits > fixed_.width + 1;

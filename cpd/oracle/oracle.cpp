@@ -20,7 +20,8 @@ using soft::Operation;
 
 constexpr std::int64_t kLinesAtOnce = 1024;
 
-/// Of the operands and the result: zeros, subnormals, infinities, NaN.
+/// CornersIn: an operand's class of corner (zero, subnormal, infinity, NaN); CornersOut: the
+/// result's.
 std::uint16_t CornersIn(const Spec& spec, const Exact& x) {
   if (x.is_nan()) return reference::bit(Corner::nan_in);
   if (x.is_infinite()) return reference::bit(Corner::infinity_in);
@@ -47,14 +48,14 @@ std::uint16_t CornersOut(const Spec& spec, const Exact& exact, const Exact& resu
   return corners | reference::rounding_corners(spec, exact, result);
 }
 
-/// What a rounding gives.
+/// The results of a rounding.
 struct Outcome {
   std::uint32_t code = 0;
   std::uint8_t flags = 0;
   std::uint16_t corners = 0;
 };
 
-/// The last outcomes of one rule, by exact finite results: lines of narrow formats share them.
+/// A cache of outcomes of one rule by exact finite results, which lines of small formats share.
 class Memo {
  public:
   struct Entry {
@@ -90,7 +91,7 @@ class Memo {
   std::vector<Entry> entries_ = std::vector<Entry>(std::size_t{1} << kBits);
 };
 
-/// One line at a time.
+/// Computes the lines of a rule, one at a time.
 class Elements {
  public:
   explicit Elements(const ElementRule& rule)
@@ -143,7 +144,7 @@ class Elements {
             CornersOut(result_, exact, result, flags)};
   }
 
-  /// What an operation on numbers raises that gives NaN, or infinity by zero.
+  /// The exceptions of an operation itself: invalid for NaN from numbers, division by zero.
   std::uint8_t Raised(const std::array<Exact, 3>& x, const Exact& exact) const {
     if (exact.is_nan()) return soft::kInvalid;
     const bool by_zero = rule_.operation == Operation::div && exact.is_infinite() && x[1].is_zero();

@@ -14,7 +14,7 @@
 
 namespace cpd {
 
-/// What a line is a case of; several may hold. Flags have classes of their own.
+/// The classes of corner cases, of which a line may be several; exceptions are in its flags.
 enum class Corner : std::uint16_t {
   exact = 1,
   tie = 2,
@@ -34,26 +34,27 @@ enum class Corner : std::uint16_t {
 
 struct ElementRule {
   soft::Operation operation = soft::Operation::mul;
-  std::array<Format, 3> operands{};  ///< of x, y and z
+  std::array<Format, 3> operands{};  ///< the formats of x, y and z
   Format result{};
-  RoundingOptions rounding{};  ///< random integers are given: no seed counts
+  RoundingOptions rounding{};  ///< seed and stream are ignored: random integers are the caller's
   soft::Tininess tininess = soft::Tininess::after;
 };
 
 /// A result without a code: NaN in a format that has none.
 constexpr std::uint32_t kNoCode = 0xFFFFFFFF;
 
-/// n lines, of memory that somebody else owns. Codes are whole, sign bit on top.
+/// n lines in the caller's memory. Codes include the sign bit.
 struct ElementLines {
   std::int64_t n = 0;
   std::array<const std::uint32_t*, 3> operands{};  ///< as many as the operation takes
-  const std::uint32_t* random = nullptr;           ///< of stochastic rounding
+  const std::uint32_t* random = nullptr;           ///< for stochastic rounding
   std::uint32_t* codes = nullptr;
   std::uint8_t* flags = nullptr;     ///< NX 1, UF 2, OF 4, DZ 8, NV 16
-  std::uint16_t* corners = nullptr;  ///< of Corner
+  std::uint16_t* corners = nullptr;  ///< sums of Corner
 };
 
-/// Throws Error where a format, the rounding, a code or a random integer is out of range.
+/// Computes the lines' codes, flags and corners. Throws Error where a format, the rounding, a code
+/// or a random integer is out of range.
 CPD_API void OracleElements(const ElementRule& rule, const ElementLines& lines);
 
 }  // namespace cpd

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A record of a sum's roundings: the code of each, in program order, their flags and corners; the
-// arithmetic that keeps one for reference_sum.h's sums, and the name of each rounding.
+// arithmetic that writes a record of reference_sum.h's sums, and the name of each rounding.
 #pragma once
 
 #include <bit>
@@ -17,15 +17,15 @@
 
 namespace cpd::reference {
 
-/// What the roundings of one line did.
+/// The results of the roundings of one line.
 struct Record {
   Tininess tininess = Tininess::after;
-  const std::uint32_t* random = nullptr;  ///< of each rounding, or null
-  std::vector<std::uint32_t> codes;       ///< kNoCode for a NaN without one
+  const std::uint32_t* random = nullptr;  ///< one integer for each rounding, or null
+  std::vector<std::uint32_t> codes;       ///< kNoCode for a NaN without a code
   std::uint8_t flags = 0;
-  std::uint16_t corners = 0;  ///< tie, carry and cancellation, of any
+  std::uint16_t corners = 0;  ///< tie, carry and cancellation of any rounding
 
-  /// x rounded; the operands that made it are numbers where x is NaN, if `made`.
+  /// x rounded, with its code, flags and corners recorded.
   Exact round(const Spec& spec, const Exact& x, Options o) {
     if (random != nullptr) o.random = random[codes.size()];
     const Exact result = round_exact(spec, x, o);
@@ -40,7 +40,7 @@ struct Record {
   }
 };
 
-/// ExactArithmetic that notes each rounding in a record.
+/// ExactArithmetic that writes each rounding to a record.
 struct RecordingArithmetic {
   using Number = Exact;
   Record* record;
@@ -63,7 +63,7 @@ struct RecordingArithmetic {
   static bool is_finite(const Exact& x) { return x.kind == Exact::Kind::finite; }
 };
 
-/// Of each rounding of a line of `length` terms, in program order, its name.
+/// The name of each rounding of a line of `length` terms, in program order.
 inline std::vector<std::string> step_names(const Accumulator& accumulator, std::size_t length,
                                            bool is_sum) {
   std::vector<std::string> names;
@@ -71,7 +71,7 @@ inline std::vector<std::string> step_names(const Accumulator& accumulator, std::
   const auto product = [&] {
     if (rounds_products) names.emplace_back("product");
   };
-  const auto trees = [&] {  // merges of equal neighbours, and at the end of all that is left
+  const auto trees = [&] {  // merges of equal neighbours, and at the end of the remaining trees
     std::size_t left = 0;
     for (std::size_t k = 0; k < length; ++k) {
       product();

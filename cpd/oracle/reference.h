@@ -3,10 +3,10 @@
 // The slow exact oracle (host only). It restates what a format holds and how a result is rounded
 // from the specification, and shares no arithmetic with the kernels:
 //
-//  - values are exact_number.h's;
-//  - the two grid points around a value are found by searching the format's codes, each of whose
-//    values is computed from its definition, and they are compared exactly;
-//  - stochastic rounding compares integers too: no quotient is ever formed.
+//  - numbers are exact_number.h's;
+//  - the two grid points around a value are found by searching the format's codes, whose values are
+//    computed from their definition and compared exactly;
+//  - stochastic rounding compares integers, too, and forms no quotient.
 //
 // Use it to test, not to compute: a rounding takes about half a microsecond.
 #pragma once
@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kNanBits = 0x7FC00000u;
 
 // --- What a format holds -------------------------------------------------------------------------
 
-/// A format's six facts. Magnitude codes are the codes without the sign bit.
+/// A format's six fields. Magnitude codes are the codes without the sign bit.
 struct Spec {
   int exp = 8;
   int man = 23;
@@ -67,7 +67,7 @@ struct Spec {
     }
     throw std::logic_error("unknown encoding");
   }
-  /// The same of a sign: int_full has one more below zero.
+  /// The largest finite magnitude code with a sign: int_full has one more below zero.
   std::uint64_t max_code(bool negative) const {
     return negative && encoding == Encoding::int_full ? magnitudes() : max_code();
   }
@@ -77,7 +77,7 @@ struct Spec {
     return std::nullopt;
   }
 
-  /// The full code (sign bit included) that a NaN is encoded to.
+  /// The code (sign bit included) as which a NaN is encoded.
   std::optional<std::uint64_t> nan_code() const {
     switch (encoding) {
       case Encoding::ieee:
@@ -142,7 +142,7 @@ inline bool is_signalling(const Spec& spec, std::uint64_t code) {
   return value_of(spec, code).is_nan() && (code >> (spec.man - 1)) % 2 == 0;
 }
 
-/// The binary32 that equals x; std::range_error where there is none.
+/// The binary32 number that equals x; throws std::range_error where there is none.
 inline float to_float(const Exact& x) {
   const std::uint32_t sign = x.negative ? 0x80000000u : 0u;
   if (x.is_nan()) return std::bit_cast<float>(kNanBits);
@@ -165,7 +165,7 @@ inline float decode(const Spec& spec, std::uint64_t code) { return to_float(valu
 
 // --- Rounding ------------------------------------------------------------------------------------
 
-/// How to round. Of a stochastic mode: N random bits, the rule, and the integer R in [0, 2^N).
+/// How to round. Stochastic modes have N random bits, a variant, and the integer R in [0, 2^N).
 struct Options {
   Rounding rounding = Rounding::nearest_even;
   Overflow overflow = Overflow::ieee;
@@ -174,7 +174,7 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-/// The neighbours of |x| among the grid points: the greatest not above, and the one after it.
+/// The codes of the neighbours of |x| on the grid: the greatest point not above |x|, and the next.
 struct Neighbours {
   std::uint64_t below;
   std::uint64_t above;
@@ -183,7 +183,7 @@ struct Neighbours {
 inline Neighbours neighbours(const Spec& spec, const Exact& x) {
   const std::uint64_t first_normal = std::uint64_t{1} << spec.man;
   std::uint64_t low = 0;
-  // Beyond every binary64: e8m0 counts exponents from -127, others from emin = 1 - bias.
+  // Above every binary64 number: e8m0 counts exponents from -127, others from emin = 1 - bias.
   std::uint64_t high = std::uint64_t{2400 + 512} << spec.man;
   while (low < high) {
     const std::uint64_t middle = low + (high - low + 1) / 2;
@@ -196,9 +196,9 @@ inline Neighbours neighbours(const Spec& spec, const Exact& x) {
   return {low, low + 1};
 }
 
-/// Whether a value at the fraction part/gap of the way rounds away from zero.
+/// Whether a value at the fraction nu = part / gap of the way rounds stochastically away from zero.
 inline bool rounds_away(const Exact& part, const Exact& gap, const Options& o) {
-  // floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; the other two in the same way.
+  // A: floor(nu 2^n) + r >= 2^n  <=>  nu 2^n >= 2^n - r; B and C are transformed alike.
   const std::uint64_t need = (std::uint64_t{1} << o.random_bits) - o.random;
   Exact scaled = part;  // 2 nu 2^n, in units of the gap
   scaled.exponent += o.random_bits + 1;
@@ -218,7 +218,7 @@ inline bool rounds_away(const Exact& part, const Exact& gap, const Options& o) {
   throw std::logic_error("unknown variant");
 }
 
-/// The magnitude code on the unbounded grid that finite x rounds to.
+/// The magnitude code, on the grid without upper bound, to which finite x rounds.
 inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Options& o) {
   const Neighbours n = neighbours(spec, x);
   const Exact below = grid_value(spec, n.below);
@@ -231,7 +231,7 @@ inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Opt
   Exact twice = part;
   ++twice.exponent;
   const auto half = compare_magnitude(twice, gap);
-  // Without subnormals the grid's first step is from an even point (0) to an odd one.
+  // Without subnormals the grid's first step is from an even point (0) to one that counts as odd.
   const bool even_below = n.above - n.below > 1 || n.below % 2 == 0;
   switch (o.rounding) {
     case Rounding::nearest_even:
@@ -252,8 +252,8 @@ inline std::uint64_t round_magnitude(const Spec& spec, const Exact& x, const Opt
   throw std::logic_error("unknown rounding");
 }
 
-/// Whether a finite overflow gives the largest value. To odd it does, unless the code above that,
-/// an odd one, is P3109's Inf.
+/// Whether a finite overflow gives the largest value. Rounding to odd it does, unless the next code
+/// is odd and P3109's Inf.
 inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
   if (o.rounding == Rounding::to_odd) {
     const bool odd_above = (spec.max_code() + 1) % 2 == 1;
@@ -263,7 +263,7 @@ inline bool is_inward(const Spec& spec, const Options& o, bool negative) {
          o.rounding == (negative ? Rounding::up : Rounding::down);
 }
 
-/// The value of a magnitude code with a sign, where the format has one.
+/// The value of a magnitude code with a sign, if the format has signs.
 inline Exact signed_grid_value(const Spec& spec, std::uint64_t code, bool negative) {
   Exact value = grid_value(spec, code);
   value.negative = negative && spec.is_signed && (!value.is_zero() || spec.has_negative_zero());
@@ -274,7 +274,8 @@ inline Exact signed_max(const Spec& spec, bool negative) {
   return signed_grid_value(spec, spec.max_code(negative), negative);
 }
 
-/// Infinity in a format: Inf, else NaN, else the largest value, which P3109's finite formats take.
+/// The result of an infinity in a format: Inf, else NaN, else the largest value, which P3109's
+/// finite formats give.
 inline Exact infinite_result(const Spec& spec, bool negative, Overflow overflow) {
   if (overflow == Overflow::saturate) return signed_max(spec, negative);
   if (spec.infinity_code()) return exact_infinity(negative);
@@ -282,8 +283,8 @@ inline Exact infinite_result(const Spec& spec, bool negative, Overflow overflow)
   return signed_max(spec, negative);
 }
 
-/// What an unsigned format makes of a negative number that does not round to zero. P3109: rounded
-/// toward zero or up, a finite one gives 0.
+/// The result in an unsigned format of a negative number that does not round to zero. In P3109's
+/// formats a finite one rounded toward zero or up gives 0.
 inline Exact negative_result(const Spec& spec, const Exact& x, const Options& o) {
   const bool upward = o.rounding == Rounding::toward_zero || o.rounding == Rounding::up;
   const bool is_zero = spec.is_p3109() && upward && !x.is_infinite();
@@ -309,7 +310,7 @@ inline Exact round_exact(const Spec& spec, const Exact& x, const Options& o = {}
   return signed_grid_value(spec, code, x.negative);
 }
 
-/// Exact x rounded once into the format; NaN is the one quiet NaN.
+/// Exact x rounded once into the format; NaN is the canonical quiet NaN.
 inline float round(const Spec& spec, const Exact& x, const Options& o = {}) {
   return to_float(round_exact(spec, x, o));
 }
@@ -321,7 +322,7 @@ inline float cast(const Spec& spec, double x, const Options& o = {}) {
   return round(spec, exact(x), o);
 }
 
-/// The code of what round_exact gives; none for a NaN where the format has no code for it.
+/// The code of a result of round_exact; none for a NaN where the format has no code for it.
 inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value) {
   std::optional<std::uint64_t> code;
   if (value.is_nan()) {
@@ -335,7 +336,7 @@ inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value
     } else if (spec.is_integer()) {
       const std::uint64_t size = value.significand.limb(0);
       code = value.negative && size != 0 ? 2 * spec.magnitudes() - size : size;
-    } else {  // grid_value's integer and exponent
+    } else {  // the value has grid_value's integer and exponent
       const std::uint64_t integer = value.significand.limb(0);
       const auto field = static_cast<std::uint64_t>(value.exponent - (spec.emin() - spec.man));
       code = sign + (integer < (std::uint64_t{1} << spec.man) ? 0 : field << spec.man) + integer;
@@ -353,7 +354,7 @@ inline std::optional<std::uint64_t> encode(const Spec& spec, const Exact& x,
 
 // --- One operation, one rounding -----------------------------------------------------------------
 
-/// The sum of exact numbers as it enters a rounding.
+/// The exact sum that a rounding with these options rounds; they decide the sign of a zero.
 inline Exact add_for(const Options& o, const Exact& x, const Exact& y) {
   return add(x, y, o.rounding == Rounding::down);
 }
@@ -373,7 +374,7 @@ inline float fma(const Spec& spec, float x, float y, float z, const Options& o =
 
 // --- Step functions ------------------------------------------------------------------------------
 
-/// From the pattern `first` on (up to the next step's), the cast gives `value`.
+/// A step of a cast: patterns from `first` on, up to the next step's, give `value`.
 struct Step {
   std::uint32_t first;
   float value;
@@ -381,7 +382,7 @@ struct Step {
 
 /// The cast as a function of the binary32 bit pattern, for all patterns that are not NaN: steps
 /// ascending by pattern, 0 ... 0x7F800000 and 0x80000000 ... 0xFF800000. For fixed random integers
-/// every mode is monotone on each half, which is what the bisection rests on.
+/// every mode is monotone on each half, which the bisection requires.
 inline std::vector<Step> step_function(const Spec& spec, const Options& o = {}) {
   std::vector<Step> steps;
   const auto value_at = [&](std::uint32_t bits) {

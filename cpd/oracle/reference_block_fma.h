@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of a matrix unit (host only): one block of products and the running sum, for every
-// Adder, in exact numbers, from accumulator.h's words.
+// The oracle of a matrix unit (host only): the sum of one block of products and the running sum,
+// for every Adder, in exact numbers, by the definitions in cpd/spec/block_fma.h.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ namespace cpd::reference {
 
 // --- Operands ------------------------------------------------------------------------------------
 
-/// For each place of the order in which the unit takes k, that k; -1 where a last group lacks it.
-/// Within each group first come those with k mod stride < take, then the next.
+/// The values of k in the order in which the unit takes them; -1 where the last group lacks a k.
+/// Within each group first come those with k mod stride < take, then the next `take`.
 inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t length) {
   const auto end = static_cast<std::int64_t>(length);
   const std::int64_t group = unit.group == 0 ? end : unit.group;
@@ -38,7 +38,7 @@ inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t le
   return order;
 }
 
-/// x in that order, `lacking` where a group lacks k; of no values none.
+/// x in unit_order's order, `lacking` where that is -1; empty where x is.
 inline std::vector<float> in_order(std::span<const std::int64_t> order, std::span<const float> x,
                                    float lacking) {
   std::vector<float> values;
@@ -51,16 +51,16 @@ inline std::vector<float> in_order(std::span<const std::int64_t> order, std::spa
 
 // --- Terms ---------------------------------------------------------------------------------------
 
-/// The exponent of a finite number that is not zero, in a format whose least is emin.
+/// The exponent of a finite number that is not zero, at least emin.
 inline int block_exponent(const Exact& x, int emin) { return std::max(top_exponent(x), emin); }
 
-/// One term of a block: its exact value, and the exponent that it is aligned by.
+/// One term of a block: its exact value, and the exponent by which it is aligned.
 struct BlockTerm {
   Exact value;
   int exponent = 0;
 };
 
-/// x cut toward zero to a multiple of 2^quantum, of at most 64 binary digits.
+/// x cut toward zero to a multiple of 2^quantum; throws where that has more than 64 binary digits.
 inline Exact cut(Exact x, int quantum) {
   const int drop = quantum - x.exponent;
   if (drop <= 0) return x;
@@ -72,8 +72,7 @@ inline Exact cut(Exact x, int quantum) {
   return exact_finite(x.negative, whole, quantum);
 }
 
-/// What a block of products is made of: of each k the operands and, where the unit takes them,
-/// their scales.
+/// The operands of a block of products and, where the unit takes them, their scales, for each k.
 struct BlockOperands {
   std::span<const float> a, b;
   std::span<const float> a_scales{}, b_scales{};  ///< empty: all are 1
@@ -117,7 +116,7 @@ inline std::vector<BlockTerm> scaled_terms(const BlockFma& unit, const BlockOper
   return terms;
 }
 
-/// The terms of a unit without.
+/// The terms of a unit without scales.
 inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOperands& x) {
   const int emin_a = spec_of(unit.a).emin();
   const int emin_b = spec_of(unit.b).emin();
@@ -133,14 +132,14 @@ inline std::vector<BlockTerm> product_terms(const BlockFma& unit, const BlockOpe
   return terms;
 }
 
-/// Whether |x| cut to the format's precision is more than its largest value.
+/// Whether |x| cut to the format's precision exceeds the format's largest value.
 inline bool passes_largest(const Spec& spec, const Exact& x) {
   const Exact largest = grid_value(spec, spec.max_code());
   const int quantum = block_exponent(largest, spec.emin()) - spec.man;
   return compare_magnitude(add(largest, exact_finite(false, 1, quantum)), x) <= 0;
 }
 
-/// What is rounded after a block, exactly: Adder::aligned. Terms and addend are finite.
+/// The exact total that Adder::aligned rounds after a block. Terms and addend are finite.
 inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
                            const Exact& addend) {
   if (unit.aligns_addend) {
@@ -159,21 +158,21 @@ inline Exact aligned_total(const BlockFma& unit, std::vector<BlockTerm> terms,
 
 // --- Other adders --------------------------------------------------------------------------------
 
-/// x cut down to a multiple of 2^quantum.
+/// x rounded down to a multiple of 2^quantum.
 inline Exact floor_to(const Exact& x, int quantum) {
   const Exact whole = cut(x, quantum);
   const bool exact = add(x, negate(whole)).is_zero();
   return exact || !x.negative ? whole : add(whole, exact_finite(true, 1, quantum));
 }
 
-/// A sum of cut products and the exponent that they were cut by.
+/// A sum of cut products and the exponent below which they were cut.
 struct CutSum {
   Exact value = exact_finite(false, 0, 0);
   int exponent = kNothing;
-  static constexpr int kNothing = -999;  ///< of products that are all zero
+  static constexpr int kNothing = -999;  ///< the exponent where all products are zero
 };
 
-/// Of terms first, first + step, …, each cut toward zero below their own greatest exponent.
+/// The CutSum of terms first, first + step, …, each cut toward zero below their greatest exponent.
 inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, std::size_t first,
                       std::size_t step) {
   CutSum sum;
@@ -186,9 +185,9 @@ inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, st
   return sum;
 }
 
-/// Adder::two_steps and two_steps_even. The products' sum and the addend are cut down below the
-/// greater of their exponents, the sum to 8 more bits; the total is cut down to fraction_bits + 7
-/// below its own exponent.
+/// The total that Adder::two_steps and two_steps_even round. The products' sum and the addend are
+/// rounded down at fraction_bits below the greater of their exponents, the sum at 8 more bits; the
+/// total is rounded down at fraction_bits + 7 below its own exponent.
 inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> terms,
                             const Exact& addend) {
   const bool halves = unit.adder == Adder::two_steps_even;
@@ -210,8 +209,8 @@ inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> ter
   return floor_to(total, block_exponent(total, emin) - f - 7);
 }
 
-/// Adder::flushed_pairs: binary32 sums whose subnormals become zeros of their sign; those of the
-/// operands and of the addend become +0.
+/// The sum by Adder::flushed_pairs: binary32 sums whose subnormal results become zeros of their
+/// sign; subnormal operands and addends become +0.
 inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   const Spec sum = spec_of(unit.sum);
   const auto is_below = [](const Exact& value, const Spec& spec) {
@@ -238,7 +237,7 @@ inline Exact flushed_sum(const BlockFma& unit, const BlockOperands& x, const Exa
 
 // --- The rule ------------------------------------------------------------------------------------
 
-/// Products of units that sum in two steps are Inf beyond binary32's range.
+/// Replaces products beyond binary32's range by Inf, as units that sum in two steps do.
 inline void limit(std::vector<BlockTerm>& terms) {
   const Exact beyond = exact_finite(false, 1, 128);
   for (BlockTerm& term : terms) {
@@ -248,7 +247,7 @@ inline void limit(std::vector<BlockTerm>& terms) {
   }
 }
 
-/// BlockFma's rule for one block of products and the running sum.
+/// The unit's sum after one block of products, by BlockFma's rule.
 inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact& addend) {
   if (unit.adder == Adder::flushed_pairs) return flushed_sum(unit, x, addend);
   const Spec sum = spec_of(unit.sum);
@@ -279,9 +278,9 @@ inline Exact block_sum(const BlockFma& unit, const BlockOperands& x, const Exact
 
 // --- One line ------------------------------------------------------------------------------------
 
-/// The sum of one line: block after block of k in `order`, the unit's sum added to the outer one
-/// every `promote` values of k. `steps` rounds c (addend; addend_in_unit where nothing is
-/// promoted), sums a block, promotes, and rounds the result where nothing is promoted.
+/// The sum of one line: block after block of k in `order`; every `promote` values of k the unit's
+/// sum is added to the outer one. `steps` rounds c (by addend; without promotion addend_in_unit),
+/// sums a block, promotes, and without promotion rounds the result.
 template <class Steps>
 Exact unit_sum(const Accumulator& accumulator, std::span<const std::int64_t> order,
                const BlockOperands& operands, float c, Steps& steps) {

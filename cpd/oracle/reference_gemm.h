@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of one element of Gemm (host only): every scheme, rounding by rounding, from
-// the words of ops/gemm.h. It shares no arithmetic with the kernels: numbers and roundings are
+// The oracle of one element of Gemm (host only): every scheme, rounding by rounding, by the
+// definitions in ops/gemm.h. It shares no arithmetic with the kernels: numbers and roundings are
 // those of its `Arithmetic`, by default ExactArithmetic; random integers are computed here from the
 // definition in philox.h.
 #pragma once
@@ -25,7 +25,7 @@ namespace cpd::reference {
 
 // --- Random integers -----------------------------------------------------------------------------
 
-/// Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
+/// The four words of Philox4x32-10 (Salmon, Moraes, Dror, Shaw, SC 2011, section 3.3).
 inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> counter,
                                                  std::uint64_t seed) {
   auto key0 = static_cast<std::uint32_t>(seed);
@@ -42,8 +42,8 @@ inline std::array<std::uint32_t, 4> philox_words(std::array<std::uint32_t, 4> co
   return counter;
 }
 
-/// The roundings of one sum: gives the options of the next one, its random integer included. Draw 0
-/// belongs to the addend, the loop's begin with the next block of words.
+/// The options of the successive roundings of one sum, with their random integers. Draw 0 is the
+/// addend's, the loop's begin with the next block of words.
 class Draws {
  public:
   Draws(const RoundingOptions& o, std::uint64_t index)
@@ -85,7 +85,7 @@ class Draws {
 
 // --- Ordered sums of products --------------------------------------------------------------------
 
-/// start + a[0] b[0] + …, `start` rounded already; next() gives the options of each rounding.
+/// start + a[0] b[0] + …; `start` is already rounded; next() gives the options of each rounding.
 template <class Arithmetic, class Next>
 typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::span<const float> a,
                                          std::span<const float> b,
@@ -102,8 +102,7 @@ typename Arithmetic::Number sum_products(const Accumulator& accumulator, std::sp
   return OrderedSum(order_of(accumulator), a.size(), product, next_of_sum, arithmetic).from(start);
 }
 
-/// c + a[0] b[0] + … by an ordered scheme. The roundings take their integers from `draws`, which
-/// goes on.
+/// c + a[0] b[0] + … by an ordered scheme. The roundings advance `draws`.
 template <class Arithmetic = ExactArithmetic>
 float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
                   std::span<const float> b, float c, Draws& draws) {
@@ -115,7 +114,7 @@ float dot_ordered(const Accumulator& accumulator, std::span<const float> a,
 
 // --- Block FMA -----------------------------------------------------------------------------------
 
-/// unit_sum's steps in exact numbers.
+/// The steps that unit_sum calls, in exact numbers.
 class ExactUnit {
  public:
   ExactUnit(const Accumulator& accumulator, Draws& draws)
@@ -146,7 +145,7 @@ inline float dot_block_fma(const Accumulator& accumulator, const BlockOperands& 
   return to_float(unit_sum(accumulator, order, operands, c, steps));
 }
 
-/// Element number `index` of Gemm's result: a row of a, a column of b, and its addend.
+/// Element number `index` of Gemm's result, from a row of a, a column of b, and an addend.
 template <class Arithmetic = ExactArithmetic>
 float dot(const Accumulator& accumulator, std::span<const float> a, std::span<const float> b,
           float c = 0.0f, std::uint64_t index = 0) {
@@ -159,8 +158,8 @@ float dot(const Accumulator& accumulator, std::span<const float> a, std::span<co
 
 // --- Scaled operands -----------------------------------------------------------------------------
 
-/// One element of GemmScaled: of each k the elements and their scales; `block` values of k share
-/// them. `factor`s where there are some, c where there is one.
+/// The operands of one element of GemmScaled: for each k the elements and their scales, which
+/// `block` values of k share; the factors and c, if any.
 struct ScaledDot {
   BlockOperands operands;
   std::size_t block = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots for the oracle, by long division of integers: 2^-60 of the result or
-// better, and one more bit that is set where digits follow. A rounding of reference.h looks at 24
-// bits of a format and 25 below them, so that it decides as for the exact result.
+// Quotients and square roots for the oracle, by long division of integers: to within 2^-60 of the
+// result, with one more bit that is set where digits follow. A rounding of reference.h uses 24 bits
+// of a format and 25 below them, so that it decides as for the exact result.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ namespace cpd::reference {
 
 __extension__ using Digits = unsigned __int128;
 
-/// digits * 2^exponent, and half a unit more where others follow.
+/// digits * 2^exponent, and half of 2^exponent more where other digits follow (`rest`).
 inline Exact with_rest(bool negative, Digits digits, int exponent, bool rest) {
   const auto high = static_cast<std::uint64_t>(digits >> 64);
   const Natural whole = (Natural(high) << 64) + Natural(static_cast<std::uint64_t>(digits));
   return {Exact::Kind::finite, negative, (whole << 1) + Natural(rest ? 1 : 0), exponent - 1};
 }
 
-/// x / y of values of formats up to binary32. 0 / 0 and Inf / Inf are NaN, x / 0 is Inf.
+/// x / y for values of formats up to binary32. 0 / 0 and Inf / Inf are NaN, x / 0 is Inf.
 inline Exact divide(const Exact& x, const Exact& y) {
   if (x.is_nan() || y.is_nan()) return exact_nan();
   const bool negative = x.negative != y.negative;
@@ -35,7 +35,7 @@ inline Exact divide(const Exact& x, const Exact& y) {
                    dividend % divisor != 0);
 }
 
-/// The square root of a value of a format up to binary32; of a number below 0 NaN, of -0 -0.
+/// The square root of a value of a format up to binary32; NaN below 0, -0 for -0.
 inline Exact square_root(const Exact& x) {
   if (x.is_nan() || x.is_zero()) return x;
   if (x.negative) return exact_nan();

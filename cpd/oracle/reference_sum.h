@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of ordered sums: every scheme rounding by rounding, of terms or of products, on any
+// The oracle of ordered sums of terms or products: every scheme, rounding by rounding, in any
 // arithmetic that has ExactArithmetic's functions.
 #pragma once
 
@@ -17,13 +17,13 @@
 
 namespace cpd::reference {
 
-/// The arithmetic of an ordered sum, in exact numbers. recording.h's notes each rounding;
-/// tests/testing/wide.h's is independent of this one and faster.
+/// The arithmetic of an ordered sum, in exact numbers. recording.h has one that records each
+/// rounding, tests/testing/wide.h one that is independent of this one and faster.
 struct ExactArithmetic {
   using Number = Exact;
   static Number number(float x) { return exact(x); }
   static Number product(float x, float y) { return multiply(exact(x), exact(y)); }
-  /// The exact sum, as it enters a rounding with these options.
+  /// The exact sum that a rounding with these options rounds.
   static Number sum(const Number& x, const Number& y, const Options& o) { return add_for(o, x, y); }
   static Number minus(const Number& x) { return negate(x); }
   static Number rounded(const Spec& spec, const Number& x, const Options& o) {
@@ -36,8 +36,8 @@ struct ExactArithmetic {
 /// An ordered scheme and its formats.
 struct SumOrder {
   Scheme scheme = Scheme::sequential;
-  Spec format{};          ///< of the sum
-  Spec inner{};           ///< of a chunk's sum
+  Spec format{};          ///< the sum's format
+  Spec inner{};           ///< the format of a chunk's sum
   std::size_t chunk = 1;  ///< terms of a chunk
 };
 
@@ -47,8 +47,8 @@ inline SumOrder order_of(const Accumulator& accumulator) {
           static_cast<std::size_t>(accumulator.chunk)};
 }
 
-/// The sum of term(0), …, term(count - 1), each asked for once and in order. next() gives the
-/// options of each rounding, in program order.
+/// The sum of term(0), …, term(count - 1), each called once and in order. next() gives the options
+/// of each rounding, in program order.
 template <class Arithmetic, class Term, class Next>
 class OrderedSum {
  public:
@@ -57,7 +57,8 @@ class OrderedSum {
   OrderedSum(const SumOrder& order, std::size_t count, Term term, Next next, Arithmetic arithmetic)
       : order_(order), count_(count), term_(term), next_(next), arithmetic_(arithmetic) {}
 
-  /// The sum of the terms alone: the first of each order is rounded; no terms: +0.
+  /// The sum of the terms alone, in which the first term of each ordered sum is rounded; +0 without
+  /// terms.
   Number of_terms() {
     if (count_ == 0) return arithmetic_.number(0.0f);
     switch (order_.scheme) {
@@ -80,7 +81,7 @@ class OrderedSum {
     throw std::invalid_argument("scheme without ordered sum");
   }
 
-  /// `start`, which is rounded already, plus the terms. Chunks start from +0.
+  /// `start`, which is already rounded, plus the terms. Chunks start from +0.
   Number from(const Number& start) {
     switch (order_.scheme) {
       case Scheme::sequential:
@@ -127,7 +128,7 @@ class OrderedSum {
   }
 
   /// Kahan's sum (Communications of the ACM 8(1), 1965): y = x - c; t = s + y; c = (t - s) - y;
-  /// s = t, each operation rounded. From an infinite or NaN s on, c is +0.
+  /// s = t, each operation rounded. Where s is infinite or NaN, c is +0.
   Number kahan(Number s, std::size_t begin) {
     const Spec& spec = order_.format;
     Number compensation = arithmetic_.number(0.0f);
@@ -153,7 +154,8 @@ class OrderedSum {
     return s;
   }
 
-  /// A tree over unrounded terms: its left part has the largest power of two below their number.
+  /// The tree over terms begin … end - 1, which are not rounded; the left part has the largest
+  /// power of two below their number.
   Number tree(std::size_t begin, std::size_t end) {
     if (end - begin == 1) return term_(begin);
     const std::size_t middle = begin + std::bit_floor(end - begin - 1);
@@ -169,10 +171,10 @@ class OrderedSum {
   Arithmetic arithmetic_;
 };
 
-/// Gives the random integer of each rounding, in program order.
+/// Returns the random integer of each rounding, in program order.
 using RandomSource = std::function<std::uint32_t()>;
 
-/// The sum of terms, with one random integer for each rounding where there is a source of them.
+/// The ordered sum of terms; where `random` is set, each rounding takes one integer from it.
 inline float sum(const SumOrder& order, std::span<const float> terms, const Options& o = {},
                  const RandomSource& random = {}) {
   const auto term = [&](std::size_t k) { return exact(terms[k]); };

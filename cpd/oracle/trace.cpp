@@ -65,7 +65,7 @@ void CheckRule(const SumRule& rule) {
   }
 }
 
-/// The value of a code, which is one of binary32.
+/// The value of a code, which is a binary32 number.
 float ValueOf(const Spec& spec, std::uint32_t code) {
   const reference::Exact x = reference::value_of(spec, code);
   if (x.kind != reference::Exact::Kind::finite) return reference::to_float(x);
@@ -144,11 +144,11 @@ class Lines {
     return {o.mode, o.overflow, o.variant, o.random_bits, 0};
   }
 
-  /// The code of the result.
+  /// Computes line i of an ordered sum and returns the code of its result.
   std::uint32_t OrderedLine(std::size_t i, const std::vector<float>& a, Record& record) const {
     const Spec format = reference::spec_of(rule_.accumulator.format);
     const reference::RecordingArithmetic arithmetic{&record};
-    const auto next = [o = Options()] { return o; };  // the record puts the integers in
+    const auto next = [o = Options()] { return o; };  // the record adds the random integers
     const auto code = [&](const reference::Exact& sum) {
       return reference::code_of(format, sum).value_or(kNoCode);
     };
@@ -196,7 +196,7 @@ class Lines {
       reference::UnitTrace trace(rule_.accumulator, *layout_, record, Options());
       return trace.run(operands, c, signals);
     }
-    reference::Draws draws(rule_.accumulator.rounding, 0);  // takes none: not stochastic
+    reference::Draws draws(rule_.accumulator.rounding, 0);  // unused: rounding is not stochastic
     const float sum = reference::dot_block_fma(rule_.accumulator, operands, c, draws);
     const Spec format = reference::spec_of(rule_.accumulator.format);
     record.codes.push_back(
@@ -214,10 +214,10 @@ class Lines {
     };
     if (any(rule_.a, lines_.a + i * n, n)) return true;
     if (!rule_.is_sum && any(rule_.b, lines_.b + i * n, n)) return true;
-    return lines_.c != nullptr && any(rule_.c, lines_.c + i, 1);  // none where c is an integer
+    return lines_.c != nullptr && any(rule_.c, lines_.c + i, 1);  // null where c is an integer
   }
 
-  /// One for each k.
+  /// The scales of line i, one for each k.
   std::vector<float> Scales(const std::uint32_t* codes, std::size_t i) const {
     const BlockFma& unit = *rule_.accumulator.unit;
     const auto block = static_cast<std::size_t>(unit.scale_block);
@@ -228,7 +228,7 @@ class Lines {
     return each;
   }
 
-  /// Where each step's code stands among the signals, which are ordered by name.
+  /// Finds the place of each step's code among the signals, which are ordered by name.
   void PlaceSteps() {
     const std::vector<std::string> steps = Steps(rule_);
     places_.resize(steps.size());

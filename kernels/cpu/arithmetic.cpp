@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations: the exact result, rounded once.
+// Single operations (add, mul, fma): the exact result, rounded once.
 #include "cpd/numeric/round/exact.h"
 #include "cpd/numeric/round/exact64.h"
 #include "kernels/cpu/elements.h"
@@ -13,7 +13,8 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any; `down`: exact_sum's.
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values; `down`
+/// as in exact_sum.
 template <Operation op, bool kAny, class V>
 CPD_FN V exact_operation(V x, V y, V z, bool down) {
   if constexpr (kAny && op == Operation::fma) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products as a matrix unit forms them: numeric/units/block_fma.h over packed panels.
+// Matrix products by a matrix unit's arithmetic, numeric/units/block_fma.h, over packed panels.
 //
 // A tile is one panel of a by a vector of b's columns. A block of k is read twice: for E, the
-// greatest exponent, and for the products, cut to units of 2^(E - F). Where numbers allow it
-// (fits_binary32, end_block32) they take binary32 lanes, else binary64.
+// greatest exponent, and for the products, cut to units of 2^(E - F). Blocks take binary32 lanes
+// where that is exact (fits_binary32, end_block32), else binary64.
 //
 // Vector operations of a MAC (a vector of columns, one row): E 2 + 6 / rows, product 4, the block's
 // end about 25 / block in binary32 and 2 * 35 / block in binary64; so 7 + 25 / block with 8 rows,
@@ -31,15 +31,15 @@ using std::uint64_t;
 
 constexpr int kLanes = Lanes<F>::count;
 constexpr int kRows = kGemmRows;
-constexpr int64_t kMostK = 256;  ///< values of k whose exponents are kept
+constexpr int64_t kMostK = 256;  ///< values of k whose exponents are stored
 
-/// The exponents of operands that are not zero.
+/// The range of the exponents of operands that are not zero.
 struct Range {
   int32_t least = 4096;
   int32_t greatest = kNoExponent;
 };
 
-/// Writes the exponents of x, n values, to `exponents` where that is not null.
+/// The range of the exponents of n values; stores the exponents too, unless `exponents` is null.
 CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponents) {
   I low = splat<I>(4096);
   I high = splat<I>(kNoExponent);
@@ -76,18 +76,18 @@ CPD_FN Range exponents_of(const float* x, int64_t n, int emin, int32_t* exponent
 
 /// One block of k for a tile: its operands and the tile's sums.
 struct Step {
-  const float* a;           ///< panel, from the block's first k
-  const float* b;           ///< panel, from there and the tile's first column
-  const int32_t* exponent;  ///< of a
+  const float* a;           ///< a's panel from the block's first k on
+  const float* b;           ///< b's panel from the block's first k and the tile's first column on
+  const int32_t* exponent;  ///< the exponents of a
   int64_t count;
-  float* sum;  ///< the unit's
+  float* sum;  ///< the unit's sums
   int64_t sum_row;
-  const float* a_scale;               ///< of the tile's first row and the block's first k
-  const float* b_scale;               ///< of the first column; both null: all are 1
-  int64_t scale_rows, scale_columns;  ///< from one group of k to the next
+  const float* a_scale;               ///< from the tile's first row and the block's first k on
+  const float* b_scale;               ///< from the tile's first column on; both null: all are 1
+  int64_t scale_rows, scale_columns;  ///< distance from one group of k to the next
 };
 
-/// E of each sum of the tile.
+/// Stores E of each sum of the tile.
 CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32_t (*e)[kLanes]) {
   I most[kRows];
   for (int row = 0; row < kRows; ++row) {
@@ -105,7 +105,7 @@ CPD_FN void greatest_exponents(const BlockFmaPlan& plan, const Step& step, int32
   for (int row = 0; row < kRows; ++row) store(e[row], most[row]);
 }
 
-/// The sums of a tile's aligned products from lane `lane` on, in V's units.
+/// Sums a tile's aligned products in V's lanes from `lane` on, as integers of units.
 template <class V>
 CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
                          const int32_t (*e)[kLanes], Units<V>* units) {
@@ -123,7 +123,7 @@ CPD_FN void sum_products(const BlockFmaPlan& plan, const Step& step, int lane,
   }
 }
 
-/// Ends the block for D's lanes from `lane` on.
+/// Rounds the block's sums of D's lanes from `lane` on.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lane,
                     const int32_t (*e)[kLanes], D units) {
@@ -131,7 +131,7 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lan
   store_f32(sum, end_block<R>(units, load_f32<D>(sum), load_i32<D>(e[row] + lane), plan));
 }
 
-/// Ends the block for a whole row.
+/// Rounds the block's sums of a whole row.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const int32_t (*e)[kLanes],
                     const int32_t* units) {
@@ -140,7 +140,7 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Ends the block for the rows that may end in binary32; the others' bits are set in the result.
+/// Rounds the block's sums of the rows that end_block32 serves; returns the others as bits.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -158,7 +158,7 @@ CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int
   return wide_rows;
 }
 
-/// One block by binary32 lanes.
+/// Adds one block in binary32 lanes.
 template <class R>
 CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -175,7 +175,7 @@ CPD_FN void add_block32(const BlockFmaPlan& plan, const Step& step) {
   }
 }
 
-/// One block by binary64 lanes.
+/// Adds one block in binary64 lanes.
 template <class R>
 CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
   alignas(64) int32_t e[kRows][kLanes];
@@ -189,7 +189,7 @@ CPD_FN void add_block64(const BlockFmaPlan& plan, const Step& step) {
 
 // --- units with scales ---------------------------------------------------------------------------
 
-/// The operands of one row and V's lanes, V binary64.
+/// The operands, without scales, of one row and V's lanes, V binary64.
 template <class V>
 struct PlainOperands {
   const Step& step;
@@ -199,7 +199,7 @@ struct PlainOperands {
   CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
 };
 
-/// With their scales, for add_scaled_block.
+/// PlainOperands with their scales, for add_scaled_block.
 struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 
@@ -214,7 +214,7 @@ struct ScaledOperands : PlainOperands<D> {
   }
 };
 
-/// One block of a unit with scales.
+/// Adds one block of a unit with scales.
 template <class R>
 CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
   for (int row = 0; row < kRows; ++row) {
@@ -229,8 +229,8 @@ CPD_FN void add_block_of_scaled(const BlockFmaPlan& plan, const Step& step) {
 
 // --- other adders --------------------------------------------------------------------------------
 
-/// The sums of D's lanes after one block, Adder::exact: in lanes where binary64 holds every partial
-/// sum, else one by one.
+/// Adds one block to the sums of D's lanes by Adder::exact: in lanes where binary64 holds every
+/// partial sum, else one sum at a time.
 template <class R>
 CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x, int count,
                             float* sum) {
@@ -250,7 +250,7 @@ CPD_FN void add_exact_block(const BlockFmaPlan& plan, const PlainOperands<D>& x,
   }
 }
 
-/// One block, D's lanes at a time.
+/// Adds one block by another adder than `aligned`, D's lanes at a time.
 template <class R>
 CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
   const auto count = static_cast<int>(step.count);
@@ -272,7 +272,7 @@ CPD_FN void add_block_with_adder(const BlockFmaPlan& plan, const Step& step) {
 
 // --- promotion and the result --------------------------------------------------------------------
 
-/// Calls run.operator()<Rule<…>>() for the rounding into the accumulator's format.
+/// Calls run.operator()<Rule<…>>() with the rule that rounds into the accumulator's format.
 template <class Run>
 CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   with_mode(plan.promoted.mode, [&]<Rounding mode>() {
@@ -284,8 +284,8 @@ CPD_FN void with_promotion_rule(const BlockFmaPlan& plan, Run run) {
   });
 }
 
-/// Draw number `draw` past the first for elements (i, j), (i, j + 1), … of the block; a given draw
-/// only where those are elements of the result.
+/// Draw number first_draw + `draw` of elements (i, j), (i, j + 1), … of the block, or the caller's
+/// where those are elements of the result.
 template <class R>
 CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int64_t i, int64_t j,
                            uint64_t draw) {
@@ -305,8 +305,8 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
   }
 }
 
-/// Rounds a tile's sums into the accumulator's format: with promotion, their sum with plane 0, and
-/// the unit's starts anew from +0.
+/// Rounds a tile's sums into the accumulator's format; with promotion adds them to plane 0, rounds
+/// that, and sets the unit's sums to +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -329,7 +329,7 @@ CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t 
 
 // --- the loops -----------------------------------------------------------------------------------
 
-/// Adds `count` values of k to one tile; step's sums are the unit's.
+/// Adds `count` values of k to one tile, block by block.
 template <class AddBlock>
 CPD_FN void add_blocks(const BlockFmaPlan& plan, Step step, int64_t count, AddBlock add_block) {
   for (int64_t k = 0; k < count; k += step.count) {
@@ -374,7 +374,7 @@ CPD_BODY void add_other_products(const BlockFmaPlan* shared, const Step* step, i
   });
 }
 
-/// The scales of the tile at (row, column) for values of k from `k` of the block on.
+/// Sets the step's scales to those of the tile at (row, column) from value `k` of the block on.
 CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                        int64_t column, int64_t k, Step& step) {
   if (block.a_scale == nullptr) return;
@@ -385,14 +385,15 @@ CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t
   step.b_scale = block.b_scale + group * step.scale_columns + column;
 }
 
-/// Values of k from first_k on that are handled together: whole blocks, up to the next promotion.
+/// How many values of k from first_k on are handled together: whole blocks, up to the next
+/// promotion.
 CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) {
   int64_t count = kMostK / plan.block * plan.block;
   if (plan.promote > 0) count = least(count, plan.promote - first_k % plan.promote);
   return least(count, left);
 }
 
-/// One panel of a by one of b.
+/// Adds the products of one panel of a by one of b.
 CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, int64_t row,
                             int64_t column, Range b_range) {
   alignas(64) int32_t exponent[kMostK * kRows];
@@ -435,8 +436,8 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Sums of no products: where nothing is promoted, the unit's, which is c's, is still to be
-/// rounded.
+/// Ends sums of no products: without promotion the unit's sum, which is c, is rounded into the
+/// accumulator's format.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

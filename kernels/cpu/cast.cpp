@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts: rounded values, the random integers that they take, and the range of what is cast.
+// Casts: rounded values, the random integers that they take, and the largest magnitude of an array.
 #include "kernels/cpu/elements.h"
 #include "kernels/cpu/pages.h"
 
@@ -45,7 +45,7 @@ CPD_FN void round_all(const RoundPlan& shared, int64_t first, int64_t n, const T
   });
 }
 
-/// Whole groups of pages (n is a multiple of kGroup), past the caches.
+/// Rounds whole groups of pages (n is a multiple of kGroup) with non-temporal stores.
 template <class R, class Map>
 CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                         const uint32_t* random, float* y, Map map) {
@@ -65,7 +65,7 @@ CPD_FN void round_pages(RoundPlan plan, int64_t first, int64_t n, const float* x
   });
 }
 
-/// `streaming`: y is not needed in cache.
+/// Rounds n values; `streaming`: with non-temporal stores where there are enough.
 template <class V, class Map>
 CPD_FN void round_floats(const RoundPlan& plan, int64_t first, int64_t n, const float* x,
                          const uint32_t* random, float* y, bool streaming, Map map) {
@@ -128,7 +128,7 @@ CPD_BODY float max_abs_body(int64_t n, const float* x, int64_t* non_finite) {
   using U = Unsigned<F>;
   using P = Pattern<F>;
   I largest{};
-  I finite{};  // counts down: a set mask is -1, or 1 for one lane
+  I finite{};  // counts down with vectors, whose set mask is -1; up with one lane, where it is 1
   std::int32_t best = 0;
   int64_t bad = 0;
   for (int64_t begin = 0; begin < n; begin += kBlock) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes: values rounded and packed, and the reverse.
+// Codes: values rounded and packed, and codes unpacked to values.
 #include "cpd/numeric/round/codec.h"
 
 #include "kernels/cpu/elements.h"
@@ -15,7 +15,7 @@ using std::uint32_t;
 using std::uint64_t;
 using std::uint8_t;
 
-/// One vector's codes; `largest` keeps the largest |map(x)| pattern, which tells of a NaN.
+/// Stores one vector's codes; `largest` is the largest |map(x)| pattern so far, which shows a NaN.
 template <class R, class V, class T, class Map>
 CPD_FN void code_lanes(const RoundPlan& plan, const T* x, const uint32_t* random, uint32_t* codes,
                        Signed<V>& largest, Map map) {
@@ -41,7 +41,7 @@ CPD_FN void code_span(RoundPlan plan, int64_t n, const T* x, const uint32_t* ran
       });
 }
 
-/// The least i with x[i] NaN, or -1, where the largest |x| patterns are known.
+/// The least i with x[i] NaN, or -1; `largest`: the largest |x| pattern of each lane.
 template <class V, class T>
 CPD_CALL int64_t find_nan(Signed<V> largest, int64_t n, const T* x) {
   Scalar<V> lanes[Lanes<V>::count];
@@ -78,7 +78,8 @@ CPD_FN int64_t encode_all(const RoundPlan& shared, int64_t first, int64_t n, con
   return nan;
 }
 
-/// The same for whole groups of pages (n is a multiple of kGroup), past the caches.
+/// Encodes whole groups of pages (n is a multiple of kGroup) with non-temporal stores; returns the
+/// least index of a NaN without a code, or -1.
 template <class R, class Map>
 CPD_FN int64_t encode_pages(RoundPlan plan, int64_t first, int64_t n, const float* x,
                             const uint32_t* random, uint8_t* packed, Map map) {
@@ -154,7 +155,7 @@ CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* 
       });
 }
 
-/// Calls run.operator()<Rule<…>>() for the form of the plan's codes.
+/// Calls run.operator()<Rule<…>>() with the rule that decodes the plan's codes.
 template <class Run>
 CPD_FN void with_codes(const RoundPlan& plan, Run run) {
   constexpr Rounding kAny = Rounding::nearest_even;
@@ -185,7 +186,7 @@ CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed
   }
 }
 
-/// The same for whole groups of pages (n is a multiple of kGroup), past the caches.
+/// Decodes whole groups of pages (n is a multiple of kGroup) with non-temporal stores.
 template <class R, class Map>
 CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float* y, Map map) {
   alignas(64) uint32_t codes[kPages][kBlock];
@@ -213,7 +214,7 @@ CPD_FN void decode_pages(RoundPlan plan, int64_t n, const uint8_t* packed, float
 template <class Map>
 CPD_FN void decode_narrow(const RoundPlan& plan, int64_t n, const uint8_t* packed, float* y,
                           bool streaming, Map map) {
-  constexpr int64_t kBehind = 8 * kPackSlack;  // codes enough for what the unpacker reads beyond
+  constexpr int64_t kBehind = 8 * kPackSlack;  // codes that cover what the unpacker reads beyond
   int64_t done = 0;
   if (streaming && holds_floats(y) && n > kBehind) {
     done = (n - kBehind) / kGroup * kGroup;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CRC-32C (numeric/lanes/crc.h). One stream's steps wait for each other, so three run side by side,
-// and are joined.
+// CRC-32C (numeric/lanes/crc.h). The steps of a stream depend on each other, so three streams are
+// interleaved to hide the instruction's latency, and joined.
 #include "cpd/numeric/lanes/crc.h"
 #include "kernels/cpu/table.h"
 
@@ -15,7 +15,7 @@ using std::uint64_t;
 using std::uint8_t;
 
 #ifndef CPD_VECTORS
-/// Of byte b: its remainder k bytes before the end of a word.
+/// entry[k][b] is the remainder of byte b followed by k bytes of zeros.
 struct Tables {
   uint32_t entry[8][256];
 };
@@ -49,7 +49,7 @@ CPD_FN uint32_t next_word(uint32_t crc, const uint8_t* from) {
 }
 #endif
 
-constexpr int64_t kPart = 4096;  ///< bytes of each of three streams
+constexpr int64_t kPart = 4096;  ///< bytes of each of the three streams
 constexpr uint32_t kAfterOne = crc_zeros(kPart);
 constexpr uint32_t kAfterTwo = crc_zeros(2 * kPart);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the loops over single elements share: the random integers of a run of them, and how a value
-// is scaled before it is rounded.
+// Functions that the loops over single elements share: the random integers of a run of elements,
+// and the scaling of a value before it is rounded.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr std::int64_t kRun = 4 * kBlock;  ///< elements whose codes or random i
 
 CPD_FN bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 64 == 0; }
 
-/// Copies n values past the caches, but for those of lines that `to` begins or ends within.
+/// Copies n values by non-temporal stores, except those of lines within which `to` begins or ends.
 template <class T>
 CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
   constexpr std::int64_t kStep = sizeof(F) / sizeof(T);
@@ -39,7 +39,7 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// The integers of elements i … i + n - 1; both are multiples of kBlock.
+/// Stores the random integers of elements i … i + n - 1; i and n are multiples of kBlock.
 CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                          std::int64_t n, std::uint32_t* out) {
   using U = Unsigned<F>;
@@ -61,8 +61,8 @@ CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std
   }
 }
 
-/// Runs body(begin, count, random) over [0, n) in steps (a multiple of kBlock, or n), for
-/// stochastic plans without given integers in no more than kRun, with fresh ones.
+/// Calls body(begin, count, random) over [0, n) in steps of `step` (a multiple of kBlock, or n);
+/// for stochastic plans whose `random` is null, in steps of at most kRun with generated integers.
 template <class R, class Body>
 CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                         const std::uint32_t* random, std::int64_t step, Body body) {
@@ -109,8 +109,8 @@ struct Times {
   }
 };
 
-/// x * 2^-k in binary32, 0 < k <= 126: exact, or where it is subnormal rounded to odd. By integers:
-/// a product that is subnormal costs some CPUs a hundred cycles.
+/// x * 2^-k in binary32, 0 < k <= 126: exact, or where it is subnormal rounded to odd. It uses
+/// integers, since a subnormal product costs some CPUs a hundred cycles.
 template <class V>
 CPD_FN V scaled_to_odd(V x, int k) {
   using U = Unsigned<V>;
@@ -128,7 +128,7 @@ CPD_FN V scaled_to_odd(V x, int k) {
   const U finite = select(a < least, odd, normal);
   return bits_as<V>(select(a < splat<I>(P::infinity), finite, (U)a) | (u & splat<U>(P::sign)));
 }
-/// x * 2^shift in binary32, or x * 2^-down as above.
+/// x * 2^shift in binary32; with down > 0, x * 2^-down by scaled_to_odd.
 struct ScaledFloat {
   float factor;
   int down;
@@ -138,7 +138,8 @@ struct ScaledFloat {
   }
 };
 
-/// How a code's value becomes the result: as it is, or times a power of two and divided.
+/// How a code's value becomes the result: AsItIs converts it; Rescaled multiplies it by a power of
+/// two and divides it.
 struct AsItIs {
   template <class V>
   CPD_FN auto operator()(V v) const {
@@ -157,14 +158,14 @@ struct Rescaled {
   }
 };
 
-/// +-2^k whose inverse is normal.
+/// Whether x is +-2^k with a normal inverse.
 CPD_FN bool is_power_of_two(float x) {
   const std::uint32_t bits = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
   return (bits & Pattern<float>::fraction) == 0 && bits >= Pattern<float>::implicit &&
          bits < (254U << 23);
 }
 
-/// Calls run.operator()<V>(map) with lanes in which x * 2^shift, given by map, may be rounded.
+/// Calls run.operator()<V>(map) with lanes V in which map(x), x * 2^shift, may be rounded.
 template <class Run>
 CPD_FN auto with_scale(const RoundPlan& plan, int shift, Run run) {
   if (shift == 0) {

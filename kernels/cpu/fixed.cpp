@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Matrix products summed in integers (numeric/sums/fixed_number.h), a tile of one panel of a by one
-// of b at a time. What is known of the panels' values chooses a tile's route:
+// of b at a time. The bounds of the panels' values choose a tile's route:
 //
 // - whole32, whole64: every product is a multiple of the unit, and a block's sum of them is exact
-//   in binary32, or binary64: one fused operation of a MAC;
-// - rounded: every product is below 2^51 units. In binary64 it is exact, and beside 1.5 * 2^52 its
-//   last place is the unit: to nearest-even that takes one fused operation and an addition of
-//   integers, otherwise three or more operations of a MAC;
-// - cut: where one instruction makes integers of binary64 values, it does so of products up to 2^62
-//   units that are to be cut toward zero, or are whole;
-// - saturating: the same, clamped after each addition, where a sum may leave the range;
-// - general: word by word, for anything.
+//   in binary32, or binary64: one fused operation a MAC;
+// - rounded: every product is below 2^51 units. In binary64 it is exact, and added to 1.5 * 2^52
+//   its last place is the unit: to nearest-even that takes one fused operation and one addition of
+//   integers, otherwise three or more operations a MAC;
+// - cut: where one instruction converts binary64 to integers, products up to 2^62 units that are
+//   cut toward zero, or are integers;
+// - saturating: as rounded or cut, limited after each addition, where a sum may leave the range;
+// - general: word by word, for any values.
 //
 // All but the last add a block's sum to the integer at once, whatever its width: sums that wrap are
 // right modulo 2^width in any order, and so are those that cannot leave the range.
@@ -32,18 +32,18 @@ using I = Signed<D>;
 using U = Unsigned<D>;
 
 constexpr int kRows = kGemmRows;
-constexpr int kVectors = 2;      ///< of columns, whose sums stay in registers
+constexpr int kVectors = 2;      ///< vectors of columns whose sums stay in registers
 constexpr int64_t kMostK = 128;  ///< values of k whose operands are converted at once
-constexpr int kMostScale = 500;  ///< of a fraction with which binary64 holds every product in units
+constexpr int kMostScale = 500;  ///< the largest fraction with products in units within binary64
 
-constexpr double kMagnet = 0x1.8p52;  ///< beside it binary64's last place is 1
+constexpr double kMagnet = 0x1.8p52;  ///< in its binade binary64's last place is 1
 constexpr uint64_t kMagnetBits = 0x4338000000000000;
 constexpr double kMostTerm = 0x1p51;
 
-/// Whether the conversion to integers, which cuts, is one instruction.
+/// Whether the truncating conversion to integers is one instruction.
 constexpr bool kConverts = Lanes<D>::count == 8;
 
-/// A tile and its values of k.
+/// A tile of sums, its panels and its values of k.
 struct Tile {
   const FixedPlan& plan;
   const GemmBlock& block;
@@ -64,10 +64,10 @@ struct Tile {
 
 enum class Route : std::uint8_t { whole32, whole64, rounded, cut, saturating, general };
 
-/// What the products of a tile are at most, in units.
+/// Bounds of a tile's products, in units.
 struct Bounds {
   double each = 0;
-  double all = 0;  ///< their magnitudes' sum; NaN or Inf where an operand is
+  double all = 0;  ///< the sum of their magnitudes; NaN or Inf where an operand is
   bool whole = true;
 };
 
@@ -86,8 +86,7 @@ CPD_FN Bounds bounds_of(double unit, int64_t count, const PanelRange* a, const P
   return bounds;
 }
 
-/// Whether a sum of the tile may leave the range: every term counts for at most one unit more than
-/// it is.
+/// Whether a sum of the tile may leave the range; rounding adds at most one unit to each term.
 CPD_FN bool may_leave(const Tile& tile, double all) {
   double most = 0;
   for (int64_t i = 0; i < tile.rows; ++i) {
@@ -124,7 +123,8 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
 CPD_FN U load_word(const float* at) { return convert<U>(load<typename Narrow<D>::U32>(at)); }
 CPD_FN void store_word(float* at, U word) { store(at, convert<typename Narrow<D>::U32>(word)); }
 
-/// The integers of up to 64 bits from `at` on, modulo 2^(32 words).
+/// load_sums: the integers of up to 64 bits from `at` on, modulo 2^(32 words); store_sums stores
+/// them.
 CPD_FN U load_sums(const Tile& tile, const float* at) {
   const U low = load_word(at);
   return tile.plan.words == 1 ? low : low | (load_word(at + tile.block.plane) << 32);
@@ -150,7 +150,7 @@ CPD_FN void add_units(const Tile& tile, int64_t row, int64_t column, U units) {
   }
 }
 
-/// Whole numbers below 2^51 as integers.
+/// Integral values below 2^51 as integers: 1 addition and 1 subtraction of integers.
 CPD_FN U units_of(D whole) { return bits_as<U>(whole + splat<D>(kMagnet)) - splat<U>(kMagnetBits); }
 
 // --- products in whole units ---------------------------------------------------------------------
@@ -165,7 +165,7 @@ CPD_FN V add_product(V a, V b, V sum) {
   }
 }
 
-/// One panel's values of a as they are multiplied.
+/// One panel's values of a in units, as binary64.
 struct Scaled {
   alignas(64) double value[kMostK * kRows];
 
@@ -238,11 +238,11 @@ CPD_BODY void add_whole64(const Tile* tile) {
 
 // --- products rounded to units -------------------------------------------------------------------
 
-/// What rounded_units adds to each product.
+/// The constant that rounded_units adds to each product.
 template <Rounding mode>
 constexpr uint64_t kBias = mode == Rounding::toward_zero && kConverts ? 0 : kMagnetBits;
 
-/// p, below 2^51, rounded to a whole number.
+/// p, below 2^51, rounded to an integral value.
 template <Rounding mode>
 CPD_FN D whole_number(D p) {
   const D whole = truncate(p);
@@ -293,7 +293,7 @@ CPD_BODY void add_rounded(const Tile* tile) {
   }
 }
 
-/// Of widths below 64.
+/// Adds a tile's products with saturation, of widths below 64.
 template <Rounding mode>
 CPD_BODY void add_saturating(const Tile* tile) {
   const Scaled scaled(*tile);
@@ -338,7 +338,7 @@ CPD_BODY void add_generally(const Tile* tile) {
 
 // --- the result ----------------------------------------------------------------------------------
 
-/// One sum as its last rounding sees it.
+/// The value of one sum, to be rounded into the format; NaN after a term not finite.
 CPD_FN double value_of(const Tile& tile, int64_t row, int64_t column) {
   if (*tile.not_finite(row, column) != 0.0F) {
     return bits_as<double>(Pattern<double>::quiet_nan);

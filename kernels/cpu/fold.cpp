@@ -2,10 +2,10 @@
 //
 // Ordered sums of many elements, a few steps at a time.
 //
-// Where the plan has short roundings, a few vectors of sums are rounded without an overflow's or a
-// special value's cases, and kept where all of them stayed within the format; else they are done
-// again, with those cases. Vector operations of a sequential step, loads and stores apart: terms
-// known 6, any terms 10 (with directed roundings) or 17, with all cases 17 to 45.
+// Where the plan has a short route, a few vectors of sums are rounded without the cases of overflow
+// and special values, and stored where all of them stayed within the format; else they are computed
+// again with those cases. Vector operations of a sequential step, without loads and stores: 6 for
+// terms of the format, 10 (with directed roundings) or 17 for any terms, 17 to 45 with all cases.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/round_plan.h"
@@ -26,12 +26,12 @@ using std::uint64_t;
 template <class T>
 struct StepsOf {
   int64_t draw, first, n, count;
-  int64_t next;  ///< of the terms after those, at most `count`, that are asked for ahead
+  int64_t next;  ///< how many of the terms after those, at most `count`, are prefetched
   const T* const* terms;
   int64_t begin;  ///< the first element's place in each of `terms`
   T* sum;
   T* compensation;
-  GivenDraws given;  ///< of the first element
+  GivenDraws given;  ///< from the first element on
 
   [[nodiscard]] CPD_FN StepsOf part(int64_t i, int64_t elements) const {
     StepsOf part = *this;
@@ -48,8 +48,8 @@ using Steps = StepsOf<float>;
 
 // --- with all cases ------------------------------------------------------------------------------
 
-/// Draws from number steps.draw on of the elements in V's lanes, the first of which has the index
-/// steps.first.
+/// The draws from number steps.draw on of the elements in V's lanes, the first of which has the
+/// index steps.first.
 template <class R, class V>
 class Draws {
  public:
@@ -93,7 +93,7 @@ class Draws<R, V> {
   Words<U> words_{};
 };
 
-/// The draws that the caller gave.
+/// Draws from the caller's integers.
 template <class V>
 class Given : public TakenDraws<V> {
  public:
@@ -102,8 +102,8 @@ class Given : public TakenDraws<V> {
       : TakenDraws<V>(steps.given, steps.n, static_cast<uint64_t>(steps.draw)) {}
 };
 
-/// Steps of V's lanes, of which term(j) gives the terms. (Kahan's compensation is a number of the
-/// format, so that a term less it overflows in no memory.)
+/// Runs the steps of V's lanes; term(j) is step j's term. (Kahan's compensation is a number of the
+/// format, so that a term minus it does not overflow V.)
 template <class R, class V, class Source, class T, class Term>
 CPD_FN void fold_lanes(const FoldPlan& plan, bool starts, const StepsOf<T>& steps, T* sum,
                        T* compensation, Term term) {
@@ -183,8 +183,8 @@ CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<d
 
 // --- short roundings -----------------------------------------------------------------------------
 
-/// Sums in several vectors, and the largest before its rounding. kKind: plain, rounded (terms are
-/// numbers of the format, or of a coarser one) or exact (any terms).
+/// The short rounding of sums, which records the largest sum before its rounding. kKind: plain,
+/// rounded (terms are numbers of the format, or of a coarser one) or exact (any terms).
 template <Split kKind>
 class Short {
  public:
@@ -230,7 +230,8 @@ class Short {
 constexpr int kVectors = 4;
 constexpr int64_t kGroup = kVectors * Lanes<F>::count;
 
-/// False, and nothing is done, where a sum left the limit.
+/// Runs the steps of a few vectors by a short rounding; returns false, and stores nothing, where a
+/// sum exceeded the limit.
 template <Split kKind, bool kKahan>
 CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
   F sums[kVectors];
@@ -287,7 +288,7 @@ CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
 }
 
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
-  if constexpr (Lanes<F>::count > 1) {  // one lane's fused operation may be a library's
+  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
     if (!starts) {
       switch (plan.kind) {
         case Split::plain:
@@ -304,8 +305,8 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   fold_any(&plan, starts, &steps);
 }
 
-/// Terms that are read side by side: few enough for the caches' prefetching, and with stochastic
-/// rounding as many as a block of random words may serve.
+/// How many arrays of terms are read at once: few enough for the hardware's prefetching, and with
+/// stochastic rounding as many as a block of random words may serve.
 CPD_FN int64_t together(const FoldPlan& plan) {
   return plan.round.mode == Rounding::stochastic ? 16 : 4;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix products: which route each tile of a block takes. The arithmetic is numeric/'s; here it is
-// walked over rows, columns and k.
+// Matrix products: loops over the tiles of a block, and the route of each tile. The arithmetic is
+// in cpd/numeric.
 
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "kernels/cpu/gemm_short.h"
@@ -30,7 +30,7 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   return least >= 0x1p-149F;
 }
 
-/// The plan's short roundings, where this ISA has them for the tile.
+/// The plan's short route, or none where this ISA does not have it for the tile.
 [[maybe_unused]] CPD_FN Split split_of(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const Split kind = plan.split.kind;
@@ -72,9 +72,9 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
   general_tile(plan, *bounded.block, bounded.tile, bounded.binary32);
 }
 
-constexpr int64_t kRowsInCache = 128;  ///< of a, which stay in cache while b's panels pass
+constexpr int64_t kRowsInCache = 128;  ///< rows of a that stay in cache over all of b's panels
 
-/// The tile of row panel i and column panel j, both counted in rows and columns.
+/// Computes the tile of the row panel at row i and the column panel at column j.
 CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, int64_t j) {
   const int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
   const PanelRange* a = block.a_range + i / kGemmRows * groups;

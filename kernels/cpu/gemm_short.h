@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the short roundings (numeric/sums/split.h), while nothing can overflow. Of
-// gemm.cpp alone, as gemm_tile.h is.
+// Tiles of sums by the short roundings (numeric/sums/split.h), while nothing can overflow. Included
+// by gemm.cpp alone, as gemm_tile.h is.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// A tile, and what its panels' values are bounded by.
+/// A tile and the bounds of its panels' values.
 struct BoundedTile {
   const GemmPlan* plan;
   const GemmBlock* block;
   Tile tile;
-  const PanelRange *a, *b;  ///< of the groups of k
+  const PanelRange *a, *b;  ///< one for each group of k
   bool binary32;            ///< fits_binary32 for the whole block
 
-  /// The bound of `count` rounded products within k's group.
+  /// bound_products of `count` rounded products within k's group.
   [[nodiscard]] CPD_FN float products(std::int64_t k, std::int64_t count) const {
     const PanelRange& of_a = a[k / kRangeGroup];
     const PanelRange& of_b = b[k / kRangeGroup];
@@ -46,7 +46,7 @@ struct BoundedTile {
   }
 };
 
-/// `count` values of k from number k of the block on, by the general route; `last`: they end a
+/// Adds `count` values of k from number k of the block on by the general route; `last`: they end a
 /// pairwise sum.
 [[maybe_unused]] CPD_BODY void general_steps(const BoundedTile* bounded, Tile tile, std::int64_t k,
                                              std::int64_t count, bool last = false) {
@@ -59,18 +59,18 @@ struct BoundedTile {
   general_tile(*bounded->plan, part, tile, bounded->binary32);
 }
 
-/// Whether the hardware's own operations do it, of any values.
+/// Whether the route consists of binary32's own operations, valid for any values.
 constexpr bool is_plain(Split kind) {
   return kind == Split::plain || kind == Split::plain_kahan || kind == Split::plain_tree;
 }
 
-/// What guarded roundings begin with, sums and a group's products: no sum of a run then has a
-/// magnet that binary32 does not hold, 2^23 above it.
+/// The largest sums, and sum of a group's products, with which guarded roundings begin, so that the
+/// magnets of a run's sums, 2^23 times them, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
 /// The sums of kRows rows and kVectors vectors of columns, in registers.
-/// kFits: of Split::exact, sums are tried as binary32 numbers before they are taken to odd; of
-/// Split::plain, products are exact.
+/// kFits: with Split::exact, sums are formed in binary32 where that is exact, else rounded to odd;
+/// with Split::plain, products are exact.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 class SplitTile {
  public:
@@ -85,7 +85,7 @@ class SplitTile {
         guarded_sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero,
                      split_.limit) {}
 
-  /// Takes the values of k from k on, as long as nothing can overflow, and returns the next one.
+  /// Adds the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
     Sums s;
     load_sums(s);
@@ -102,8 +102,8 @@ class SplitTile {
     return k;
   }
 
-  /// Takes `count` values of k from k on by the guarded roundings; where that cannot be told to be
-  /// right, nothing, and returns false.
+  /// Adds `count` values of k from k on by the guarded roundings; returns false, and adds nothing,
+  /// where the result may be wrong.
   CPD_FN bool run_guarded(std::int64_t k, std::int64_t count) {
     for (std::int64_t group = k - k % kRangeGroup; group < k + count; group += kRangeGroup) {
       if (!(bounded_.products(group, kRangeGroup) <= kMostGuarded)) return false;
@@ -128,9 +128,9 @@ class SplitTile {
  private:
   enum class How : std::uint8_t {
     bounded,     ///< nothing can overflow
-    fits,        ///< and exact sums are binary32 numbers
-    guarded,     ///< what overflows is told afterwards
-    saturating,  ///< what overflows saturates
+    fits,        ///< nothing can overflow, and exact sums are binary32 numbers
+    guarded,     ///< an overflow is detected afterwards
+    saturating,  ///< an overflow saturates
   };
   static constexpr bool is_guarded(How how) {
     return how == How::guarded || how == How::saturating;
@@ -138,17 +138,17 @@ class SplitTile {
   struct Sums {
     F sum[kRows][kVectors];
     F lost[kRows][kVectors];
-    F largest_product{}, largest_sum{};  ///< guarded: of all roundings
+    F largest_product{}, largest_sum{};  ///< guarded: the largest of all roundings
   };
   static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
-  /// Rows whose long chains of operations are walked in step.
+  /// How many rows are interleaved, to hide the latency of their long chains of operations.
   template <How kHow>
   static constexpr int kTogether = kKind != Split::kahan || kRows == 1 ? 1
                                    : is_guarded(kHow)                  ? kRows
                                                                        : 2;
   static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
 
-  /// Takes a few values of k, if nothing can overflow; returns how many.
+  /// Adds a few values of k, if nothing can overflow; returns how many.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
     if (kKind == Split::rounded && k == 0) {
@@ -169,7 +169,7 @@ class SplitTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// What of SplitPlan's limit the sums take.
+  /// s * of_sum + c * of_compensation of SplitPlan, for the largest s and c of the tile.
   CPD_FN F weighed(const Sums& s) const {
     const F most = largest(s.sum);
     if constexpr (kHasCompensation) {
@@ -177,7 +177,7 @@ class SplitTile {
     }
     return most;
   }
-  /// Row by row, so that no long chain of maxima waits for the last sum.
+  /// The largest magnitudes by lane; by rows first, to keep the chain of maxima short.
   CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
     F of_row[kRows];
     for (int i = 0; i < kRows; ++i) {
@@ -242,7 +242,7 @@ class SplitTile {
     }
   }
 
-  /// One value of k, of kSums sums of s.
+  /// Adds one value of k to kSums sums.
   template <How kHow, int kSums>
   CPD_FN void step(const Operands (&x)[kSums], [[maybe_unused]] Sums& s, F* sum,
                    [[maybe_unused]] F* lost) const {
@@ -306,7 +306,7 @@ class SplitTile {
       }
     }
   }
-  /// One NaN for all.
+  /// Replaces every NaN by the canonical one.
   CPD_FN void canonicalize(Sums& s) {
     const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
     for (int i = 0; i < kRows; ++i) {
@@ -336,8 +336,8 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
-/// Short roundings where nothing can overflow; else, for a few groups, guarded ones where nothing
-/// did; else the general route.
+/// Computes some rows by short roundings where nothing can overflow; else, for a few groups, by
+/// guarded ones where nothing did; else by the general route.
 template <Split kKind, bool kFits, int kRows, int kVectors>
 CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
   const std::int64_t end = bounded.block->count;
@@ -385,7 +385,7 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
   }
 }
 
-/// Whether small sums stay binary32 numbers, for most of a few k.
+/// Whether small sums stay binary32 numbers for most of the values of k that are sampled.
 [[maybe_unused]] CPD_FN bool often_fits(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {

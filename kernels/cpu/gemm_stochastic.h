@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of stochastic sums by the short roundings of numeric/sums/split_stochastic.h: every scheme.
-// Of gemm.cpp alone, as gemm_tile.h is.
+// Tiles of stochastic sums of every scheme by the short roundings of
+// numeric/sums/split_stochastic.h. Included by gemm.cpp alone, as gemm_tile.h is.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// The random integers of `blocks` blocks of words for a panel's columns, column by column, without
-/// their last `spare` bits.
+/// Stores the random integers of `blocks` blocks of words for a panel's columns, column by column,
+/// without their last `spare` bits.
 template <int kPerWord>
 CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, std::uint64_t block,
                          std::int64_t blocks, std::uint32_t* to) {
@@ -38,13 +38,14 @@ CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, 
   }
 }
 
-/// Random integers of one row of a tile for a run of k, made before they are used: neither their
-/// computation nor the sums' then waits for the other.
+/// The random integers of one row of a tile for a run of k, computed before they are used, so that
+/// neither that computation nor the sums' stalls on the other.
 class RandomRun {
  public:
   static constexpr int kDraws = 128;
 
-  /// Draws first … first + count - 1 of element `index` and those beside it; count <= kDraws.
+  /// Computes draws first … first + count - 1 of the panel's columns, the first of which is element
+  /// `index`; count <= kDraws.
   CPD_FN void make(const RoundPlan& plan, int spare, std::uint64_t index, std::uint64_t first,
                    std::int64_t count) {
     const int per_word = draws_per_word(plan.random_bits);
@@ -74,38 +75,38 @@ class RandomRun {
   const std::uint32_t* next_ = draws_;
 };
 
-/// Values of k whose random integers are made together.
+/// How many values of k a run has, whose random integers are computed together.
 constexpr std::int64_t steps_in_run(Scheme scheme) {
   switch (scheme) {
     case Scheme::kahan:
-      return 24;  // of five draws
+      return 24;  // five draws each
     case Scheme::pairwise:
-      return 32;  // as many products, sums, and log2 of all products
+      return 32;  // draws: 32 products, 32 sums, and log2 of the number of all products
     default:
       return 32;
   }
 }
 
-/// A run of k.
+/// Consecutive values of k of a block.
 struct StochasticRun {
   std::int64_t k, count;
   bool last;  ///< no value of k follows
-  int spare;  ///< bits of the random integers that cannot matter
+  int spare;  ///< low bits of the random integers that have no effect
 };
 
-/// Rows of a tile that are summed side by side: four vectors, whose operations overlap.
+/// How many rows of a tile are interleaved: four vectors of sums, to hide latency.
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// What is known of the sizes in a run.
+/// The bounds that hold for the values of a run.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
-  watched,  ///< no product does; sums are watched, and left as they were where one does
-  any,
+  watched,  ///< no product overflows; where a sum does, the run is not stored
+  any,      ///< anything may overflow
 };
 
-/// The sums of a few rows and a panel's columns. kOnGrid: what is added are multiples of the sum's
-/// least spacing.
+/// The sums of a few rows and a panel's columns. kOnGrid: terms are multiples of the sum's least
+/// spacing.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 class StochasticRows {
  public:
@@ -122,7 +123,7 @@ class StochasticRows {
         product_(plan_.stochastic.product, plan_.sum.random_bits - spare),
         sum_(plan_.stochastic.sum, plan_.sum.random_bits - spare) {}
 
-  /// False where a sum that is watched overflows; the sums are then as before.
+  /// Adds a run; returns false, and leaves the sums unchanged, where a watched sum overflows.
   CPD_FN bool take(const StochasticRun& run) {
     switch (plan_.scheme) {
       case Scheme::kahan:
@@ -138,7 +139,7 @@ class StochasticRows {
  private:
   static constexpr int kVectors = kGemmColumns / Lanes<V>::count;
   static constexpr int kAll = kRows * kVectors;
-  /// Row by row.
+  /// One vector for each sum, row by row.
   struct Sums {
     V of[kAll];
   };
@@ -153,7 +154,7 @@ class StochasticRows {
 
   // --- operations --------------------------------------------------------------------------------
 
-  /// Random integers for the steps of k from number k on.
+  /// Computes `count` random integers of each sum for the steps from k on.
   CPD_FN void draw(std::int64_t k, std::int64_t count) {
     const std::uint64_t first = plan_.first_draw + draws_before(plan_, block_.first_k + k);
     for (int i = 0; i < kRows; ++i) {
@@ -214,14 +215,14 @@ class StochasticRows {
     }
     return x;
   }
-  /// Whether a sum that was watched left the format.
+  /// Whether a watched sum exceeded the format's largest value.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
     V most = most_[0];
     for (int j = 1; j < kAll; ++j) most = larger_magnitude(most, most_[j]);
     return !all_at_most(most, static_cast<Scalar<V>>(plan_.stochastic.sum.max));
   }
-  /// Whether sums stand near the format's end, where they would overflow again and again.
+  /// Whether sums are near the format's largest value, where they would overflow repeatedly.
   CPD_FN bool are_at_end(const Sums& x) const {
     if constexpr (kRange != Range::watched) return false;
     V most = larger_magnitude(x.of[0], x.of[0]);
@@ -258,7 +259,7 @@ class StochasticRows {
     return true;
   }
 
-  /// kahan_step (accumulate.h).
+  /// Kahan's sum, by the operations of kahan_step (accumulate.h).
   CPD_FN bool kahan(std::int64_t k, std::int64_t count) {
     Sums sum = load_plane(0);
     Sums lost = load_plane(1);
@@ -285,7 +286,7 @@ class StochasticRows {
     return select(magnitude < bits_as<V>(splat<U>(Pattern<V>::infinity)), x, V{});
   }
 
-  /// GemmSums::pairwise.
+  /// The pairwise sum, in the order of GemmSums::pairwise.
   CPD_FN void pairwise(std::int64_t k, std::int64_t count, bool last) {
     const std::int64_t end = k + count;
     const std::uint64_t before = draws_before(plan_, block_.first_k + k);
@@ -300,7 +301,7 @@ class StochasticRows {
     }
     if (last && block_.first_k + end > 0) close(block_.first_k + end, k);
   }
-  /// GemmSums::close; k is the odd product's number, if there is one.
+  /// Ends a pairwise sum as GemmSums::close does; k is the odd product's number, if there is one.
   CPD_FN void close(std::int64_t depth, std::int64_t k) {
     draw(k, __builtin_popcountll(static_cast<std::uint64_t>(depth)) + 1);
     int level = 0;
@@ -322,10 +323,10 @@ class StochasticRows {
   int spare_;
   RandomRun (&random_)[kRows];
   SplitStochastic<V> product_, sum_;
-  V most_[kAll] = {};  ///< of what is watched
+  V most_[kAll] = {};  ///< the largest magnitude of each watched sum
 };
 
-/// In an environment that rounds toward zero.
+/// Adds a run to a few rows at a time, in an environment that rounds toward zero.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -365,8 +366,8 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
   return a.largest < kInfinity && b.largest < kInfinity;
 }
 
-/// Whether binary32 holds the tile's products and all bits that meet the random integers without
-/// their spare ones.
+/// Whether binary32 holds the tile's products and all bits to which the random integers without
+/// their spare bits are added.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -380,7 +381,7 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
   return true;
 }
 
-/// Whether nothing comes near the plan's limit in a run (StochasticPlan).
+/// Whether no value approaches the plan's limit in a run (StochasticPlan).
 CPD_FN bool is_steady(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   const auto quantum = static_cast<float>(plan.stochastic.product.quantum);
@@ -416,7 +417,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// What is known of a run of finite operands.
+/// The Range of a run of finite operands.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.stochastic.steady && is_steady(bounded, run)) return Range::steady;
@@ -424,12 +425,12 @@ CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   return watches ? Range::watched : Range::any;
 }
 
-/// Runs of finite operands; groups of others take the general route.
+/// Computes a tile in runs of finite operands; other groups take the general route.
 CPD_FN void stochastic_tile(const BoundedTile& bounded) {
   const GemmPlan& plan = *bounded.plan;
   const StochasticPlan& way = plan.stochastic;
   const std::int64_t end = bounded.block->count;
-  const bool alone = bounded.tile.rows == 1;  // half of two rows' work would be for nothing
+  const bool alone = bounded.tile.rows == 1;  // of two interleaved rows, one would be padding
   const bool spares = !alone && way.spare_bits > 0 && products_fit(bounded);
   std::int64_t k = 0;
   do {

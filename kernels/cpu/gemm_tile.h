@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of sums by the general route (numeric/sums/gemm_sums.h): any scheme, any rounding. Of
-// gemm.cpp alone, so that its functions stay within that object.
+// Tiles of sums by the general route (numeric/sums/gemm_sums.h): any scheme, any rounding. Included
+// by gemm.cpp alone, so that its functions stay within that object.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// The sums in V's lanes, of one row: where their operands and their state are.
+/// The operands and the state of the sums of one row in V's lanes.
 struct Place {
   const float* a;  ///< the row's operand of the block's first k; the next is kGemmRows further
   const float* b;  ///< the first lane's; the next is kGemmColumns further
@@ -23,7 +23,7 @@ struct Place {
   GivenDraws given;  ///< from the first lane's element on
 };
 
-/// Operands and state for GemmSums.
+/// Operands in packed panels, for GemmSums.
 template <class V>
 struct PackedOperands {
   const float *a_, *b_;
@@ -38,7 +38,8 @@ struct PlaneState {
   CPD_FN void store(int q, V x) const { store_f32(sums + q * plane, x); }
 };
 
-/// The lanes' draws from number `first` on; so many lanes are elements of the result.
+/// The draws of V's lanes from number `first` on; the first `lanes` lanes are elements of the
+/// result.
 template <class R, class V, bool kGiven>
 CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
                      std::uint64_t first) {
@@ -50,13 +51,13 @@ CPD_FN auto draws_of(const GemmPlan& plan, const Place& at, std::int64_t lanes,
   }
 }
 
-/// One panel of rows by one of columns.
+/// A tile: one panel of rows by one of columns.
 struct Tile {
   std::int64_t rows, columns;
   Place at;
 };
 
-/// kVectors vectors of sums side by side, from row i and column j of a tile on.
+/// Computes kVectors neighbouring vectors of sums from row i and column j of a tile on.
 template <class R, class V, bool kExactProducts, bool kGiven, int kVectors>
 CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& tile,
                       std::int64_t i, std::int64_t j) {
@@ -93,8 +94,8 @@ CPD_FN void sum_lanes(const GemmPlan& plan, const GemmBlock& block, const Tile& 
   }
 }
 
-/// Vectors of a row that are summed side by side: their operations overlap. Random words would
-/// leave no registers.
+/// How many vectors of a row are interleaved to hide latency; one where random words need the
+/// registers.
 template <class R, class V>
 constexpr int kSideBySide = R::mode == Rounding::nearest_even && Lanes<V>::count > 1
                                 ? static_cast<int>(least(4, kGemmColumns / Lanes<V>::count))
@@ -115,7 +116,7 @@ CPD_BODY void sum_tile(const GemmPlan* plan, const GemmBlock* block, const Tile*
   }
 }
 
-/// Calls run.operator()<rule>() for products and sums in binary32 lanes.
+/// Calls run.operator()<Rule<…>>() with the rule for products and sums in binary32 lanes.
 template <Rounding mode, class Run>
 CPD_FN void with_sum_form(const GemmPlan& plan, Run run) {
   if constexpr (mode == Rounding::nearest_even && Lanes<F>::count > 1) {
@@ -144,7 +145,7 @@ CPD_FN void general_tile(const GemmPlan& plan, const GemmBlock& block, const Til
   });
 }
 
-/// With the draws that the caller gave.
+/// Computes a tile with the caller's random integers.
 CPD_FN void given_tile(const GemmPlan& plan, const GemmBlock& block, const Tile& tile) {
   using General = Rule<Rounding::stochastic, Form::general>;
   if (plan.exact_products) return sum_tile<General, D, true, true>(&plan, &block, &tile);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tiles of pairwise sums by the short roundings: trees of eight products in registers, then up the
-// planes of finished trees. Of gemm.cpp alone, as gemm_tile.h is.
+// Tiles of pairwise sums by the short roundings: trees of eight products in registers, merged with
+// the planes of finished trees. Included by gemm.cpp alone, as gemm_tile.h is.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
-/// A group of kRangeGroup values of k whose sums may leave the format takes the general route: by
-/// the bound of its products all of the tile's, by a sum further up that vector's. A tree of
-/// products -0 is +0 here, which only a given -0 could tell: such a tile takes the general route
-/// throughout.
+/// A tile of pairwise sums. A group of kRangeGroup values of k whose sums may leave the format
+/// takes the general route: for all of the tile where its products' bound is too large, for one
+/// vector where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
+/// only where it starts from -0: such a tile takes the general route throughout.
 template <Split kKind>
 class TreeTile {
  public:
@@ -43,7 +43,7 @@ class TreeTile {
  private:
   static constexpr int kLanes = Lanes<F>::count;
   static constexpr int kVectors = kGemmColumns / kLanes;
-  static constexpr int kLevel = 3;  ///< of a group's tree
+  static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
   struct Column {
@@ -91,7 +91,7 @@ class TreeTile {
     return column;
   }
 
-  /// The tree of 2^kDepth of a group's products from number `first` on.
+  /// The sum of the tree of 2^kDepth of a group's products from number `first` on.
   template <int kDepth>
   struct Depth {};
   template <int kDepth>
@@ -113,8 +113,8 @@ class TreeTile {
   }
   CPD_FN F add(F x, F y) const { return is_plain(kKind) ? x + y : split(x + y, sum_); }
 
-  /// Adds the trees of as many products that stand below it, and stores the one they make; nothing,
-  /// and returns false, where a sum might leave the format.
+  /// Merges a group's tree with the finished trees of equal size, level by level, and stores the
+  /// result; returns false, and stores nothing, where a sum might leave the format.
   CPD_FN bool climb(F node, std::int64_t k, float* state) const {
     const std::int64_t number = block_.first_k + k;
     int level = kLevel;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms: groups side by side, whose stages begin within the lanes, and groups down
+// Hadamard transforms: of contiguous groups, whose first stages are between lanes, and of groups in
 // columns, one in each lane.
 #include "cpd/numeric/scaled/hadamard_stages.h"
 #include "kernels/cpu/elements.h"
@@ -15,7 +15,7 @@ using std::int64_t;
 template <int kSize, class V>
 constexpr int kUnit = kHadamardCount<kSize, true, V> * Lanes<V>::count;
 
-/// kUnit values side by side, whole groups, as store(k, v) for values k, k + 1, …
+/// Transforms kUnit contiguous values, whole groups; calls store(k, v) for values k, k + 1, …
 template <int kSize, class V, class Store>
 CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store) {
   constexpr int kLanes = Lanes<V>::count;
@@ -26,7 +26,7 @@ CPD_FN void transform_unit(const HadamardPlan& plan, const float* x, Store store
   CPD_UNROLLED for (int k = 0; k < kCount; ++k) store(k * kLanes, v[k]);
 }
 
-/// n values side by side, a multiple of kUnit.
+/// Transforms n contiguous values, a multiple of kUnit.
 template <int kSize, class V>
 CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float* x, float* y) {
   const HadamardPlan plan = shared;  // a local copy that stores to y cannot change
@@ -35,7 +35,7 @@ CPD_CALL void transform_units(const HadamardPlan& shared, int64_t n, const float
   }
 }
 
-/// n values side by side, whole groups.
+/// Transforms n contiguous values, whole groups.
 template <int kSize, class V>
 CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
@@ -49,7 +49,7 @@ CPD_FN void transform_along(const HadamardPlan& plan, int64_t n, const float* x,
   }
 }
 
-/// The same, n a multiple of kGroup, past the caches.
+/// Transforms n contiguous values, a multiple of kGroup, with non-temporal stores.
 template <int kSize, class V>
 CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x, float* y) {
   constexpr int64_t kStep = kUnit<kSize, V>;
@@ -71,7 +71,7 @@ CPD_FN void transform_pages(const HadamardPlan& plan, int64_t n, const float* x,
   });
 }
 
-/// One group in each of `count` columns, a multiple of V's lanes.
+/// Transforms one group in each of `count` columns, a multiple of V's lanes.
 template <int kSize, class V>
 CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64_t stride,
                                 const float* x, float* y) {
@@ -84,7 +84,7 @@ CPD_CALL void transform_vectors(const HadamardPlan& shared, int64_t count, int64
   }
 }
 
-/// One group in each of `count` columns.
+/// Transforms one group in each of `count` columns.
 template <int kSize, class V>
 CPD_FN void transform_columns(const HadamardPlan& plan, int64_t count, int64_t stride,
                               const float* x, float* y) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Levels below the norms of buckets (numeric/scaled/levels.h): codes, values, and the sums that
-// norms and deviations are made of.
+// Levels of buckets (numeric/scaled/levels.h): codes, values, and the sums from which norms and
+// deviations are formed.
 #include "cpd/numeric/scaled/levels.h"
 
 #include "cpd/numeric/round/codec.h"
@@ -29,7 +29,7 @@ CPD_FN void for_buckets(int64_t bucket, const float* norms, int64_t begin, int64
 
 // --- codes ---------------------------------------------------------------------------------------
 
-/// The codes of lanes that could not tell.
+/// Stores the exact codes of the lanes set in `unclear`.
 template <class I>
 CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const float* x,
                           const uint32_t* random, uint32_t* codes) {
@@ -41,7 +41,7 @@ CPD_BODY void exact_codes(const LevelPlan& plan, float norm, I unclear, const fl
   }
 }
 
-/// How far the next block lies whose norms are taken while this one is encoded.
+/// The distance of the block that is prefetched, for its norms, while one is encoded.
 CPD_FN int64_t block_ahead(int64_t bucket) {
   return bucket > kGroup && bucket <= 16 * kGroup ? bucket : kGroup;
 }
@@ -87,7 +87,7 @@ CPD_BODY void code_spaced(const LevelPlan& plan, float norm, int64_t n, const fl
   for (int64_t i = 0; i < n; ++i) codes[i] = level_code(plan, x[i], norm, random[i]);
 }
 
-/// Lanes for a plan's buckets.
+/// The lanes (levels.h) that encode a plan's buckets.
 struct Coder {
   CPD_FN explicit Coder(const LevelPlan& p) : plan(p), coarse(p), fine(p), wide(p) {}
 
@@ -125,7 +125,7 @@ CPD_FN void encode_all(const LevelPlan& shared, int64_t first, int64_t before, i
   const Packer<Unsigned<F>> packer(plan.bits);
   alignas(64) uint32_t codes[kRun];
   alignas(64) uint8_t bytes[4 * kRun + kPackSlack];
-  alignas(64) uint32_t run[kRun + kBlock] = {};  // zeros where nothing is random
+  alignas(64) uint32_t run[kRun + kBlock] = {};  // zeros where the plan has no random bits
   const int64_t lead = first % kBlock;
   for (int64_t i = 0; i < n; i += kRun) {
     const int64_t count = least(kRun, n - i);
@@ -233,7 +233,7 @@ CPD_BODY void decode_levels_body(const LevelPlan* plan, int shift, float divisor
 
 // --- sums ----------------------------------------------------------------------------------------
 
-/// Sixteen values after the others. kChecks: where one may be NaN or infinite.
+/// The partial sums of Moments, sixteen values at a time. kChecks: one may be NaN or infinite.
 struct PartialMoments {
   static constexpr int kLanes = Lanes<D>::count;
   static constexpr int kVectors = kPartialSums / kLanes;
@@ -254,7 +254,7 @@ struct PartialMoments {
   }
 };
 
-/// How many of sixteen values are NaN or infinite; the largest of the others goes to `largest`.
+/// How many of sixteen values are NaN or infinite; `largest` is updated by the others.
 CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
   using I = Signed<F>;
   const I infinity = splat<I>(Pattern<F>::infinity);

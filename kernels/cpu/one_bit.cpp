@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD: sums of eight buckets at a time, each in a lane of its own; then bits and errors, one
-// bucket after the other.
+// 1-bit SGD: sums of eight buckets at a time, one in each lane; then bits and errors, one bucket
+// after the other.
 #include "cpd/numeric/scaled/one_bit.h"
 
 #include "kernels/cpu/elements.h"
@@ -14,11 +14,11 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint8_t;
 
-constexpr int kEight = 8;  ///< buckets, or values of each, that are done with together
+constexpr int kEight = 8;  ///< buckets, and values of each, that are handled together
 // --- means ---------------------------------------------------------------------------------------
 
-/// values[i][b] = x[b * bucket + i] + residual[b * bucket + i], i < count, b < buckets; 0 for other
-/// b.
+/// values[i][b] = x[b * bucket + i] + residual[b * bucket + i], i < count, b < buckets; 0 for
+/// b >= buckets.
 CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* x,
                    const float* residual, float (*values)[kEight]) {
   for (int64_t i = 0; i < count; ++i) {
@@ -30,7 +30,7 @@ CPD_FN void gather(int64_t bucket, int64_t buckets, int64_t count, const float* 
 }
 
 #if defined(__AVX2__)
-/// Four values of bucket b in the low half, of bucket b + 4 in the high half.
+/// Four values of bucket b in the low half, four of bucket b + 4 in the high half.
 CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float* x) {
   const auto four = [&](int64_t of) {
     return of < buckets ? load<F32x4>(x + of * bucket) : F32x4{};
@@ -38,7 +38,7 @@ CPD_FN F32x8 load_fours(int64_t bucket, int64_t buckets, int64_t b, const float*
   return __builtin_shufflevector(four(b), four(b + 4), 0, 1, 2, 3, 4, 5, 6, 7);
 }
 
-/// gather of four values.
+/// gather for four values of each bucket.
 CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                         float (*values)[kEight]) {
   F32x8 rows[4];
@@ -61,7 +61,7 @@ CPD_FN void gather_four(int64_t bucket, int64_t buckets, const float* x, const f
 }
 #endif
 
-/// gather of eight values.
+/// gather for eight values of each bucket.
 CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const float* residual,
                          float (*values)[kEight]) {
 #if defined(__AVX2__)
@@ -72,7 +72,8 @@ CPD_FN void gather_eight(int64_t bucket, int64_t buckets, const float* x, const 
 #endif
 }
 
-/// Means of up to eight buckets that begin `bucket` values apart and have n <= bucket each.
+/// Computes the means of up to eight buckets that begin `bucket` values apart and have n <= bucket
+/// values each.
 CPD_FN void take_means(int64_t bucket, int64_t buckets, int64_t n, const float* x,
                        const float* residual, float* means) {
   constexpr int kLanes = Lanes<D>::count;
@@ -141,8 +142,8 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Calls one(i) for values whose bits begin within a byte, unit(i) for kUnit of them that begin on
-/// one, rest(i, left) for those behind, left < kUnit.
+/// Calls one(i) for values before the first bit of a byte, unit(i) for each kUnit values after it,
+/// rest(i, left) for the left < kUnit remaining.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;
@@ -160,13 +161,14 @@ CPD_FN void put_errors(float* to, F errors) {
   }
 }
 
-/// Bits and errors of one bucket's values. kStreaming: `next` is aligned, and bits begin on a byte.
+/// Stores the bits and errors of one bucket's values. kStreaming: by non-temporal stores; `next` is
+/// aligned, and bits begin on a byte.
 template <bool kStreaming>
 CPD_FN void encode_part(int64_t count, int64_t bit, const float* x, const float* residual,
                         float above, float below, uint8_t* bits, float* next) {
   constexpr int kLanes = Lanes<F>::count;
   const bool is_nan = above != above;
-  const float mean[] = {below, above};  // no branch goes by a bit
+  const float mean[] = {below, above};  // indexed by the bit, without a branch
   const auto encode_one = [&](int64_t i) {
     const float v = x[i] + residual[i];
     const uint32_t code = v >= 0 ? 1 : 0;

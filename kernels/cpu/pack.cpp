@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Packing for matrix products: panels of an operand, and what their values are bounded by.
+// Packing for matrix products: panels of an operand, and the bounds of their values.
 
 #include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/split.h"
@@ -14,7 +14,7 @@ using std::int32_t;
 using std::int64_t;
 using std::uint32_t;
 
-/// The patterns of the values' last bits: the least place that is set; Inf for zeros.
+/// The pattern of the value of x's lowest set bit; Inf where x is zero.
 template <class V>
 CPD_FN Signed<V> last_bit(V x) {
   using U = Unsigned<V>;
@@ -28,7 +28,7 @@ CPD_FN Signed<V> last_bit(V x) {
   return select(magnitude == U{}, splat<I>(P::infinity), bit);
 }
 
-/// The least last bit of n values; of NaN and Inf it means nothing.
+/// The least last bit of n values; unspecified where one is NaN or Inf.
 CPD_FN float least_bit_of(int64_t n, const float* x) {
   auto least = splat<Signed<F>>(Pattern<F>::infinity);
   auto of_rest = static_cast<int32_t>(Pattern<float>::infinity);
@@ -72,7 +72,7 @@ CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   return most;
 }
 
-/// The panel's ranges; totals of columns, least bits where asked for.
+/// Stores the panel's ranges: with totals for panels of columns, with least bits if `last_bits`.
 template <int kWidth>
 CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, PanelRange* range) {
   PanelRange* const first = range;
@@ -103,7 +103,7 @@ CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, Pane
   first->fraction = fraction & Pattern<float>::fraction;
 }
 
-/// The logarithms of n packed values.
+/// Stores the logarithms (fixed_log) of n packed values.
 CPD_FN void pack_logs(int64_t n, const float* packed, int32_t* logs) {
   constexpr int kLanes = Lanes<F>::count;
   for (int64_t i = 0; i < n; i += kLanes) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How loops walk arrays far larger than the caches: groups of four pages of 4 KiB side by side, a
-// cache line of each in turn, which keeps more of the memory's banks at work than one stream does.
-// What is read is asked for one group ahead into the second cache and one block ahead into the
-// first, results go past the caches, and blocks of each page are done with one after the other, so
-// that arithmetic fills the time that memory takes:
+// Loops over arrays far larger than the caches: four neighbouring pages of 4 KiB at a time (a
+// group), a cache line of each in turn, which uses more of the memory's banks than one stream does.
+// Inputs are prefetched one group ahead into L2 and one block ahead into L1, results are written by
+// non-temporal stores, and the four pages are processed block by block, so that arithmetic overlaps
+// the memory accesses:
 //
 //   const std::int64_t whole = n - n % kGroup;
 //   for_blocks(whole, [&](std::int64_t block) {
@@ -15,7 +15,7 @@
 //     });
 //   });
 //
-// leaves less than kGroup values to an ordinary loop.
+// Fewer than kGroup values remain for an ordinary loop.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-constexpr std::int64_t kLine = 16;    ///< binary32 values of a cache line
-constexpr std::int64_t kPage = 1024;  ///< and of a page
-constexpr std::int64_t kPages = 4;    ///< pages side by side
+constexpr std::int64_t kLine = 16;    ///< binary32 values in a cache line
+constexpr std::int64_t kPage = 1024;  ///< binary32 values in a page
+constexpr std::int64_t kPages = 4;    ///< pages in a group
 constexpr std::int64_t kGroup = kPages * kPage;
 
-/// Calls body(block) for each block of kBlock values of the first pages of n values, whole groups;
-/// those of the other pages stand kPage, 2 kPage, 3 kPage values further.
+/// Calls body(block) for each block of kBlock values of the groups' first pages; n is a multiple of
+/// kGroup. The blocks of the other pages are kPage, 2 kPage, 3 kPage values further.
 template <class Body>
 CPD_FN void for_blocks(std::int64_t n, Body body) {
   for (std::int64_t group = 0; group < n; group += kGroup) {
@@ -39,9 +39,9 @@ CPD_FN void for_blocks(std::int64_t n, Body body) {
   }
 }
 
-/// Where a page is when the first one is at i: further on in the same block, in a circle. A store
-/// and a load that lie 4 KiB, 8 KiB, … apart look the same to a CPU at first, and the load of one
-/// page would wait for the store of another.
+/// The value that is handled in a page when the first page's is i: further on in the same block,
+/// cyclically. At equal offsets, 4 KiB aliasing would make the load of one page wait for the store
+/// of another.
 template <std::int64_t kStep = kLine>
 CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
   constexpr std::int64_t kAhead = kStep < kBlock / kPages ? kBlock / kPages : kStep;
@@ -58,18 +58,18 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   }
 }
 
-/// The block that a walk comes to after this one, or would if its last group were not the last.
+/// The block after this one in the order of for_blocks, beyond the last group too.
 CPD_FN std::int64_t next_block(std::int64_t block) {
   const std::int64_t next = block + kBlock;
   return next % kPage == 0 ? next + kGroup - kPage : next;
 }
 
-/// Asks for the line that lies one group behind p, into the second cache: the first of some CPUs
-/// has no room for two groups, whose pages take the same sets of it.
+/// Prefetches the line one group after p into L2: the L1 of some CPUs cannot hold two groups, whose
+/// pages map to the same sets.
 CPD_FN void prefetch_group(const float* p) { __builtin_prefetch(p + kGroup, 0, 2); }
 
-/// Of a walk in `block`, which comes to the line at p: asks for the one a group behind it, and for
-/// that of the next block, which came to the second cache by then, into the first.
+/// Prefetches, for a loop in `block` at the line p, the line one group after it into L2, and that
+/// of the next block, which is in L2 by then, into L1.
 CPD_FN void prefetch_line(const float* p, std::int64_t block) {
   prefetch_group(p);
   __builtin_prefetch(p + (next_block(block) - block));
@@ -79,12 +79,12 @@ CPD_FN bool holds_floats(const float* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(float) == 0;
 }
 
-/// Where the values of a walk go, past the caches: to y itself where it begins with a cache line,
-/// else block by block through the first cache, from which whole lines are written. Lines in which
-/// a page begins are then written in two parts, and asked for before.
+/// Writes the values of a loop by non-temporal stores: to y directly where it begins on a cache
+/// line, else block by block through a buffer in L1, from which whole lines are written. Lines
+/// within which a page begins are then written in two parts by ordinary stores, and prefetched.
 class PageValues {
  public:
-  /// holds_floats(y).
+  /// Requires holds_floats(y).
   CPD_FN explicit PageValues(float* y) : y_(y) {
     const auto address = reinterpret_cast<std::uintptr_t>(y);
     head_ = static_cast<std::int64_t>((64 - address % 64) % 64 / sizeof(float));
@@ -96,7 +96,7 @@ class PageValues {
       __builtin_prefetch(y_ + block + page * kPage, 1);
     }
   }
-  /// Values i, i + 1, … of the block of one page.
+  /// Stores values i, i + 1, … of the block of one page.
   template <class V>
   CPD_FN void put(std::int64_t block, std::int64_t page, std::int64_t i, V v) {
     if (head_ == 0) {
@@ -113,8 +113,8 @@ class PageValues {
   }
 
  private:
-  /// A block of one page, number `i` in it, whose first value belongs at `to`. Before it in the row
-  /// lies the last line of the block before.
+  /// Writes a block of one page, which begins at value `i` of the page, to `to`. In `row` the
+  /// block's values follow the last line of the block before.
   CPD_FN void leave(float* row, float* to, std::int64_t i) const {
     if (i == 0) copy_few(to, row + kLine, head_);
     for (std::int64_t k = i == 0 ? kLine : 0; k < kBlock; k += kLine) {
@@ -138,16 +138,16 @@ class PageValues {
   }
 
   float* y_;
-  std::int64_t head_;  ///< values before the first line that y begins
+  std::int64_t head_;  ///< values of y before its first whole line
   alignas(64) float rows_[kPages][kLine + kBlock];
 };
 
-/// The random integers of a walk: given ones, or fresh ones of a plan, which are drawn a block
-/// ahead so that arithmetic fills the time that memory takes. For other modes there are none.
+/// The random integers of a loop: the caller's, or generated ones, which are drawn a block ahead so
+/// that arithmetic overlaps the memory accesses. For modes that are not stochastic there are none.
 template <class R>
 class PageIntegers {
  public:
-  /// Of `n` values, whole groups, of which the first has the number `first`.
+  /// The integers of `n` values, whole groups, of which the first has the index `first`.
   CPD_FN PageIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                       const std::uint32_t* given)
       : bits_(plan.random_bits),
@@ -160,13 +160,13 @@ class PageIntegers {
     for (std::int64_t page = 0; page < kPages; ++page) draw(0, page);
   }
 
-  /// Those of a block of one page.
+  /// The integers of a block of one page.
   CPD_FN const std::uint32_t* of(std::int64_t block, std::int64_t page) const {
     if (!kFresh || given_ != nullptr) return given_ + block + page * kPage;
     return run_[block / kBlock % 2][page];
   }
 
-  /// Draws those of the next block of one page.
+  /// Draws the integers of the next block of one page.
   CPD_FN void draw_ahead(std::int64_t block, std::int64_t page) {
     if (!kFresh || given_ != nullptr) return;
     const std::int64_t next = next_block(block);
@@ -188,7 +188,7 @@ class PageIntegers {
   alignas(64) std::uint32_t run_[2][kPages][kFresh ? kBlock : 1];
 };
 
-/// for_lines over a block, as visit(page, i, random).
+/// for_lines over a block, with the lines' random integers: calls visit(page, i, random).
 template <class R, class Visit>
 CPD_FN void for_lines(PageIntegers<R>& integers, std::int64_t block, Visit visit) {
   constexpr std::int64_t kPart = kBlock / kPages;

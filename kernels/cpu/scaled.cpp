@@ -15,7 +15,7 @@ using std::uint8_t;
 
 // --- largest magnitudes --------------------------------------------------------------------------
 
-/// |x| as a pattern; NaN, where it does not count, as 0.
+/// The pattern of |x|, or 0 for a NaN that does not count.
 template <bool kWithNan, class V>
 CPD_FN Signed<V> counted(V x) {
   using I = Signed<V>;
@@ -23,7 +23,7 @@ CPD_FN Signed<V> counted(V x) {
   return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
 }
 
-/// Of whole groups of pages, side by side (pages.h).
+/// The largest |x| of whole groups of pages (pages.h), by lane.
 template <bool kWithNan>
 CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
   constexpr int64_t kVectors = kLine / Lanes<F>::count;
@@ -52,8 +52,8 @@ CPD_FN float largest_in(int64_t n, const float* x) {
   return bits_as<float>(largest);
 }
 
-/// The largest lane of each of as many vectors as one has lanes: pairs of lanes, whose larger
-/// stands in the even one, then pairs of these.
+/// The largest lane of each of as many vectors as one has lanes: the larger of each pair of lanes
+/// goes to the even one, then pairs of these are compared.
 template <class V>
 CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
   using U = Unsigned<V>;
@@ -68,9 +68,9 @@ CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
   return each[0];
 }
 
-/// Blocks of kVectors whole vectors, as many at a time as a vector has lanes: neighbours, or where
-/// kSide of them lie in each of four pages side by side (pages.h). They are not asked for ahead:
-/// the pass over the elements of the strip before has done that.
+/// Stores the largest |x| of blocks of kVectors whole vectors, as many blocks as a vector has
+/// lanes: kSide neighbours in each of several pages (pages.h), or all neighbours. They are not
+/// prefetched here: the pass over the elements of the tile before has done that.
 template <class V, bool kWithNan, int kVectors, int64_t kSide>
 CPD_FN void some_block_max(const float* x, float* largest) {
   constexpr int kLanes = Lanes<V>::count;
@@ -138,7 +138,8 @@ CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float*
   }
 }
 
-/// Four vectors of columns stay in registers while rows go by.
+/// Updates the largest |x| of n columns by `rows` rows; four vectors of columns stay in registers
+/// over all rows.
 template <bool kWithNan>
 CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* x, float* largest) {
   constexpr int kLanes = Lanes<F>::count;
@@ -205,8 +206,8 @@ CPD_BODY void outer_scales_body(const ScaledPlan* plan, int64_t n, const float* 
   });
 }
 
-/// The block's scale, what its elements are divided or multiplied by, and what they are decoded
-/// with: 1 in a block of zeros, so that no product has a subnormal operand.
+/// Stores each block's scale, the factor of its elements, and the scale by which they are decoded:
+/// 1 in a block of zeros, so that no product has a subnormal operand.
 template <class V>
 CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
                       float* const (&arrays)[6]) {
@@ -245,7 +246,7 @@ CPD_BODY bool given_scales_body(const ScaledPlan* plan, ElementRoute route, int6
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), *plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // Below a given scale of 0 an infinity may stand.
+    // A block with a caller's scale of 0 may hold an infinity.
     const auto beyond = is_outside(route, given) | (given == D{});
     outside = select(beyond, splat<D>(1), outside);
   });
@@ -265,7 +266,7 @@ CPD_BODY void spread_body(int64_t run, int64_t n, const float* each, float* all)
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// The scales of V's lanes from element i on (run 1), or of block i in each.
+/// The scales of the elements in V's lanes from element i on (run.run = 1).
 template <class V>
 CPD_FN ElementScale<V> load_scale(const ScaledRun& run, int64_t i, bool inverts) {
   const ElementScale<V> at{load_f32<V>(run.factor + i), load_f32<V>(run.scale + i),
@@ -278,7 +279,7 @@ CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts
   return inverts ? with_inverse(at) : at;
 }
 
-/// one(x, scales, random, to) of the last elements, fewer than V's lanes, from i on.
+/// Calls one(x, scales, random, to) for the last elements, fewer than V's lanes, from i on.
 template <class R, class V, class T, class One>
 CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, bool inverts,
                           One one) {
@@ -300,8 +301,8 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
   copy(to + i, out, rest);
 }
 
-/// Calls one(x, scales, random, to) for each group of V's lanes; `to` takes a T for each. inverts:
-/// with_inverse.
+/// Calls one(x, scales, random, to) for each group of V's lanes, of which `to` has a T for each.
+/// inverts: scales are with_inverse's.
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -321,7 +322,7 @@ CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   if (whole < run.n) last_elements<R, V>(run, whole, run.n - whole, to, inverts, one);
 }
 
-/// Calls body.operator()<R, route, V>() for the plan's rule.
+/// Calls body.operator()<R, route, V>() with the plan's rule, the route and its lanes.
 template <class Body>
 CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
   if (route == ElementRoute::wide) {
@@ -355,8 +356,8 @@ CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
   });
 }
 
-/// Of a row in groups of pages, side by side (pages.h): the scales of the blocks in a group.
-/// run.run > 1; run.n: a multiple of kGroup.
+/// The scales of the blocks in a group of pages (pages.h) of a row. run.run > 1; run.n: a multiple
+/// of kGroup.
 class PageScales {
  public:
   CPD_FN explicit PageScales(const ScaledRun& run)
@@ -364,7 +365,7 @@ class PageScales {
   CPD_FN void enter_group(const ScaledRun& run, int64_t group) {
     for (int64_t page = 0; page < kPages; ++page) first_[page] = (group + page * kPage) / run.run;
   }
-  /// Of value i of a page.
+  /// The scale of value i of a page.
   CPD_FN ElementScale<F> of(const ScaledRun& run, int64_t page, int64_t i) const {
     return splat_scale<F>(run, first_[page] + (i >> shift_));
   }
@@ -374,9 +375,9 @@ class PageScales {
   int64_t first_[kPages];
 };
 
-/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks of a
-/// walk, a vector at a time, of which the first is element `at`; scaled blocks in turn, whose next
-/// group's lines are asked for.
+/// Calls one(page, i, at, scales) for values begin … end - 1 of each page, whole blocks (pages.h),
+/// a vector at a time, of which the first is element `at`; pages alternate from one scaled block to
+/// the next, and the next group's lines are prefetched.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
@@ -398,7 +399,7 @@ CPD_FN bool fits_pages(const ScaledRun& run) {
   return run.rows == 1 && run.run > 1 && run.n % kGroup == 0;
 }
 
-/// Past the caches.
+/// Rounds a row in groups of pages with non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   PageValues values(y);
@@ -431,7 +432,7 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
       if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
     }
     for (int64_t row = 0; row < all->rows; ++row) {
-      // Of the next strip; the CPU's own prefetcher finds the lines of longer rows.
+      // Prefetches the next tile; the hardware's prefetcher finds the lines of longer rows.
       for (int64_t k = 0; (all->rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }
@@ -458,7 +459,7 @@ CPD_FN Unsigned<V> scaled_code(V x, ElementScale<V> at, Unsigned<V> random, cons
   return round_to_whole_code<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
 }
 
-/// Codes of a run's elements, packed.
+/// Stores the packed codes of a run's elements.
 template <class R, ElementRoute kRoute, class V>
 CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* packed) {
   alignas(64) uint32_t codes[kRun];
@@ -484,7 +485,7 @@ CPD_FN void encode_run(const ScaledPlan plan, const ScaledRun& run, uint8_t* pac
   }
 }
 
-/// The same of whole groups of pages, side by side, past the caches.
+/// Stores the packed codes of whole groups of pages with non-temporal stores.
 template <class R, ElementRoute kRoute>
 CPD_FN void encode_pages(const ScaledPlan plan, const ScaledRun run, uint8_t* packed) {
   constexpr int64_t kPart = 2 * kBlock;  // whole lines of codes of any width

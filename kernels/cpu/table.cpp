@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The CPU backend: loops over contiguous memory around numeric/'s kernels. Compiled once per ISA
-// with CPD_ISA set to its name and the ISA's flags; each ISA's objects export one function, the
-// table's getter, to others.
+// The CPU backend: loops over contiguous memory that call cpd/numeric. Compiled once per ISA with
+// CPD_ISA set to its name and the ISA's flags; each ISA's objects export one function, the getter
+// of their table.
 #include "kernels/cpu/table.h"
 
 namespace cpd {

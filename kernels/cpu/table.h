@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the files of one ISA share: its lane types, the way into a kernel, and the functions from
-// which table.cpp makes the table. No standard library: an inline function compiled with ISA flags
-// could be picked up elsewhere.
+// Declarations that the files of one ISA share: its lane types, the entry of a kernel, and the
+// functions of which table.cpp makes the table. No standard library: the linker could choose an
+// inline function compiled with ISA flags for other objects.
 #pragma once
 
 #include "cpd/base/kernel_table.h"
@@ -53,8 +53,8 @@ CPD_FN auto enter(Args... args) {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
-/// Calls run.operator()<Rule<…>>() for what the plan says, to round V. In binary64 lanes no form is
-/// shorter than `simple`.
+/// Calls run.operator()<Rule<…>>() with the plan's rule for V. Binary64 lanes have no shorter form
+/// than `simple`.
 template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   with_mode(plan.mode, [&]<Rounding mode>() {
@@ -82,7 +82,7 @@ CPD_FN void for_lanes(std::int64_t n, Whole whole, Rest rest) {
   if (i < n) rest(i, n - i);
 }
 
-/// V's lanes from memory of either width, and back.
+/// load_value: V's lanes from binary32, binary64 or bf16 memory; store_value: to it.
 template <class V>
 CPD_FN V load_value(const float* x) {
   return load_f32<V>(x);
@@ -100,7 +100,7 @@ CPD_FN void store_value(double* y, V v) {
   store(y, v);
 }
 
-/// Memory of bf16, binary32's upper halves.
+/// A bf16 value in memory, the upper half of a binary32 one.
 struct Bf16 {
   std::uint16_t half;
 };
@@ -114,7 +114,7 @@ CPD_FN V load_value(const Bf16* x) {
     return bits_as<V>(load_halves<U>(reinterpret_cast<const std::uint8_t*>(x)) << 16);
   }
 }
-/// v: values that bf16 holds.
+/// Stores values that bf16 holds.
 template <class V>
 CPD_FN void store_value(Bf16* y, V v) {
   const auto half = bits_as<Unsigned<V>>(v) >> 16;

@@ -5,7 +5,7 @@
 
 namespace {
 
-/// What helps against an error, or nothing.
+/// A remedy for an error, or an empty text.
 std::string remedy_for(cudaError_t error) {
   const std::string need = " (CUDA tensors need an NVIDIA GPU and its driver";
   switch (error) {
@@ -22,7 +22,7 @@ std::string remedy_for(cudaError_t error) {
   }
 }
 
-/// A text that stays until the thread asks again.
+/// The description of an error, valid until the thread's next call.
 const char* describe(int status) {
   static thread_local std::string text;
   const auto error = static_cast<cudaError_t>(status);

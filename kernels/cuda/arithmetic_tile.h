@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations on a GPU: one rounding an element. For host and device, so that the tests run
-// it on the CPU.
+// Single operations on a GPU: one rounding an element. For host and device, so that tests run it on
+// the CPU.
 #pragma once
 
 #include "cpd/numeric/round/exact64.h"
@@ -9,7 +9,8 @@
 
 namespace cpd::cuda {
 
-/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any; `down`: exact_sum's.
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values; `down`
+/// as in exact_sum.
 template <bool kAny>
 CPD_FN double exact_result(Operation op, double x, double y, double z, bool down) {
   if (op == Operation::mul) return kAny ? product_as_seen(x, y) : exact_product(x, y);
@@ -17,7 +18,7 @@ CPD_FN double exact_result(Operation op, double x, double y, double z, bool down
   return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
 }
 
-/// A thread's share of an operation, number `thread` of so many. kAny: an operand is binary64.
+/// The share of an operation of thread number `thread` of `threads`. kAny: an operand is binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
   const RoundPlan& plan = call.plan;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products by cuBLAS, which is loaded when it is first needed: the library that the process has
-// already (torch's, say), or one that the loader finds, or the one that CMake found. Of its C
-// interface four functions are declared here, as it has had them since version 4.
+// loaded already (torch's, say), or one that the loader finds, or the one that CMake found. Four
+// functions of its C interface are declared here, which are unchanged since version 4.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 using Handle = void*;
 constexpr int kNoTranspose = 0;
 constexpr int kTranspose = 1;
-constexpr int kPedanticMath = 2;  ///< binary32 as it is: no TF32, no splitting
+constexpr int kPedanticMath = 2;  ///< binary32 operations: no TF32, no splitting
 
 struct Functions {
   int (*create)(Handle*) = nullptr;
@@ -43,7 +43,7 @@ void* open_library() {
   return library;
 }
 
-/// Null functions where there is no cuBLAS.
+/// cuBLAS's functions; null where there is no cuBLAS.
 Functions load_functions() {
   Functions functions;
   void* library = open_library();
@@ -59,14 +59,14 @@ Functions load_functions() {
   return all ? functions : Functions{};
 }
 
-/// A matrix as cuBLAS reads it, column by column: transposed where it lies row by row.
+/// The layout of a matrix for cuBLAS, whose matrices are column-major: transposed if row-major.
 struct Layout {
   bool is_usable = false;
   int op = kNoTranspose;
   std::int64_t leading = 1;
 };
 
-/// x seen as its transpose (columns x rows), which is how all three matrices are passed.
+/// The layout of x's transpose (columns x rows), since all three matrices are passed transposed.
 Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t columns) {
   rows = std::max<std::int64_t>(rows, 1);
   columns = std::max<std::int64_t>(columns, 1);
@@ -79,7 +79,7 @@ Layout layout_of(const ProductOperand& x, std::int64_t rows, std::int64_t column
   return {};
 }
 
-/// Matrix number `index` of the batch begins so many elements after x.data.
+/// The element, from x.data on, at which matrix number `index` of the batch begins.
 CPD_FN std::int64_t batch_offset(const MatrixProduct& product, const ProductOperand& x,
                                  std::int64_t index) {
   std::int64_t offset = 0;
@@ -142,11 +142,11 @@ cudaError_t copy(cudaStream_t stream, const MatrixProduct& product, const Produc
 }
 
 /// A cuBLAS context for each stream, made when first used and kept: with one workspace for two
-/// streams that run at once, cuBLAS does not promise the same bits at each run. Calls come one
-/// after the other.
+/// streams that run at once, cuBLAS does not guarantee equal bits at each run. Calls must not run
+/// concurrently.
 class Contexts {
  public:
-  /// Null where cuBLAS fails.
+  /// The stream's context; null where cuBLAS fails.
   Handle get(const Functions& functions, const Launch& launch) {
     Handle& handle = handles_[{launch.device, launch.stream}];
     if (handle != nullptr) return handle;
@@ -161,7 +161,8 @@ class Contexts {
   std::mutex mutex;
 
  private:
-  /// While alive, memory may be taken though a stream of this thread is being captured in a graph.
+  /// While alive, memory may be allocated although a stream of this thread is being captured in a
+  /// graph.
   class MayAllocate {
    public:
     MayAllocate() { cudaThreadExchangeStreamCaptureMode(&mode_); }
@@ -178,13 +179,13 @@ class Contexts {
 
 bool fits(std::int64_t x) { return x <= std::numeric_limits<int>::max(); }
 
-/// The products of the batch's last dimension, for each of the others. Operands are readable.
-/// Row-major matrices are column-major ones transposed: out' = b' a'.
+/// Computes the products, in one call for the batch's last dimension. Operands have a layout that
+/// cuBLAS reads. Row-major matrices are column-major ones transposed: out' = b' a'.
 const char* multiply(const Functions& functions, Handle handle, const MatrixProduct& p) {
   const Layout a = layout_of(p.a, p.rows, p.depth);
   const Layout b = layout_of(p.b, p.depth, p.columns);
   const Layout out = layout_of(p.out, p.rows, p.columns);
-  const bool flipped = out.op == kTranspose;  // out' lies row by row: out = a b instead
+  const bool flipped = out.op == kTranspose;  // out' is row-major: out = a b instead
   const int last = p.batch_rank - 1;
   const std::int64_t together = last >= 0 ? p.batch_shape[last] : 1;
   for (const std::int64_t x :
@@ -221,7 +222,7 @@ int blas(const Launch& launch, const MatrixProduct& given, const char** error) {
   static Contexts contexts;
   const std::lock_guard<std::mutex> lock(contexts.mutex);
   static Functions functions;
-  if (functions.create == nullptr) functions = load_functions();  // tried anew where it failed
+  if (functions.create == nullptr) functions = load_functions();  // tried again after a failure
   if (functions.create == nullptr) {
     *error = "libcublas was not found (a part of the CUDA toolkit; PyPI: nvidia-cublas)";
     return cudaSuccess;

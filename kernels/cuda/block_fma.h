@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix unit's sum on a GPU: numeric/units/block_fma.h over a tile's step of operands, one sum a
-// thread, for gemm_tile.h's threads.
+// A matrix unit's sum on a GPU, one sum a thread, for gemm_tile.h's threads: the arithmetic of
+// numeric/units/block_fma.h on the operands of a tile's step.
 #pragma once
 
 #include "cpd/numeric/round/round_plan.h"
@@ -11,7 +11,7 @@
 
 namespace cpd::cuda {
 
-/// A matrix unit's sum; `mode` is that of promotion and of the result.
+/// A matrix unit's sum; `mode` is the rounding of promotions and of the result.
 template <Rounding mode>
 class UnitSum {
  public:
@@ -77,7 +77,7 @@ class UnitSum {
  private:
   using R = Rule<mode, Form::general>;
 
-  /// The operands of a unit with scales; these count k from the step's first.
+  /// The operands of a unit with scales; scales count k from the step's first.
   template <class Scales>
   struct Scaled {
     TileOperands<double> operands;
@@ -125,8 +125,8 @@ class UnitSum {
     return units;
   }
 
-  /// After `done` products: the unit's sum is added to the accumulator's and starts anew from +0;
-  /// without promotion it is rounded into the accumulator's format.
+  /// After `done` products, adds the unit's sum to the accumulator's and sets it to +0; without
+  /// promotion rounds it into the accumulator's format.
   CPD_FN void promote(const GemmCall& call, std::int64_t done) {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool adds = plan.promote > 0;
@@ -143,7 +143,7 @@ class UnitSum {
 
   SumSpan span_;
   RandomKey key_;
-  float sum_ = 0.0F;  ///< with promotion
+  float sum_ = 0.0F;  ///< the accumulator's sum, with promotion
   float unit_ = 0.0F;
 };
 

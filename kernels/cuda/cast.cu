@@ -4,7 +4,7 @@
 namespace cpd::cuda {
 namespace {
 
-/// Any type and stride; also the stochastic mode, whose random words its walk shares out.
+/// Casts elements of any type and stride, in any mode; for_elements shares random words.
 template <Rounding mode, class V>
 __global__ void __launch_bounds__(kThreads)
     cast_elements(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Contiguous binary32, the same walk.
+/// Casts contiguous binary32 stochastically, with for_elements' order.
 template <class R>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic_f32(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Contiguous binary32, four elements a thread and turn; x and out are aligned to 16 bytes.
+/// Casts contiguous binary32 in other modes, four elements a thread and iteration; x and out are
+/// aligned to 16 bytes.
 template <class R>
 __global__ void __launch_bounds__(kThreads)
     cast_f32(const __grid_constant__ RoundPlan plan, std::int64_t n, const float* x, float* out) {

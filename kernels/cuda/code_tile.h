@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block's tile of codes in shared memory: groups of eight codes go to and from bytes by one
-// thread each, bytes to and from global memory side by side. For host and device.
+// A block's tile of codes in shared memory: one thread packs or unpacks a group of eight codes,
+// neighbouring threads copy neighbouring bytes from and to global memory. For host and device.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 namespace cpd::cuda {
 
 constexpr int kThreads = 256;
-constexpr int kTile = 2048;  ///< codes; a multiple of kBlock
+constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
 CPD_FN bool is_word_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(std::uint32_t) == 0;
 }
 
-/// A thread's share of copying `count` bytes between global memory and a tile's (which are
-/// aligned).
+/// A thread's share of copying `count` bytes between global memory and a tile's memory, which is
+/// aligned.
 CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, int thread) {
   const int words = is_word_aligned(to) && is_word_aligned(from) ? count / 4 : 0;
   for (int i = thread; i < words; i += kThreads) {
@@ -27,9 +27,9 @@ CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, in
   for (int i = 4 * words + thread; i < count; i += kThreads) to[i] = from[i];
 }
 
-/// Tiles that so many codes take.
+/// The number of tiles of n codes.
 CPD_FN std::int64_t tiles_of(std::int64_t n) { return (n + kTile - 1) / kTile; }
-/// Codes of the tile that begins at code `begin` of n.
+/// The number of codes of the tile that begins at code `begin` of n.
 CPD_FN int tile_count(std::int64_t begin, std::int64_t n) {
   return n - begin < kTile ? static_cast<int>(n - begin) : kTile;
 }

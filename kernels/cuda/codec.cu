@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A block of threads handles a tile of codes through shared memory: codes by the Philox walk
-// (encode) or in order (decode), groups of eight codes to and from bytes by one thread each, bytes
-// to and from global memory side by side.
+// A block of threads handles a tile of codes through shared memory: codes in for_elements' order
+// (encode) or ascending (decode), a group of eight codes packed or unpacked by one thread, and
+// neighbouring bytes copied by neighbouring threads.
 #include "cpd/numeric/round/codec.h"
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/device.cuh"
@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ Tile tile;
   const Source source = source_of(plan, key, random);
   const int draws = draws_of(mode, plan.random_bits);
-  const int indices = kTile / (4 * draws);  // Philox indices that a tile's elements belong to
+  const int indices = kTile / (4 * draws);  // Philox indices of a tile's elements
   const std::int64_t step = std::int64_t{gridDim.x} * kTile;
   for (std::int64_t begin = std::int64_t{blockIdx.x} * kTile; begin < n; begin += step) {
     const std::int64_t first = begin / (4 * draws);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
     pack_tile(tile.codes, count, plan.bits, tile.bytes, static_cast<int>(threadIdx.x));
     __syncthreads();
     copy_bytes(packed + begin / 8 * plan.bits, tile.bytes, byte_count(count, plan.bits),
-               static_cast<int>(threadIdx.x));  // which the next turn's first barrier waits for
+               static_cast<int>(threadIdx.x));  // complete before the next iteration's barrier
   }
 }
 
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
       store_element(out, begin + i, value_of_code<V>(Unsigned<V>{tile.codes[i]}, plan));
-    }  // which the next turn's first barrier waits for
+    }  // complete before the next iteration's first barrier
   }
 }
 

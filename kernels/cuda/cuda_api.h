@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What libcpd_cuda gives to libcpd: one table of functions, found by name when the library is
-// loaded. Arguments are checked already. Every function queues its work on a stream and returns a
-// cudaError_t as an int (0: queued); those that return a value through a pointer wait for it.
+// The interface of libcpd_cuda to libcpd: one table of functions, found by name when the library is
+// loaded. Callers have checked the arguments. Every function queues its work on a stream and
+// returns a cudaError_t as an int (0: queued); those that return a value through a pointer wait for
+// it.
 #pragma once
 
 #include <array>
@@ -20,8 +21,8 @@
 
 namespace cpd::cuda {
 
-/// A tensor's memory as a kernel walks it: dimensions that lie within one another are merged, so
-/// that a contiguous tensor has one dimension of stride 1.
+/// A tensor's memory for a kernel: dimensions whose strides fit together are merged, so that a
+/// contiguous tensor has one dimension of stride 1.
 struct Strided {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -30,8 +31,8 @@ struct Strided {
   std::array<std::int64_t, TensorView::kMaxRank> stride{};
 };
 
-/// Where seed and stream lie in device memory, instead of in the plan: read when the kernel runs,
-/// so that a captured CUDA graph takes new ones at each replay. Null: the plan's own.
+/// Seed and stream in device memory in place of the plan's (null): they are read when the kernel
+/// runs, so that a captured CUDA graph takes new ones at each replay.
 struct Key {
   const std::uint64_t* seed = nullptr;
   const std::uint64_t* stream = nullptr;
@@ -42,135 +43,134 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// A product and its accumulator; `key` in place of the seed and stream in `plan`.
+/// A product and its accumulator; `key` replaces the plan's seed and stream.
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
   Key key;
 };
 
-/// A product of scaled operands; product.c starts its first sum.
+/// A product of scaled operands; its first sum starts from product.c.
 struct ScaledGemmCall : GemmCall {
   ProductScales scales;
 };
 
-/// One operation an element: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
+/// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
-  Strided x, y, z;  ///< z: fma's
+  Strided x, y, z;  ///< z for fma alone
   Strided random;
   Strided out;
   RoundPlan plan;
   Key key;
 };
 
-/// An ordered sum of given terms (numeric/sums/fold_walk.h), and its rounding to the result's
-/// format.
+/// An ordered sum of terms (numeric/sums/fold_walk.h), and its rounding to the result's format.
 struct SumPlan {
   FoldOrder order;
-  FoldPlan terms;       ///< takes terms
-  FoldPlan sums;        ///< takes chunks' sums, and trees
-  bool rounds = false;  ///< once more, to
+  FoldPlan terms;       ///< adds terms
+  FoldPlan sums;        ///< adds chunks' sums, and trees
+  bool rounds = false;  ///< the sum is rounded once more, by `result`
   RoundPlan result;
 };
 
-/// A sum over a dimension: element i of out sums the `terms` elements of x from its i-th on, `step`
-/// apart in memory.
+/// A sum over a dimension: element i of out is the sum of `terms` elements in memory, `step` apart,
+/// from element i of x on.
 struct SumCall {
   SumPlan plan;
   std::int64_t n = 0, terms = 0, step = 0;
-  Strided x;  ///< the first terms
+  Strided x;  ///< the first term of each sum
   Strided out;
-  RoundPlan empty;  ///< how an empty sum, +0, is rounded
+  RoundPlan empty;  ///< rounds an empty sum, +0
   Key key;
 };
 
-/// Hadamard transforms: group g has the plan.size elements from x's g-th on, x_step apart in
-/// memory, and its result those from out's, out_step apart. out may be x.
+/// Hadamard transforms: group g is the plan.size elements in memory, x_step apart, from element g
+/// of x on; its result those, out_step apart, from element g of out on. out may be x.
 struct HadamardCall {
   HadamardPlan plan;
   std::int64_t groups = 0, x_step = 0, out_step = 0;
   Strided x;    ///< the groups' first elements
-  Strided out;  ///< likewise
+  Strided out;  ///< the results' first elements
 };
 
 // --- reductions over ranks -----------------------------------------------------------------------
 
-/// Memory that Api::allocate gives.
+/// The kinds of memory that Api::allocate allocates.
 enum class MemoryKind : std::uint8_t {
-  pinned,  ///< on the host; kernels reach it there
+  pinned,  ///< on the host, accessible to kernels
   device,
-  queued,  ///< on the device, taken and given back in the stream's order
+  queued,  ///< on the device, allocated and released in stream order
 };
 
-/// What packed codes of a reduction hold: contributions, results, the planes of a running sum, or
-/// binary32 values as they are.
+/// The kind of a reduction's packed codes: contributions, results, planes of a running sum, or
+/// binary32 values unchanged.
 enum class Codes : std::uint8_t { wire, result, plane0, plane1, values };
 constexpr int kCodes = 5;
 
-/// Neighbouring values of one layer.
+/// Contiguous values of one layer.
 struct ReduceSegment {
   std::int64_t layer = 0;
-  std::int64_t size = 0;  ///< of the whole layer
+  std::int64_t size = 0;  ///< values of the whole layer
   std::int64_t begin = 0, count = 0;
-  std::int64_t tile = 0;     ///< how many tiles the segments before it have (reduce_tile.h)
+  std::int64_t tile = 0;     ///< number of tiles in the segments before it (reduce_tile.h)
   const float* x = nullptr;  ///< value `begin` of this rank's layer
-  float* out = nullptr;      ///< where its result goes
+  float* out = nullptr;      ///< the memory of its result
   std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
-  std::array<std::int64_t, kCodes> start{};  ///< where its codes begin in a message, in bytes
+  std::array<std::int64_t, kCodes> start{};  ///< the byte of a message at which its codes begin
 };
 
 enum class ReduceTask : std::uint8_t {
-  pack,  ///< this rank's contributions, cast, go to `to` as `to_codes`
-  fold,  ///< from[r] of each rank (of group `unit` alone, if not -1, by member); sums go to `to`
-  hop,   ///< term k, from[1] (as from_codes), is added to the running sum from[0] (null for
-         ///< k = 0); the new one, or after the last term the result, goes to `to`
-  transcode,  ///< from[0] (as from_codes) goes to `to` (as to_codes)
-  unpack,     ///< from[0] (as from_codes) times 2^-shift, divided, goes to the segments' `out`
+  pack,  ///< casts this rank's contributions and writes them to `to` as `to_codes`
+  fold,  ///< sums from[r] of each rank (of group `unit` alone, if not -1, by member) to `to`
+  hop,   ///< adds term k, from[1] (as from_codes), to the running sum from[0] (null for k = 0);
+         ///< writes the new sum, or after the last term the result, to `to`
+  transcode,  ///< converts from[0] (as from_codes) to `to` (as to_codes)
+  unpack,     ///< writes from[0] (as from_codes) times 2^-shift, divided, to the segments' `out`
 };
 
-/// What one kernel of a reduction does. The tables that it points to are the caller's, on the host.
+/// The work of one kernel of a reduction. Its pointers are to tables of the caller, on the host.
 struct ReduceCall {
   ReduceTask task = ReduceTask::pack;
   Codes from_codes = Codes::wire, to_codes = Codes::wire;
   const ReduceSegment* segments = nullptr;
   std::int32_t segment_count = 0;
   std::int32_t from_count = 0;
-  std::int64_t tiles = 0;  ///< of all segments
+  std::int64_t tiles = 0;  ///< tiles of all segments
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
 
   std::int64_t unit = -1;
   std::int64_t k = 0;
-  bool unscales = false;  ///< unpack: else values go out as they are
+  bool unscales = false;  ///< unpack: multiply and divide; else values are written unchanged
   float divisor = 1;
 
-  RoundPlan cast;                       ///< of contributions
-  std::array<RoundPlan, kCodes> codes;  ///< how they are coded
+  RoundPlan cast;                       ///< casts contributions
+  std::array<RoundPlan, kCodes> codes;  ///< the format of each kind of codes
   SumPlan group, across;
   Rounds rounds;
   std::int64_t world = 1, group_size = 0;  ///< 0: no groups
-  /// Random streams (streams.h) of layer 0: of this rank's cast; of sums and of their roundings to
-  /// the result at position 0.
+  /// Random streams (streams.h) of layer 0: for this rank's cast; for sums, and for their roundings
+  /// to the result, at position 0.
   std::uint64_t cast_stream = 0, sum_stream = 0, result_stream = 0;
 };
 
-/// What is counted in a segment of this rank's values.
+/// The counts over a segment of this rank's values.
 struct SegmentCounts {
   unsigned long long non_finite = 0;   ///< NaN and Inf
-  unsigned long long underflowed = 0;  ///< nonzero values that the cast turns into zero
+  unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
-/// Bytes in memory that the device reaches.
+/// Bytes in memory that is accessible to the device.
 struct Bytes {
   const std::uint8_t* data = nullptr;
   std::int64_t count = 0;
 };
 
 struct Api {
-  /// sizeof of RoundPlan, Strided, the calls and ReduceCall as the library was built with.
+  /// sizeof of RoundPlan, Strided, the calls and ReduceCall in the library's build.
   std::uint32_t plan_size;
   std::uint32_t strided_size;
   std::uint32_t call_size;
@@ -178,14 +178,14 @@ struct Api {
   std::uint32_t sum_size;
   std::uint32_t hadamard_size;
   std::uint32_t reduce_size;
-  /// What an error means and what helps against it: a text that stays until the thread asks again.
+  /// The meaning of an error and a remedy; the text is valid until the thread's next call.
   const char* (*describe)(int status);
 
   /// out[i] = round(x[i]); `random` may be null. out may be x.
   int (*cast)(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
               const Strided& x, const Strided* random, const Strided& out);
-  /// Rounds and packs. Where the format has no code for NaN it waits for the stream and sets
-  /// *first_nan to the least index of one, or -1; elsewhere it sets -1 at once.
+  /// Rounds and packs. Where the format has no code for NaN, waits for the stream and sets
+  /// *first_nan to the least index of a NaN, or -1; elsewhere sets it to -1 at once.
   int (*encode)(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
                 const Strided& x, const Strided* random, std::uint8_t* packed,
                 std::int64_t* first_nan);
@@ -195,38 +195,38 @@ struct Api {
   int (*greatest)(const Launch& launch, std::int64_t n, const Strided& integers,
                   std::uint32_t* result);
 
-  /// The product, which is not empty (but its depth may be 0).
+  /// Computes a product, which is not empty (but its depth may be 0).
   int (*gemm)(const Launch& launch, const GemmCall& call);
   int (*gemm_scaled)(const Launch& launch, const ScaledGemmCall& call);
   /// The least i whose x[i] is finite and not a value of the plan's format, or -1; waits for it.
   int (*first_outside)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
                        const Strided& x, std::int64_t* first);
-  /// The product by cuBLAS, all binary32. Sets *error, on failure, to what could not be done (a
-  /// text that stays), if it was not a call to CUDA that failed.
+  /// Computes a binary32 product by cuBLAS. On a failure that is not of a call to CUDA, sets *error
+  /// to a text that remains valid.
   int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
 
-  /// Not empty, as also sum's result and hadamard's.
+  /// For arithmetic, sum and hadamard: the result is not empty.
   int (*arithmetic)(const Launch& launch, const ArithmeticCall& call);
   int (*sum)(const Launch& launch, const SumCall& call);
   int (*hadamard)(const Launch& launch, const HadamardCall& call);
 
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
-  /// Gives memory that is kept for later calls back to the device; waits for all of its work.
+  /// Releases memory that is kept for later calls; waits for all of the device's work.
   int (*release_unused)(int device);
-  /// Copies between host and device, either way; waits for it.
+  /// Copies between host and device, in either direction, and waits.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
-  /// A stream that waits for no other by itself.
+  /// Creates a stream that does not wait for any other by itself.
   int (*open_stream)(int device, void** stream);
   int (*close_stream)(int device, void* stream);
-  /// What is queued on `after` from now on waits for what is queued on the launch's stream.
+  /// Makes work queued on `after` from now on wait for work already queued on the launch's stream.
   int (*order)(const Launch& launch, void* after);
-  /// Waits for all that is queued on the stream.
+  /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
   int (*reduce)(const Launch& launch, const ReduceCall& call);
-  /// Counts in each segment; underflowed only where `casts`. Waits for it.
+  /// Counts in each segment (underflowed only where `casts`) and waits.
   int (*count)(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
-  /// CRC-32C of each (Crc32c in ops/reduce.h); waits for it.
+  /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the kernels share beside strided.h: launches.
+// Launches and device memory, which the kernels share in addition to strided.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,7 +19,7 @@ inline bool is_contiguous(const Strided& t, DType type) {
 
 // --- launches ------------------------------------------------------------------------------------
 
-/// Makes a device the thread's current one while alive, and forgets an earlier call's error, which
+/// Makes a device the thread's current one while alive, and clears an earlier call's error, which
 /// cudaGetLastError would report as this launch's.
 class OnDevice {
  public:
@@ -43,7 +43,7 @@ class OnDevice {
   cudaError_t status_;
 };
 
-/// Queues a kernel on a stream; what is wrong with the launch is the next cudaGetLastError.
+/// Queues a kernel on a stream; cudaGetLastError then returns an error of the launch.
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
@@ -57,7 +57,8 @@ void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, c
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-/// Blocks for `work` threads' worth of grid-stride loop on the current device.
+/// The number of blocks of a grid-stride loop on the current device: blocks_needed, limited to 32 a
+/// multiprocessor.
 inline unsigned blocks_for(std::int64_t blocks_needed) {
   int device = 0;
   int processors = 1;
@@ -67,7 +68,7 @@ inline unsigned blocks_for(std::int64_t blocks_needed) {
   return static_cast<unsigned>(blocks_needed < most ? blocks_needed : most);
 }
 
-/// True where rounding starts from binary64: an fp64 input, or a grid that binary32 cannot work on.
+/// Whether rounding starts from binary64: for an fp64 input, or a grid outside binary32's range.
 inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
   return plan.wide || x.dtype == DType::f64;
 }
@@ -99,7 +100,7 @@ int reduce(const Launch& launch, const ReduceCall& call);
 int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
-/// Device memory in the stream's order (MemoryKind::queued).
+/// Device memory allocated in stream order (MemoryKind::queued).
 template <class T>
 class Array {
  public:
@@ -116,7 +117,7 @@ class Array {
 
   [[nodiscard]] cudaError_t status() const { return status_; }
   [[nodiscard]] T* data() const { return memory_; }
-  /// `from` may be gone when it returns.
+  /// Copies `from`, which may be freed when this returns, to the array.
   void fill(const T* from) {
     if (status_ != cudaSuccess || bytes_ == 0) return;
     status_ = cudaMemcpyAsync(memory_, from, bytes_, cudaMemcpyHostToDevice, stream());
@@ -124,7 +125,7 @@ class Array {
   void clear() {
     if (status_ == cudaSuccess) status_ = cudaMemsetAsync(memory_, 0, bytes_, stream());
   }
-  /// Waits for the stream's work.
+  /// Copies the array to `to` and waits for the stream's work.
   cudaError_t read(T* to) {
     const cudaError_t copied =
         cudaMemcpyAsync(to, memory_, bytes_, cudaMemcpyDeviceToHost, stream());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values in memory of each float type. For host and device: the tests run kernels' bodies on the
-// CPU.
+// Values in memory of each float type. For host and device, since tests run the kernels' bodies on
+// the CPU.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace cpd::cuda {
 
-/// bf16 and fp16 are formats like any other: their memory holds 16-bit codes.
+/// The plan of bf16 or fp16 as a format, whose memory holds 16-bit codes.
 template <DType type>
 CPD_FN constexpr RoundPlan half_plan() {
   return make_plan(type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15}, {});
@@ -29,8 +29,8 @@ CPD_FN std::uint16_t narrow(float x) {
   return static_cast<std::uint16_t>(round_to_whole_code<Rounding::nearest_even>(x, 0U, plan));
 }
 
-/// A value that To holds as To. NaN becomes the one that CPD makes, as on the CPU: the hardware's
-/// conversion between binary32 and binary64 has one of its own.
+/// A value that To holds, as To. NaN becomes CPD's canonical one, as on the CPU; the hardware's
+/// conversion between binary32 and binary64 gives another.
 template <class To, class From>
 CPD_FN To convert_value(From value) {
   if constexpr (sizeof(To) == sizeof(From)) {
@@ -40,7 +40,7 @@ CPD_FN To convert_value(From value) {
   }
 }
 
-/// Element `at` of fp32, bf16 or fp16 memory, exactly.
+/// Element `at` of fp32, bf16 or fp16 memory, converted exactly.
 CPD_FN float value_at(const void* data, DType type, std::int64_t at) {
   switch (type) {
     case DType::bf16:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Ordered sums on a GPU, one element a thread: numeric/sums/fold_walk.h walks, a thread's registers
-// hold the planes. For host and device, so that the tests run it on the CPU.
+// Ordered sums on a GPU, one element a thread: numeric/sums/fold_walk.h orders the operations, the
+// thread's registers hold the planes. For host and device, so that tests run it on the CPU.
 #pragma once
 
 #include <type_traits>
@@ -14,10 +14,10 @@
 
 namespace cpd::cuda {
 
-/// Open trees of fewer than 2^40 terms.
+/// The most open trees of fewer than 2^40 terms.
 constexpr int kMostTrees = 40;
 
-/// FoldWalk's backend: the planes of one element, and the term that it takes next.
+/// The backend of FoldWalk for one element: its planes, and the next term.
 template <Rounding mode, class T>
 class ElementPlanes {
  public:
@@ -29,7 +29,7 @@ class ElementPlanes {
     trees_[0] = 0;
   }
 
-  T sum = 0, second = 0;  ///< planes 0 and 1, of all but trees
+  T sum = 0, second = 0;  ///< planes 0 and 1 of all schemes but pairwise
   T term = 0;
 
   CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
@@ -60,7 +60,7 @@ class ElementPlanes {
  private:
   using R = Rule<mode, Form::general>;
 
-  /// Without random bits, nothing.
+  /// Draws of roundings without random bits: 0.
   struct NoDraws {
     CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t) {}
     CPD_FN static std::uint32_t next() { return 0; }
@@ -80,7 +80,7 @@ class ElementPlanes {
       return convert_value<float>(round<R>(exact, std::uint64_t{random}, plan.round));
     }
   }
-  /// The same, of the rarer schemes: one piece of code for all of its places.
+  /// `rounded` out of line, for the rarer schemes: one copy of its code.
   CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     return rounded(plan, starts, a, b, random);
   }
@@ -102,16 +102,16 @@ class ElementPlanes {
   T trees_[kMostTrees];
 };
 
-/// One ordered sum of one element, term by term.
+/// The ordered sum of one element, term by term.
 template <Rounding mode, class T>
 class ElementSum {
  public:
-  /// From term k on; draws are those of element i.
+  /// Continues a sum from term k on, by the draws of element i.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                     std::int64_t k)
       : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw()) {}
 
-  /// Planes 0 and 1 of a running sum that is no tree.
+  /// sum, second: planes 0 and 1 of a running sum that is not pairwise.
   CPD_FN T& sum() { return planes_.sum; }
   CPD_FN T& second() { return planes_.second; }
 
@@ -119,7 +119,7 @@ class ElementSum {
     planes_.term = x;
     walk_.take(planes_, 1);
   }
-  /// After the last term: the sum of all.
+  /// Ends the sum after the last term and returns it.
   CPD_FN T end() {
     walk_.end(planes_);
     return planes_.result();
@@ -130,8 +130,8 @@ class ElementSum {
   ElementPlanes<mode, T> planes_;
 };
 
-/// A thread's share of a sum over a dimension, number `thread` of so many. T: float, or double for
-/// terms of binary64.
+/// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
+/// for terms of binary64.
 template <Rounding mode, class T>
 CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t threads) {
   const RoundPlan& plan = call.plan.terms.round;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of scaled operands on a GPU (ops/gemm.h): any sum of gemm_tile.h over each block of k,
-// scaled and added up by its thread.
+// Sums of scaled operands on a GPU (ops/gemm.h): a thread forms any sum of gemm_tile.h over each
+// block of k, multiplies it by the scales and adds it to the total.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"
@@ -10,11 +10,11 @@
 
 namespace cpd::cuda {
 
-/// An element's matrix of the batch, row and column.
+/// The matrix of the batch, the row and the column of an element.
 struct ElementPlace {
   std::int64_t batch = 0, row = 0, column = 0;
 
-  /// Of an element number, beyond the last one too.
+  /// The place of an element by its number, which may be beyond the last.
   CPD_FN static ElementPlace of(const MatrixProduct& product, std::uint64_t index) {
     const auto element = static_cast<std::int64_t>(index);
     return {element / product.columns / product.rows % product.batch(),
@@ -38,7 +38,7 @@ struct ElementScales {
   const MatrixProduct& product;
   const ScaleGrids& grids;
   ElementPlace place;
-  std::int64_t first_k = 0;  ///< from which k is counted
+  std::int64_t first_k = 0;  ///< the k from which k is counted
 
   CPD_FN float a(std::int64_t k) const { return at(grids.a, place.row, k); }
   CPD_FN float b(std::int64_t k) const { return at(grids.b, place.column, k); }
@@ -51,14 +51,14 @@ struct ElementScales {
   }
 };
 
-/// A step ends with its block.
+/// How many values of k a step from k on has; a step ends with its block.
 CPD_FN int values_in_step(const ScaledGemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.scales.block - k % call.scales.block;
   const int count = values_in_step(static_cast<const GemmCall&>(call), k, step);
   return left < count ? static_cast<int>(left) : count;
 }
 
-/// One thread's sum, made of those that Sum gives of each block.
+/// One thread's scaled sum: Sum's sums of each block, multiplied by scales and added.
 template <class Sum>
 class ScaledSum {
  public:
@@ -93,7 +93,7 @@ class ScaledSum {
  private:
   CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 
-  /// The sum of the block that begins at k.
+  /// Starts the sum of the block that begins at k.
   CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
     const ProductScales& s = call.scales;
     first_k_ = k;

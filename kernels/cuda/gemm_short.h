@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings (numeric/sums/split.h) on a GPU, as gemm_tile.h has the general route: what
-// each thread does between the block's barriers, for host and device.
+// The short roundings (numeric/sums/split.h) on a GPU: each thread's work between the block's
+// barriers, for host and device. gemm_tile.h has the general route.
 //
 // A block has 64 x 64 sums, a thread 4 x 4 of them in registers. 32 values of k at a time go
-// through shared memory, and what bounds a thread's products is found for groups of 4 of them: a
+// through shared memory, and the bounds of a thread's products are found for groups of 4 of them: a
 // group whose sums might overflow takes the general route.
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
-// with its loads and bounds, the shortest way (tests/python/project/test_sass.py):
+// with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
 //   rounded  9.8
 //   exact    11.3
 //   Kahan    19.7
 //   plain    2.2
 // At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
-// and logic at half that rate, instructions issued bind: 3.4e12 products a second rounded, 2.8e12
-// exact, 1.7e12 by Kahan.
+// and logic at half that rate, the instruction issue rate is the limit: 3.4e12 products a second
+// rounded, 2.8e12 exact, 1.7e12 by Kahan.
 #pragma once
 
 #include "cpd/numeric/round/round_plan.h"
@@ -39,12 +39,12 @@ constexpr int kWideDepth = 32;
 constexpr int kGroup = 4;
 constexpr int kWideThreads = 256;
 
-/// Values that are read at once.
+/// Values that a thread reads at once.
 struct alignas(16) Four {
   float x[kPatch];
 };
 
-/// One operand's values in shared memory, and what its groups hold.
+/// One operand's values in shared memory, and its groups' largest magnitudes and fraction bits.
 struct WideOperand {
   Four values[kWideDepth][kWide / kPatch + 1];
   std::uint32_t largest[kWideDepth / kGroup][kWide / kPatch];
@@ -56,7 +56,7 @@ struct WideMemory {
   WideOperand a, b;
 };
 
-/// Copies kWide lines of `count` values of k, thread by thread; what lies beyond becomes +0.
+/// A thread's share of copying kWide lines of `count` values of k; elements beyond become +0.
 CPD_FN void load_wide(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
                       std::int64_t k_stride, std::int64_t lines, int count, int thread,
                       WideOperand& to) {
@@ -74,7 +74,7 @@ CPD_FN void load_wide(const ProductOperand& x, std::int64_t first, std::int64_t 
   }
 }
 
-/// Finds what one group of one operand holds, thread by thread.
+/// A thread's share of finding the operands' bounds: those of one group of one operand.
 CPD_FN void bound_wide(WideMemory& memory, int thread) {
   constexpr int kPatches = kWide / kPatch;
   constexpr int kEntries = kWideDepth / kGroup * kPatches;
@@ -90,12 +90,11 @@ CPD_FN void bound_wide(WideMemory& memory, int thread) {
   x.fraction[group][patch] = range.fraction;
 }
 
-/// A thread's sums outside registers: a variable of its own, since what careful steps may write
-/// cannot be in registers.
+/// A thread's sums in memory, for the general route, to which the sums in registers are copied.
 struct PatchSums {
   float sum[kPatch * kPatch];
   float lost[kPatch * kPatch];
-  float outer[kPatch * kPatch];  ///< over the chunks
+  float outer[kPatch * kPatch];  ///< sums over the chunks
 };
 
 struct PatchOperands {
@@ -122,7 +121,7 @@ struct PatchPlanes {
   }
 };
 
-/// Takes `count` values of k into the sums by the general route.
+/// Adds `count` values of k to the sums by the general route.
 template <Split kKind, class V>
 CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int count,
                         PatchSums& sums) {
@@ -153,7 +152,7 @@ CPD_COLD void add_carefully(const GemmPlan& plan, const PatchOperands& operands,
   add_general<kKind, double>(plan, operands, count, sums);
 }
 
-/// to = round(to + x), each sum; without x, to = round(to).
+/// to = round(to + x) for each sum; without x, to = round(to).
 CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
 #if defined(__CUDA_ARCH__)
 #pragma unroll 1
@@ -164,7 +163,7 @@ CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
   }
 }
 
-/// Values of k between checks.
+/// How many values of k there are between checks.
 constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
 
 /// One thread's 4 x 4 sums.
@@ -237,7 +236,7 @@ class WideThread {
   CPD_FN std::int64_t column_of(int i) const {
     return place_.column + thread_ % (kWide / kPatch) * kPatch + i % kPatch;
   }
-  /// What sum i starts from, not yet rounded.
+  /// The initial value of sum i, before it is rounded.
   CPD_FN float addend(int i) const {
     const MatrixProduct& p = call_.product;
     const std::int64_t row = row_of(i);
@@ -247,7 +246,8 @@ class WideThread {
                     place_.c + row * p.c.row_stride + column * p.c.column_stride);
   }
 
-  /// Registers to memory and back; the short roundings know no -0.
+  /// write_sums copies the sums from registers to memory, read_sums back; the short roundings have
+  /// no -0.
   CPD_FN void write_sums() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       sums_.sum[i] = s_[i / kPatch][i % kPatch];
@@ -284,7 +284,8 @@ class WideThread {
     }
   }
 
-  /// What of the limit the sums take; NaN, as a pattern the largest, more than there is.
+  /// s * of_sum + c * of_compensation of SplitPlan for the largest sums; above the limit for NaN,
+  /// whose pattern is the largest.
   CPD_FN float weighed(const SplitPlan& split) const {
     float most = 0.0F;
     float most_lost = 0.0F;
@@ -298,7 +299,7 @@ class WideThread {
     return most * split.of_sum + most_lost * split.of_compensation;
   }
 
-  /// One value of k, short. kExact: of fp32 sums' products.
+  /// Adds one value of k by the short roundings. kExact: products of fp32 sums are exact.
   template <bool kExact = false>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][thread_ / (kWide / kPatch)];
@@ -331,7 +332,7 @@ class WideThread {
     read_sums();
   }
 
-  /// After `length` products of which the last was number done - 1.
+  /// Counts `length` products, of which the last was number done - 1, and ends a complete chunk.
   CPD_FN void count_chunk(int length, std::int64_t done) {
     chunk_left_ -= length;
     if (chunk_left_ > 0 && done < call_.product.depth) return;
@@ -352,7 +353,7 @@ class WideThread {
   bool ordinary_ = true;                         ///< no sum is -0
 };
 
-/// Calls run.operator()<kind>() for the short roundings of takes_wide.
+/// Calls run.operator()<kind>() with one of the short routes of takes_wide.
 template <class Run>
 void with_split(Split kind, Run run) {
   switch (kind) {
@@ -372,7 +373,7 @@ constexpr bool has_wide(Split kind) {
          kind == Split::rounded;
 }
 
-/// Whether a product may take this route: sums of a chunk end with a group.
+/// Whether a product may take this route, for which chunks must end with a group.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   const Split kind = plan.sum.split.kind;
   if (plan.scheme == Scheme::block_fma || !has_wide(kind) || plan.sum.split.guarded) return false;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A matrix product on a GPU: what each thread of a block does between the block's barriers. For
-// host and device, so that the tests run it on the CPU, one thread after the other.
+// A matrix product on a GPU by the general route: each thread's work between the block's barriers.
+// For host and device, so that tests run it on the CPU, one thread after the other.
 //
-// A block has kSide x kSide sums, one a thread, and takes kDepth values of k at a time through
-// shared memory. For each such step it looks at the operands' bits and forms products and sums in
-// binary32 where that is exact, else in binary64.
+// A block has kSide x kSide sums, one a thread, and brings kDepth values of k at a time to shared
+// memory. In each such step the operands' bits decide whether products and sums are formed in
+// binary32, where that is exact, or in binary64.
 #pragma once
 
 #include "cpd/numeric/round/round_plan.h"
@@ -20,12 +20,12 @@ namespace cpd::cuda {
 constexpr int kSide = 16;
 constexpr int kSums = kSide * kSide;
 constexpr int kDepth = 64;
-constexpr int kMostPlanes = 64;  ///< a tree's, for any number of products
+constexpr int kMostPlanes = 64;  ///< planes of a tree of any number of products
 
-/// What a block's operands hold, as bit patterns.
+/// Bounds of a block's operands, as bit patterns.
 struct TileRange {
-  std::uint32_t largest;   ///< |x|; Inf and NaN are the largest
-  std::uint32_t smallest;  ///< |x| of those that are not zero
+  std::uint32_t largest;   ///< the largest |x|; Inf and NaN are the largest
+  std::uint32_t smallest;  ///< the least |x| that is not zero
   std::uint32_t fraction;  ///< fraction bits, or-ed
 
   CPD_FN static TileRange none() { return {0, ~0U, 0}; }
@@ -38,17 +38,17 @@ struct TileRange {
   }
 };
 
-/// A block's shared memory. The ranges of one step are gathered in ranges[step mod 2].
+/// A block's shared memory. The operands' ranges of a step are in ranges[step mod 2].
 struct TileMemory {
   float a[kDepth][kSide + 1];
   float b[kDepth][kSide + 1];
   TileRange ranges[2][2];
 };
 
-/// Where a block's sums are in the product.
+/// The place of a block's sums in the product.
 struct TilePlace {
   std::int64_t batch = 0, row = 0, column = 0;
-  std::int64_t a = 0, b = 0, c = 0, out = 0;  ///< the operands' matrices' first elements
+  std::int64_t a = 0, b = 0, c = 0, out = 0;  ///< the first elements of the matrices
 };
 
 CPD_FN std::int64_t tiles_along(std::int64_t n, int side) { return (n + side - 1) / side; }
@@ -56,7 +56,8 @@ CPD_FN std::int64_t tile_count(const MatrixProduct& product, std::int64_t batch,
   return batch * tiles_along(product.rows, side) * tiles_along(product.columns, side);
 }
 
-/// Tile number `tile`, in the order rows, columns, batch: blocks that run together share columns.
+/// The place of tile number `tile`, in the order rows, columns, batch, so that blocks that run
+/// together share columns.
 CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int side) {
   const std::int64_t down = tiles_along(product.rows, side);
   const std::int64_t across = tiles_along(product.columns, side);
@@ -76,20 +77,20 @@ CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int s
   return place;
 }
 
-/// Values of k that a step takes: whole blocks of a matrix unit, and groups.
+/// How many values of k a step has: for a matrix unit whole blocks, or groups.
 CPD_FN int step_of(const AccumulatorPlan& plan) {
   if (plan.scheme != Scheme::block_fma) return kDepth;
   const int whole = plan.unit.group > 0 ? plan.unit.group : plan.unit.block;
   return kDepth / whole * whole;
 }
-/// Where value k of a step stands in shared memory.
+/// The place of value k of a step in shared memory.
 CPD_FN int place_of_k(const AccumulatorPlan& plan, int k) {
   if (plan.unit.group == 0 || k >= step_of(plan)) return k;
   return static_cast<int>(place_in_order(plan.unit, k));
 }
 
-/// Copies kSide lines of `count` values of k, thread by thread; what lies beyond the edge, or
-/// beyond `count`, becomes +0.
+/// A thread's share of copying kSide lines of `count` values of k; elements beyond the edge, or
+/// beyond `count`, become +0.
 CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x,
                             std::int64_t first, std::int64_t line_stride, std::int64_t k_stride,
                             std::int64_t lines, int count, int thread, float (*to)[kSide + 1]) {
@@ -108,7 +109,7 @@ CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x
   return range;
 }
 
-/// One thread's sum; Call is GemmCall or what the sum needs besides.
+/// One thread's sum; Call is GemmCall or a class derived from it.
 template <class Sum, class Call = GemmCall>
 class TileThread {
  public:
@@ -128,7 +129,7 @@ class TileThread {
     sum_.begin(call, index, c);
   }
 
-  /// Before a barrier: brings k … k + count - 1 to shared memory.
+  /// Copies values k … k + count - 1 to shared memory; a barrier follows.
   CPD_FN void load(TileMemory& memory, std::int64_t k, int count, TileRange& a,
                    TileRange& b) const {
     const MatrixProduct& p = call_.product;
@@ -139,7 +140,7 @@ class TileThread {
         call_.plan, p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
         p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_, memory.b);
   }
-  /// After it: takes them into the sum.
+  /// Adds the values in shared memory to the sum, after the barrier.
   CPD_FN void add(const TileMemory& memory, std::int64_t k, int count, const TileRange* ranges) {
     sum_.add(call_, &memory.a[0][thread_ / kSide], &memory.b[0][thread_ % kSide], k, count, ranges);
   }
@@ -176,7 +177,7 @@ struct TileState {
   CPD_FN void store(int plane, V x) const { planes[plane] = static_cast<float>(x); }
 };
 
-/// Seed and stream of one sum's random bits, and its element number.
+/// The seed and the stream of one sum's random bits, and its element number.
 struct RandomKey {
   std::uint64_t seed = 0, stream = 0, index = 0;
 };
@@ -186,7 +187,7 @@ CPD_FN RandomKey random_key(const RoundPlan& plan, const Key& key, std::uint64_t
           key.stream != nullptr ? *key.stream : plan.stream, index};
 }
 
-/// Draw number t under rule R, for V.
+/// Draw t of a sum under rule R as V's integer; 0 unless R is stochastic.
 template <class R, class V>
 CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64_t t) {
   if constexpr (R::mode == Rounding::stochastic) {
@@ -197,23 +198,23 @@ CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64
   }
 }
 
-/// NaN as CPD makes it.
+/// x, with NaN replaced by CPD's canonical one.
 CPD_FN float result_of(float x) { return x == x ? x : bits_as<float>(Pattern<float>::quiet_nan); }
 
-/// The values of k that a sum is over, counted from 0, and the draws that its element's earlier
+/// How many values of k a sum is over, counted from 0, and the draws that its element's earlier
 /// sums have taken.
 struct SumSpan {
   std::int64_t depth = 0;
   std::uint64_t draws = 0;
 };
 
-/// The scales of a unit that is given none.
+/// The scales, all 1, of a unit's operands without scales.
 struct NoScales {
   CPD_FN float a(std::int64_t) const { return 1.0F; }
   CPD_FN float b(std::int64_t) const { return 1.0F; }
 };
 
-/// Any sum but block_fma's: sequential (in chunks, too), Kahan's or a tree.
+/// A sum of any scheme but block_fma: sequential (in chunks, too), Kahan's or a tree.
 template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
@@ -236,7 +237,7 @@ class OrderedSum {
     const AccumulatorPlan& plan = call.plan;
     const bool narrow = fits_binary32(plan.sum, ranges[0].fraction, ranges[1].fraction);
     if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
-    // Each stretch ends with the step or with a chunk.
+    // Each call ends with the step or with a chunk.
     for (const std::int64_t end = k + count; k < end;) {
       const std::int64_t number = k / plan.chunk;
       const std::int64_t chunk_end = (number + 1) * plan.chunk;
@@ -304,11 +305,11 @@ class OrderedSum {
 
   SumSpan span_;
   RandomKey key_;
-  float outer_ = 0.0F;  ///< over the chunks
+  float outer_ = 0.0F;  ///< the sum over the chunks
   float state_[kPlanes];
 };
 
-/// How many a step from k on takes.
+/// How many values of k a step from k on has.
 CPD_FN int values_in_step(const GemmCall& call, std::int64_t k, int step) {
   const std::int64_t left = call.product.depth - k;
   return left < step ? static_cast<int>(left) : step;

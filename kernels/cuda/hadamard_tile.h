@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Hadamard transforms on a GPU: one group a thread. For host and device, so that the tests run it
-// on the CPU.
+// Hadamard transforms on a GPU: one group a thread. For host and device, so that tests run it on
+// the CPU.
 #pragma once
 
 #include "cpd/numeric/scaled/hadamard_stages.h"
@@ -9,8 +9,7 @@
 
 namespace cpd::cuda {
 
-/// A thread's share of the groups, number `thread` of so many. V: double for plan.to_bf16, else
-/// float.
+/// The groups of thread number `thread` of `threads`. V: double for plan.to_bf16, else float.
 template <int kSize, class V>
 CPD_FN void transform(const HadamardCall& call, std::int64_t thread, std::int64_t threads) {
   CPD_ROLLED for (std::int64_t g = thread; g < call.groups; g += threads) {

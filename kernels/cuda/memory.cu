@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory and streams.
+// Pinned, device and stream-ordered memory, and streams.
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace cpd::cuda {
 namespace {
 
-/// A pool of the device's that keeps its memory when the host waits, as the default one does not.
+/// A pool of the device that keeps its memory when the host waits; the default pool does not.
 cudaError_t pool_of(int device, cudaMemPool_t* pool) {
   static std::mutex mutex;
   static auto& pools = *new std::vector<cudaMemPool_t>();  // in use until the process has ended
@@ -34,7 +34,7 @@ cudaError_t pool_of(int device, cudaMemPool_t* pool) {
   return cudaSuccess;
 }
 
-/// Gives the pool's unused memory back to the device, after all work that may use it.
+/// Releases the pool's unused memory to the device, after all work that may use it.
 cudaError_t trim(int device) {
   cudaMemPool_t pool = nullptr;
   cudaError_t status = pool_of(device, &pool);
@@ -60,7 +60,7 @@ int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** m
   const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
   cudaError_t status = try_to_allocate(launch, kind, size, memory);
   if (status != cudaErrorMemoryAllocation) return status;
-  cudaGetLastError();  // forgotten
+  cudaGetLastError();  // clears the error
   status = trim(launch.device);
   return status == cudaSuccess ? try_to_allocate(launch, kind, size, memory) : status;
 }

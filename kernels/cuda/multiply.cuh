@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel of gemm_tile.h's threads.
+// The kernel whose threads run gemm_tile.h.
 #pragma once
 
 #include "kernels/cuda/block_fma.h"
@@ -10,7 +10,7 @@
 namespace cpd::cuda {
 namespace {
 
-/// Joins the threads' ranges; every thread of a warp takes part.
+/// Joins the threads' ranges; every thread of a warp must call it.
 CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   constexpr unsigned kAll = 0xFFFFFFFFU;
   const unsigned largest = __reduce_max_sync(kAll, mine.largest);
@@ -23,7 +23,7 @@ CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
   }
 }
 
-/// Calls run.operator()<Sum>() with the class that sums as `plan` says.
+/// Calls run.operator()<Sum>() with the class of the plan's sums.
 template <class Run>
 void with_sum(const AccumulatorPlan& plan, Run run) {
   const bool is_unit = plan.scheme == Scheme::block_fma;
@@ -41,7 +41,7 @@ void with_sum(const AccumulatorPlan& plan, Run run) {
   });
 }
 
-/// A product by the general route.
+/// Computes a product by the general route.
 template <class Sum, class Call>
 __global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ Call call) {
   __shared__ TileMemory memory;

@@ -18,7 +18,7 @@ struct ThreadBlock {
     run(static_cast<int>(threadIdx.x));
     __syncthreads();
   }
-  /// All threads call it, as also the two below.
+  /// add, raise and flip: every thread of the block must call them.
   CPD_DEVICE void add(unsigned long long* to, std::uint32_t value) const {
     const unsigned total = __reduce_add_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && total != 0) atomicAdd(to, total);
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   crc_block(ThreadBlock(), bytes, powers, table, remainder);
 }
 
-/// A call whose tables are on the device, in one piece of memory.
+/// A call with its tables copied to the device, in one allocation.
 class DeviceCall {
  public:
   DeviceCall(const Launch& launch, const ReduceCall& call)

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks on a GPU: what the threads of a block do, for host and device, so that the
-// tests run it on the CPU. A block takes tiles of a segment's values, one after the other: each
-// thread makes codes of some values, then the tile is packed.
+// A reduction over ranks on a GPU: the work of a block's threads, for host and device, so that
+// tests run it on the CPU. A block handles tiles of a segment's values, one after the other: each
+// thread forms codes of some values, then the tile is packed.
 //
-// `Block` is what runs a block: number, count (of blocks), each(run), which calls run(thread) for
-// each of kThreads threads with a barrier behind it, and add, raise and flip, by which all threads
-// of a block change a sum, a maximum and an exclusive or in global memory.
+// `Block` runs a block: it has number, count (of blocks), each(run), which calls run(thread) for
+// each of kThreads threads followed by a barrier, and add, raise and flip, by which all threads of
+// a block update a sum, a maximum and an exclusive or in global memory.
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
@@ -26,7 +26,7 @@ struct ReduceTile {
 
 // --- values and codes ----------------------------------------------------------------------------
 
-/// Code number i.
+/// Code number i of packed codes.
 CPD_FN std::uint32_t code_at(const std::uint8_t* packed, std::int64_t i, int bits) {
   const auto address = reinterpret_cast<std::uintptr_t>(packed);
   if (bits == 8) return packed[i];
@@ -44,7 +44,7 @@ CPD_FN float value_of(std::uint32_t code, const RoundPlan& plan) {
   if (plan.wide) return convert_value<float>(value_of_code<double>(std::uint64_t{code}, plan));
   return value_of_code<float>(code, plan);
 }
-/// The code of a value of the format; where it has none for NaN, some code.
+/// The code of a value of the format; unspecified for a NaN without a code.
 CPD_FN std::uint32_t code_of(float value, const RoundPlan& plan) {
   if (plan.wide) {
     return static_cast<std::uint32_t>(round_to_whole_code<Rounding::nearest_even>(
@@ -53,7 +53,7 @@ CPD_FN std::uint32_t code_of(float value, const RoundPlan& plan) {
   return round_to_whole_code<Rounding::nearest_even>(value, 0U, plan);
 }
 
-/// Random bits of element i by an elementwise operation.
+/// The random integer of element i in an elementwise operation.
 template <Rounding mode>
 CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, std::int64_t i) {
   if constexpr (mode == Rounding::stochastic) {
@@ -63,7 +63,7 @@ CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, s
   }
 }
 
-/// x * 2^shift rounded once.
+/// x * 2^shift rounded once into the plan's format.
 template <Rounding mode>
 CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
   const bool in_binary32 = plan.scale_in_binary32 && shift >= -126 && shift <= 127;
@@ -77,7 +77,7 @@ CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPl
 
 // --- one value -----------------------------------------------------------------------------------
 
-/// Value number `at` of a segment, from from[which].
+/// Value number `at` of a segment in message from[which].
 CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, std::int64_t which,
                         Codes codes, std::int64_t at) {
   const auto c = static_cast<int>(codes);
@@ -85,13 +85,13 @@ CPD_FN float load_value(const ReduceCall& call, const ReduceSegment& segment, st
   return value_of(code_at(call.from[which] + segment.start[c], at, plan.bits), plan);
 }
 
-/// The sum of an element's terms from number k on, by draws of this stream.
+/// The running sum of element i from term k on, with the draws of `stream`.
 template <Rounding mode>
 CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t stream, std::int64_t i,
                                         std::int64_t k) {
   return {plan, plan.terms.round.seed, stream, i, k};
 }
-/// After the last term: the sum in the result's format. Element i of the stream rounds it.
+/// Ends a sum and returns it in the result's format, rounded by the draw of element i of `stream`.
 template <Rounding mode>
 CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, std::uint64_t stream,
                            std::int64_t i) {
@@ -108,7 +108,7 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                            call.cast);
 }
 
-/// The sum of a group of ranks; from[first] is its first member's message.
+/// The sum of a value over a group of ranks; from[first] is its first member's message.
 template <Rounding mode>
 CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                        std::int64_t unit, std::int64_t first, std::int64_t members) {
@@ -144,7 +144,7 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
-/// Term k comes to a running sum: its planes, or after the last term the result, as codes.
+/// Adds term k to a running sum: the codes of its planes, or after the last term of the result.
 template <Rounding mode>
 CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                      std::uint32_t& first, std::uint32_t& second) {
@@ -168,7 +168,7 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
   first = code_of(result_of_sum(sum, plan, stream, i), call.codes[static_cast<int>(Codes::result)]);
 }
 
-/// (value * 2^-shift) / divisor, each rounded once to binary32.
+/// (value * 2^-shift) / divisor, each operation rounded once to binary32.
 CPD_FN float unscaled(float value, int shift, float divisor) {
   const auto scaled = static_cast<float>(static_cast<double>(value) * exact_power(-shift));
   const float result = scaled / divisor;
@@ -177,7 +177,7 @@ CPD_FN float unscaled(float value, int shift, float divisor) {
 
 // --- blocks --------------------------------------------------------------------------------------
 
-/// The segment that a tile is of.
+/// The segment to which a tile belongs.
 CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile) {
   int low = 0;
   for (int high = call.segment_count - 1; low < high;) {
@@ -201,7 +201,7 @@ CPD_FN void for_tiles(const Block& block, const ReduceCall& call, Run run) {
   }
 }
 
-/// Packs a tile's codes and brings them to their place behind value `begin` of the segment.
+/// Packs a tile's codes and copies them to the place of value `begin` of the segment.
 template <class Block>
 CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceSegment& segment,
                        std::int64_t begin, int count, Codes kind, const std::uint32_t* codes,
@@ -213,7 +213,7 @@ CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceS
   block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
 }
 
-/// Codes of what `value(segment, at)` gives.
+/// Stores the codes of value(segment, at) for all values of the block's tiles.
 template <class Block, class Value>
 CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& tile, Value value) {
   const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
@@ -275,7 +275,7 @@ CPD_FN void unpack_block(const Block& block, const ReduceCall& call) {
   });
 }
 
-/// Counts in each segment; with `kCasts` also what the cast makes zero.
+/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero.
 template <Rounding mode, bool kCasts, class Block>
 CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCounts* counts) {
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
@@ -303,7 +303,7 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
 
 // --- checksums -----------------------------------------------------------------------------------
 
-constexpr int kCrcPiece = 512;  ///< bytes that a thread takes at a time
+constexpr int kCrcPiece = 512;  ///< bytes that a thread handles at a time
 
 /// powers[k] = x^(8 * 2^k), by which 2^k bytes of zeros multiply a remainder.
 struct CrcPowers {
@@ -327,8 +327,8 @@ CPD_FN std::uint32_t after_zeros(std::uint32_t remainder, std::int64_t n, const 
   return remainder;
 }
 
-/// Adds the block's pieces to `remainder`, which is then R(~0, bytes) once all blocks have; `table`
-/// is 256 words of shared memory.
+/// Adds the block's pieces to `remainder`, which is R(~0, bytes) when all blocks have done so;
+/// `table` is 256 words of shared memory.
 template <class Block>
 CPD_FN void crc_block(const Block& block, const Bytes& bytes, const CrcPowers& powers,
                       std::uint32_t* table, std::uint32_t* remainder) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements of any float type and stride, and the walk that gives each thread the elements of one
+// Elements of any float type and stride, and the loop that gives each thread the elements of one
 // Philox block. For host and device.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
 
-/// In front of a loop whose body is long: with copies of it the compiler takes minutes.
+/// Prevents the unrolling of a loop with a long body, which would take the compiler minutes.
 #ifdef __CUDA_ARCH__
 #define CPD_ROLLED _Pragma("unroll 1")
 #else
@@ -27,13 +27,13 @@ CPD_FN std::int64_t offset_of(const Strided& t, std::int64_t i) {
   return offset + i * t.stride[0];
 }
 
-/// The element at memory's place `at` as V, exactly; fp64 only where V is double.
+/// The element at place `at` of memory as V, converted exactly; fp64 only where V is double.
 template <class V>
 CPD_FN V load_at(const Strided& t, std::int64_t at) {
   if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
   return value_at(t.data, t.dtype, at);
 }
-/// Element i.
+/// Element i as V, converted exactly.
 template <class V>
 CPD_FN V load_element(const Strided& t, std::int64_t i) {
   return load_at<V>(t, offset_of(t, i));
@@ -50,9 +50,9 @@ CPD_FN void store_element(const Strided& t, std::int64_t i, V value) {
   }
 }
 
-// --- the walk ------------------------------------------------------------------------------------
+// --- the loop ------------------------------------------------------------------------------------
 
-/// Where random integers come from: the tensor, if its data is not null, or Philox.
+/// The source of random integers: the tensor `given`, if its data is not null, or Philox.
 struct Source {
   std::uint64_t seed;
   std::uint64_t stream;
@@ -64,23 +64,24 @@ CPD_FN Source source_of(const RoundPlan& plan, const Key& key, const Strided& gi
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }
 
-/// Elements that share one Philox block: 64 a word's draws, of which each of 16 lanes has every
-/// 16th.
+/// How many draws a word serves (4 without random bits): 64 * draws_of elements share 16 Philox
+/// blocks, each of which has every 16th.
 CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
   return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
 }
 
-// Plans and tensors have many branches that are the same for all threads: unrolled, their copies
-// multiply, and the compiler takes minutes.
+// Plans and tensors have many branches that are uniform over threads: unrolling multiplies their
+// copies, and the compiler takes minutes.
 
-/// Philox indices that n elements take.
+/// The number of Philox indices of n elements.
 CPD_FN constexpr std::int64_t indices_of(Rounding mode, int random_bits, std::int64_t n) {
   const int elements = 64 * draws_of(mode, random_bits);
   return (n + elements - 1) / elements * 16;
 }
 
-/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h): 16 threads side
-/// by side read 16 elements side by side. Without random bits it walks the same way, R = 0.
+/// Calls visit(i, R) for the elements below n of Philox index `index` (philox.h), so that 16
+/// neighbouring threads read 16 neighbouring elements. Without random bits the order is the same
+/// and R = 0.
 template <Rounding mode, class Visit>
 CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
                          const Source& source, Visit visit) {

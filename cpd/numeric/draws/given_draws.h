@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random integers that a caller hands to an ordered sum, in place of philox.h's.
+// Random integers that a caller passes to an ordered sum in place of philox.h's.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace cpd {
 
-/// Draw number t of element i is random[i * stride + t]; null: philox.h makes the draws.
+/// Draw t of element i is random[i * stride + t]; null: philox.h makes the draws.
 struct GivenDraws {
   const std::uint32_t* random = nullptr;
   std::int64_t stride = 0;
 
-  /// The draws of element i and those after it.
+  /// The draws of the elements from i on.
   [[nodiscard]] CPD_FN constexpr GivenDraws from(std::int64_t i) const {
     return random == nullptr ? GivenDraws{} : GivenDraws{random + i * stride, stride};
   }
@@ -22,7 +22,8 @@ struct GivenDraws {
 
 inline namespace CPD_ISA {
 
-/// Successive given draws for V's lanes, of which the first `lanes` are elements and take some.
+/// Successive draws from a caller's integers for the first `lanes` lanes of V, each an element; the
+/// other lanes draw 0.
 template <class V>
 class TakenDraws {
  public:

@@ -28,9 +28,9 @@ struct Words {
   U word[4];
 };
 
-/// Philox4x32-10 of the counter (c0, c1, c2, c3). `Split` lanes hold every second counter in the
-/// low half of 64 bits: a product's low half is then the next word as it is, its high half one
-/// shift away, and what gathers above the low half is never read.
+/// The state of Philox4x32-10 with counter (c0, c1, c2, c3). `Split` lanes hold every second
+/// counter in the low half of 64 bits: a product's low half is the next word without a shift, its
+/// high half with one, and bits above the low half are never read.
 template <class Split>
 struct PhiloxState {
   Split c0, c1, c2, c3;
@@ -45,8 +45,8 @@ struct PhiloxState {
   }
 };
 
-/// Philox4x32-10 of the counters (c0, c1, stream low, stream high), of which only c0 differs by
-/// lane: what the first two rounds make of the rest is the same for all lanes and computed once.
+/// The words of Philox4x32-10 for the counters (c0, c1, stream low, stream high), of which only c0
+/// differs by lane: what the first two rounds compute from the rest is computed once for all lanes.
 template <class U>
 CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed,
                                       std::uint64_t stream) {
@@ -94,7 +94,7 @@ CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::ui
   return philox_from(index_low, high, seed, stream);
 }
 
-/// Element i's integer for elementwise operations, one at a time.
+/// The random integer of element i in elementwise operations (cast, encode, add, …).
 CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t seed,
                                               std::uint64_t stream, std::uint64_t i) {
   const auto draws = static_cast<std::uint64_t>(draws_per_word(random_bits));
@@ -105,7 +105,7 @@ CPD_FN constexpr std::uint32_t random_integer(int random_bits, std::uint64_t see
   return (words.word[(i / 16) % 4] >> shift) & ((1U << random_bits) - 1);
 }
 
-/// Draw number t of element `index` in a fold.
+/// Draw t of a fold for element `index`, whose low 32 bits are index_low, one element a lane.
 template <class U>
 CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t stream, U index_low,
                              std::uint64_t index, std::uint64_t t) {
@@ -115,14 +115,14 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
   return (words.word[(t / draws) % 4] >> shift) & splat<U>((1U << random_bits) - 1);
 }
 
-/// The words of block `number` in folds of elements index, index + 1, …, one a lane.
+/// The words of block `number` of the folds of elements index, index + 1, …, one a lane.
 template <class U>
 CPD_FN constexpr Words<U> fold_words(std::uint64_t index, std::uint64_t number, std::uint64_t seed,
                                      std::uint64_t stream) {
   const U low = splat<U>(static_cast<std::uint32_t>(index)) + iota<U>();
   Words<U> words = random_words(low, index, number, seed, stream);
   const std::uint64_t last = index + sizeof(U) / 4 - 1;
-  if (last >> 32 != index >> 32) {  // bits 32…39 change on the way
+  if (last >> 32 != index >> 32) {  // bits 32…39 change from a lane to the next
     const Words<U> beyond = random_words(low, last, number, seed, stream);
     const auto wrapped = low < splat<U>(static_cast<std::uint32_t>(index));
     for (int w = 0; w < 4; ++w) words.word[w] = select(wrapped, beyond.word[w], words.word[w]);
@@ -130,7 +130,7 @@ CPD_FN constexpr Words<U> fold_words(std::uint64_t index, std::uint64_t number, 
   return words;
 }
 
-/// Successive draws of a fold, for as many elements as U has lanes: index, index + 1, ….
+/// Successive draws of the folds of elements index, index + 1, …, one a lane of U.
 template <class U>
 class FoldDraws {
  public:

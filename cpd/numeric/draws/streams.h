@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which random stream a rounding draws from: the one table. Element i of a layer or a tensor is
-// counter i of its stream (philox.h). A stream is
+// Which random stream a rounding draws from. Element i of a layer or a tensor is counter i of its
+// stream (philox.h). A stream is
 //   purpose << 60 | step << 36 | layer << 20 | position   in a collective,
 //   stream XOR purpose << 60 XOR layer << 20              in a layer of a model,
-// where the latter's stream is the one that its accumulator or cast was given: 0 is the caller's
-// own. Purposes of the two never meet while the streams that are given stay below 2^60.
+// where the latter's `stream` is that of its accumulator's or cast's options; purpose 0 is the
+// caller's own. Purposes of the two never coincide while the options' streams are below 2^60.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;   ///< the fold across groups, or the only fold
-constexpr std::int64_t kEncoded = 0xFFFFE;  ///< of `result`: sums that their owner encodes again
+constexpr std::int64_t kEncoded = 0xFFFFE;  ///< purpose `result`: sums that their owner encodes
 
-/// The stream of another layer and position, from one of layer 0 and position 0; a place that is 0
-/// here stays.
+/// The stream of a layer and a position, from that of layer 0 and position 0.
 constexpr std::uint64_t StreamFrom(std::uint64_t first, std::int64_t layer, std::int64_t position) {
   return first | static_cast<std::uint64_t>(layer) << 20 | static_cast<std::uint64_t>(position);
 }
 
-/// Of a collective. Throws Error where step >= 2^24, layer >= 2^16 or position >= 2^20.
+/// The stream of a rounding in a collective. Throws Error where step >= 2^24, layer >= 2^16 or
+/// position >= 2^20.
 inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t layer,
                               std::int64_t position) {
   if (step >= (1U << 24)) {
@@ -41,7 +41,7 @@ inline std::uint64_t StreamOf(Purpose purpose, std::uint64_t step, std::int64_t 
   return StreamFrom(static_cast<std::uint64_t>(purpose) << 60 | step << 36, layer, position);
 }
 
-/// What a layer's given streams are changed by, with XOR. Throws Error where the layer is not
+/// The tag that is XORed into the streams of a layer's options. Throws Error where the layer is not
 /// 0…2^16 - 1.
 inline std::uint64_t StreamTag(Purpose purpose, std::int64_t layer) {
   if (layer < 0 || layer >= kMostLayers) {

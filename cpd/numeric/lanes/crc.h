@@ -24,7 +24,7 @@ CPD_FN constexpr std::uint32_t crc_multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
-/// x^(8 n): what n bytes of zeros multiply a remainder by.
+/// x^(8 n) mod the polynomial, by which n bytes of zeros multiply a remainder.
 CPD_FN constexpr std::uint32_t crc_zeros(std::int64_t n) {
   std::uint32_t power = 1U << 31;
   std::uint32_t square = 1U << 23;  // x^8
@@ -34,7 +34,7 @@ CPD_FN constexpr std::uint32_t crc_zeros(std::int64_t n) {
   return power;
 }
 
-/// The remainder of one byte.
+/// R(0, byte), the remainder of one byte.
 CPD_FN constexpr std::uint32_t crc_of_byte(std::uint32_t byte) {
   for (int bit = 0; bit < 8; ++bit) {
     byte = (byte >> 1) ^ ((byte & 1) != 0 ? kCrcPolynomial : 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lanes.h for a CUDA thread; empty in other sources. The host's half of a CUDA source runs no
-// kernel.
+// The primitives of generic.h for a CUDA thread; empty in other sources. The host's half of a CUDA
+// source runs no kernel.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -22,7 +22,7 @@ template <>
 CPD_FN double fma(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
-/// Two instructions: the larger of two numbers is never NaN.
+/// Two instructions; fmaxf returns the number where the other operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {
   return copysignf(fmaxf(fabsf(x), least), x);

@@ -8,12 +8,13 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The default floating-point environment (nearest-even, subnormals kept) of this thread while
-/// alive, whatever the program has set: flags like flush-to-zero must not change results. What it
-/// is for belongs behind a call that is not inlined, since compilers move arithmetic past it.
+/// Sets this thread's floating-point environment to the default (nearest-even, subnormals kept)
+/// while alive, so that the program's flags, such as flush-to-zero, do not change results. The
+/// arithmetic belongs in a function that is not inlined, since compilers move operations across the
+/// constructor.
 class Environment {
  public:
-  /// The default but for rounding toward zero.
+  /// Selects the default environment with rounding toward zero.
   struct TowardZero {};
 
   CPD_FN Environment() : saved_(get()) { set(kDefault); }
@@ -22,7 +23,7 @@ class Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  /// True where this thread is in it as it is, what its operations have signalled aside.
+  /// Whether this thread's environment is the default one, signalled exceptions aside.
   CPD_FN static bool is_current() { return (get() & ~kSignals) == kDefault; }
 
  private:
@@ -36,7 +37,7 @@ class Environment {
 #elif defined(__aarch64__)
   static constexpr std::uint64_t kDefault = 0;  // FPCR
   static constexpr std::uint64_t kTowardZero = 0xC00000;
-  static constexpr std::uint64_t kSignals = 0;  // in a register of their own
+  static constexpr std::uint64_t kSignals = 0;  // they are in FPSR
   CPD_FN static std::uint64_t get() {
     std::uint64_t value;
     __asm__ volatile("mrs %0, fpcr" : "=r"(value));

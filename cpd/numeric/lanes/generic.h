@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The primitives of lanes.h for any lane type. A float lane type is `float`, `double`, or a vector
-// of them; with it go an unsigned and a signed integer type of the same shape. Kernels use only
-// + - * & | ^ << >> < > == and these primitives. What has no form here is its instruction set's.
+// of them; it has an unsigned and a signed integer type of the same shape. Kernels use only
+// + - * & | ^ << >> < > == and these primitives. A primitive that is deleted, or restricted to
+// scalars, here has a definition for vectors in each instruction set's file.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ inline namespace CPD_ISA {
 
 // --- types ---------------------------------------------------------------------------------------
 
-/// Of a float lane type V: its integers, the number of lanes and the layout of one.
+/// The traits of a float lane type V: its integer types, the number of lanes, the layout of a lane.
 template <class V>
 struct Lanes;
 
@@ -39,11 +40,11 @@ using Signed = typename Lanes<V>::I;
 template <class V>
 using Scalar = typename Lanes<V>::Scalar;
 
-/// Whether T is a vector, else a scalar.
+/// Whether T is a vector (else a scalar).
 template <class T>
 constexpr bool kIsVector = requires(T x) { x[0]; };
 
-/// The scalar in a lane of T, which is T itself for a scalar.
+/// The type of one lane of T; T itself for a scalar.
 template <class T, bool = kIsVector<T>>
 struct ElementOf {
   using type = T;
@@ -53,7 +54,7 @@ struct ElementOf<T, true> {
   using type = __typeof__(T{}[0] + T{}[0]);
 };
 
-/// For a float lane type: vectors of as many 32-bit elements.
+/// The vectors of 32-bit elements with as many lanes as the float lane type V.
 template <class V>
 struct Narrow {
   using F32 = float;
@@ -61,7 +62,7 @@ struct Narrow {
   using I32 = std::int32_t;
 };
 
-/// 32-bit lanes two by two in 64-bit ones (for one lane, the lane widened).
+/// The 64-bit lanes that hold the 32-bit lanes of U in pairs (of one lane: that lane, widened).
 template <class U>
 struct SplitLanes {
   using type = std::uint64_t;
@@ -71,7 +72,7 @@ using SplitOf = typename SplitLanes<U>::type;
 
 // --- bits and masks ------------------------------------------------------------------------------
 
-/// The same bits as another type of the same shape.
+/// The bits of x as another type of the same shape.
 template <class To, class From>
 CPD_FN constexpr To bits_as(From x) {
   return __builtin_bit_cast(To, x);
@@ -108,10 +109,10 @@ CPD_FN constexpr T select(Mask mask, T a, T b) {
 /// Whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
 CPD_FN constexpr bool any(bool mask) { return mask; }
 
-/// Such a mask as bits, the first lane's the lowest.
+/// A mask of 32-bit lanes as one bit a lane; the first lane's is the lowest.
 CPD_FN constexpr std::uint32_t mask_bits(bool mask) { return mask ? 1 : 0; }
 
-/// The larger and the smaller of signed integers.
+/// max: the larger of two signed integers, lane by lane; min: the smaller.
 template <class I>
 CPD_FN constexpr I max(I a, I b) {
   return select(a > b, a, b);
@@ -124,8 +125,8 @@ CPD_FN constexpr I min(I a, I b) {
 /// The largest of the lanes of 32-bit integers.
 CPD_FN constexpr std::int32_t largest_lane(std::int32_t x) { return x; }
 
-/// a << count and a >> count lane by lane; a count of the lane's width or more gives 0, which the
-/// plain operators leave undefined and every vector unit does by itself.
+/// a << count and a >> count lane by lane. A count of the lane's width or more gives 0: C++'s
+/// operators leave that undefined, x86's vector shifts do it.
 template <class U>
 CPD_FN constexpr U shift_left(U a, U count) {
   static_assert(!kIsVector<U>);
@@ -137,8 +138,8 @@ CPD_FN constexpr U shift_right(U a, U count) {
   return count < 8 * sizeof(U) ? a >> count : U{};
 }
 
-/// The same by one count below the lane's width. (Vector units take a count from a vector with one
-/// operation, from a scalar with two.)
+/// a << count and a >> count with one count for all lanes, below the lane's width. (x86 takes a
+/// count from a vector with one operation, from a scalar with two.)
 template <class U>
 CPD_FN constexpr U shift_left(U a, int count) {
   if constexpr (kIsVector<U>) return shift_left(a, splat<U>(count));
@@ -150,8 +151,8 @@ CPD_FN constexpr U shift_right(U a, int count) {
   return a >> count;
 }
 
-/// The even, and the odd, lanes of x in the low halves of 64-bit lanes; the high halves are
-/// unspecified.
+/// low_lanes: the even lanes of x in the low halves of 64-bit lanes; high_lanes: the odd ones. The
+/// high halves are unspecified.
 template <class U>
 CPD_FN constexpr SplitOf<U> low_lanes(U x) {
   if constexpr (sizeof(U) > 4) {
@@ -164,7 +165,7 @@ template <class U>
 CPD_FN constexpr SplitOf<U> high_lanes(U x) {
   return low_lanes(x) >> 32;
 }
-/// The reverse.
+/// 32-bit lanes: the even ones are the low halves of `even`, the odd ones those of `odd`.
 template <class U>
 CPD_FN constexpr U join_lanes(SplitOf<U> even, SplitOf<U> odd) {
   if constexpr (sizeof(U) > 4) {
@@ -181,13 +182,13 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
   return (a & 0xFFFFFFFFU) * b;
 }
 
-/// Lane l takes the lane l ^ kDistance; kDistance is a power of two below the count of lanes.
+/// x with lane l replaced by lane l ^ kDistance, a power of two below the number of lanes.
 template <int kDistance, class V>
 V swap_lanes(V x) = delete;
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// count lanes from memory of any alignment.
+/// load: a T from memory of any alignment; store: a T to it.
 template <class T, class S>
 CPD_FN T load(const S* from) {
   T x;
@@ -199,7 +200,7 @@ CPD_FN void store(S* to, T x) {
   __builtin_memcpy(to, &x, sizeof(T));
 }
 
-/// store() past the caches where T is a whole vector; `to` is then aligned to sizeof(T).
+/// A non-temporal store where T is a vector (then `to` is aligned to sizeof(T)), else store().
 template <class T, class S>
 CPD_FN void store_streaming(S* to, T x) {
   static_assert(!kIsVector<T>);
@@ -211,7 +212,7 @@ CPD_FN void fence_streaming() {
   static_assert(!kIsVector<V>);
 }
 
-/// Lanes of another element type, converted value by value (exact in all uses here).
+/// x with each lane converted to To's element type (exact in all uses here).
 template <class To, class From>
 CPD_FN constexpr To convert(From x) {
   if constexpr (kIsVector<To>) {
@@ -221,7 +222,8 @@ CPD_FN constexpr To convert(From x) {
   }
 }
 
-/// Lanes of V from binary32 memory, and back (exact where the values are binary32 values).
+/// load_f32: lanes of V from binary32 numbers in memory; store_f32: to them (exact where the lanes
+/// hold binary32 values).
 template <class V>
 CPD_FN V load_f32(const float* from) {
   return convert<V>(load<typename Narrow<V>::F32>(from));
@@ -230,7 +232,7 @@ template <class V>
 CPD_FN void store_f32(float* to, V x) {
   store(to, convert<typename Narrow<V>::F32>(x));
 }
-/// The same for 32-bit integers and V's unsigned lanes.
+/// load_u32: V's unsigned lanes from 32-bit integers in memory; store_u32: to them.
 template <class V>
 CPD_FN Unsigned<V> load_u32(const std::uint32_t* from) {
   return convert<Unsigned<V>>(load<typename Narrow<V>::U32>(from));
@@ -239,7 +241,7 @@ template <class V>
 CPD_FN void store_u32(std::uint32_t* to, Unsigned<V> x) {
   store(to, convert<typename Narrow<V>::U32>(x));
 }
-/// Signed integers in memory as V's signed lanes.
+/// V's signed lanes from signed 32-bit integers in memory.
 template <class V>
 CPD_FN Signed<V> load_i32(const std::int32_t* from) {
   return convert<Signed<V>>(load<typename Narrow<V>::I32>(from));
@@ -247,7 +249,7 @@ CPD_FN Signed<V> load_i32(const std::int32_t* from) {
 
 // --- arithmetic ----------------------------------------------------------------------------------
 
-/// Binary64 lanes without their fractions; Inf and NaN stay.
+/// x rounded to an integer toward zero, in binary64 lanes; Inf and NaN are unchanged.
 template <class V>
 CPD_FN constexpr V truncate(V x) {
   static_assert(Lanes<V>::mantissa == 52);
@@ -271,14 +273,13 @@ CPD_FN V negative_fma(V a, V b, V c) {
   return fma(-a, b, c);
 }
 
-/// Lanes for which the roundings toward minus and plus infinity below are one instruction each.
+/// Whether an fma of V rounded in a direction (fma_toward) is one instruction.
 template <class V>
 constexpr bool kHasDirectedRounding = false;
 
 enum class Toward : std::uint8_t { zero, down, up };
 
-/// a * b + c rounded once in the direction; on a CUDA thread in binary32. Only where
-/// kHasDirectedRounding.
+/// a * b + c rounded once in the direction, where kHasDirectedRounding<V>. CUDA: binary32 alone.
 template <Toward toward, class V>
 V fma_toward(V a, V b, V c) = delete;
 
@@ -292,7 +293,7 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
-/// x where |x| > least, elsewhere, also for NaN, `least` with x's sign; least > 0.
+/// x where |x| > least, else (also for NaN) `least` with x's sign; least > 0.
 template <class V>
 CPD_FN V at_least(V x, V least) {
   using U = Unsigned<V>;
@@ -303,7 +304,7 @@ CPD_FN V at_least(V x, V least) {
   return bits_as<V>(larger | (bits_as<U>(x) & ~magnitude));
 }
 
-/// x where |x| <= most or x is NaN, elsewhere `instead`, which is not negative, with x's sign.
+/// x where |x| <= most or x is NaN, else `instead`, which is not negative, with x's sign.
 template <class V>
 CPD_FN V at_most(V x, V most, V instead) {
   using U = Unsigned<V>;
@@ -320,7 +321,7 @@ CPD_FN U merge_bits(U x, U mask, U set) {
   return (x & mask) | set;
 }
 
-/// x where |x| < most, elsewhere `most` with x's sign; most > 0, x is not NaN.
+/// x where |x| < most, else `most` with x's sign; most > 0, x is not NaN.
 template <class V>
 CPD_FN V clamped(V x, V most) {
   using U = Unsigned<V>;
@@ -331,7 +332,7 @@ CPD_FN V clamped(V x, V most) {
   return bits_as<V>((U)size | (bits_as<U>(x) & ~magnitude));
 }
 
-/// x with the bits that t and `sign` share, -0 or +0.
+/// x with t's sign bit or-ed in where `sign` is -0; x itself where `sign` is +0.
 template <class V>
 CPD_FN V with_sign_of(V x, V t, V sign) {
   using U = Unsigned<V>;
@@ -345,7 +346,7 @@ CPD_FN V odd_one(V a, V b) {
   return select((bits_as<U>(a) & splat<U>(1)) != U{}, a, b);
 }
 
-/// True where every lane is at most `limit`; false for NaN.
+/// Whether every lane is at most `limit`; false where one is NaN.
 template <class V>
 CPD_FN bool all_at_most(V x, Scalar<V> limit) {
   return x <= limit;
@@ -353,24 +354,25 @@ CPD_FN bool all_at_most(V x, Scalar<V> limit) {
 
 // --- vectors of 32-bit integers only -------------------------------------------------------------
 
-/// The lanes of x in the order that `from` names, each lane number below the count of lanes.
+/// The vector whose lane l is x[from[l]]; from[l] is below the number of lanes.
 template <class U>
 U permute(U x, U from) = delete;
-/// The words with even numbers of a, then those of b.
+/// The even-numbered words of a, then those of b.
 template <class U>
 U even_words(U a, U b) = delete;
-/// In each pair of words (a, b), the first becomes a | b << bits; 0 < bits < 32.
+/// x with the first word of each pair (a, b) replaced by a | b << bits; 0 < bits < 32.
 template <class U>
 U merge_pairs(U x, int bits) = delete;
 
-/// Stores the low 16, 8 or 4 bits of each lane side by side; of 4, the others are 0.
+/// Stores the low 16, 8 or 4 bits of each lane contiguously, without gaps; with 4 (store_nibbles),
+/// the other bits of x are 0.
 template <class U>
 void store_halves(std::uint8_t* to, U x) = delete;
 template <class U>
 void store_bytes(std::uint8_t* to, U x) = delete;
 template <class U>
 void store_nibbles(std::uint8_t* to, U x) = delete;
-/// As many 16-bit words, or bytes, one in each lane.
+/// Loads one 16-bit word, or one byte, into each lane, zero-extended.
 template <class U>
 U load_halves(const std::uint8_t* from) = delete;
 template <class U>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every function that a kernel calls is declared with. Its code is in a namespace of its own
-// for each ISA (CPD_ISA), so that no object compiled with ISA flags exports code that an older CPU
-// could pick up. CPD_FN is forced inline. CPD_CALL is never inlined: one copy serves all loops that
-// call it, each time for a few hundred values, so that the call costs nothing.
+// Macros that declare every function that a kernel calls. CPD_ISA is a namespace for each ISA, so
+// that no object compiled with ISA flags exports code that an older CPU could link to. CPD_FN is
+// forced inline. CPD_CALL is never inlined: one copy serves all loops that call it, each call for a
+// few hundred values, so that its cost is negligible.
 #pragma once
 
 #if defined(__CUDACC__)

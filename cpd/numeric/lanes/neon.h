@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// lanes.h for aarch64's Advanced SIMD with its CRC instructions: 4 lanes of binary32, 2 of
-// binary64. Empty where a source is not compiled as the ISA `neon`. Every aarch64 has these
-// registers, so that no feature of the compiler tells the scalar kernels from these.
+// The primitives of generic.h for aarch64's Advanced SIMD and CRC instructions: 4 lanes of
+// binary32, 2 of binary64. Empty where a source is not compiled as the ISA `neon`: every aarch64
+// has these registers, so that no macro of the compiler distinguishes these kernels from the scalar
+// ones.
 #pragma once
 
 #if defined(CPD_NEON) && !defined(__CUDACC__)
@@ -84,7 +85,7 @@ CPD_FN I32x4 min(I32x4 a, I32x4 b) {
   return bits_as<I32x4>(vminq_s32(bits_as<int32x4_t>(a), bits_as<int32x4_t>(b)));
 }
 
-// The unit reads a count from a lane's last byte, as a signed number: to the right where negative.
+// USHL reads a lane's count from its lowest byte, as a signed number; negative ones shift right.
 template <class U>
 CPD_FN U clipped_count(U count) {
   constexpr unsigned kWidth = 8 * sizeof(count[0]);
@@ -173,7 +174,7 @@ CPD_FN std::uint32_t crc_word(std::uint32_t crc, std::uint64_t word) {
 
 // --- memory --------------------------------------------------------------------------------------
 
-// There is no vector store past the caches alone: as any other.
+// Ordinary stores: Advanced SIMD has no non-temporal store of a single register.
 template <class S>
 CPD_FN void store_streaming(S* to, F32x2 x) {
   store(to, x);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dense packing: code i takes bits i * n … i * n + n - 1 of the stream, least significant bit
-// first, byte by byte. What a code means is round.h's affair.
+// first, byte by byte. round.h defines what a code means.
 #pragma once
 
 #include "cpd/numeric/lanes/lanes.h"
@@ -29,7 +29,8 @@ CPD_FN constexpr void pack_group(const std::uint32_t* codes, int count, int bits
   if (filled > 0) *packed = static_cast<std::uint8_t>(pending);
 }
 
-/// The reverse; reads no byte behind the last code's.
+/// Reads `count` <= 8 codes of `bits` bits as pack_group wrote them, and no byte after the last
+/// code's.
 CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bits,
                                    std::uint32_t* codes) {
   std::uint64_t pending = 0;
@@ -46,17 +47,18 @@ CPD_FN constexpr void unpack_group(const std::uint8_t* packed, int count, int bi
   }
 }
 
-/// Bytes behind a packed block that a Packer may overwrite and an Unpacker may read.
+/// Bytes after a packed block that a Packer may overwrite and an Unpacker may read.
 constexpr int kPackSlack = 64;
 
-/// Packs whole blocks, a multiple of 32 lanes of codes at a time. U: 32-bit lanes.
+/// Packs whole blocks, a multiple of 32 lanes of codes at a time, as pack_group does. U: 32-bit
+/// lanes.
 template <class U>
 class Packer;
-/// The reverse.
+/// Unpacks whole blocks, a multiple of 32 lanes of codes at a time. U: 32-bit lanes.
 template <class U>
 class Unpacker;
 
-/// Without vectors: group by group.
+/// Packs group by group, without vectors.
 template <>
 class Packer<std::uint32_t> {
  public:
@@ -84,10 +86,11 @@ class Unpacker<std::uint32_t> {
   int bits_;
 };
 
-/// With vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits. Pieces of
-/// 8 and 16 bits (and codes of 4) are stored as such; else every output word is the OR of at most
-/// three pieces, each moved by one permutation and one shift. U: 4, 8 or 16 lanes of 32 bits; four
-/// of them end on a byte only where pieces are even, else codes go group by group.
+/// Packs with vectors: neighbours are merged, a | b << n, until a piece has 8 or 16 … 32 bits.
+/// Pieces of 8 and 16 bits (and codes of 4) are stored as bytes and 16-bit words; else every output
+/// word is the OR of at most three pieces, each moved by one permutation and one shift. U: 4, 8 or
+/// 16 lanes of 32 bits. Four pieces of an odd number of bits do not end on a byte, so that their
+/// codes are packed group by group.
 template <class U>
 class Packer {
  public:
@@ -141,8 +144,9 @@ class Packer {
   U right_ = {}, left1_ = {}, left2_ = {};
 };
 
-/// The reverse: code j begins in word floor(j n / 32) at bit j n mod 32. Bytes and 16-bit words are
-/// widened as such. Four lanes begin on a byte only where codes are even, else group by group.
+/// Unpacks with vectors: code j of n bits begins in word floor(j n / 32) at bit j n mod 32, so that
+/// each lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Four
+/// codes of an odd number of bits do not end on a byte, and are unpacked group by group.
 template <class U>
 class Unpacker {
  public:

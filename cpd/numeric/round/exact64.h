@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exact operations on any binary64 values, as the formats' rounding sees them: a binary64 number
-// that rounds as the exact result does, in every format, mode and variant.
+// Operations on any binary64 values whose results round as the exact ones do, in every format, mode
+// and variant.
 //
-// Where the exact result lies within 2^-900 … 2^1023 that number is it, rounded to odd: 53 bits, of
-// which a rounding looks at 24 + 24 + 2 (exact.h). Elsewhere binary64 itself may end, but no format
-// sees more than this: below 2^-900 a result is not zero, has a sign, and lies under every bit that
-// counts (2^-149 is the least spacing, 2^-174 the last bit that a random integer meets); above
-// 2^1000 it is finite and beyond every format (2^128). So any number of the same sign there does.
+// Where the exact result is within 2^-900 … 2^1023 the function returns it rounded to odd: 53 bits,
+// of which a rounding uses 24 + 24 + 2 (exact.h). Elsewhere binary64 may underflow or overflow, but
+// only this affects a rounding: below 2^-900 a result is not zero, has a sign, and is below every
+// bit that counts (2^-149 is the least spacing, 2^-174 the last bit that a random integer meets);
+// above 2^1000 it is finite and beyond every format (2^128). So all numbers of its sign in that
+// range round alike.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
@@ -25,14 +26,14 @@ CPD_FN constexpr V magnitude(V x) {
   using U = Unsigned<V>;
   return bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
 }
-/// `size` > 0 with x's sign.
+/// The number `size` > 0 with x's sign.
 template <class V>
 CPD_FN constexpr V sized(double size, V x) {
   using U = Unsigned<V>;
   const U sign = bits_as<U>(x) & splat<U>(Pattern<V>::sign);
   return bits_as<V>(bits_as<U>(splat<V>(size)) | sign);
 }
-/// Neither infinite nor NaN.
+/// Whether x is neither infinite nor NaN.
 template <class V>
 CPD_FN constexpr auto is_finite(V x) {
   return magnitude(x) <= splat<V>(kGreatest);
@@ -45,8 +46,8 @@ CPD_FN constexpr auto are_finite(V a, V b) {
   return first & second;
 }
 
-/// a + b. TwoSum has no underflow. Where a step of it overflows although the sum does not, the sum
-/// is near 2^1024, and its last bit does not count.
+/// a + b, to be rounded once; `down` as in exact_sum. TwoSum does not underflow. Where a step of it
+/// overflows although the sum does not, the sum is near 2^1024, and its last bit does not count.
 template <class V>
 CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
   const V s = exact_sum(a, b, down);
@@ -55,8 +56,9 @@ CPD_FN constexpr V sum_as_seen(V a, V b, bool down) {
   return select(overflowed, sized(kGreatest, s), s);
 }
 
-/// a * b. The error of a product of at least 2^-900 is a multiple of 2^-1006, and so a binary64
-/// number that the fused operation gives (Boldo and Daumas 2003).
+/// a * b, to be rounded once, by TwoProd: 1 multiplication and 1 fused operation. The error of a
+/// product of at least 2^-900 is a multiple of 2^-1006, and so a binary64 number that the fused
+/// operation gives (Boldo and Daumas 2003).
 template <class V>
 CPD_FN V product_as_seen(V a, V b) {
   const V p = a * b;
@@ -68,8 +70,9 @@ CPD_FN V product_as_seen(V a, V b) {
 }
 
 /// p + e + z rounded to odd, where p + e is a product and its error. (Boldo and Melquiond 2008,
-/// figure 4, with their last rounding to odd as well: what is added last is odd where it is not
-/// exact, and a few units of p + z's last place at most, so that no number lies between the two.)
+/// figure 4, with their last rounding to odd as well: the last addend is odd where it is not exact,
+/// and at most a few ulp of p + z, so that no number lies between the two.) 24 additions: two
+/// TwoSums and two sums to odd.
 template <class V>
 CPD_FN constexpr V fused_sum(V p, V e, V z) {
   const V low = e + z;
@@ -77,13 +80,13 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
   return add_to_odd(high, add_to_odd(error_of_sum(e, z, low), error_of_sum(p, low, high)));
 }
 
-/// a * b + z.
+/// a * b + z, to be rounded once; `down` as in exact_sum.
 ///
-/// A product under 2^-900 cannot be split into p + e. Beside a z of 2^-700 or more it only tells
-/// which way; else all is scaled up by 2^600, where a product under 2^-600 again only tells which
-/// way (z, if not zero, is 2^-474 or more), and the result's sign is all that counts. A product or
-/// z above 2^1000 is scaled down by 2^1100, exactly where the two may cancel; a sum that is not
-/// zero stays above 2^890, and its sign is all that counts.
+/// A product below 2^-900 cannot be split into p + e. Next to a z of 2^-700 or more only its sign
+/// counts; else all is scaled up by 2^600, where of a product below 2^-600 again only the sign
+/// counts (z, if not zero, is 2^-474 or more), and of the result only the sign. A product or z
+/// above 2^1000 is scaled down by 2^1100, exactly where the two may cancel; a sum that is not zero
+/// stays above 2^890, and only its sign counts.
 template <class V>
 CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   using U = Unsigned<V>;
@@ -104,7 +107,7 @@ CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
                         z * scale_z * scale_z);
 
   const V seen = select(tiny & !beside, sized(kLeastSeen, s), select(huge, sized(kGreatest, s), s));
-  // The signs of an exact zero: both terms', or of terms that cancel IEEE 754's (6.3).
+  // The sign of an exact zero sum (IEEE 754, 6.3): the terms' common sign, else - rounding down.
   const U signs_of[2] = {bits_as<U>(whole), bits_as<U>(z)};
   const U sign = down ? signs_of[0] | signs_of[1] : signs_of[0] & signs_of[1];
   const V zero = bits_as<V>(sign & splat<U>(Pattern<V>::sign));
@@ -113,7 +116,7 @@ CPD_FN V fma_as_seen(V a, V b, V z, bool down) {
   return select(finite, select(s == V{}, zero, seen), fma(a, b, z));
 }
 
-/// a + b rounded once, of any binary64 values.
+/// a + b of any binary64 values, rounded once into the plan's format.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum64(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   return round<R>(sum_as_seen(a, b, R::is_down(plan)), random, plan);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots of binary32 values in binary64, rounded to odd: as those of exact.h,
-// they round as the exact ones do. The remainder of a quotient or a root rounded to nearest is a
-// binary64 number (Boldo and Daumas 2003), so that each difference below is exact: a part of 26
-// bits leaves one of at most 26 and a sign, whose products with 24 or 26 bits have 52.
+// Quotients and square roots of binary32 values in binary64, rounded to odd, so that a further
+// rounding gives the exact result rounded once (exact.h). The remainder of a quotient or a root
+// rounded to nearest is a binary64 number (Boldo and Daumas 2003), so that each difference below is
+// exact: an upper part of 26 bits leaves a lower one of at most 26 and a sign, whose products with
+// 24 or 26 bits have 52.
 #pragma once
 
 #include <cmath>
@@ -13,7 +14,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// toward_odd without branches, which random signs would mislead.
+/// exact.h's toward_odd for scalars, without branches, which random signs would make mispredicted.
 inline double moved_to_odd(double s, double error) {
   const auto bits = bits_as<std::uint64_t>(s);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);
@@ -21,12 +22,13 @@ inline double moved_to_odd(double s, double error) {
   return bits_as<double>(bits + (inexact & ~bits & 1) * (1 - 2 * differ));
 }
 
-/// x rounded to 26 significant bits; not for infinities.
+/// x rounded to 26 significant bits by 2 operations on its pattern; x is not infinite.
 inline double upper_part(double x) {
   constexpr std::uint64_t kLow = (std::uint64_t{1} << 27) - 1;
   return bits_as<double>((bits_as<std::uint64_t>(x) + (kLow >> 1) + 1) & ~kLow);
 }
 
+/// x / y rounded to odd: 1 division, 2 multiplications, 3 subtractions, without FMA.
 inline double quotient_to_odd(double x, double y) {
   const double q = x / y;
   const double upper = upper_part(q);
@@ -34,6 +36,7 @@ inline double quotient_to_odd(double x, double y) {
   return moved_to_odd(q, y < 0 ? -rest : rest);
 }
 
+/// The square root of x rounded to odd: 1 root, 4 multiplications, 4 subtractions, without FMA.
 inline double root_to_odd(double x) {
   const double root = std::sqrt(x);
   const double upper = upper_part(root);

@@ -48,19 +48,19 @@ CPD_FN constexpr bool is_simple(Form form) {
   return form != Form::general && form != Form::general_addition && form != Form::integer;
 }
 
-/// In a rule: any mode but nearest-even and stochastic; the plan says which when the kernel runs.
-/// One loop serves these five; its branches go the same way each time. (It has the value of one of
-/// them, since nvcc takes no template argument that is not an enumerator.)
+/// In a Rule: any mode but nearest-even and stochastic; the plan holds the mode at run time. One
+/// loop serves these five, with predictable branches. (It has the value of one of them, since nvcc
+/// accepts only enumerators as template arguments.)
 constexpr Rounding kOtherMode = Rounding::to_odd;
 
-/// What the compiler knows of a plan: its mode and its form, so that the common formats' loops have
-/// neither branches nor spare operations.
+/// The mode and the form of a plan as compile-time constants, so that the common formats' loops
+/// have neither branches nor unneeded operations.
 template <Rounding kMode, Form kForm = Form::general>
 struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// Signed, with zero and subnormals, overflow is not NaN; -0 stays, unless `integer`.
+  /// The format is signed, with zero, subnormals and, unless `integer`, -0; overflow is not NaN.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// Whether binary32 addition does the rounding.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -87,13 +87,13 @@ CPD_FN constexpr void with_mode(Rounding mode, Run run) {
   }
 }
 
-/// A mode in which overflow may give the largest finite value although the policy is `ieee`.
+/// Whether overflow in a mode may give the largest finite value although the policy is `ieee`.
 CPD_FN constexpr bool may_clip(Rounding mode) {
   return mode != Rounding::nearest_even && mode != Rounding::stochastic &&
          mode != Rounding::nearest_away;
 }
 
-/// Calls run.operator()<Rule<mode, form>>(), of the forms that the mode has.
+/// Calls run.operator()<Rule<mode, form>>() with one of the forms that the mode has.
 template <Rounding mode, class Run>
 CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
@@ -113,8 +113,8 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   run.template operator()<Rule<mode, Form::simple>>();
 }
 
-/// Rounds sig / 2^cut to an integer, nearest-even; `parity` is added to the quotient's to tell
-/// which one is even. For cut > mantissa + 1 the quotient is below one half: 0, also where cut
+/// sig / 2^cut rounded to an integer, nearest-even, where the code of quotient q is even if q +
+/// parity is. For cut > mantissa + 1 sig / 2^cut is below one half and the result 0, also where cut
 /// exceeds the lane's width.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cut,
@@ -125,10 +125,10 @@ CPD_FN constexpr Unsigned<V> divide_nearest_even(Unsigned<V> sig, Unsigned<V> cu
   return shift_right((sig << 1) + (shift_left(one, cut) - one) + odd, cut + one);
 }
 
-/// Stochastic: floor or ceiling of sig / 2^cut by the integer R in [0, 2^N). Variants A and B
-/// compare the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them first; so the
-/// sum of those bits and R carries into the quotient exactly where the rule rounds away. Where the
-/// fraction has fewer bits than R, R's low bits cannot matter and are dropped.
+/// sig / 2^cut rounded stochastically to its floor or ceiling by the integer R in [0, 2^N).
+/// Variants A and B compare the first N (N + 1) bits of the fraction with R (2R + 1), C rounds them
+/// first; the sum of those bits and R carries into the quotient exactly where the rule rounds away.
+/// Where the fraction has fewer bits than R, R's low bits have no effect and are dropped.
 template <class V>
 CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, Unsigned<V> random,
                                                const RoundPlan& plan) {
@@ -144,7 +144,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Rounds sig / 2^cut to an integer by the rule's mode; parity as in divide_nearest_even.
+/// sig / 2^cut rounded to an integer by the rule's mode; parity as in divide_nearest_even.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
@@ -170,16 +170,16 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// Whether the rule's form rounds V: then there are a short code and a short magnitude.
+/// Whether V is rounded by short_code and short_magnitude, the rule's short form.
 template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
 
 /// The addition that rounds: |x| + 2^(e + cut), e the exponent of the binade (at least emin), has
-/// its last place where the format has, so the hardware's nearest-even addition rounds |x| to the
-/// grid. For man = 0, whose binades' first codes are odd in turn, that code's parity is added to
-/// both, so that an even sum is an even code. |x| is first brought down to 2^(emax + 2), which
-/// overflows as well, so that the sum cannot.
+/// the format's last place, so that one nearest-even addition of binary32 rounds |x| to the grid.
+/// For man = 0, whose binades' first codes are alternately odd and even, that code's parity is
+/// added to both, so that an even sum is an even code. |x| is first limited to 2^(emax + 2), which
+/// overflows the format as well, so that the sum is finite.
 template <class V>
 struct GridSum {
   Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
@@ -199,10 +199,10 @@ CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   return {unit, bits_as<U>(bits_as<V>(a) + bits_as<V>(unit)), above};
 }
 
-/// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern with that added which
-/// carries into its last place where x rounds away; the `cut` bits below are then dropped.
-/// Stochastic: R meets the N bits that follow the last place; where there are fewer, its low bits
-/// cannot matter.
+/// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern plus an integer that
+/// carries into the format's last place exactly where x rounds away; the caller drops the `cut`
+/// bits below. Stochastic: R is added to the N bits that follow the last place; where there are
+/// fewer, its low bits have no effect.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -217,8 +217,8 @@ CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const Roun
   }
 }
 
-/// For Form::scaled: whether |x| lies below 2^emin, and its code there: in units of the last place
-/// * 2^-N, cut to an integer, |x| has the N bits that R meets as its last ones.
+/// For Form::scaled: whether |x| is below 2^emin, and its code there. |x| in multiples of 2^-N
+/// least spacings, cut to an integer, ends with the N bits to which R is added.
 template <class V>
 struct Below {
   decltype(Signed<V>{} < Signed<V>{}) is_below;
@@ -234,7 +234,8 @@ CPD_FN constexpr Below<V> round_below(V x, Unsigned<V> random, const RoundPlan& 
   return {a < below, (I)shift_right((U)convert<I>(units) + random, plan.random_bits)};
 }
 
-/// The magnitude code of x by the rule's form.
+/// The magnitude code of x rounded by the rule's short form: of binary32 operations, one addition
+/// where the form `adds`; none for `in_place`; one multiplication for `scaled`.
 template <class R, class V>
 CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -251,7 +252,8 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   }
 }
 
-/// |x| rounded by the rule's form.
+/// |x| rounded by the rule's short form: of binary32 operations, one addition and one subtraction
+/// where the form `adds`; none for `in_place`; two multiplications for `scaled`.
 template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -280,14 +282,14 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const Grid& grid = grid_of<V>(plan);
   const U u = bits_as<U>(x);
   const U a = u & splat<U>(P::magnitude);
-  // Exponents stay where they stand in the pattern. A binary32 subnormal has that of field 1.
+  // Exponents are kept at their place in the pattern. Subnormals of V have that of field 1.
   const I least = splat<I>(static_cast<E>(grid.emin_field) << P::mantissa);
   const I exponent = max((I)(a & splat<U>(P::infinity)), splat<I>(P::implicit));
   const U sig = (a - (U)exponent) + splat<U>(P::implicit);
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // The code at which this binade's significand 0 would stand.
+  // The code that significand 0 of this binade would have.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
@@ -311,8 +313,8 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
   const U significand = shift_left((U)code, grid.cut);
-  // With binary32's own exponents that is the pattern: no difference, which where it is subnormal
-  // costs some CPUs a hundred cycles.
+  // With binary32's own exponents that is the pattern. (The subtraction below would take some CPUs
+  // a hundred cycles where its result is subnormal.)
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return bits_as<V>(significand);
   }
@@ -325,7 +327,7 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
   return select(code < splat<I>(plan.min_normal_code), subnormal, normal);
 }
 
-/// What became of x beside its code (or another integer that grows with it).
+/// Which results of rounding x its magnitude code does not give.
 template <class Mask>
 struct Outcome {
   Mask overflowed;  ///< takes the policy's overflow value
@@ -333,6 +335,8 @@ struct Outcome {
   Mask nan;
 };
 
+/// The Outcome for x with a magnitude code, or another integer that grows with the result; above
+/// `most` it overflows.
 template <class R, class V>
 CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -344,7 +348,7 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   Outcome<Mask> outcome{code > most, Mask{}, a > splat<I>(P::infinity)};
   const Rounding mode = R::mode_of(plan);
   if (may_clip(mode) && !plan.odd_overflow_is_inf) {
-    // Inward of a finite overflow lies the largest finite value.
+    // A finite overflow rounded inward gives the largest finite value.
     Mask inward = a < splat<I>(P::infinity);
     if (mode == Rounding::up) inward = inward & ((I)u < I{});
     if (mode == Rounding::down) inward = inward & ((I)u >= I{});
@@ -357,7 +361,8 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   return outcome;
 }
 
-/// The largest finite values by sign, as codes or values: `most`, or where x is negative `below`.
+/// The largest finite magnitude of x's sign, as a code or value: `most`, or in lopsided formats
+/// `below` where x is negative.
 template <class R, class T, class V>
 CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -367,7 +372,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// What overflow gives, in place of `over` where the largest values depend on the sign.
+/// What overflow gives: `over`, or `largest` in lopsided formats.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -392,8 +397,8 @@ CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan&
   return (((U)code ^ negative) - negative) & splat<U>(mask);
 }
 
-/// Puts a sign on a magnitude as the format has it: -0 only where it exists; in unsigned formats a
-/// negative number that does not round to zero becomes `negative`.
+/// The magnitude with the sign in the format: -0 only where the format has it; in unsigned formats
+/// a negative number that does not round to zero becomes `negative`.
 template <class R, class U, class Mask>
 CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
                              const RoundPlan& plan) {
@@ -424,8 +429,8 @@ CPD_FN constexpr Unsigned<V> negative_of(V x, Unsigned<V> nan, Unsigned<V> least
   return nan;
 }
 
-/// Where x rounds to zero. e8m0, which has no zero, takes its least code for it, and only x = 0
-/// counts.
+/// Whether x rounds to zero. In e8m0, which has no zero, only x = 0 counts, and `code` becomes the
+/// least code.
 template <class R, class V>
 CPD_FN constexpr auto take_zero(V x, Signed<V>& code, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -470,7 +475,7 @@ CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
 }
 
 /// x rounded once into the plan's format, as its code (sign bit included). A NaN that has no code
-/// gives 0: the caller looks for those first.
+/// gives 0; the caller looks for those before.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -492,7 +497,8 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   return select(outcome.nan, nan, whole);
 }
 
-/// The value of a two's complement code; the least code's, too, where rounding never gives it.
+/// The value of a two's complement code, of which the least also has one where rounding never gives
+/// it.
 template <class R, class V>
 CPD_FN constexpr V value_of_complement(Unsigned<V> whole, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -538,7 +544,8 @@ CPD_FN constexpr V value_of_code(Unsigned<V> whole, const RoundPlan& plan) {
   return bits_as<V>(result);
 }
 
-/// The same for callers that know the mode only.
+/// round, round_to_whole_code and value_of_code for callers that know the mode, or nothing, of the
+/// plan at compile time.
 template <Rounding mode, class V>
 CPD_FN constexpr V round(V x, Unsigned<V> random, const RoundPlan& plan) {
   return round<Rule<mode>>(x, random, plan);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How a number is rounded: a format and its rounding options as the constants that the kernels
-// need, and which form of the rounding is exact. Plain data, so that every ISA's object and the GPU
-// read the same.
+// need, and which form of the rounding is exact. RoundPlan is an aggregate of numbers that every
+// ISA's object and the GPU read.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace cpd {
 
-/// Where a format's grid lies in binary32 or binary64.
+/// A format's grid in terms of binary32's or binary64's fields.
 struct Grid {
   std::int32_t emin_field = 0;  ///< biased exponent field of 2^emin
   std::int32_t cut = 0;         ///< fraction bits that a normal number drops
 };
 
-/// How much of a plan is known when a kernel is compiled.
+/// What is known of a plan when a kernel is compiled.
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
   addition,  ///< simple, nearest-even, and binary32 addition does the rounding (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
-  general_addition,  ///< general, with zero and subnormals, else as `addition`
-  integer,           ///< two's complement without the least number: `addition` or `scaled`
+  general_addition,  ///< general, with zero and subnormals; rounds as `addition` does
+  integer,  ///< two's complement without the least number; rounds as `addition` or `scaled` do
 };
 
-/// Everything that rounding into one format needs.
+/// The constants of a rounding into one format.
 struct RoundPlan {
   Rounding mode = Rounding::nearest_even;
   Variant variant = Variant::A;
@@ -42,7 +42,7 @@ struct RoundPlan {
   Grid grid32, grid64;
   bool wide = false;  ///< the grid leaves binary32's normal range: round from binary64
   Form form = Form::simple;
-  bool plain = true;         ///< signed, with -0: the sign bit is simply kept
+  bool plain = true;         ///< signed, with -0: the sign bit is kept
   bool complement = false;   ///< codes are two's complement
   bool is_lopsided = false;  ///< one more code lies below zero than above (int_full)
   bool flush = false;        ///< no subnormals
@@ -53,8 +53,8 @@ struct RoundPlan {
   bool keeps_negative_zero = true;
   bool overflow_is_nan = false;
   bool odd_overflow_is_inf = false;  ///< to odd: Inf is the odd neighbour above the largest value
-  bool negative_is_nan = false;      ///< unsigned: what a negative number becomes
-  bool clips_negative = false;       ///< a finite one becomes the least value all the same
+  bool negative_is_nan = false;      ///< unsigned: a negative number becomes NaN, else the least
+  bool clips_negative = false;       ///< … but a finite one becomes the least value
 
   std::int32_t man = 23;
   std::int32_t bits = 32;
@@ -63,18 +63,19 @@ struct RoundPlan {
   std::int32_t min_normal_code = 0;
   std::int32_t overflow_code = 0;  ///< magnitude code, unless overflow_is_nan
   std::uint32_t nan_code = 0;      ///< whole code
-  std::int32_t beyond =
-      0;  ///< nearest-even by addition: a pattern that overflows, and whose sum does not
+  /// Forms that add: the binary32 pattern of 2^(emax + 2), which overflows the format and whose sum
+  /// with the grid's unit is finite.
+  std::int32_t beyond = 0;
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
-  /// Form::scaled, and Form::integer if stochastic: patterns below `scaled_below` are multiplied by
-  /// 2^(man + N - emin), their codes by 2^(emin - man).
+  /// Form::scaled, and Form::integer if stochastic: values whose patterns are below `scaled_below`
+  /// are multiplied by to_units = 2^(man + N - emin), their codes by from_units = 2^(emin - man).
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
   float overflow_value = 0;
-  float lowest_value = 0;             ///< the least finite one: of unsigned formats, saturating,
-                                      ///< what a negative number becomes
+  float lowest_value = 0;             ///< the least finite value; in unsigned formats that
+                                      ///< saturate, what a negative number becomes
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
   bool scale_up_in_binary32 = false;  ///< where shift > 0
   bool scale_down_to_odd = false;     ///< where shift < 0, rounded to odd (scaled_to_odd)
@@ -90,20 +91,21 @@ constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
 }
 
-/// Whether a finite overflow, rounded to odd, gives Inf: of P3109's signed extended formats, whose
+/// Whether a finite overflow, rounded to odd, gives Inf: in P3109's signed extended formats, whose
 /// largest value has an even code and Inf the odd one above it.
 constexpr bool odd_overflow_is_inf(const Format& format, Rounding mode) {
   return mode == Rounding::to_odd && format.encoding == Encoding::p3109 && format.is_signed;
 }
 
-/// Whether a finite negative number gives 0, not NaN: P3109's unsigned formats, toward zero and up.
+/// Whether a finite negative number gives 0, not NaN: in P3109's unsigned formats, toward zero and
+/// up.
 constexpr bool clips_negative(const Format& format, Rounding mode) {
   return format.is_p3109() && !format.is_signed &&
          (mode == Rounding::toward_zero || mode == Rounding::up);
 }
 
-/// The exponent of the binade of the largest value; where there is none but zero (e1m0), of the one
-/// below 2^emin, the first number that overflows. Twice the next binade's power of two overflows.
+/// The exponent of the binade of the largest value; where that is zero (e1m0), of the binade below
+/// 2^emin, the first number that overflows. Twice the next binade's power of two overflows.
 constexpr int top_exponent(const Format& format) {
   return format.max() > 0 ? format.emax() : format.emin() - 1;
 }
@@ -118,14 +120,14 @@ constexpr Form form_of(const RoundPlan& plan, const Format& format) {
   if (plan.mode == Rounding::stochastic) {
     if (!(simple || integer) || plan.variant != Variant::A) return any;
     if (own_exponents) return simple ? Form::in_place : any;
-    // 2^emin in units of the last place * 2^-N is an int32, the factor a normal binary32 number.
+    // 2^emin in multiples of 2^-N least spacings is an int32, the factor a normal binary32 number.
     const int looked_at = format.man + plan.random_bits;
     if (looked_at > 30 || looked_at - format.emin() > 127) return any;
     return integer ? Form::integer : Form::scaled;
   }
   if (plan.mode != Rounding::nearest_even || !has_all) return any;
   if (own_exponents) return simple ? Form::in_place : any;
-  // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit beside its leading bit.
+  // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit after its leading bit.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) return any;
   if (integer) return Form::integer;
   return simple ? Form::addition : Form::general_addition;
@@ -179,16 +181,16 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
   if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
-  // A product below 2^-126 loses bits, but lies so far under the spacing that nearest gives zero
-  // and stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
-  // beyond every format whose own max stays below 2^127.
+  // A product below 2^-126 loses bits, but is so far below the spacing that nearest gives zero and
+  // stochastic (at most 25 bits of the fraction count) never rounds up; one that overflows is
+  // beyond every format whose max is below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;
-  // Up, a product is exact or at least 2^128, beyond every format's max.
+  // Scaled up, a product is exact or at least 2^128, beyond every format's max.
   plan.scale_up_in_binary32 =
       !plan.wide && (is_nearest(plan.mode) || plan.mode == Rounding::stochastic);
-  // Down to odd, two bits below the format's last place tell nearest all there is to know.
+  // Scaled down to odd, two bits below the format's last place decide every rounding to nearest.
   plan.scale_down_to_odd =
       !plan.wide && is_nearest(plan.mode) && format.min_quantum_exponent() >= -147;
   return plan;

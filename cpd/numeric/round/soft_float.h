@@ -4,10 +4,10 @@
 // rounding into any format, and the exceptions that IEEE 754-2019 (clause 7) has for it.
 //
 // An exact result is sign * (significand + s) * 2^exponent with 128 bits of significand, bit 127
-// set, and 0 <= s < 1, where s > 0 is all that `sticky` tells. Sums, products and fused products
+// set, and 0 <= s < 1, of which `sticky` records whether s > 0. Sums, products and fused products
 // are exact unless an operand lies wholly below bit 0; quotients have 128 bits, roots 96. A
-// rounding looks at 53 bits of a format, 24 that a random integer meets and two more, so that it
-// sees the exact result. Nothing here depends on the floating-point environment, nor touches it.
+// rounding uses 53 bits of a format, 24 that a random integer meets and two more, so that it rounds
+// the exact result. Nothing here reads or changes the floating-point environment.
 #pragma once
 
 #include <bit>
@@ -43,7 +43,7 @@ inline Number infinity(bool negative, std::uint8_t flags = 0) {
 }
 inline Number nan(std::uint8_t flags = 0) { return {.kind = Kind::nan, .flags = flags}; }
 
-/// significand * 2^exponent, with what `sticky` says below it; significand > 0.
+/// (significand + s) * 2^exponent, s > 0 where `sticky`; significand > 0.
 inline Number finite(bool negative, Wide significand, int exponent, bool sticky = false) {
   const auto high = static_cast<std::uint64_t>(significand >> 64);
   const int up = high != 0 ? std::countl_zero(high)
@@ -73,7 +73,7 @@ inline Number number(double x) {
 
 namespace detail {
 
-/// Shifts right; what falls out is kept as `sticky`.
+/// Shifts significand right by `count` bits; sets `sticky` where a bit that was set is lost.
 inline void lower(Wide& significand, int count, bool& sticky) {
   if (count == 0) return;
   const Wide out = count < 128 ? significand << (128 - count) : significand;
@@ -81,10 +81,10 @@ inline void lower(Wide& significand, int count, bool& sticky) {
   significand = count < 128 ? significand >> count : 0;
 }
 
-/// |a| + |b| or |a| - |b| of finite numbers with a's sign; |a| >= 2^127 * 2^b.exponent. Of sticky
-/// ones, a alone or neither.
+/// |a| + |b|, or where `subtracts` |a| - |b|, of finite numbers with a's sign; |a| >= 2^127 *
+/// 2^b.exponent; neither is sticky.
 inline Number aligned(const Number& a, const Number& b, bool subtracts, bool cancels_to_minus) {
-  Wide x = a.significand >> 1;  // room for a carry; the operands' low bits are zero
+  Wide x = a.significand >> 1;  // a free bit for a carry; the operands' low bits are zero
   Wide y = b.significand >> 1;
   bool sticky = false;
   lower(y, a.exponent - b.exponent, sticky);
@@ -94,7 +94,7 @@ inline Number aligned(const Number& a, const Number& b, bool subtracts, bool can
   return finite(a.negative, x - y - (sticky ? 1 : 0), a.exponent + 1, sticky);
 }
 
-/// The root of a number times 2^64, from its integer root and rest: one step of Zimmermann's
+/// Replaces the integer root and remainder of n by those of n * 2^64: one step of Zimmermann's
 /// recursion (Karatsuba Square Root, 1999), the digits that follow being zero. Needs root >= 2^31.
 inline void extend_root(Wide& root, Wide& rest) {
   const Wide quotient = (rest << 31) / root;
@@ -111,11 +111,11 @@ inline void extend_root(Wide& root, Wide& rest) {
 
 }  // namespace detail
 
-/// a + b. A sum of two that cancel is +0, or -0 where `cancels_to_minus` (IEEE 754, 6.3: rounding
-/// down). Operands: binary64 numbers or products of two.
+/// a + b of binary64 numbers or products of two. Operands that cancel give +0, or -0 where
+/// `cancels_to_minus` (IEEE 754, 6.3: rounding down).
 inline Number add(const Number& a, const Number& b, bool cancels_to_minus) {
   if (a.is(Kind::nan) || b.is(Kind::nan)) {
-    // An invalid product beside a NaN operand raises nothing.
+    // A NaN operand next to an invalid product raises nothing.
     const bool given = (a.is(Kind::nan) && a.flags == 0) || (b.is(Kind::nan) && b.flags == 0);
     return nan(given ? 0 : kInvalid);
   }
@@ -139,13 +139,13 @@ inline Number mul(const Number& a, const Number& b) {
     return a.is(Kind::zero) || b.is(Kind::zero) ? nan(kInvalid) : infinity(negative);
   }
   if (a.is(Kind::zero) || b.is(Kind::zero)) return zero(negative);
-  // 53 bits each: their upper 64 hold them, their product fills 127 or 128.
+  // Significands of 53 bits are in the upper 64; their product fills 127 or 128.
   const auto x = static_cast<std::uint64_t>(a.significand >> 64);
   const auto y = static_cast<std::uint64_t>(b.significand >> 64);
   return finite(negative, Wide{x} * y, a.exponent + b.exponent + 128);
 }
 
-/// a * b + c of binary64 numbers, as a rounding sees it.
+/// a * b + c of binary64 numbers, exact but for `sticky`.
 inline Number fma(const Number& a, const Number& b, const Number& c, bool cancels_to_minus) {
   return add(mul(a, b), c, cancels_to_minus);
 }
@@ -168,7 +168,7 @@ inline Number div(const Number& a, const Number& b) {
   return finite(negative, Wide{high} << 64 | low, a.exponent - b.exponent - 127, rest);
 }
 
-/// The root of a binary64 number, to 96 bits. That of -0 is -0.
+/// The square root of a binary64 number, to 96 bits and `sticky`; -0 for -0.
 inline Number sqrt(const Number& a) {
   if (a.is(Kind::nan) || a.is(Kind::zero)) return a;
   if (a.negative) return nan(kInvalid);
@@ -202,12 +202,12 @@ struct Target {
   bool overflows_to_nan = false;
   bool odd_overflow_is_inf = false, clips_negative = false;  ///< round_plan.h
   bool is_signed = true, has_negative_zero = true;
-  bool is_integer = false;  ///< one grid, without subnormals that raise underflow
+  bool is_integer = false;  ///< one spacing throughout, and underflow is never raised
   int random_bits = kMaxRandomBits;
   int man = 23;
   int emin = -126;
   std::uint64_t max = 0;     ///< pattern of the largest finite value
-  std::uint64_t lowest = 0;  ///< unsigned: of the least one; else of the least one's magnitude
+  std::uint64_t lowest = 0;  ///< pattern of the least value; signed: of its magnitude
 
   [[nodiscard]] std::uint64_t largest(bool negative) const {
     return negative && is_signed ? lowest : max;
@@ -237,7 +237,7 @@ inline Target target(const Format& format, const RoundingOptions& options = {},
           .lowest = pattern_of(format, lowest_code_of(format))};
 }
 
-/// A value of a format and the exceptions of its making.
+/// A value of a format and the exceptions that its rounding raised.
 struct Rounded {
   double value = 0;
   std::uint8_t flags = 0;
@@ -250,7 +250,7 @@ constexpr std::uint64_t kNan = 0x7FF8000000000000;
 constexpr Wide kHalf = Wide{1} << 127;
 constexpr std::uint8_t kInexactTiny = kInexact | kUnderflow;
 
-/// A magnitude cut at a place: so many units of it, and the 128 bits that follow.
+/// A magnitude cut at a bit: the integer above, in units of that bit, and the 128 bits below.
 struct Cut {
   std::uint64_t units = 0;
   Wide fraction = 0;
@@ -258,7 +258,7 @@ struct Cut {
   [[nodiscard]] bool is_inexact() const { return fraction != 0 || sticky; }
 };
 
-/// At the place of bit `count` >= 75.
+/// x cut at bit `count` >= 75 of its significand.
 inline Cut cut_at(const Number& x, int count) {
   Cut cut{.sticky = x.sticky};
   if (count < 128) {
@@ -271,7 +271,7 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// RoundingOptions' rules for the fraction nu and the random integer R.
+/// Whether stochastic rounding by R goes away from zero, by the variants' rules in rounding.h.
 inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) {
   const int n = to.random_bits;
   const std::uint64_t all = std::uint64_t{1} << n;
@@ -288,7 +288,7 @@ inline bool random_away(const Cut& cut, std::uint32_t random, const Target& to) 
   return seen + random >= all;
 }
 
-/// Whether an inexact magnitude goes to the code above. `odd`: whether the one below is.
+/// Whether an inexact magnitude rounds to the code above. `odd`: whether the code below is odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   switch (to.mode) {
@@ -321,8 +321,8 @@ inline bool is_inward(Rounding mode, bool negative) {
          mode == (negative ? Rounding::up : Rounding::down);
 }
 
-/// What overflow and infinite results give. `flags`: what an infinity raises that is delivered, and
-/// otherwise.
+/// What overflow and infinite results give, with the exceptions `exact` where that is an infinity,
+/// else `other`.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -330,7 +330,7 @@ inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std
                              : with_sign(to.largest(negative), negative, other);
 }
 
-/// What an unsigned format makes of a negative value, finite or not, that does not round to zero.
+/// What an unsigned format gives for a negative value, finite or not, that does not round to zero.
 inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags) {
   if (!to.saturates && to.has_nan && !(finite && to.clips_negative)) return not_a_number(kInvalid);
   return with_sign(to.lowest, false, flags);
@@ -339,14 +339,15 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Whether the code of so many units in a binade is odd. Codes go on without bounds.
+/// Whether the code of a significand of `units` spacings in a binade is odd, in a format without an
+/// upper bound.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;
   return odd_binade != to.has_zero;  // 2^emin has code 1, or 0 without zero
 }
 
-/// What a result that is not exact raises, unless it overflows.
+/// The exceptions of an inexact result, overflow aside.
 inline std::uint8_t inexact_flags(const Number& x, std::uint32_t random, const Target& to) {
   const int binade = detail::binade(x);
   if (to.is_integer || binade >= to.emin) return kInexact;
@@ -365,7 +366,7 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
     const std::uint8_t flags = inexact_flags(x, random, to);
     return x.negative ? below_unsigned(true, to, flags) : with_sign(to.lowest, false, flags);
   }
-  // The exponent of a unit. Without subnormals the grid below 2^emin is {0, 2^emin}.
+  // The exponent of the spacing. Without subnormals the grid below 2^emin is {0, 2^emin}.
   const int place = below ? to.emin - (to.subnormals ? to.man : 0) : binade - to.man;
   const Cut cut = cut_at(x, place - x.exponent);
   std::uint64_t units = cut.units;
@@ -386,7 +387,8 @@ inline Rounded round_finite(const Number& x, const Target& to, std::uint32_t ran
   return infinite(x.negative, to, flags, flags);
 }
 
-/// Without a flag where the format holds it. That of a division by zero raises nothing else.
+/// An infinite result rounded: without exceptions where the format has infinities. A division by
+/// zero raises its own exception alone.
 inline Rounded round_infinity(const Number& x, const Target& to) {
   const bool by_zero = x.flags != 0;
   const std::uint8_t other = by_zero ? x.flags : std::uint8_t{kOverflow | kInexact};
@@ -435,7 +437,8 @@ inline Number exact(Operation operation, double x, double y, double z, Rounding 
   return sqrt(number(x));
 }
 
-/// One exact operation and one rounding. Operands that the operation does not take are ignored.
+/// The exact result of an operation, rounded once. Operands that the operation does not take are
+/// ignored.
 inline Rounded compute(Operation operation, double x, double y, double z, const Target& to,
                        std::uint32_t random = 0) {
   return round(exact(operation, x, y, z, to.mode), to, random);

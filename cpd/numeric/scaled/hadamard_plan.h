@@ -10,11 +10,11 @@
 
 namespace cpd {
 
-/// Plain data.
+/// The constants of a transform.
 struct HadamardPlan {
   std::int32_t size = 16;
   bool to_bf16 = false;
-  double scale = 0.25;  ///< 1 / sqrt size, to nearest, in binary64; as a float to nearest, too
+  double scale = 0.25;  ///< 1 / sqrt(size) to nearest in binary64; also to nearest as a float
   /// +1 or -1: factors before the stages and after them, of values i, i + size, i + 2 size, …
   float before[Hadamard::kMostSize]{};
   float after[Hadamard::kMostSize]{};

@@ -9,8 +9,8 @@
 
 namespace cpd {
 
-/// In front of a loop over a group's values, which stay in registers where they are few: with more
-/// copies the compiler takes minutes. Without vectors there are too few registers.
+/// Unrolls a loop over a group's values by at most 32, so that few values stay in registers: with
+/// more copies the compiler takes minutes. Without vectors there are too few registers.
 #if defined(__CUDACC__)
 #define CPD_UNROLLED _Pragma("unroll 32")
 #elif defined(__AVX2__) || defined(CPD_NEON)
@@ -42,7 +42,7 @@ CPD_FN void with_size(const HadamardPlan& plan, Run run) {
   }
 }
 
-/// The stage at a distance of so many lanes.
+/// The stage between lanes at distance kDistance: a swap, an exclusive-or of signs, an addition.
 template <int kDistance, class V>
 CPD_FN V stage_of_lanes(V x) {
   using U = Unsigned<V>;
@@ -51,7 +51,7 @@ CPD_FN V stage_of_lanes(V x) {
   return swap_lanes<kDistance>(x) + bits_as<V>(bits_as<U>(x) ^ second);
 }
 
-/// The stages within each x, at distances kDistance, 2 kDistance, … below kEnd lanes.
+/// The stages within x, at distances kDistance, 2 kDistance, … below kEnd lanes.
 template <int kDistance, int kEnd, class V>
 CPD_FN V stages_of_lanes(V x) {
   if constexpr (kDistance < kEnd) {
@@ -61,7 +61,7 @@ CPD_FN V stages_of_lanes(V x) {
   }
 }
 
-/// The stages between kCount values, at distances kDistance, 2 kDistance, …
+/// The stages between kCount values, at distances kDistance, 2 kDistance, …: kCount additions each.
 template <int kDistance, int kCount, class V>
 CPD_FN void stages_between(V* v) {
   if constexpr (kDistance < kCount) {
@@ -77,15 +77,15 @@ CPD_FN void stages_between(V* v) {
   }
 }
 
-/// How many V hold a group: side by side in the lanes (kAlong; several groups where the lanes are
-/// more), or one value of each of several groups in each.
+/// How many V hold a group: with kAlong its values are neighbouring lanes (of several groups where
+/// there are more lanes), else each V holds one value of each of several groups.
 template <int kSize, bool kAlong, class V>
 constexpr int kHadamardCount = !kAlong                   ? kSize
                                : kSize > Lanes<V>::count ? kSize / Lanes<V>::count
                                                          : 1;
 
-/// Transforms a group. V's lanes are of binary64 where plan.to_bf16, else of binary32; results are
-/// binary32 values.
+/// Transforms a group in place. V's lanes are of binary64 where plan.to_bf16, else of binary32;
+/// results are binary32 values.
 template <int kSize, bool kAlong, class V>
 CPD_FN void hadamard(V* v, const HadamardPlan& plan) {
   constexpr int kCount = kHadamardCount<kSize, kAlong, V>;

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values between levels: those of a bucket lie at equal distances of its norm, and a value takes
-// one of its two neighbours by a random integer, without bias.
+// Unbiased rounding of a bucket's values to levels at equal distances of its norm: a value takes
+// one of the two neighbouring levels by a random integer.
 //
 // With s steps, u = v s / norm, R below 2^N and R' = R / 2^N:
 //
 //   signed     level floor(|u| + R') of |v|, with v's sign; s levels above zero (QSGD 3.1)
-//   intervals  end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm], which
-//              lies at 2 * number - s (Grubic et al. 3.2.2); zero is no level, R rounds up in value
+//   intervals  end number floor((u + s) / 2 + R') of s equal intervals over [-norm, norm], at level
+//              2 * number - s (Grubic et al. 3.2.2); zero is no level, R rounds up in value
 //
-// in exact arithmetic: with the fraction f of |u| that is up where floor(f 2^N) + R >= 2^N, as a
-// stochastic cast (variant A) rounds. Levels beyond the last are the last. A value is
+// in exact arithmetic: with f the fraction of |u|, it rounds up where floor(f 2^N) + R >= 2^N, as a
+// stochastic cast (variant A) does. Levels beyond the last are the last. The value of a level is
 // level * norm / s, rounded once.
 //
-// Signed levels may also lie at other places (LevelSpacing): level j at place[j] * norm / 256. A
+// Signed levels may also have other places (LevelSpacing): level j is at place[j] * norm / 256. A
 // value between two is rounded up by the same rule, with the fraction of their distance.
 //
-// Exactness. v s has 40 bits, and so has the product of norm and the number of halves of 2^-N
-// steps that it is compared with, but for norm's 24: TwoProduct (Dekker 1971) holds that one in two
-// binary64 numbers. Lanes estimate u + R' and step aside where an integer lies within `slack`.
+// Exactness. v s has 40 bits. It is compared with norm times a number of halves of 2^-N steps, of
+// 40 bits without norm's 24; TwoProduct (Dekker 1971; 2 operations with FMA) holds that product in
+// two binary64 numbers. Lanes estimate u + R', and take the exact rule where an integer is within
+// `slack`.
 #pragma once
 
 #include <cstdint>
@@ -36,25 +37,25 @@ struct LevelSpacing {
   std::uint8_t below[kUnits] = {};  ///< the last level at or below a number of units
 };
 
-/// How values become codes of `bits` bits. A signed level's code is it modulo 2^bits, an interval's
-/// end's its number.
+/// How values become codes of `bits` bits. The code of a signed level is the level modulo 2^bits,
+/// that of an interval's end its number.
 struct LevelPlan {
   int bits = 0;
   std::int32_t steps = 0;  ///< s
-  std::int32_t most = 0;   ///< the last level: s, or where there are no random bits any below 2^22
+  std::int32_t most = 0;   ///< the last level: s, or without random bits any number below 2^22
   bool intervals = false;
-  /// NaN and infinities have the code 2^(bits - 1), that of no signed level. Else their bucket's
-  /// norm is NaN.
+  /// Whether NaN and infinities have the code 2^(bits - 1), which no signed level has. Else their
+  /// bucket's norm is NaN.
   bool has_nan = false;
   /// N; 0: values are whole multiples of norm = 1, which is one step.
   int random_bits = 0;
   std::uint64_t seed = 0, stream = 0;
   std::int64_t bucket = 0;                ///< values that share a norm
-  const LevelSpacing* spacing = nullptr;  ///< of signed levels; null: equal distances
+  const LevelSpacing* spacing = nullptr;  ///< signed levels' places; null: equal distances
 };
 
-/// Over finite values x: the sums of x - mean and of its square (for a mean of 0 exact), `mean`
-/// being any number; how many there are; the largest magnitude.
+/// Over finite values x and any number `mean`: the sums of x - mean and of its square (each square
+/// exact for a mean of 0); how many values there are; the largest magnitude.
 struct Moments {
   double sum = 0, squares = 0;
   std::int64_t finite = 0;
@@ -63,8 +64,8 @@ struct Moments {
 
 inline namespace CPD_ISA {
 
-/// Partial sums of Moments: value i counts in sum i mod 16, in ascending order; then sum i takes
-/// sum i + 8, then i + 4, i + 2 and i + 1.
+/// The number of partial sums of Moments: value i is added to sum i mod 16, in ascending order;
+/// then sum i + 8 is added to sum i, then i + 4, i + 2 and i + 1.
 constexpr int kPartialSums = 16;
 CPD_FN constexpr double add_partial_sums(double* sum) {
   for (int half = kPartialSums / 2; half > 0; half /= 2) {
@@ -73,8 +74,8 @@ CPD_FN constexpr double add_partial_sums(double* sum) {
   return sum[0];
 }
 
-/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: by way of a binary64
-/// number rounded to odd (exact.h).
+/// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: 1 operation and 1 fused
+/// operation give the binary64 number rounded to odd (exact.h), which is rounded again.
 CPD_FN float root_in_binary32(double x) {
   const double root = __builtin_sqrt(x);
   return static_cast<float>(toward_odd(root, fma(-root, root, x)));
@@ -84,22 +85,22 @@ CPD_FN float product_in_binary32(double a, double b) {
   return static_cast<float>(toward_odd(product, fma(a, b, -product)));
 }
 
-/// The population's variance, by moments about a number near the mean. Each of the five operations
-/// rounds; 0 where rounding leaves less.
+/// The population's variance, by moments about a number near the mean. Each of the 5 operations
+/// rounds; 0 where the result would be negative.
 CPD_FN constexpr double variance_of(const Moments& about) {
   const auto n = static_cast<double>(about.finite);
   const double squares = about.squares - about.sum * (about.sum / n);
   return squares > 0 ? squares / n : 0;
 }
 
-/// x >= a * b, exactly.
+/// x >= a * b, exactly, by TwoProduct: 1 multiplication and 1 fused operation.
 CPD_FN bool is_product_at_most(double a, double b, double x) {
   const double product = a * b;
   return (x > product) | ((x == product) & (fma(a, b, -product) <= 0));  // without a jump
 }
 
-/// The level of |v|, or the number of v's interval's end. v and norm are finite, norm >= 0; below a
-/// zero norm every level is 0.
+/// The level of |v|, or the number of the interval's end of v. v and norm are finite, norm >= 0;
+/// with a norm of 0 it is 0.
 CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::uint32_t random) {
   if (!(norm > 0)) return 0;
   const double draws = exact_power(plan.random_bits);
@@ -118,7 +119,7 @@ CPD_FN std::int32_t level_of(const LevelPlan& plan, float v, float norm, std::ui
   return level;
 }
 
-/// The same where levels have places.
+/// The level of |v| where levels have places (plan.spacing).
 CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
                                     std::uint32_t random) {
   if (!(norm > 0)) return 0;
@@ -135,6 +136,7 @@ CPD_FN std::int32_t spaced_level_of(const LevelPlan& plan, float v, float norm,
   return is_product_at_most(norm, place, x * draws) ? level + 1 : level;
 }
 
+/// The code of NaN and infinities, 2^(bits - 1).
 CPD_FN constexpr std::uint32_t no_level(const LevelPlan& plan) { return 1U << (plan.bits - 1); }
 
 /// The code of v, which may be NaN or infinite where the plan has a code for that.
@@ -146,8 +148,9 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
   return static_cast<std::uint32_t>(!plan.intervals && v < 0 ? -level : level) & mask;
 }
 
-/// The same for lanes of V, where seldom one needs the exact rule: binary64 for any norm; binary32
-/// for 2^-60 <= norm <= 2^60, with kFine for any steps, else for at most 255.
+/// The codes of values in lanes by an estimate, which reports the few lanes that need level_code's
+/// exact rule: binary64 for any norm; binary32 for 2^-60 <= norm <= 2^60, with kFine for any steps,
+/// else for at most 255.
 template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
@@ -155,7 +158,7 @@ struct LevelLanes {
   using U = typename Narrow<V>::U32;
   using S = Scalar<V>;
 
-  /// Of a bucket: one step (of intervals two) is high + low, and `inverse` its inverse.
+  /// A bucket's step (of intervals: two) as high + low, and its inverse.
   struct Step {
     V inverse, high, low;
   };
@@ -164,9 +167,9 @@ struct LevelLanes {
   I most;
   U mask, none;
 
-  /// By how much an estimate may err. One operation for all: the roundings of the inverse, the
-  /// offset, the sum and the slack's addition, each at most half a unit of s + 2. Fine: the rest
-  /// above the whole steps errs by 2 units of 2^-24 of a step, its quotient and sums by 7.
+  /// A bound of an estimate's error. Without kFine: the roundings of the inverse, the offset, the
+  /// sum and the slack's addition, each at most half an ulp of s + 2. With kFine: the remainder
+  /// above the whole steps errs by 2 times 2^-24 of a step, its quotient and sums by 7 times.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -190,7 +193,7 @@ struct LevelLanes {
             splat<V>(static_cast<S>(step - high))};
   }
 
-  /// The codes, and a mask of the lanes that need level_code.
+  /// Stores the codes and returns a mask of the lanes that need level_code.
   template <bool kIntervals, bool kHasNan>
   CPD_FN auto code(Value x, const Step& step, U random, U* codes) const {
     const U pattern = bits_as<U>(x);
@@ -203,7 +206,7 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // One more than what is to be added to the base: above zero where that was one too many.
+      // 1 more than the number to add to the base, so that it is positive where base is 1 too many.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -229,7 +232,7 @@ struct LevelLanes {
   }
 
  private:
-  /// Within the levels, so that it has an integer.
+  /// `place` limited to the levels' range, so that it converts to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);
@@ -237,7 +240,7 @@ struct LevelLanes {
   }
 };
 
-/// The value of a code where levels have places; NaN for one of no level. `norm` is finite.
+/// The value of a code where levels have places; NaN for a code of no level. `norm` is finite.
 CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm) {
   const int spare = 32 - plan.bits;
   const std::int32_t level = static_cast<std::int32_t>(code << spare) >> spare;
@@ -248,7 +251,8 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Values of codes: of signed levels, NaN for a code of none, or of the ends of intervals.
+/// The values of codes in lanes: of signed levels (NaN for a code of no level) or of the ends of
+/// intervals.
 template <class V>
 struct LevelValues {
   using Value = typename Narrow<V>::F32;
@@ -269,9 +273,9 @@ struct LevelValues {
     none = splat<I>(-static_cast<std::int32_t>(no_level(plan)));
   }
 
-  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is that
-  /// of binary64 (Markstein 1990) and rounds to binary32 as the exact one: it has no more than 41
-  /// bits or lies 2^-41 of itself from every tie.
+  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is
+  /// binary64's by 1 multiplication and 2 fused operations (Markstein 1990), and rounds to binary32
+  /// as the exact one does: that has at most 41 bits or is 2^-41 of itself from every tie.
   template <bool kIntervals, bool kDivides>
   CPD_FN Value value(U code) const {
     I level;

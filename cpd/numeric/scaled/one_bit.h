@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD (Seide et al. 2014): of a bucket's values v = x + residual the mean of those >= 0 (-0
-// is one of them) and the mean of the others; a value becomes the mean that its sign names.
+// 1-bit SGD (Seide et al. 2014): over a bucket's values v = x + residual, the mean of those >= 0
+// (-0 among them) and the mean of the others; a value becomes the mean of its sign.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,27 @@
 
 namespace cpd {
 
-/// n values of neighbouring buckets, side by side.
+/// n contiguous values of neighbouring buckets.
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  std::int64_t before = 0;  ///< values of the first bucket that lie ahead of these
-  bool words = false;      ///< whether the bits of each bucket fill 32-bit words, else bytes of all
-  bool streaming = false;  ///< errors are not needed in cache
+  std::int64_t before = 0;  ///< values of the first bucket that come before these
+  bool words = false;       ///< the bits of each bucket fill 32-bit words, else those of all bytes
+  bool streaming = false;   ///< errors are written with non-temporal stores
 };
 
 inline namespace CPD_ISA {
 
-/// sum + v where the mask is set; sum is not -0. By one operation where units have masks, else by
-/// adding 0.
+/// sum + v where the mask is set, else sum, which is not -0: one masked addition in AVX-512, else
+/// a selection of v or 0 and an addition.
 template <class Mask, class V>
 CPD_FN V add_where(Mask mask, V sum, V v) {
   if constexpr (sizeof(V) == 64) return select(mask, sum + v, sum);
   return sum + select(mask, v, V{});
 }
 
-/// Of buckets in the lanes: v = x + residual, rounded to binary32, is added in binary64, index
-/// ascending. Sums cannot overflow, so that they are finite where all values are.
+/// The sums of a bucket in each lane: v = x + residual, rounded to binary32, is added in binary64
+/// by ascending index. Sums cannot overflow, so that they are finite where all values are.
 template <class W>
 struct OneBitSums {
   using Count = Signed<W>;
@@ -48,10 +48,10 @@ struct OneBitSums {
   CPD_FN W mean_below(std::int64_t n) const { return mean(below, splat<Count>(n) - positive); }
 
  private:
-  /// sum / count, 0 / 0 = 0, whose rounding to binary32 is that of the exact quotient for counts up
-  /// to 2^17: with m halfway between binary32 numbers, m * count is a binary64 number, so that a
-  /// sum beside it lies an ulp(m * count) away, and the quotient more than ulp(m) / 2 from m. NaN
-  /// where a sum is not finite.
+  /// sum / count, 0 where count is 0, NaN where a sum is not finite. For counts up to 2^17 it
+  /// rounds to binary32 as the exact quotient does: with m halfway between binary32 numbers,
+  /// m * count is a binary64 number, so that a different sum is an ulp(m * count) from it, and the
+  /// quotient more than ulp(m) / 2 from m.
   CPD_FN W mean(W sum, Count count) const {
     const W divisor = convert<W>(max(count, splat<Count>(1)));
     const auto is_finite = (above - above == W{}) & (below - below == W{});

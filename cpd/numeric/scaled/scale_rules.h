@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// From a block's largest magnitude to its scale, and to what its elements are multiplied by. In
-// binary64 lanes an operation of binary32 is one of binary64 rounded once more, which is the same
-// for +, -, *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2); rules of nothing but such
-// operations take binary32 lanes too (steps_in_binary32).
+// A block's scale, and the factor of its elements, from its largest magnitude. In binary64 lanes an
+// operation of binary32 is one of binary64 rounded once more, which gives the same result for +, -,
+// *, / of binary32 numbers (Figueroa 1995: 53 >= 2 * 24 + 2); rules that consist of such operations
+// alone take binary32 lanes too (steps_in_binary32).
 //
 // Sources, at the commits that reference/scaling.md names: OCP MX 1.0 section 6.3 (floor);
 // TransformerEngine's compute_scale_from_amax and NVFP4 quantisation kernels; torchao's
@@ -18,31 +18,32 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// A level's scale, and the factor that elements are multiplied by; both binary32 numbers (or NaN).
-/// With exact arithmetic the factor is 1 / scale where that is a power of two, and elements are
-/// divided elsewhere.
+/// A block's scale and the factor by which its elements are multiplied, both binary32 numbers (or
+/// NaN). With exact arithmetic elements are multiplied by 1 / scale where scales are powers of two,
+/// and divided by the scale elsewhere.
 template <class W>
 struct BlockScale {
   W scale, factor;
 };
 
-/// The second level (1 where there is none): its scale, and the multiplier that te makes blocks'
-/// scales with.
+/// The second level (1 where there is none): its scale, and the multiplier from which te forms
+/// blocks' scales.
 template <class W>
 struct OuterScale {
   W scale, encode;
 };
 
-/// x / y, rounded to odd where it is inexact; y > 0. NaN and infinities as division has them. For
-/// any binary32 x in binary64 lanes where y is a product of two such; in binary32 lanes, for
-/// quotients of at least 2^-20 by y >= 2^-70, whose remainder is a binary32 number.
+/// x / y rounded to odd, y > 0; NaN and infinities as division gives them. 1 division, 1 fused
+/// operation and toward_odd. Exact in binary64 lanes for any binary32 x where y is a product of two
+/// such numbers; in binary32 lanes, for quotients of at least 2^-20 by y >= 2^-70, whose remainder
+/// is a binary32 number.
 template <class V>
 CPD_FN V divide_to_odd(V x, V y) {
   const V quotient = x / y;
   return toward_odd(quotient, negative_fma(quotient, y, x));
 }
 
-/// Rounded to binary32.
+/// x rounded to binary32, to nearest even.
 template <class W>
 CPD_FN W to_binary32(W x) {
   if constexpr (Lanes<W>::mantissa == 23) {
@@ -67,27 +68,27 @@ CPD_FN W no_less(W x, double limit) {
   return select(x < splat<W>(limit), splat<W>(limit), x);
 }
 
-/// Whether a magnitude is less than Inf.
+/// Whether a magnitude a is less than Inf.
 template <class W>
 CPD_FN auto is_finite(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
 }
 
-/// 2^e, of exponents between -1022 and 1023.
+/// 2^e, -1022 <= e <= 1023.
 template <class W>
 CPD_FN W power_of_two(Signed<W> e) {
   return bits_as<W>((Unsigned<W>)(e + splat<Signed<W>>(1023)) << 52);
 }
 
-/// floor(log2 x) of a normal number.
+/// floor(log2 x) of a normal binary64 number x > 0.
 template <class W>
 CPD_FN Signed<W> exponent_of(W x) {
   return (Signed<W>)(bits_as<Unsigned<W>>(x) >> 52) - splat<Signed<W>>(1023);
 }
 
 /// floor(fl(log2 x)) for binary32 x > 0, with the logarithm rounded to binary32: just below 2^k it
-/// is k. log2(2^k (1 - d)) lies d / ln 2 (and less than d^2 more) below k, and rounds to k where
-/// that is no more than half of k's distance to the number before it.
+/// is k. log2(2^k (1 - d)) is d / ln 2 (and less than d^2 more) below k, and rounds to k where that
+/// is no more than half of k's distance to the number before it.
 template <class W>
 CPD_FN Signed<W> floor_of_rounded_log(W x) {
   using I = Signed<W>;
@@ -105,15 +106,15 @@ CPD_FN Signed<W> floor_of_rounded_log(W x) {
   return select(rounds_up, next, floor);
 }
 
-/// Whether a plan's scales take operations of binary32 alone: te's, but for powers of two in e8m0,
+/// Whether a plan's scales need operations of binary32 alone: te's do, except powers of two in e8m0
 /// and max_pow2 where multipliers may be subnormal.
 constexpr bool steps_in_binary32(const ScaledPlan& plan) {
   return plan.arithmetic == Arithmetic::te && (plan.two_levels || !plan.of_powers) &&
          !plan.scale.wide && (plan.rule != ScaleRule::max_pow2 || plan.max >= 4);
 }
 
-/// The power of two of rules floor … even and max_pow2, for a magnitude z that is rounded to odd;
-/// between the least and the largest that the scale's format has.
+/// The power of two that rules floor … even and max_pow2 give for a magnitude z, rounded to odd,
+/// limited to those that the scale's format has.
 template <class W>
 CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -131,7 +132,7 @@ CPD_FN W power_scale(W z, const ScaledPlan& plan) {
   return plan.scale.has_zero ? select(z == W{}, W{}, power) : power;
 }
 
-/// z in the scale's format.
+/// z rounded into the scale's format.
 template <class W>
 CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   if constexpr (Lanes<W>::mantissa == 23) {
@@ -143,12 +144,12 @@ CPD_FN W into_scale(W z, const ScaledPlan& plan) {
   return round<Rounding::nearest_even>(z, Unsigned<W>{}, plan.scale);
 }
 
-/// Exact arithmetic, and every power of two that te and torchao store in e8m0.
+/// The scale in exact arithmetic, and every power of two that te and torchao store in e8m0.
 template <class W>
 CPD_FN W exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   const bool by_power = plan.rule != ScaleRule::max && plan.rule != ScaleRule::up;
   const W divisor = by_power ? outer : outer * splat<W>(plan.max);
-  // Of zero the scale is what zero rounds to, also below an outer scale of zero.
+  // A largest magnitude of zero has the scale to which zero rounds, also where `outer` is zero.
   const W above = a * splat<W>(plan.margin * share);
   const bool undivided = by_power && !plan.two_levels;
   const W quotient = undivided ? above : divide_to_odd(above, divisor);
@@ -161,7 +162,7 @@ CPD_FN W inverse(W x) {
   return to_binary32(splat<W>(1) / x);
 }
 
-/// What elements are multiplied by under a scale (exact: 0 below a scale of 0).
+/// The factor by which elements with a scale are multiplied (exact: 0 where the scale is 0).
 template <class W>
 CPD_FN W factor_of(W scale, W outer, const ScaledPlan& plan) {
   if (plan.arithmetic == Arithmetic::exact) return select(scale == W{}, W{}, inverse(scale));
@@ -237,8 +238,8 @@ CPD_FN BlockScale<W> microxcaling_scale(W a, const ScaledPlan& plan) {
   return {scale, inverse(scale)};
 }
 
-/// te's and torchao's rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product below 2^-126 has fewer
-/// bits, and may round down to 2^-127.
+/// te's and torchao's scale by rceil: cvt.rp.ue8m0 of fl(A * fl(1 / M)). A product below 2^-126 has
+/// fewer bits, and may round down to 2^-127.
 template <class W>
 CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   using I = Signed<W>;
@@ -250,7 +251,7 @@ CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
 }
 
-/// exact, and te's and torchao's powers of two.
+/// The scale of a block by arithmetic exact, and by te's and torchao's powers of two.
 template <class W>
 CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
@@ -259,7 +260,7 @@ CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const Scal
   }
   W scale = exact_scale(a, outer, share, plan);
   if (plan.arithmetic == Arithmetic::torchao) {
-    // Of patterns: even's sum reaches that of Inf below 2^128.
+    // The pattern of Inf is reached by even's sum below 2^128, by the others at it.
     const double half = 0x1p126 / static_cast<double>(std::int64_t{1} << plan.man);
     const double limit = plan.rule == ScaleRule::even ? 0x1p128 - half : 0x1p128;
     scale = select(a < splat<W>(limit), scale, nan_of<W>());
@@ -288,8 +289,8 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
   return power_or_exact_scale(a, outer.scale, share, plan);
 }
 
-/// The scale of a block whose largest magnitude is a (Inf, or NaN where one stands in it and the
-/// plan poisons), under an outer scale, and its elements' factor. share: 1, or kOtherShare.
+/// The scale and factor of a block whose largest magnitude is a, under an outer scale. a is Inf or
+/// NaN if the block holds one and the plan makes such blocks NaN. share: 1, or kOtherShare.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;
@@ -298,7 +299,7 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   } else {
     block = scale_by_arithmetic(a, outer, share, plan);
   }
-  // torchao's and DeepGEMM's own steps tell what a NaN or an infinity in A does.
+  // torchao's and DeepGEMM's own steps define the result for a NaN or an infinity in A.
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
@@ -307,7 +308,7 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
 
-/// The second level's scale, for the largest magnitude of its tensor or row.
+/// The second level's scale for the largest magnitude a of its tensor or row.
 template <class W>
 CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   const W one = splat<W>(1);

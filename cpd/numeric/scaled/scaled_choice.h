@@ -10,18 +10,19 @@
 
 namespace cpd {
 
-/// The other candidate's scale, as a multiple: the block's largest maps to M / 1.5.
+/// The other candidate's scale as a multiple of the first, so that the block's largest magnitude
+/// becomes M / 1.5.
 constexpr double kOtherShare = 1.5;
 
-/// The scales that a block's elements were divided by. largest: te's |x| of the second level, 0
-/// where its scale came from elsewhere.
+/// The scales by which a block's elements were divided. largest: te's largest |x| of the second
+/// level, 0 where its scale is an argument.
 struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };
 
-/// The sum of the errors of n elements of x, in index order. te, of elements q: in binary32,
-/// e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e). exact, of
-/// their values: in binary64, each error exact.
+/// The sum of the errors of n elements of x, in index order. Arithmetic te, q being elements: in
+/// binary32, e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e).
+/// Arithmetic exact, q being their values: in binary64, each error exact.
 inline double sum_of_errors(const ScaledPlan& plan, bool squares, std::int64_t n, const float* q,
                             const float* x, DividedBy at) {
   if (plan.arithmetic != Arithmetic::te) {
@@ -44,7 +45,8 @@ inline double sum_of_errors(const ScaledPlan& plan, bool squares, std::int64_t n
   return sum;
 }
 
-/// The sum of the errors of a block's rows: halves are added until one is left. Overwrites them.
+/// The sum of the errors of a block's rows, which it overwrites: the second half is added to the
+/// first until one is left.
 inline double sum_of_rows(const ScaledPlan& plan, std::int64_t rows, double* errors) {
   std::int64_t half = 1;
   while (half < rows) half *= 2;

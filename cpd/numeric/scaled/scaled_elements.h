@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elements divided by their scales: what is rounded, and the values that come out. The scales are
-// formed in scale_rules.h, the rounding is in round.h.
+// Elements divided by their scales before they are rounded (round.h), and their values afterwards.
+// scale_rules.h forms the scales.
 #pragma once
 
 #include "cpd/numeric/scaled/scale_rules.h"
@@ -9,20 +9,21 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// The scales of one element. factor: what it is multiplied by (ElementRoute::multiply) or divided
-/// by; unused where a wide route divides by exact scales, or their inverse (uniform_codes).
+/// The scales of one element. factor: the number by which it is multiplied (ElementRoute::multiply)
+/// or divided; unused where a wide route divides by exact scales, or their inverse (uniform_codes).
 template <class V>
 struct ElementScale {
   V factor, scale, outer;
 };
 
+/// The scales with factor = 1 / (scale * outer), as uniform_codes needs them.
 template <class V>
 CPD_FN ElementScale<V> with_inverse(ElementScale<V> at) {
   return {splat<V>(1) / (at.scale * at.outer), at.scale, at.outer};
 }
 
-/// x divided by its scales, as the element's rounding sees it. V: binary64 lanes where the route is
-/// wide.
+/// x divided by its scales, to be rounded into the element's format as the exact quotient would be.
+/// V: binary64 lanes where the route is wide.
 template <ElementRoute kRoute, class V>
 CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   if constexpr (kRoute == ElementRoute::multiply) {
@@ -37,8 +38,8 @@ CPD_FN V scaled_down(V x, ElementScale<V> at, const ScaledPlan& plan) {
   }
 }
 
-/// Whether a plan's scaled elements take uniform_codes: stochastic (A) into a format whose
-/// numbers lie at equal distances.
+/// Whether a plan's elements are rounded by uniform_codes: stochastically (A) into a format whose
+/// numbers have equal distances.
 CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   return plan.arithmetic == Arithmetic::exact && element.mode == Rounding::stochastic &&
@@ -47,10 +48,10 @@ CPD_FN bool has_uniform_codes(const ScaledPlan& plan) {
          element.max_code < 2 << element.man;
 }
 
-/// The codes of x / (at.scale * at.outer), after with_inverse. In units of the last place * 2^-N
-/// the quotient is cut to an integer, by an estimate that errs by less than 2^-10 and is 2^-10
-/// larger, and the remainder's sign, which one rounding keeps. False, and no codes, where one is
-/// NaN or beyond 2^40 units.
+/// Stores the codes of x / (at.scale * at.outer), `at` being with_inverse's. In units of 2^-N
+/// spacings the quotient is cut to an integer: an estimate that errs by less than 2^-10, plus
+/// 2^-10, is corrected by the remainder's sign, which one fused operation gives. Returns false, and
+/// stores nothing, where a quotient is NaN or beyond 2^40 units.
 template <class R, class V>
 CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const RoundPlan& plan,
                           Unsigned<V>* codes) {
@@ -78,7 +79,7 @@ CPD_FN bool uniform_codes(V x, ElementScale<V> at, Unsigned<V> random, const Rou
 }
 
 /// The value of an element q of the format: q * scale * outer, rounded once into binary32. In
-/// binary32 lanes q * scale is exact, or outer is 1.
+/// binary32 lanes that requires an exact q * scale, or outer = 1.
 template <class V>
 CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   using Result = typename Narrow<V>::F32;
@@ -92,15 +93,16 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// ElementScale::factor of a block's elements, for a route in binary32. Where the scale is 0, every
-/// element becomes 0.
+/// ElementScale::factor of a block's elements for a route in binary32; where the scale is 0 it
+/// makes every element 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;
   return select(block.scale == W{}, splat<W>(0x1p100), block.scale);
 }
 
-/// Whether a scale of exact arithmetic lies where the route is exact (route_of). NaN does.
+/// Whether a scale of exact arithmetic is outside the range in which the route is exact (route_of);
+/// false for 0 and NaN.
 template <class W>
 CPD_FN auto is_outside(ElementRoute route, W scale) {
   const bool divides = route == ElementRoute::divide;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A scaled format and the rounding of its elements as the constants that the kernels need. Plain
-// data, so that every ISA's object and the GPU read the same.
+// A scaled format and the rounding of its elements as the constants that the kernels need.
+// ScaledPlan is an aggregate of numbers that every ISA's object and the GPU read.
 #pragma once
 
 #include <cstdint>
@@ -11,41 +11,41 @@
 
 namespace cpd {
 
-/// How an element becomes a number of its format, and then a value.
+/// How an element is divided by its scales and rounded into its format.
 enum class ElementRoute : std::uint8_t {
   multiply,  ///< round(fl(x * factor)), in binary32
-  divide,    ///< round(x / scale), the quotient exact as rounding sees it, in binary32
-  wide,      ///< round(x / (scale * outer)) so, in binary64
+  divide,    ///< round(x / scale), the quotient rounded to odd, in binary32
+  wide,      ///< round(x / (scale * outer)), the quotient rounded to odd, in binary64
 };
 
 struct ScaledPlan {
-  RoundPlan element;  ///< of the call's rounding
-  RoundPlan scale;    ///< into the scale's format: to nearest-even or up, saturating
-  RoundPlan outer;    ///< into the second level's: to nearest-even, saturating
+  RoundPlan element;  ///< rounds elements, by the call's options
+  RoundPlan scale;    ///< rounds into the scale's format: to nearest-even or up, saturating
+  RoundPlan outer;    ///< rounds into the second level's format: to nearest-even, saturating
   Arithmetic arithmetic = Arithmetic::exact;
   ScaleRule rule = ScaleRule::floor;
   bool two_levels = false;
-  bool poisons = true;       ///< NonFinite::block
+  bool poisons = true;       ///< NonFinite::block: Inf or NaN in a block makes its scale NaN
   bool in_fp32 = false;      ///< the scale's format is binary32
-  bool of_powers = false;    ///< … holds no positive numbers but powers of two
-  bool chooses = false;      ///< between two candidates
+  bool of_powers = false;    ///< its positive numbers are powers of two
+  bool chooses = false;      ///< between two candidates of a scale
   bool wide_values = false;  ///< element * scale may leave binary32: values are formed in binary64
 
   double max = 0;                    ///< M
-  std::int32_t emax = 0;             ///< its exponent
-  std::int64_t max_fraction = 0;     ///< its binary64 fraction bits
-  std::int32_t man = 0;              ///< the element format's
+  std::int32_t emax = 0;             ///< M's exponent
+  std::int64_t max_fraction = 0;     ///< M's binary64 fraction bits
+  std::int32_t man = 0;              ///< mantissa bits of the element's format
   std::int32_t least = 0, most = 0;  ///< exponents of the scale format's powers of two
   double margin = 1;                 ///< 2^margin
   double inverse_max = 0;            ///< fl(1 / M)
-  double scale_max = 0;              ///< of two levels
+  double scale_max = 0;              ///< two levels: the largest scale
   double target = 0;                 ///< M * scale_max
   double scale_min_normal = 0;       ///< torchao's least scale in formats that have subnormals
   /// te: what an infinite multiplier becomes; binary32's max, or bf16's for blocks of bf16 inputs.
   double largest_multiplier = 0;
 };
 
-/// The constants of a format that Check has seen. `bf16`: the inputs are of that type.
+/// The constants of a format that has passed Check. `bf16`: the inputs are of that type.
 constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOptions& rounding,
                                       bool bf16) {
   ScaledPlan plan;
@@ -87,8 +87,8 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   return plan;
 }
 
-/// The route of elements whose scales lie in 2^-70 … 2^100 (powers of two: 2^-127 … 2^127). What
-/// lies outside takes the wide one.
+/// The route of elements whose scales are in 2^-70 … 2^100 (powers of two: 2^-127 … 2^127). Others
+/// take the wide one.
 constexpr ElementRoute route_of(const ScaledPlan& plan) {
   if (plan.element.wide || plan.wide_values) return ElementRoute::wide;
   if (plan.arithmetic != Arithmetic::exact) return ElementRoute::multiply;
@@ -102,9 +102,9 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
 
-/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h): those of
-/// a row's element i are number i / run. run: 1, or one of 16, 32, … 512, or a multiple of 1024.
-/// `random`: the integers of a stochastic plan, row after row, else null.
+/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h), of which
+/// number i / run is that of a row's element i. run: 1, or one of 16, 32, … 512, or a multiple of
+/// 1024. `random`: the integers of a stochastic plan, row after row, else null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;

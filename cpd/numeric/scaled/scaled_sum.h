@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How the sums of scaled operands are brought to their size.
+// Sums of products of scaled operands, multiplied by the scales.
 #pragma once
 
 #include "cpd/numeric/round/round.h"
@@ -8,8 +8,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// total + (a_scale * b_scale) * sum: three roundings to binary32, nearest-even, none of them
-/// contracted. NaN is the one that all results have.
+/// total + (a_scale * b_scale) * sum: 3 operations of binary32, each rounded to nearest even, none
+/// contracted. A NaN is the canonical quiet NaN.
 template <class V>
 CPD_FN constexpr V add_scaled(V total, V a_scale, V b_scale, V sum) {
   const V factor = a_scale * b_scale;

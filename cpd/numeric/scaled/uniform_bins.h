@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 2^bits bins of equal width from a least value to a greatest (Øland and Raj 2015): which one a
-// value falls into, and their centres. A bin is the floor of the exact quotient, the greatest value
-// in the last one; a centre is the exact one, rounded once.
+// 2^bits bins of equal width from a least value to a greatest (Øland and Raj 2015): the bin of a
+// value, and the centre of a bin. A bin is the floor of the exact quotient, with the greatest value
+// in the last bin; a centre is the exact one, rounded once.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ inline namespace CPD_ISA {
 /// units of 2^-149.
 class WideSum {
  public:
-  /// times * x * 2^shift; x finite, |times| <= 2^31, 0 <= shift <= 31.
+  /// Adds times * x * 2^shift; x finite, |times| <= 2^31, 0 <= shift <= 31.
   constexpr void Add(std::int64_t times, float x, int shift) {
     const auto bits = std::bit_cast<std::uint32_t>(x);
     const int exponent = static_cast<int>(bits >> 23 & 0xFF);
@@ -54,7 +54,7 @@ class WideSum {
     }
     int top = kLimbs - 1;
     while (top > 0 && size[top] == 0) --top;
-    // The upper 53 bits, to odd: binary64 holds them.
+    // The upper 53 bits, rounded to odd: a binary64 number.
     const int above = std::countl_zero(size[top]);
     std::uint64_t upper = size[top] << (above & 63);
     std::uint64_t lower = 0;
@@ -90,13 +90,14 @@ class UniformBins {
   [[nodiscard]] int bits() const { return bits_; }
   [[nodiscard]] std::uint32_t last() const { return last_; }
 
-  /// Of a value in least…greatest.
+  /// The bin of a value in least … greatest.
   [[nodiscard]] std::uint32_t BinOf(float x) const {
     const double quotient = Quotient(x);
     const auto upper = static_cast<std::uint32_t>(Whole(quotient + doubt_));
     return Whole(quotient - doubt_) == Whole(quotient + doubt_) ? upper : Exact(x, upper);
   }
-  /// Of n values. Those that are not finite have bin last() + 1; returns whether there were any.
+  /// Stores the bins of n values. Those that are not finite have bin last() + 1; returns whether
+  /// there were any.
   bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
     constexpr std::int64_t kRun = 256;
     bool any = false;
@@ -111,7 +112,7 @@ class UniformBins {
     }
     return any;
   }
-  /// least + (greatest - least) (bin + 1/2) / 2^bits.
+  /// least + (greatest - least) (bin + 1/2) / 2^bits, rounded once.
   [[nodiscard]] float CentreOf(std::uint32_t bin) const {
     const std::int64_t twice = 2 * std::int64_t{bin} + 1;
     const std::int64_t all = std::int64_t{2} << bits_;
@@ -128,17 +129,17 @@ class UniformBins {
   }
 
  private:
-  /// In binary64 wrong by less than 2^-51 of itself (four roundings of 2^-53), so by less than
-  /// doubt_: the bin is known unless an integer lies that near.
+  /// The quotient in binary64, which errs by less than 2^-51 of itself (four roundings of 2^-53)
+  /// and so by less than doubt_: the bin is known unless an integer is that near.
   [[nodiscard]] double Quotient(float x) const { return (double{x} - least_) * scale_; }
-  /// Clamped; no number gives some bin.
+  /// The quotient's integer part, limited to the bins; for NaN one of them.
   [[nodiscard]] std::int32_t Whole(double quotient) const {
     const double below = quotient < top_ ? quotient : top_;
     return static_cast<std::int32_t>(below > 0 ? below : 0);
   }
-  /// Whether all bins are known; those that are not are still to be found.
+  /// Stores the bins and returns whether all are known by their quotients and all values finite.
   [[nodiscard]] bool AllPlain(std::int64_t n, const float* x, std::uint32_t* bins) const {
-    const UniformBins own = *this;  // which nothing is written to
+    const UniformBins own = *this;  // a copy that the stores to bins cannot alias
     std::uint32_t doubts = 0;
     for (std::int64_t i = 0; i < n; ++i) {
       const double quotient = own.Quotient(x[i]);
@@ -150,7 +151,7 @@ class UniformBins {
     }
     return doubts == 0;
   }
-  /// `upper` or the bin before: is 2^bits (x - least) < upper (greatest - least)?
+  /// The exact bin, `upper` or the one before: is 2^bits (x - least) < upper (greatest - least)?
   [[nodiscard]] std::uint32_t Exact(float x, std::uint32_t upper) const {
     WideSum rest;
     rest.Add(1, x, bits_);

@@ -23,7 +23,8 @@ CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& pl
   }
 }
 
-/// a * b rounded once; V as in rounded_sum (binary64 holds a product of binary32 values exactly).
+/// a * b rounded once. V is double lanes, which hold a product of binary32 values exactly, or float
+/// lanes where fits_binary32 says so (gemm_plan.h).
 template <class R, class V>
 CPD_FN constexpr V rounded_product(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   return round<R>(a * b, random, plan);
@@ -35,9 +36,9 @@ CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPla
   sum = rounded_sum<R>(sum, x, random, plan);
 }
 
-/// Kahan (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b) is a sum rounded once; it
-/// is called four times, in this order. Where t is infinite or NaN, c is +0, so that Inf - Inf
-/// never enters.
+/// A step of Kahan's sum (1965): y = x - c; t = s + y; c = (t - s) - y; s = t. add(a, b), a sum
+/// rounded once, is called 4 times, in this order; the last 3 are Dekker's FastTwoSum (1971). Where
+/// t is infinite or NaN, c is +0, so that Inf - Inf never enters.
 template <class V, class Add>
 CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
   using U = Unsigned<V>;
@@ -52,7 +53,7 @@ CPD_FN constexpr void kahan_step(V x, V& sum, V& compensation, Add add) {
   sum = t;
 }
 
-/// rounded_sum, call by call; `draw(i)` gives the random integers of the i-th.
+/// Calls rounded_sum; `draw(i)` gives the random integers of call i.
 template <class R, class Draw>
 struct RoundedSums {
   Draw draw;
@@ -65,7 +66,7 @@ struct RoundedSums {
   }
 };
 
-/// Kahan's step of sums in the format.
+/// kahan_step with each sum rounded into the plan's format.
 template <class R, class V, class Draw>
 CPD_FN constexpr void accumulate_kahan(V x, V& sum, V& compensation, Draw draw,
                                        const RoundPlan& plan) {

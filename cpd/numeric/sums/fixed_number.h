@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of sums in integers of a fixed width (FixedPoint in accumulator.h), term by term.
+// The arithmetic of sums in integers of a fixed width (cpd/spec/fixed_point.h), term by term.
 //
 // A term is any binary32 or binary64 value, or the exact product of two binary32 values, which is a
-// binary64 one. All is done in integers, so that no floating-point environment counts. A sum is a
-// two's complement integer in words of 32 bits, the lowest first, one more than its width takes:
-// the sum and one more term, below 2^(width + 1), fit exactly. A greater term leaves the range
-// whatever the sum is: saturating, that is all there is to know of it.
+// binary64 one. All operations are on integers, independent of the floating-point environment. A
+// sum is a two's complement integer in words of 32 bits, the lowest first, one more than its width
+// needs, so that the sum and one more term below 2^(width + 1) fit exactly. A greater term leaves
+// the range whatever the sum is; a saturating sum then needs only its sign.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ namespace cpd {
 
 inline namespace CPD_ISA {
 
-constexpr int kMostFixedWords = kMostFixedWidth / 32 + 1;  ///< of a FixedNumber
+constexpr int kMostFixedWords = kMostFixedWidth / 32 + 1;  ///< the most words of a FixedNumber
 
-/// A term in whole units: +-significand * 2^shift.
+/// A term as an integer in units of 2^-fraction: +-significand * 2^shift.
 struct FixedTerm {
   std::uint64_t significand = 0;  ///< 0 or below 2^53 + 1
   int shift = 0;                  ///< at least 0
   bool negative = false;
   bool exact = true;   ///< no bit was lost
-  bool finite = true;  ///< else the rest means nothing
+  bool finite = true;  ///< else the other fields have no meaning
 };
 
-/// Whether significand / 2^cut, cut > 0, of which `whole` is the integer below, goes to the next
-/// one; it is none itself.
+/// Whether significand / 2^cut, cut > 0, which is not an integer, rounds away from zero; `whole` is
+/// its floor.
 CPD_FN constexpr bool goes_away(std::uint64_t significand, int cut, std::uint64_t whole,
                                 bool negative, Rounding mode) {
   const std::uint64_t half = std::uint64_t{1} << (cut - 1);
@@ -66,7 +66,7 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   if (term.significand == 0) return term;
   term.shift = (field > 0 ? field : 1) - kBias - P::mantissa + fraction;
   if (term.shift >= 0) return term;
-  const int cut = -term.shift < 60 ? -term.shift : 60;  // further down nothing changes
+  const int cut = -term.shift < 60 ? -term.shift : 60;  // a larger cut gives the same
   const std::uint64_t whole = term.significand >> cut;
   term.shift = 0;
   if (whole << cut == term.significand) {
@@ -79,11 +79,11 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
   return term;
 }
 
-/// A sum of the plan's width.
+/// A sum in an integer of the plan's width.
 class FixedNumber {
  public:
-  /// From words `stride` apart, integers or the patterns of binary32 values, of which bits beyond
-  /// the width do not count.
+  /// Reads words `stride` apart: integers, or binary32 values that hold their patterns. Bits beyond
+  /// the width are ignored.
   template <class Word>
   CPD_FN FixedNumber(const FixedPlan& plan, const Word* words, std::int64_t stride)
       : width_(plan.point.width), count_(plan.words) {
@@ -96,7 +96,7 @@ class FixedNumber {
     for (int q = 0; q < count_; ++q) words[q * stride] = bits_as<Word>(word_[q]);
   }
 
-  /// Adds a finite term; false where the sum left the range, and wrapped or saturated.
+  /// Adds a finite term; returns false where the sum left the range and wrapped or saturated.
   CPD_FN bool add(const FixedTerm& term, bool saturates) {
     if (term.significand == 0) return true;
     const int bits = 64 - __builtin_clzll(term.significand) + term.shift;
@@ -111,7 +111,8 @@ class FixedNumber {
     return false;
   }
 
-  /// sum * 2^-fraction, as every rounding into a format sees it (exact64.h): 53 bits, to odd.
+  /// sum * 2^-fraction in binary64, rounded to odd and limited as in exact64.h, so that it rounds
+  /// into every format as the exact value does.
   [[nodiscard]] CPD_FN double value(int fraction) const {
     std::uint32_t size[kMostFixedWords];
     const bool negative = is_negative();
@@ -141,7 +142,7 @@ class FixedNumber {
 
  private:
   [[nodiscard]] CPD_FN bool is_negative() const { return word_[count_] >> 31 != 0; }
-  /// The bits of the sign and above of the highest word that the width reaches, as a signed number.
+  /// The bits from the sign bit up of the highest word that the width reaches, as a signed number.
   [[nodiscard]] CPD_FN std::int32_t high_bits() const {
     return static_cast<std::int32_t>(word_[count_ - 1]) >> ((width_ - 1) % 32);
   }
@@ -156,7 +157,7 @@ class FixedNumber {
     word_[count_ - 1] = static_cast<std::uint32_t>(kept >> unused);
     word_[count_] = kept < 0 ? ~std::uint32_t{0} : 0;
   }
-  /// The least or the greatest number.
+  /// Sets the sum to the least or the greatest number.
   CPD_FN void saturate(bool negative) {
     const std::uint32_t ones = negative ? 0 : ~std::uint32_t{0};
     for (int q = 0; q < count_; ++q) word_[q] = ones;
@@ -164,7 +165,7 @@ class FixedNumber {
     word_[count_ - 1] = negative ? ~(sign - 1) : sign - 1;
     word_[count_] = ~ones;
   }
-  /// Modulo 2^(32 (count + 1)).
+  /// Adds a term modulo 2^(32 (count + 1)).
   CPD_FN void add_bits(const FixedTerm& term) {
     const int part = term.shift % 32;
     const std::uint64_t low = term.significand << part;

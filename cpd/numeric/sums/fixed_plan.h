@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums in integers of a fixed width (FixedPoint in accumulator.h): what their kernels are told.
+// Sums in integers of a fixed width (cpd/spec/fixed_point.h) as constants for their kernels.
 // fixed_number.h has the arithmetic.
 #pragma once
 
@@ -11,13 +11,13 @@
 
 namespace cpd {
 
-/// As the kernels take it: plain data.
+/// The constants of a sum in integers.
 struct FixedPlan {
   FixedPoint point;
-  bool saturates = false;  ///< beyond the range: its nearest end, after each term; else it wraps
-  int words = 1;           ///< of 32 bits, that hold the integer
-  int planes = 2;  ///< of state for each sum: its words; then 0, or 1 where a term was not finite
-  RoundPlan end;   ///< of the sum into Accumulator::format
+  bool saturates = false;  ///< after each term; else a sum that leaves the range wraps
+  int words = 1;           ///< words of 32 bits that hold the integer
+  int planes = 2;  ///< floats of state of a sum: its words; then 0, or 1 after a term not finite
+  RoundPlan end;   ///< the rounding of the sum into Accumulator::format
 };
 
 constexpr FixedPlan make_fixed_plan(const Accumulator& accumulator) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How an ordered sum of given terms is rounded, and by which route it is exact.
+// How an ordered sum of terms is rounded, and by which route it is exact.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@
 
 namespace cpd {
 
-/// True where round(fl32(a + b)) is the exact sum rounded once, for all a and b of the given
-/// precisions (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can
-/// be rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32
-/// itself needs no second rounding.
+/// Whether round(fl32(a + b)) is the exact sum rounded once, for all a and b of precisions p_a and
+/// p_b (bits). Figueroa 1995: a sum of p-bit numbers rounded to nearest in 2p + 2 bits can be
+/// rounded to nearest again to p bits; below the target's min normal the sum is exact. fp32 itself
+/// needs no second rounding.
 constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, Rounding mode) {
   if (target == kFp32) return mode == Rounding::nearest_even;
   const int p = target.precision();
   return is_nearest(mode) && p_a <= p && p_b <= p && 2 * p + 2 <= 24;
 }
 
-/// The short roundings of split.h, for sums whose size is known to stay below the format's largest
-/// value for the next few steps. Sums of given terms take plain, rounded and exact.
+/// The short routes of split.h, for sums that are known to stay below the format's largest value
+/// for the next few steps. Sums of terms take plain, rounded and exact.
 enum class Split : std::uint8_t {
   none,
   plain,        ///< binary32's own operations: the formats are fp32
@@ -36,26 +36,26 @@ enum class Split : std::uint8_t {
   plain_tree,   ///< and in a pairwise one
 };
 
-/// A format that split.h's magnets round: the grid below 2^emin is there, and they are binary32
-/// numbers.
+/// Whether split.h's magnets round into a format: it has the grid below 2^emin, and the least
+/// magnet is a binary32 number.
 constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const bool grid = format.is_signed && format.subnormals && format.has_zero() && format.max() > 0;
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
 }
-/// The same without a care for ties: an even significand is an even code.
+/// Whether takes_magnets, and ties need no care: an even significand is an even code.
 constexpr bool splits(const Format& format, const RoundPlan& plan) {
   return takes_magnets(format, plan) && format.man >= 1;
 }
 
-/// An ordered sum: how its steps are rounded and by which route.
+/// How the steps of an ordered sum are rounded, and by which route.
 struct FoldPlan {
   RoundPlan round;
   Scheme scheme = Scheme::sequential;
   bool in_binary32 = false;  ///< binary32 addition, then the rounding, is one exact rounding
   Split kind = Split::none;  ///< while every sum before its rounding is at most `limit`
   float limit = 0;
-  double quantum = 0;  ///< least spacing
+  double quantum = 0;  ///< the format's least spacing
 };
 
 constexpr Split split_of_terms(const RoundPlan& round, const Format& format,

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An ordered sum of given terms, walked over them: which term comes when, which draw each rounding
-// takes, what ends a chunk, which trees are open. The CPU adds spans of elements with it, a CUDA
-// thread one element in its registers.
+// The loop over the terms of an ordered sum: the order of the additions, the draw of each rounding,
+// where chunks end, which trees are open. The CPU adds spans of elements with it, a CUDA thread one
+// element in its registers.
 //
 // sequential: k = 0: s = round(x); later s = round(s + x). Draw k.
 // kahan: k = 0: s = round(x), c = +0; later kahan_step (accumulate.h). Draw 0, then draws 4k - 3 …
 //   4k.
-// chunked: as sequential into accumulator.inner within each chunk of terms; a finished chunk's sum
-//   is the next term of the outer sum (sequential, accumulator.format). Term k of chunk q takes
-//   draw k + q, the chunk's end the next one.
+// chunked: sequential into accumulator.inner within each chunk of terms; a finished chunk's sum is
+//   the next term of the outer sum (sequential, accumulator.format). Term k, in chunk q, takes draw
+//   k + q, the chunk's end the next one.
 // pairwise: after term k, as many merges s = round(a + b) of equal trees as k + 1 has trailing zero
-//   bits; a term is a tree as it is. At the end the trees that are left merge, smallest first; a
-//   single term is rounded. Merges are numbered in this order, and so are draws.
+//   bits; a single term is a tree, unrounded. At the end the remaining trees merge, smallest first;
+//   a sum of one term is rounded. Draws are numbered in the order of the merges.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace cpd {
 
-/// What decides the order of a sum's operations. Scheme block_fma, which sums products, has none.
+/// The order of a sum's operations. Scheme block_fma, which sums products, has none.
 struct FoldOrder {
   Scheme scheme = Scheme::sequential;
   std::int64_t chunk = 64;  ///< chunked: terms per chunk, at least 1
@@ -34,14 +34,14 @@ constexpr FoldOrder fold_order(const Accumulator& accumulator) {
 
 inline namespace CPD_ISA {
 
-/// Trees that so many terms leave open: one for each bit of their number.
+/// The number of trees that are open after `terms` terms: the bits set in that number.
 CPD_FN constexpr int open_trees(std::int64_t terms) {
   int open = 0;
   for (auto rest = static_cast<std::uint64_t>(terms); rest != 0; rest &= rest - 1) ++open;
   return open;
 }
 
-/// Numbers of state that a sum of so many terms needs for each element (FoldWalk).
+/// How many numbers of state a sum of `terms` terms needs for each element (FoldWalk).
 CPD_FN constexpr int fold_planes(Scheme scheme, std::int64_t terms) {
   switch (scheme) {
     case Scheme::kahan:
@@ -57,7 +57,7 @@ CPD_FN constexpr int fold_planes(Scheme scheme, std::int64_t terms) {
   }
 }
 
-/// Draws that the first k terms, and the chunks and trees that they finish, take.
+/// The number of draws that the first k terms, and the chunks and trees that they finish, take.
 CPD_FN constexpr std::int64_t draws_before(const FoldOrder& order, std::int64_t k) {
   switch (order.scheme) {
     case Scheme::kahan:
@@ -71,7 +71,7 @@ CPD_FN constexpr std::int64_t draws_before(const FoldOrder& order, std::int64_t 
   }
 }
 
-/// Draws of a whole sum.
+/// The number of draws that a sum of `terms` terms takes.
 CPD_FN constexpr std::int64_t draws_of_fold(const FoldOrder& order, std::int64_t terms) {
   if (terms <= 0) return 0;
   const std::int64_t draws = draws_before(order, terms);
@@ -97,22 +97,21 @@ CPD_FN constexpr std::int64_t most_terms(const FoldOrder& order, std::int64_t dr
   }
 }
 
-/// Walks a sum. `Backend` does what the walk says, to planes of sums:
-///   add_terms(plane, starts, draw, first, count): terms first … first + count - 1 of the call to
-///     the sum in `plane`, one by one (Kahan: with plane 1 as the compensation); `starts`: the
-///     first of them is its first;
-///   add_chunk(starts, draw): plane 1's sum to plane 0's;
-///   open_tree(plane, term): that term as it is;
-///   merge_term(plane, draw, term): that term to the tree in `plane`;
-///   merge_trees(plane, draw, of_term): the tree in plane + 1 to the one in `plane`; of_term: one
-///   of
-///     the two is a term;
+/// Runs a sum: calls `Backend`, which operates on planes of sums:
+///   add_terms(plane, starts, draw, first, count): adds terms first … first + count - 1 of the call
+///     to the sum in `plane`, one by one (Kahan: with plane 1 as the compensation); `starts`: the
+///     first of them is the sum's first;
+///   add_chunk(starts, draw): adds plane 1's sum to plane 0's;
+///   open_tree(plane, term): stores that term, unrounded;
+///   merge_term(plane, draw, term): adds that term to the tree in `plane`;
+///   merge_trees(plane, draw, of_term): adds the tree in plane + 1 to the one in `plane`; of_term:
+///     one of the two is a single term;
 ///   round_tree(draw): rounds the term in plane 0.
-/// Draw numbers ascend without gaps from first_draw() on: one by one, but four a term in Kahan's
-/// sum (one for the first).
+/// Draw numbers ascend without gaps from first_draw() on: one a rounding, in Kahan's sum four a
+/// term (one for the first).
 class FoldWalk {
  public:
-  /// From term k on.
+  /// Continues a sum from term k on.
   CPD_FN constexpr FoldWalk(const FoldOrder& order, std::int64_t k)
       : order_(order),
         k_(k),
@@ -121,7 +120,7 @@ class FoldWalk {
 
   [[nodiscard]] CPD_FN constexpr std::int64_t first_draw() const { return draw_; }
 
-  /// The next `count` terms.
+  /// Adds the next `count` terms.
   template <class Backend>
   CPD_FN constexpr void take(Backend& to, std::int64_t count) {
     switch (order_.scheme) {
@@ -136,7 +135,7 @@ class FoldWalk {
     }
   }
 
-  /// After the last term, at least one: leaves the sum in plane 0.
+  /// Ends a sum of at least one term: leaves it in plane 0.
   template <class Backend>
   CPD_FN constexpr void end(Backend& to) {
     if (order_.scheme == Scheme::chunked && k_ % order_.chunk != 0) {
@@ -173,7 +172,7 @@ class FoldWalk {
       for (std::int64_t rest = k_ >> 1; rest % 2 != 0; rest >>= 1) merge(to, false);
     }
   }
-  /// The smallest open tree joins the next one.
+  /// Merges the smallest open tree into the next one.
   template <class Backend>
   CPD_FN constexpr void merge(Backend& to, bool of_term) {
     --open_;
@@ -189,15 +188,16 @@ class FoldWalk {
 
 // --- the plans of its steps ----------------------------------------------------------------------
 
-/// Terms in `terms_in` are added two by two before either has been rounded into `format`. What
-/// FoldPlan needs to know of them holds of its own grid only: a term halfway between two of the
-/// format's subnormals would hide a much smaller one's side.
+/// The format that FoldPlan may assume for terms in `terms_in` that are added in pairs before
+/// either has been rounded into `format`: `terms_in` where its values are on the format's grid,
+/// else fp32. (Next to a term halfway between two of the format's subnormals, the sign of a much
+/// smaller one decides the rounding.)
 constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {
   const bool on_grid = terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
   return on_grid ? terms_in : kFp32;
 }
 
-/// How terms that are known to lie in `terms_in` are taken.
+/// The plan by which terms, values of `terms_in`, are added.
 constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& terms_in) {
   const Format& format = accumulator.format;
   switch (accumulator.scheme) {
@@ -210,7 +210,7 @@ constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& t
       return make_fold_plan(accumulator, terms_in);
   }
 }
-/// How sums are taken: those of chunks, and trees.
+/// The plan by which the sums of chunks, and trees, are added.
 constexpr FoldPlan plan_of_sums(const Accumulator& accumulator) {
   const Format& format = accumulator.format;
   const bool chunked = accumulator.scheme == Scheme::chunked;

@@ -21,21 +21,22 @@ constexpr int kRangeGroup = 8;
 /// Steps between two checks of sums whose bound grows with them (Kahan); divides kRangeGroup.
 constexpr int kShortSteps = 2;
 
-/// What is known of one group of k in one packed panel of an operand; NaN counts as the largest.
+/// Bounds on one group of k in one packed panel of an operand; NaN counts as the largest.
 struct PanelRange {
   float largest = 0;           ///< max |x|
-  float total = 0;             ///< of b: the sum over k of the max of |x| at that k
+  float total = 0;             ///< operand b: the sum over k of the max of |x| at that k
   std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
-  float least_bit[kRangeGroup / 2] = {};  ///< of each pair of k: the least last bit of a nonzero
+  float least_bit[kRangeGroup / 2] = {};  ///< for each pair of k: the least last bit of a nonzero
 };
 
-/// How many significant bits values have at most, from their or-ed fraction bits: 1…24.
+/// The most significant bits that values have, from their or-ed fraction bits: 1…24.
 CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   int bits = 24;
   for (; bits > 1 && (fraction & 1) == 0; --bits) fraction >>= 1;
   return bits;
 }
 
+/// The short route of a sum of products (split.h), and the bounds within which it is exact.
 struct SplitPlan {
   Split kind = Split::none;
   std::int32_t man_product = 0, man_sum = 0;
@@ -48,14 +49,14 @@ struct SplitPlan {
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< the second at least product_quantum
   float product_limit = 0;
-  bool guarded = false;    ///< man = 0: with the care for ties of split.h's guarded roundings
-  bool saturates = false;  ///< beyond the limits lies their largest value
+  bool guarded = false;    ///< man = 0: ties need split.h's guarded roundings
+  bool saturates = false;  ///< results beyond the limits are the formats' largest values
 };
 
-/// What split.h's magnets stay below, with room: they lie 2^(23 - man) above a value.
+/// The bound of values below which split.h's magnets, 2^(23 - man) times them, are finite.
 constexpr float kMostWithMagnets = 0x1p100F;
 
-/// A format that stochastic sums round into by split_stochastic.h.
+/// A format into which split_stochastic.h rounds stochastic sums.
 struct StochasticFormat {
   std::int32_t man = 0;
   double quantum = 0;  ///< least spacing
@@ -64,13 +65,14 @@ struct StochasticFormat {
   bool has_negative_zero = true;
 };
 
-/// Where GemmPlan::split's kind is `stochastic`. Binary32 lanes have room for the rounding where
-/// nothing passes 2^100. With `steady`, nothing passes `limit` in 64 steps (of Kahan's 24) before
+/// Constants where GemmPlan::split's kind is `stochastic`. Binary32 lanes suffice where no value
+/// exceeds 2^100. With `steady`, no value exceeds `limit` in 64 steps (in Kahan's sum 24) before
 /// which the sums and all the products together are at most limit / kSteadyGrowth.
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits, and the formats end below 2^100
-  /// Bits of R that binary32 does without where products are exact: 0 for none, or not at all.
+  /// The low bits of R without effect, which binary32 omits where products are exact; 0: none, or
+  /// binary32 does not suffice.
   std::int32_t spare_bits = 0;
   bool on_grid = false;  ///< rounded products are multiples of the sum's least spacing
   bool steady = false;
@@ -81,55 +83,58 @@ constexpr float kSteadyGrowth = 64;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// The sum of p over `count` products, of which |a||b| are sum_ab together; Inf where an operand of
-/// b is so large that its multiple by a magnet's factor may not be finite, NaN where one is NaN.
+/// A bound of the sum of p (SplitPlan) over `count` products whose |a||b| sum to sum_ab; Inf where
+/// an operand of b is NaN or so large that its product with a magnet's factor may not be finite,
+/// NaN where one of a is.
 CPD_FN constexpr float bound_products(const SplitPlan& split, float sum_ab, int count,
                                       float largest_b) {
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * split.product_growth + static_cast<float>(count) * split.product_least;
 }
-/// What s * of_sum + c * of_compensation may be before products of that bound; negative: nothing.
+/// The most that s * of_sum + c * of_compensation may be before products whose p sum to
+/// `products`; negative: no sum is small enough.
 CPD_FN constexpr float sum_limit(const SplitPlan& split, float products) {
   return products <= split.product_limit ? split.limit - products * split.of_products : -1.0F;
 }
-/// Below this, sums are binary32 numbers after every such exact product; least_bit: of the
-/// products.
+/// The size below which sums remain binary32 numbers after each of such exact products, whose least
+/// last bit is least_bit.
 CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float least_bit) {
   const auto quantum = static_cast<float>(split.sum_quantum);
   const float last = least_bit < quantum ? least_bit : quantum;
   return 0x1p24F * last - products * split.of_products;
 }
 
-/// A sum of products: which roundings it takes. (A chunked sum is two: this one within a chunk, and
+/// The roundings of a sum of products. (A chunked sum is two: this one within a chunk, and
 /// FoldPlan's over the chunks.)
 struct GemmPlan {
   Scheme scheme = Scheme::sequential;  ///< sequential, kahan or pairwise
   bool exact_products = false;
   RoundPlan product;  ///< unless exact_products
   RoundPlan sum;
-  /// Rounded products may be formed in binary32 of operands with so many significant bits together.
-  /// 0: never.
+  /// Rounded products may be formed in binary32 where the operands' significant bits add up to at
+  /// most this; 0: never.
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   SplitPlan split;
   StochasticPlan stochastic;
-  /// The loop's first draw is number first_draw (philox.h); k takes the draws from
+  /// The loop's first draw is number first_draw (philox.h); product k takes the draws from
   /// first_draw + draws_before(k) on.
   std::uint64_t first_draw = 0;
 };
 
-/// Draw 0 belongs to c; the loop's begin with the next block of random words.
+/// The number of the loop's first draw: draw 0 is c's, the loop's begin with the next block of
+/// random words.
 constexpr std::uint64_t first_draw(const RoundingOptions& options) {
   return 4 * static_cast<std::uint64_t>(draws_per_word(options.random_bits));
 }
 
-/// Whether the short roundings want the operands' logarithms.
+/// Whether the short route needs the operands' logarithms (fixed_log).
 constexpr bool takes_logs(const SplitPlan& split) {
   return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
 }
 
-/// Floats of state for each sum of `depth` products: the sum; Kahan's compensation; a tree's nodes
-/// of 2, 4, 8, … products.
+/// How many floats of state a sum of `depth` products has: the sum; Kahan's compensation; a tree's
+/// nodes of 2, 4, 8, … products.
 constexpr int planes_of(Scheme scheme, std::int64_t depth) {
   if (scheme == Scheme::kahan) return 2;
   int planes = 1;
@@ -139,7 +144,7 @@ constexpr int planes_of(Scheme scheme, std::int64_t depth) {
   return planes;
 }
 
-/// Draws that the first k products and what follows each of them take.
+/// The number of draws that the first k products, and the sums that follow each, take.
 CPD_FN constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k) {
   const auto products = static_cast<std::uint64_t>(k);
   std::uint64_t sums = products;
@@ -150,23 +155,23 @@ CPD_FN constexpr std::uint64_t draws_before(const GemmPlan& plan, std::int64_t k
   return sums + (plan.exact_products ? 0 : products);
 }
 
-/// A product of binary32 values formed in binary32 may be rounded again by a nearest mode where it
-/// has at most 24 bits: what it loses below 2^-149 then lies far under half the least spacing.
+/// Whether a product of at most 24 bits may be formed in binary32 and rounded again by the mode: to
+/// nearest, where the bits that it loses below 2^-149 are far below half the least spacing.
 constexpr bool product_fits_binary32(const Format& target, Rounding mode) {
   return is_nearest(mode) && target.min_quantum_exponent() >= -120;
 }
 
-/// Whether the products of operands with these or-ed fraction bits, and their sums, may take
-/// binary32 lanes.
+/// Whether products of operands with these or-ed fraction bits, and their sums, may use binary32
+/// lanes.
 CPD_FN constexpr bool fits_binary32(const GemmPlan& plan, std::uint32_t a_fraction,
                                     std::uint32_t b_fraction) {
   return plan.sum_in_binary32 &&
          significant_bits(a_fraction) + significant_bits(b_fraction) <= plan.product_bits;
 }
 
-/// How sums may grow in `steps` steps where each rounding adds at most `e` of its result: the
-/// coefficients of s, c and the products in a bound of every intermediate. A product counts most
-/// where it comes first.
+/// Sets the coefficients of s, c and the products in a bound of every intermediate of `steps`
+/// steps, where each rounding errs by at most `e` of its result. A product counts most where it
+/// comes first.
 constexpr void bound_growth(SplitPlan& split, double e) {
   const auto up = [e](double x) { return x * (1 + e); };
   double bound[3] = {};
@@ -195,6 +200,7 @@ constexpr void bound_growth(SplitPlan& split, double e) {
   split.of_products = static_cast<float>(bound[2]);
 }
 
+/// Whether overflow gives the largest finite value.
 constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
 }
@@ -211,8 +217,8 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
     if (scheme == Scheme::pairwise && !exact_products) split.kind = Split::plain_tree;
     return split;
   }
-  // Sums of multiples of the least spacing need no rounding at the grid's lower end, and binary32
-  // sums may be rounded again (sum_is_exact_in_binary32).
+  // Sums of multiples of the least spacing need no rounding below 2^emin, and binary32 sums may be
+  // rounded again (sum_is_exact_in_binary32).
   const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
   const bool narrow = product.precision() <= sum.precision() && 2 * sum.precision() + 2 <= 24;
   const bool rounded = takes_magnets(sum, sum_plan) && takes_magnets(product, product_plan) &&
@@ -231,7 +237,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.man_sum = sum.man;
   split.product_quantum =
       Format::power_of_two((exact_products ? sum : product).min_quantum_exponent());
-  // Subnormal, it would cost every bound an assist.
+  // A subnormal one would cost every bound a microcode assist.
   split.product_least =
       static_cast<float>(split.product_quantum < 0x1p-120 ? 0x1p-120 : split.product_quantum);
   split.sum_quantum = Format::power_of_two(sum.min_quantum_exponent());
@@ -239,7 +245,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.product_growth =
       static_cast<float>(1 + 2 * Format::power_of_two(-product.precision()) + 0x1p-20);
   if (split.kind == Split::rounded || split.kind == Split::exact) {
-    // A rounded sum lies no further from the exact one than the old sum does.
+    // A rounded sum is no further from the exact one than the old sum is.
     split.steps = kRangeGroup;
     split.of_products = 2;
   } else if (split.kind == Split::tree) {
@@ -273,16 +279,17 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Binary32 holds p + N bits beside a magnet's leading two, 2^-N spacings, and the spacings as
-/// normal numbers unless they are its own.
+/// Whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings, and the
+/// least spacing as a normal number (unless the format has binary32's own exponents).
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&
          quantum - random_bits >= -149;
 }
 
-/// Where sums have at most 22 bits from max to the least spacing, p + N' <= 22 bits of them are
-/// all, and R's last N - N' bits cannot matter; the same of products that are exact.
+/// How many of R's low bits have no effect, if binary32 then suffices, else 0. Where sums have at
+/// most 22 bits from max to the least spacing, p + N' = 22 bits are all of them, so that R's last
+/// N - N' bits have no effect; so for exact products.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -301,7 +308,7 @@ constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products
   plan.sum = stochastic_format(sum, sum_plan);
   const bool same_grid = product.min_quantum_exponent() >= sum.min_quantum_exponent();
   plan.on_grid = sum.man > 0 && (exact_products || same_grid);
-  // A tree's first product stands alone: binary64 holds it exactly.
+  // A tree's first product is unrounded: binary64 holds it exactly.
   const bool alone = exact_products && scheme == Scheme::pairwise;
   const double most = Format::power_of_two(100);
   const int bits = sum_plan.random_bits;
@@ -320,7 +327,7 @@ constexpr StochasticPlan make_stochastic_plan(Scheme scheme, bool exact_products
   return plan;
 }
 
-/// Of one level: products rounded into `product` (or exact), summed in `sum`.
+/// The plan of one level of sums: products rounded into `product` (or exact), summed in `sum`.
 constexpr GemmPlan make_gemm_plan(Scheme scheme, const Format& product, bool exact_products,
                                   const Format& sum, const RoundingOptions& options,
                                   std::uint64_t first_draw) {

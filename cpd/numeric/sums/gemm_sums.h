@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of products, walked over k: the general route of a matrix product, any scheme and rounding.
-// Float lanes where plan and operands allow binary32 (fits_binary32), double lanes always.
+// Sums of products, a loop over k: the general route of a matrix product, exact for any scheme and
+// rounding in double lanes, and in float lanes where plan and operands allow them (fits_binary32).
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"
@@ -12,7 +12,7 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Successive random integers under rule R: zeros, unless it is stochastic.
+/// The successive random integers of a sum under rule R; zeros unless R is stochastic.
 template <class R, class V>
 class SumDraws {
  public:
@@ -22,7 +22,7 @@ class SumDraws {
 template <Form form, class V>
 class SumDraws<Rule<Rounding::stochastic, form>, V> {
  public:
-  /// Of elements index, index + 1, … from draw number `first` on.
+  /// The draws of elements index, index + 1, … from number `first` on.
   CPD_FN constexpr SumDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                             std::uint64_t index, std::uint64_t first)
       : draws_(random_bits, seed, stream, index, first) {}
@@ -32,7 +32,7 @@ class SumDraws<Rule<Rounding::stochastic, form>, V> {
   FoldDraws<typename Narrow<V>::U32> draws_;
 };
 
-/// What one sum takes its products and random integers from, and where it stands.
+/// The operands of one sum, its state and its random integers.
 template <class Operands, class State, class Draws>
 struct SumPlace {
   Operands operands;
@@ -40,11 +40,11 @@ struct SumPlace {
   Draws draws;
 };
 
-/// Takes products k = first_k … first_k + count - 1 into the sums of V's lanes. `operands` has a(k)
+/// Adds products k = first_k … first_k + count - 1 to the sums in V's lanes. `operands` has a(k)
 /// and b(k), k counted from first_k, as V. `state` has load(plane) and store(plane, V): plane 0 is
 /// the sum, plane 1 Kahan's compensation; a tree's plane q holds the finished tree of 2^q products
-/// where bit q of their number is set. `Draws` has next(), as SumDraws. kSums places are walked
-/// side by side, so that none's operations wait for another's.
+/// where bit q of their number is set. `Draws` has next(), as SumDraws. The loop interleaves kSums
+/// independent sums, so that the operations of one hide the latency of another's.
 template <class R, class V, bool kExactProducts, class Operands, class State,
           class Draws = SumDraws<R, V>, int kSums = 1>
 class GemmSums {
@@ -128,8 +128,8 @@ class GemmSums {
     for (int i = 0; i < kSums; ++i) node[i] = add(i, at_[i].state.load(plane), node[i]);
   }
 
-  /// The trees that are left, the smallest first (of one product: at `odd`), then what the sum
-  /// started from.
+  /// Adds the remaining trees, the smallest first (if that is one product, the one at `odd`), then
+  /// the sum's initial value.
   CPD_FN constexpr void close(std::int64_t depth, std::int64_t odd) {
     int level = 0;
     while ((depth >> level & 1) == 0) ++level;

@@ -10,23 +10,23 @@ namespace cpd {
 enum class Order : std::uint8_t {
   sequential,  ///< rank ascending from rank 0
   ring,  ///< a layer is cut into W slices, the first n mod W one longer; slice s from rank s + 1
-  tree,  ///< neighbours first, an odd one passes up; every merge rounded into the accumulator
+  tree,  ///< neighbours first, an odd one goes to the next level; every merge is rounded
 };
 
-/// Where slice s of n values begins, of `slices`: the first n mod slices are one longer; s = slices
-/// gives n.
+/// Where slice s of n values in `slices` slices begins: the first n mod slices are one longer; s =
+/// slices gives n.
 constexpr std::int64_t SliceBegin(std::int64_t n, std::int64_t slices, std::int64_t s) {
   return n / slices * s + std::min(s, n % slices);
 }
 
-/// Units (ranks, or groups) across which the outer fold runs, in the order in which they come. Unit
-/// u's values are term `term(visit, slice)` of a slice, or none of its.
+/// The order in which the outer fold visits units (ranks, or groups). The values of unit(visit) are
+/// term `term(visit, slice)` of a slice.
 struct Rounds {
   Order order = Order::sequential;
   std::int64_t units = 1;
 
-  /// A ring's slice s runs from unit s + 1 around to s, so that its terms come at visits s … s + U
-  /// - 1.
+  /// The number of visits. A ring's slice s begins at unit s + 1 and ends at unit s, so that its
+  /// terms are visits s … s + U - 1.
   [[nodiscard]] constexpr std::int64_t visits() const {
     return order == Order::ring ? 2 * units - 1 : units;
   }
@@ -34,7 +34,7 @@ struct Rounds {
     return order == Order::ring ? (visit + 1) % units : visit;
   }
   [[nodiscard]] constexpr std::int64_t slices() const { return order == Order::ring ? units : 1; }
-  /// -1 where the visit is no term of the slice.
+  /// Which term of the slice the visit is; negative where it is none.
   [[nodiscard]] constexpr std::int64_t term(std::int64_t visit, std::int64_t slice) const {
     if (order != Order::ring) return visit;
     const std::int64_t term = visit - slice;

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Short roundings: p = man + 1 bits, without an upper bound of the exponent and without special
-// values. The caller knows that nothing overflows (SplitPlan), that operands are finite, and that
-// no sum is -0 (a product -0 comes out as +0, which no other sum can tell).
+// Short roundings to p = man + 1 bits, without an upper bound of the exponent and without special
+// values. The caller ensures that nothing overflows (SplitPlan), that operands are finite, and that
+// no sum is -0 (a product -0 becomes +0, which changes no sum but -0).
 //
 // Veltkamp's splitting (Dekker 1971; Boldo 2006): with K = 2^k, k = 23 - man, u = K t - t, rounded
 // to nearest even in binary32, has its last place where t's p bits end, so that K t - u is t
-// rounded. Ties: then t has p + 1 bits, K t is an even multiple of u's last place, and u even means
-// t's rounding even. K t - t may fall into the binade below, where u's last place is half as large:
-// only for t within 2^-k of a power of two, which is what t is rounded to there too, as k >= man +
-// 2 (p <= 11).
+// rounded: 1 multiplication and 1 fused operation. Ties: then t has p + 1 bits, K t is an even
+// multiple of u's last place, and u even means t's rounding even. K t - t may fall into the binade
+// below, where u's last place is half as large: only for t within 2^-k of a power of two, which is
+// what t is rounded to there too, as k >= man + 2 (p <= 11).
 //
-// A number below 2^emin is rounded at the format's least spacing instead: u = M - t with M at least
-// 1.5 * 2^23 spacings.
-//
-// Sums of two numbers of the format are multiples of its least spacing, so that they need no M.
+// A number below 2^emin is rounded at the format's least spacing instead: u = M - t with a magnet M
+// of at least 1.5 * 2^23 spacings. Sums of two numbers of the format are multiples of its least
+// spacing, so that they need no M.
 #pragma once
 
 #include "cpd/numeric/round/exact.h"
@@ -30,7 +29,7 @@ struct SplitFormat {
   V least;              ///< 1.5 * 2^23 spacings
   V least_normal;       ///< 1.5 * 2^emin
   V sign;               ///< -0 where the format has it, else +0
-  std::int32_t magnet;  ///< turns a sum of fixed_logs into the pattern of K |a * b|, roughly
+  std::int32_t magnet;  ///< added to two fixed_logs gives the pattern of K |a * b|, roughly
 
   CPD_FN SplitFormat(int man, double quantum, bool has_negative_zero) {
     using S = Scalar<V>;
@@ -44,17 +43,18 @@ struct SplitFormat {
   }
 };
 
-/// t rounded; t is zero or a multiple of the least spacing. t in binary32 may itself be a rounded
-/// sum of two numbers of p <= 11 bits (Figueroa 1995).
+/// t rounded by Veltkamp's splitting, 2 operations; t is zero or a multiple of the least spacing. t
+/// in binary32 may itself be a rounded sum of two numbers of p <= 11 bits (Figueroa 1995).
 template <class V>
 CPD_FN V split(V t, const SplitFormat<V>& format) {
   const V u = t * format.factor_less_1;
   return fma(t, format.factor, -u);
 }
 
-/// a * b rounded once; factor_b = b * K. Any operands: the fused operation rounds the exact product
-/// at M's last place, and M = a * b * K needs only the right binade. Where that product was rounded
-/// up to a power of two, so is a * b.
+/// a * b rounded once for any finite operands; factor_b = b * K. The fused operation rounds the
+/// exact product at M's last place, and M = a * b * K needs only the right binade. Where that
+/// product was rounded up to a power of two, so is a * b. 1 multiplication, at_least, 1 fused
+/// operation, 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);
@@ -63,7 +63,7 @@ CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
 }
 
 /// log2|x| * 2^23, an even integer, to within 2^-15.9 * 2^23; -64 * 2^23 for zero. x is finite.
-/// log2(1 + f) is f and a cubic's f (1 - f) part, fitted to the largest error.
+/// log2(1 + f) is approximated by f + f (1 - f) c(f) with a cubic c, fitted to the largest error.
 template <class V>
 CPD_FN Signed<V> fixed_log(V x) {
   using U = Unsigned<V>;
@@ -85,19 +85,20 @@ CPD_FN Signed<V> fixed_log(V x) {
   return select(magnitude == U{}, splat<I>(-(1 << 29)), log & splat<I>(-2));
 }
 
-/// a * b rounded once, as split_product does, with the magnet's binade from the logarithms instead
-/// of from a product: log_a is fixed_log(a), log_b is fixed_log(b) + magnet; binary32. An even
-/// pattern is a multiple of twice its last place, so that M - a * b is as good for either sign.
-/// Near a power of two, where the sum of the logarithms (to within 2^-14.9) may miss the binade,
-/// and where M - a * b may leave M's, both grids round a * b to that power: it is no further off
-/// than 2^-12 of it, as man <= 10.
+/// a * b rounded once, in binary32, with the magnet's binade from logarithms instead of a product:
+/// log_a is fixed_log(a), log_b is fixed_log(b) + magnet. 2 integer operations, 1 fused operation,
+/// 1 subtraction. An even pattern is a multiple of twice its last place, so that M - a * b is exact
+/// to the grid for either sign. Near a power of two, where the sum of the logarithms (to within
+/// 2^-14.9) may miss the binade, and where M - a * b may leave M's, both grids round a * b to that
+/// power, which is within 2^-12 of it, as man <= 10.
 template <class V>
 CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFormat<V>& format) {
   const V m = bits_as<V>(max(log_a + log_b, bits_as<Signed<V>>(format.least)));
   return m - negative_fma(a, b, m);
 }
 
-/// t rounded, for any t of 24 bits or rounded to odd; zero keeps t's sign where the format has -0.
+/// t rounded, for any t of 24 bits or rounded to odd; a zero keeps t's sign where the format has
+/// -0. 2 fused operations, at_least, with_sign_of.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   const V m = at_least(t, format.least_normal);
@@ -106,7 +107,7 @@ CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   return with_sign_of(rounded, t, format.sign);
 }
 
-/// s + a * b rounded once. The sum is taken to odd first, unless kFits: it is a binary32 number.
+/// s + a * b rounded once. Unless kFits (the sum is a binary32 number), it is rounded to odd first.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   if constexpr (kFits) {
@@ -116,8 +117,8 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   }
 }
 
-/// accumulate_kahan of kSums finite sums in step, so that none's operations wait for another's;
-/// round(t) is t rounded.
+/// accumulate_kahan of kSums independent, finite sums, interleaved to hide latency: 4 additions and
+/// 4 roundings each (Dekker's FastTwoSum is the last 3). round(t) is t rounded.
 template <int kSums, class V, class Round>
 CPD_FN void split_kahan(const V* x, V* sum, V* compensation, Round round) {
   V y[kSums];
@@ -137,19 +138,19 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 
 // --- guarded -------------------------------------------------------------------------------------
 
-/// Roundings that keep in mind the largest result, so that their caller learns afterwards whether
-/// one left the format, or, with kSaturates, cut it off there. man = 0 as well. (t + M) - M with M
-/// = 1.5 * 2^23 spacings of t's binade; with man = 0 its last bit is the parity of the binade's
-/// number, so that an even sum is an even code.
+/// The constants of roundings that record the largest result, by which the caller checks afterwards
+/// whether one left the format, or, with kSaturates, limit it to the largest value; man = 0 too. A
+/// rounding is (t + M) - M, 2 additions, with M = 1.5 * 2^23 spacings of t's binade; with man = 0
+/// M's last bit is the parity of the binade's number, so that an even sum is an even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
-  I least;                  ///< the least magnet's pattern, but for its parity
-  I magnet;                 ///< turns t's exponent into one's
-  std::int32_t log_magnet;  ///< turns a sum of fixed_logs into one's
+  I least;                  ///< the least magnet's pattern, parity aside
+  I magnet;                 ///< added to t's exponent field gives the magnet's pattern
+  std::int32_t log_magnet;  ///< added to two fixed_logs gives it
   I parity;                 ///< 1 for man = 0, else 0
   V sign;                   ///< -0 where the format has it, else +0
-  V most;                   ///< where results saturate
+  V most;                   ///< the largest result with kSaturates
 
   CPD_FN GuardedFormat(int man, double quantum, bool has_negative_zero, float saturates_at) {
     using S = Scalar<V>;
@@ -165,7 +166,7 @@ struct GuardedFormat {
     most = splat<V>(saturates_at);
   }
 
-  /// The magnet of a pattern.
+  /// The magnet with a pattern, its parity corrected where man = 0.
   CPD_FN V operator()(I pattern) const {
     return bits_as<V>(pattern ^ ((pattern >> Lanes<V>::mantissa) & parity));
   }
@@ -182,14 +183,14 @@ CPD_FN Signed<V> exponent_pattern(V t) {
   return bits_as<Signed<V>>(t) & splat<Signed<V>>(Pattern<V>::infinity);
 }
 
-/// split.
+/// split as a guarded rounding.
 template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// split_product; log_b is fixed_log(b) + log_magnet.
+/// split_product as a guarded rounding; log_b is fixed_log(b) + log_magnet.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -197,7 +198,7 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// split_fma.
+/// split_fma as a guarded rounding.
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   const V t = fma_to_odd(a, b, s);

@@ -4,9 +4,9 @@
 // are added to the random integer R < 2^N, and what is then below the last place is dropped. So a
 // number may first be truncated to p + N bits or more, and to multiples of 2^-N spacings.
 //
-// For an environment that rounds toward zero (environment.h): the sums and products here are
-// truncated by it. Overflow and its consequences (Inf, NaN) are taken care of; the caller knows
-// that operands are finite.
+// The environment must round toward zero (environment.h), which truncates the sums and products
+// here. Overflow and its consequences (Inf, NaN) are handled; the caller ensures that operands are
+// finite.
 #pragma once
 
 #include "cpd/numeric/round/round.h"
@@ -19,11 +19,11 @@ inline namespace CPD_ISA {
 template <class V>
 struct SplitStochastic {
   using U = Unsigned<V>;
-  int shift;     ///< of R to the first N bits that a number on the grid drops
-  U kept;        ///< mask of such a number's bits that stay
+  int shift;     ///< by which R meets the first N bits that a number on the grid drops
+  U kept;        ///< mask of the bits of such a number that are not dropped
   V factor;      ///< 2^(mantissa - man - N)
   V least;       ///< 1.5 * 2^mantissa spacings * 2^-N
-  U kept_units;  ///< mask of what stays of a number of 2^-N spacings
+  U kept_units;  ///< mask of the bits that are not dropped of a multiple of 2^-N spacings
   V max;
   V overflow;  ///< what takes the place of larger numbers
   U sign;      ///< -0 where the format has it, else +0
@@ -44,8 +44,8 @@ struct SplitStochastic {
   }
 };
 
-/// t rounded; t is a multiple of the least spacing, truncated to p + N bits or more, Inf, or (man >
-/// 0) NaN.
+/// t rounded by a shift, an addition and a mask of integers; t is a multiple of the least spacing,
+/// truncated to p + N bits or more, Inf, or (man > 0) NaN.
 template <bool kMayOverflow, class V>
 CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
@@ -54,9 +54,10 @@ CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
-/// t rounded, for any t truncated to p + N bits or more: 1.5 * 2^j of t's sign, j so that its last
-/// place is 2^-N of t's, takes t without leaving its binade. In binary32, where 2^j may not be
-/// finite, t then lies beyond 2^100 and max. Inf and NaN meet `least`, and stay.
+/// t rounded, for any t truncated to p + N bits or more, by 3 floating-point operations: 1.5 * 2^j
+/// of t's sign, j so that its last place is 2^-N of t's, stays in its binade when t is added. In
+/// binary32, where 2^j may not be finite, t is then beyond 2^100 and max. Inf and NaN are added to
+/// `least`, and stay.
 template <bool kMayOverflow, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;

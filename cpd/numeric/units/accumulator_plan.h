@@ -10,17 +10,17 @@
 
 namespace cpd {
 
-/// An accumulator as the kernels of a matrix product take it: `sum` is the innermost ordered sum,
-/// `outer` adds the chunks' results.
+/// An accumulator as constants for the kernels of a matrix product: `sum` is the innermost ordered
+/// sum, `outer` adds the chunks' results.
 struct AccumulatorPlan {
   Scheme scheme = Scheme::sequential;
-  FoldPlan first;          ///< how c is rounded, by draw 0
-  GemmPlan sum;            ///< all schemes but block_fma and fixed
-  FoldPlan outer;          ///< chunked
+  FoldPlan first;          ///< the rounding of c, by draw 0
+  GemmPlan sum;            ///< for all schemes but block_fma and fixed
+  FoldPlan outer;          ///< for chunked
   std::int64_t chunk = 0;  ///< terms per chunk; 0: not chunked
-  BlockFmaPlan unit;       ///< block_fma
-  FixedPlan fixed;         ///< fixed, which rounds c itself
-  int planes = 1;          ///< floats of state for each sum, the chunks' outer sum apart
+  BlockFmaPlan unit;       ///< for block_fma
+  FixedPlan fixed;         ///< for fixed, which rounds c itself
+  int planes = 1;          ///< floats of state for each sum, without the chunks' outer sum
 
   /// Whether the kernel of the products rounds the sum into the accumulator's format at its end.
   [[nodiscard]] constexpr bool ends_in_kernel() const {
@@ -28,7 +28,7 @@ struct AccumulatorPlan {
   }
 };
 
-/// `depth`: how many products a sum has.
+/// The plan of an accumulator; `depth` is the number of products of a sum.
 constexpr AccumulatorPlan make_accumulator_plan(const Accumulator& accumulator,
                                                 std::int64_t depth) {
   AccumulatorPlan plan;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Matrix units that add a block in other ways than Adder::aligned does (Adder in accumulator.h;
-// read in mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py), for one block of products.
+// The sum of one block of products in matrix units whose Adder (cpd/spec/block_fma.h) is not
+// `aligned`, as in mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py.
 //
-// Binary64 holds a product of binary32 values. What else makes it exact:
+// Binary64 holds a product of binary32 values. The rest is exact for these reasons:
 // - two steps: cut products are integers below 2^(F + 2) in units of 2^(E - F), 64 of them and 8
 //   bits more below 2^(F + 17); F is at most 30 (Check in spec/block_fma.cpp).
 // - flushed pairs: a sum of two binary32 values, rounded to nearest in binary64 and then in
@@ -25,7 +25,7 @@ CPD_FN constexpr V floor(V x) {
   return select(x < whole, whole - splat<V>(1.0), whole);
 }
 
-/// x without the digits below 2^quantum, cut down.
+/// x rounded down to a multiple of 2^quantum.
 template <class V>
 CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
   return floor(x * power_of_two<V>(Signed<V>{} - quantum)) * power_of_two<V>(quantum);
@@ -35,14 +35,15 @@ CPD_FN constexpr V floor_to(V x, Signed<V> quantum) {
 
 constexpr std::int32_t kLeastExponent = -600;  ///< below every product's
 
-/// A sum of products, each cut below the greatest exponent of those that are not zero.
+/// A sum of products, each cut toward zero at F bits below the greatest exponent of those that are
+/// not zero.
 template <class V>
 struct CutSum {
   V value{};
   Signed<V> exponent = splat<Signed<V>>(kLeastExponent);
 };
 
-/// A product as binary32 holds it: beyond its range, Inf.
+/// A product, or Inf where it is beyond binary32's range.
 template <class V>
 CPD_FN constexpr V limited(V product) {
   const V infinite =
@@ -51,7 +52,7 @@ CPD_FN constexpr V limited(V product) {
   return select(magnitude_of(product) >= splat<V>(0x1p128), infinite, product);
 }
 
-/// Of products first, first + step, …
+/// The CutSum of products first, first + step, … below count.
 template <class V, class Operands>
 CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, int first, int step,
                                    int count) {
@@ -69,7 +70,7 @@ CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, 
   return sum;
 }
 
-/// The sum after a block, Adder::two_steps, or with `halves` two_steps_even.
+/// The unit's sum after a block by Adder::two_steps, or with `halves` by two_steps_even.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_two_steps(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                     bool halves) {
@@ -100,7 +101,7 @@ CPD_FN constexpr V flushed_operand(V x, int emin) {
   return select(magnitude_of(x) < least, V{}, x);
 }
 
-/// x rounded to binary32; a subnormal result becomes a zero of its sign.
+/// x rounded into the unit's sum, binary32; a subnormal result becomes a zero of its sign.
 template <class R, class V>
 CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   const V rounded = round<R>(x, Unsigned<V>{}, plan.sum);
@@ -109,6 +110,8 @@ CPD_FN constexpr V flushed_result(V x, const BlockFmaPlan& plan) {
   return select(magnitude_of(rounded) < least, zero, rounded);
 }
 
+/// The unit's sum after a block of 2 or 4 products by Adder::flushed_pairs: each product and sum is
+/// rounded, ((p0 + p1) + (p2 + p3)) is added to the addend.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_flushed_pairs(const BlockFmaPlan& plan, const Operands& x, int count,
                                      V sum) {
@@ -148,7 +151,7 @@ class ExactSum {
     put(digit[2], high >> 32, negative);
   }
 
-  /// The sum rounded to odd; +0 for zero. Inf and NaN as in IEEE 754's sum.
+  /// The sum rounded to odd, +0 where it is zero; Inf and NaN as in IEEE 754's sum.
   CPD_FN constexpr double to_odd() {
     if (special_ != 0) return special_;
     const bool negative = settle();
@@ -172,14 +175,15 @@ class ExactSum {
   }
 
  private:
-  static constexpr int kLast = -384;  ///< the last digit's exponent
+  static constexpr int kLast = -384;  ///< the exponent of the lowest digit
   static constexpr int kDigits = 22;
   static constexpr std::uint64_t kDigit = 0xFFFFFFFF;
 
   CPD_FN static constexpr void put(std::int64_t& digit, std::uint64_t x, bool negative) {
     digit += negative ? -static_cast<std::int64_t>(x) : static_cast<std::int64_t>(x);
   }
-  /// Carries, so that all digits but the first are 0 … 2^32 - 1; whether the sum is negative.
+  /// Carries, so that all digits but the highest are 0 … 2^32 - 1; returns whether the sum is
+  /// negative.
   CPD_FN constexpr bool settle() {
     for (int i = 0; i + 1 < kDigits; ++i) {
       const std::int64_t carry = digits_[i] >> 32;
@@ -193,7 +197,8 @@ class ExactSum {
   double special_ = 0;
 };
 
-/// The sum in lanes, where that is exact: where `lost` is 0. Inf and NaN lose NaN.
+/// The unit's sum after a block by Adder::exact in lanes, exact where `lost` is 0, so that no
+/// addition rounded. With Inf or NaN `lost` is NaN. A product takes 8 operations, TwoSum 6 of them.
 template <class R, class V, class Operands>
 CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, int count, V sum,
                                    V& lost) {
@@ -207,7 +212,7 @@ CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, 
   return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0
 }
 
-/// x holds binary64 numbers, sum is one.
+/// The unit's sum after a block by Adder::exact, one element at a time in ExactSum.
 template <class R, class Operands>
 CPD_FN constexpr double add_exactly(const BlockFmaPlan& plan, const Operands& x, int count,
                                     double sum) {

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The arithmetic of a matrix unit (BlockFma in accumulator.h), for one block of products.
+// The arithmetic of a matrix unit (cpd/spec/block_fma.h), for one block of products.
 //
-// Let e(x) be an operand's exponent: floor(log2 |x|), but at least its format's emin. A product
+// The exponent e(x) of an operand is floor(log2 |x|), but at least its format's emin. A product
 // that is not zero has the exponent e(a) + e(b), an addend that is not zero e(s). E is the greatest
-// of a block's, and at least min_exponent. Zeros, and the terms that a short last block lacks,
-// count for nothing. In units of 2^(E - F) each term is cut to an integer toward zero, below 2^(F +
-// 2) for a product and 2^(F + 1) for the addend, so that the sum of 65 terms stays below 2^39.
+// of a block's exponents, and at least min_exponent; zeros, and the terms that a short last block
+// lacks, have none. Each term is cut toward zero to a multiple of 2^(E - F), called a unit: an
+// integer below 2^(F + 2) for a product and 2^(F + 1) for the addend, so that the sum of 65 terms
+// is below 2^39.
 //
-// - binary64 lanes: a product of binary32 values is exact (48 bits), so is its multiple by a power
-// of
-//   two (all exponents lie within -298 … 257, F in 1 … 30), and so are sums of integers. The sum in
-//   units is a binary64 value, and `round` rounds that once. An addend that is not aligned is added
-//   to odd, which is one exact rounding in all (exact.h).
-// - binary32 lanes form the same integers as int32, where fits_binary32 says so.
+// Why this is exact:
 //
-// A unit with scales takes binary64 lanes. A scaled product has at most 53 bits, and a block's sum
-// in units is below 2^53 (CheckScales in spec/block_fma.cpp); exponents lie within -596 … 511.
+// - In binary64 lanes a product of binary32 values is exact (48 bits), so is its product with a
+//   power of two (all exponents are within -298 … 257, F in 1 … 30), and so are sums of integers.
+//   The sum in units is a binary64 value, which `round` rounds once. An addend that is not aligned
+//   is added to odd, so that sum and rounding are one exact rounding (exact.h).
+// - Binary32 lanes form the same integers as int32, where fits_binary32 says so.
+// - A unit with scales uses binary64 lanes. A scaled product has at most 53 bits, and a block's sum
+//   in units is below 2^53 (CheckScales in spec/block_fma.cpp); exponents are within -596 … 511.
 //
 // Inf and NaN arise as in IEEE 754's sum of the products and the addend. A zero result is +0, also
-// where a negative sum was cut or rounded to nothing. A sum that rounds beyond its format, were
-// that unbounded, is Inf where the format has that, also toward zero; else it overflows as its
-// rounding says. Units with another adder than `aligned` are in block_adders.h.
+// where a negative sum was cut or rounded to zero. A sum that, in a format without an upper bound,
+// rounds beyond its format is Inf where the format has that, also toward zero; else it overflows as
+// its rounding says. Units with another adder than `aligned` are in block_adders.h.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +35,10 @@
 
 namespace cpd {
 
-/// A matrix unit, as its kernels need it: plain data.
+/// A matrix unit as constants for its kernels.
 struct BlockFmaPlan {
-  RoundPlan sum;       ///< into BlockFma::sum
-  RoundPlan promoted;  ///< into Accumulator::format: promotions and the result
+  RoundPlan sum;       ///< rounds into BlockFma::sum
+  RoundPlan promoted;  ///< rounds promotions and the result into Accumulator::format
   std::int32_t block = 16;
   std::int32_t fraction_bits = 25;
   std::int32_t min_exponent = -133;
@@ -45,28 +46,28 @@ struct BlockFmaPlan {
   bool aligns_addend = true;
   std::int64_t promote = 0;
   int planes = 1;                ///< floats of state for each sum (GemmBlock): 2 with promotion
-  std::uint64_t first_draw = 0;  ///< of the first promotion, or of the result (philox.h)
+  std::uint64_t first_draw = 0;  ///< the draw of the first promotion, or of the result (philox.h)
   bool takes_scales = false;
   std::int32_t emin_scale = -126;
   std::int32_t scale_block = 32, dot = 1;
-  double beyond = 0;  ///< a sum from here on is infinite; NaN where the format has no Inf
+  double beyond = 0;  ///< the least sum that is infinite; NaN where the format has no Inf
   /// Products may be formed and aligned in binary32 and summed in int32 where the operands are
   /// finite and, of those that are not zero, the exponents' sums are least_exponent …
   /// greatest_exponent.
   bool in_binary32 = false;
   std::int32_t least_exponent = 0, greatest_exponent = 0;
-  /// And a block may end in binary32 (end_block32); `dropped` are the sum's bits that are never
-  /// set.
+  /// Whether a block may also end in binary32 (end_block32); `dropped` are the bits of a binary32
+  /// number that the sum's format does not have.
   bool ends_in_binary32 = false;
   std::uint32_t dropped = 0;
   Adder adder = Adder::aligned;
   std::int32_t group = 0, stride = 4, take = 2;  ///< the order of k (place_in_order)
 };
 
-/// Where the unit takes value k of a sum: with an order (group > 0), another place in its group.
+/// The place in the unit's order of k of value k of a sum, in the same group; group > 0.
 constexpr std::int64_t place_in_order(const BlockFmaPlan& plan, std::int64_t k) {
   const std::int64_t at = k % plan.group;
-  const std::int64_t share = plan.group / plan.stride * plan.take;  // of a group, taken in a row
+  const std::int64_t share = plan.group / plan.stride * plan.take;  // values of a group in a row
   return k - at + at % plan.stride / plan.take * share + at / plan.stride * plan.take +
          at % plan.take;
 }
@@ -121,11 +122,11 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
 
 inline namespace CPD_ISA {
 
-/// The exponent of a zero: a sum with another one stays below every min_exponent.
+/// The exponent of a zero, so that of a product with a zero is below every min_exponent.
 constexpr std::int32_t kNoExponent = -4096;
 
-/// e(x) of each lane: at least emin, kNoExponent where x is zero, 128 (binary64: 1024) for Inf and
-/// NaN.
+/// e(x) lane by lane: at least emin; kNoExponent where x is zero; 128 (in binary64 1024) for Inf
+/// and NaN.
 template <class V>
 CPD_FN constexpr Signed<V> exponent_of(V x, int emin) {
   using U = Unsigned<V>;
@@ -142,7 +143,7 @@ CPD_FN constexpr V magnitude_of(V x) {
   return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
-/// 2^exponent; the exponent is V's own range of normal numbers.
+/// 2^exponent, which must be a normal number of V.
 template <class V>
 CPD_FN constexpr V power_of_two(Signed<V> exponent) {
   using P = Pattern<V>;
@@ -151,8 +152,8 @@ CPD_FN constexpr V power_of_two(Signed<V> exponent) {
   return bits_as<V>((Unsigned<V>)(exponent + splat<I>(kBias)) << P::mantissa);
 }
 
-/// Whether a block whose operands' exponents lie in the given ranges (zeros left out) may take
-/// binary32 lanes. An Inf or NaN has the exponent 128 and may not.
+/// Whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
+/// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and may not.
 CPD_FN constexpr bool fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,
                                     int least_b, int greatest_b) {
   return plan.in_binary32 && greatest_a < 128 && greatest_b < 128 &&
@@ -160,9 +161,9 @@ CPD_FN constexpr bool fits_binary32(const BlockFmaPlan& plan, int least_a, int g
          least_a + least_b >= plan.least_exponent;
 }
 
-/// 2^(F - E), by which terms become units. Binary32 lanes: where F - E exceeds 127, every product
-/// is zero, and any factor does; an infinite sum's E = 128 gives 0 for F = 1, and all else is cut
-/// to 0 as it should.
+/// 2^(F - E), the factor from terms to units. Binary32 lanes: where F - E exceeds 127, every
+/// product is zero, so that any factor will do; an infinite sum's E = 128 gives 0 for F = 1, which
+/// cuts all other terms to 0 as it must.
 template <class V>
 CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -183,8 +184,8 @@ struct UnitsOf<V, 23> {
 template <class V>
 using Units = typename UnitsOf<V>::type;
 
-/// A product in whole units, cut toward zero; `scale` is alignment(). A binary32 product that
-/// underflows on scaling is below one unit either way.
+/// a * b in units, cut toward zero to an integer; `scale` is alignment(). A binary32 product that
+/// underflows when scaled is below one unit either way.
 template <class V>
 CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -194,7 +195,8 @@ CPD_FN constexpr Units<V> aligned_product(V a, V b, V scale) {
   }
 }
 
-/// What is rounded after a block: `units` is the sum of its aligned products, e its E. Binary64.
+/// The number that is rounded after a block, in binary64 lanes: `units` is the sum of its aligned
+/// products, e its E.
 template <class R, class V>
 CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -203,7 +205,7 @@ CPD_FN constexpr V block_total(V units, V sum, Signed<V> e, const BlockFmaPlan& 
   return (units + truncate(sum * alignment<V>(e, plan))) * unit;
 }
 
-/// A block's total, rounded into the unit's sum.
+/// A block's total rounded into the unit's sum.
 template <class R, class V>
 CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
@@ -214,19 +216,20 @@ CPD_FN constexpr V round_total(V total, const BlockFmaPlan& plan) {
   return select(magnitude_of(total) >= splat<V>(plan.beyond), infinite, rounded);
 }
 
-/// The unit's sum after a block.
+/// The unit's sum after a block, in binary64 lanes.
 template <class R, class V>
 CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// The same in binary32 lanes, where plan.ends_in_binary32. Lanes in which it does not hold are set
-/// in `wide`: those whose sum, below 2^(e + 9) and if not zero at least 2^(e - F), might leave the
-/// normal range, and so every infinite sum and NaN.
+/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32. Sets `wide` in the
+/// lanes whose result is invalid: where the sum, below 2^(e + 9) and if not zero at least
+/// 2^(e - F), might leave the normal range, and so for every infinite sum and NaN.
 ///
-/// The sum of units and the addend fits 33 bits; its sign is the majority of the signs of the two
-/// and of their sum mod 2^32. Of its magnitude m the bit below the 24 leading ones is m >> 24's
-/// leading one: without it the conversion to binary32, to nearest, drops what follows.
+/// The sum of units and the addend fits 33 bits; its sign is that of units and addend where they
+/// agree, else that of their sum mod 2^32. With the bit below the 24 leading ones of the magnitude
+/// m cleared, which is where m >> 24 has its leading bit, the conversion to binary32, to nearest,
+/// truncates.
 template <class V, class Mask>
 CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
                                Mask& wide) {
@@ -244,9 +247,9 @@ CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockF
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
 }
 
-constexpr int kMostTerms = 64;  ///< of a block
+constexpr int kMostTerms = 64;  ///< the most terms of a block
 
-/// e(x) in binary64 lanes, of binary32 values: 128 for Inf and NaN.
+/// e(x) of binary32 values in binary64 lanes: 128 for Inf and NaN.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_of(x, emin), splat<Signed<V>>(128));
@@ -281,7 +284,7 @@ CPD_FN constexpr V add_scaled_block(const BlockFmaPlan& plan, const Operands& x,
   return end_block<R>(units, sum, greatest, plan);
 }
 
-/// Calls run.operator()<Rule<mode, form>>() for the rounding of the unit's sum in binary64.
+/// Calls run.operator()<Rule<mode, form>>() with the rule that rounds the unit's sum in binary64.
 template <class Run>
 CPD_FN constexpr void with_sum_rule(const BlockFmaPlan& plan, Run run) {
   const bool general = !is_simple(plan.sum.form);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Sums and sums of products with the exceptions of all their roundings (host only), one element at
-// a time by soft_float.h: what fold_walk.h, gemm_sums.h, block_fma.h and fixed_number.h do, in the
-// same order and by the same draws.
+// a time by soft_float.h, in the order and by the draws of fold_walk.h, gemm_sums.h, block_fma.h
+// and fixed_number.h.
 //
-// Of a matrix unit, whose adder is aligned: a cut that drops a bit that is not zero is inexact, and
-// so is the rounding of its sum. Of an integer: a term that loses bits is inexact, a sum that wraps
-// or saturates overflows, and an infinite term is invalid.
+// In a matrix unit (adder aligned alone) a cut that drops a bit that is set is inexact, and its
+// sum's rounding raises exceptions as any other. In an integer a term that loses bits is inexact, a
+// sum that wraps or saturates overflows, and an infinite term is invalid.
 #pragma once
 
 #include <algorithm>
@@ -25,20 +25,20 @@
 
 namespace cpd::soft {
 
-/// Which element a sum is, and its random integers: draw number t is given.random[t], or that of
-/// philox.h.
+/// The index of a sum's element and its random integers: draw t is given.random[t], or philox.h's
+/// where that is null.
 struct SumElement {
   std::uint64_t index = 0;
   GivenDraws given{};
 };
 
-/// The roundings of one element's sum, in program order, and what they raise.
+/// The roundings of one element's sum, in program order, and the exceptions that they raise.
 class Roundings {
  public:
   Roundings(const RoundingOptions& options, const SumElement& element)
       : options_(options), element_(element) {}
 
-  /// The draw that comes next.
+  /// Sets the number of the next draw.
   void from(std::uint64_t draw) { draw_ = draw; }
   double operator()(const Number& x, const Target& to) {
     const Rounded y = round(x, to, to.mode == Rounding::stochastic ? draw() : 0);
@@ -61,7 +61,7 @@ class Roundings {
   std::uint64_t draw_ = 0;
 };
 
-/// Ordered sums of terms: exact numbers, each made where it is added.
+/// An ordered sum of terms, each an exact number formed when it is added.
 class FlaggedSum {
  public:
   FlaggedSum(const Accumulator& accumulator, Tininess tininess, const SumElement& element)
@@ -73,7 +73,7 @@ class FlaggedSum {
                         tininess)),
         rounded_(accumulator.rounding, element) {}
 
-  /// Gemm's element: c, then a[k] * b[k].
+  /// An element of Gemm: c, then a[k] * b[k] in order. `is_given`: draws are the caller's.
   Rounded product(std::span<const double> a, std::span<const double> b, double c, bool is_given) {
     const double start = rounded_(number(c), format_);
     rounded_.from(is_given ? 1 : first_draw(accumulator_.rounding));
@@ -94,7 +94,7 @@ class FlaggedSum {
     }
   }
 
-  /// Sum's element.
+  /// An element of Sum.
   Rounded sum(std::span<const double> x) {
     const auto term = [&](std::size_t k) { return number(x[k]); };
     const std::size_t n = x.size();
@@ -171,8 +171,8 @@ class FlaggedSum {
     return s;
   }
 
-  /// A stack of finished trees, each with its number of terms: equal ones merge at once, at the end
-  /// those that are left, the smallest first. A term is a tree as it is.
+  /// The pairwise sum of n >= 1 terms. Trees with equal numbers of terms merge at once, at the end
+  /// those that remain, the smallest first. A single term is a tree, unrounded.
   template <class Term>
   Number tree(std::size_t n, Term term) {
     std::vector<std::pair<Number, std::size_t>> trees;
@@ -191,10 +191,10 @@ class FlaggedSum {
     while (trees.size() > 1) merge();
     return trees[0].first;
   }
-  /// Of at least two terms that are numbers.
+  /// The pairwise sum of at least two terms.
   template <class Term>
   double rounded_tree(std::size_t n, Term term) {
-    return round(tree(n, term), format_).value;  // a value of the format: as it is
+    return round(tree(n, term), format_).value;  // a value of the format, which round keeps
   }
 
   const Accumulator& accumulator_;
@@ -202,7 +202,7 @@ class FlaggedSum {
   Roundings rounded_;
 };
 
-/// A sum in an integer, term by term.
+/// A sum in an integer of fixed width, term by term.
 class FlaggedInteger {
  public:
   FlaggedInteger(const Accumulator& accumulator, Tininess tininess)
@@ -221,7 +221,7 @@ class FlaggedInteger {
     flags_ |= term.exact ? 0 : kInexact;
     if (!sum_.add(term, plan_.saturates)) flags_ |= kOverflow | kInexact;
   }
-  /// A product, of which infinite operands are no numbers.
+  /// Adds a product; Inf * 0 counts as an infinite term, which is invalid.
   void add(double x, double y) {
     const bool given = std::isnan(x) || std::isnan(y);
     add(!given && std::isnan(x * y) ? HUGE_VAL : x * y);
@@ -242,7 +242,7 @@ class FlaggedInteger {
   std::uint8_t flags_ = 0;
 };
 
-/// A matrix unit's sum, of Adder::aligned and without scales.
+/// A sum in a matrix unit with Adder::aligned and without scales.
 class FlaggedUnit {
  public:
   FlaggedUnit(const Accumulator& accumulator, Tininess tininess, const SumElement& element)
@@ -276,7 +276,7 @@ class FlaggedUnit {
 
  private:
   double add_block(std::span<const double> a, std::span<const double> b, double s) {
-    Number special = zero(false);  // the sum of what is not finite
+    Number special = zero(false);  // the sum of the terms that are not finite
     int greatest = plan_.min_exponent;
     const auto counts = [&](int exponent) { greatest = max(greatest, exponent); };
     for (std::size_t k = 0; k < a.size(); ++k) {
@@ -291,7 +291,7 @@ class FlaggedUnit {
     double units = 0;
     for (std::size_t k = 0; k < a.size(); ++k) units += cut(a[k] * b[k], greatest);
     if (plan_.aligns_addend) cut(s, greatest);
-    using Down = Rule<Rounding::toward_zero>;  // the sign of a zero apart, any rule's total
+    using Down = Rule<Rounding::toward_zero>;  // all rules have this total, but for a zero's sign
     const double total = block_total<Down>(units, s, std::int64_t{greatest}, plan_);
     const double rounded = rounded_(number(total), sum_);
     const bool is_cut = plan_.sum.mode == Rounding::toward_zero;
@@ -300,7 +300,7 @@ class FlaggedUnit {
   }
 
   static int exponent(double x, int emin) { return static_cast<int>(scaled_exponent(x, emin)); }
-  /// x in units, cut toward zero.
+  /// x in units, cut toward zero to an integer; inexact where that changes it.
   double cut(double x, int greatest) {
     const double exact = x * exact_power(plan_.fraction_bits - greatest);
     const double whole = truncate(exact);
