@@ -21,7 +21,7 @@
 #include "cpd/comm/engine/handshake.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
-#include "cpd/comm/engine/work.h"
+#include "cpd/comm/engine/message_ops.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/transport/fault.h"
 

@@ -9,7 +9,7 @@
 #include "cpd/comm/engine/exchanges.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
-#include "cpd/comm/engine/work.h"
+#include "cpd/comm/engine/message_ops.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {

@@ -13,7 +13,7 @@
 
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
-#include "cpd/comm/engine/work.h"
+#include "cpd/comm/engine/message_ops.h"
 
 namespace cpd {
 

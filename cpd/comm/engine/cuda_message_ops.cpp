@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "cpd/base/plans.h"
-#include "cpd/comm/engine/work.h"
+#include "cpd/comm/engine/message_ops.h"
 #include "cpd/numeric/draws/streams.h"
 #include "kernels/cuda/code_tile.h"
 

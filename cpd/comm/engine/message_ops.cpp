@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/comm/engine/work.h"
+#include "cpd/comm/engine/message_ops.h"
 
 #include <algorithm>
 #include <array>
