@@ -116,7 +116,7 @@ class Mask:
         same = (self.ask(dots) == wanted) & np.isfinite(wanted) & (wanted > 0)
         if not same.any():
             what = "an addend" if leaf == self.inputs.k else "a product"
-            raise OrderError(f"no power of two passes unchanged as {what} beside zeros")
+            raise OrderError(f"no power of two passes unchanged as {what} next to zeros")
         first, last = np.flatnonzero(same)[[0, -1]]
         return Powers(exponents[int(first)], exponents[int(last)])
 
@@ -150,7 +150,7 @@ class Mask:
             i, j = pairs[np.argmax(left < 0)]
             raise OrderError(
                 f"±2^{self.high} in products {i} and {j} do not cancel, whatever their signs: a "
-                f"sum keeps traces of 2^{self.low} beside 2^{self.high}"
+                f"sum keeps traces of 2^{self.low} next to 2^{self.high}"
             )
         found = np.ones((n, n), np.int64)
         found[tuple(pairs.T)] = found[tuple(pairs.T[::-1])] = n - left
@@ -202,7 +202,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
         others = [leaf for leaf in leaves[1:] if to_first[leaf] == value]
         exact = value == size + 1
         if not exact and value != size + len(others):
-            raise OrderError("what the terms lose beside great ones fits no order of sums")
+            raise OrderError("what the terms lose next to great ones fits no order of sums")
         parts = [[one] for one in others] if exact else _parts(sizes, others, value)
         tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
         size += len(others)
