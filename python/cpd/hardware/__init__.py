@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For whoever builds the hardware: vectors and test benches for RTL, the rule by which a unit adds
-(found, or replayed against its results), and what formats and accumulators cost in gates."""
+"""For hardware design: vectors and test benches for RTL, the rule by which a unit adds (found by
+probing, or replayed against its results), and the cost of formats and accumulators in gates."""
 
 from cpd.hardware.hardware_cost import HardwareCost, hardware_cost
 from cpd.hardware.probe import Command, CommandError, Probed, dots_of_matmul, probe

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a multiply-accumulate costs in hardware, by the model `cpd-2026`: counts of bits, from the
+"""The hardware cost of a multiply-accumulate, by the model `cpd-2026`: counts of bits, from the
 descriptors alone, and their sum in gates. For comparing formats and accumulators with each other.
 
 Operands a and b have significands of p = man + 1 bits (sm8 7, an int8 in two's complement 8), their
@@ -7,27 +7,28 @@ product pp = pa + pb, the sum ps. A shifter of w bits has s(w) = ceil(log2(w + 1
 product and its addition:
 
 - multiplier: pa pb partial products.
-- aligner: w (s(w) + 2) multiplexers, of the shifter and of the exchange before it, w the adder's
+- aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it, w the adder's
   window: ps + 3 (guard, round, sticky) for rounded products, max(pp, ps) + 3 for exact ones.
 - adder: 2 w, the sum and its negation.
 - normaliser: w to count zeros, w s(w) to shift up, as much to shift down where there are
-  subnormals, ps to round (none toward zero; the random bits more where it is stochastic). Of a
-  rounded product the same with pp and its own format.
+  subnormals, ps to round (none toward zero; in addition the random bits where it is stochastic).
+  For a rounded product again, with pp and its own format.
 - exponent: the operands' sum, e + 1; of a rounding 3 (e + 2), of an alignment 2 (e + 1). An int has
   no exponent.
 - scales: of blocks of N values, 1/N of the sum of two scales' exponents and its addition to the
   result's; where a scale has a mantissa also of two products, of both scales and with the sum.
 
 A matrix unit of N products and F fraction bits shifts each product, at most F + 2 bits of it, adds
-F + 2 + s(N) bits a term and twice as many at last, compares and subtracts exponents, 3 (e + 2), and
-has one normaliser for N products. An integer accumulator of w bits has an adder of 3 w, the sum and
-the carries ahead of it, shifts what has exponents, and has no normaliser, but w / 2 to saturate.
-kahan has four adders with all that belongs to them; chunked has one and 1/chunk.
+F + 2 + s(N) bits per term and twice as many at the end, compares and subtracts exponents,
+3 (e + 2), and has one normaliser for N products. An integer accumulator of w bits has an adder of
+3 w, the sum and the carries ahead of it, shifts products that have exponents, and has no
+normaliser, but w / 2 to saturate. kahan has four adders with all their parts; chunked has one and
+1/chunk.
 
-A partial product counts 6 gates of two inputs (an AND and a full adder), a bit of an adder 5, of an
-aligner or a normaliser 3. Against the modules in tests/rtl as yosys synthesizes them, that is 0.8
-to 1.6 of the gates, of integers 0.9 to 1.3, and of 4-bit formats, whose logic is a small table,
-twice as many. Wires, registers and timing are left out."""
+A partial product counts as 6 two-input gates (an AND and a full adder), a bit of an adder as 5, of
+an aligner or a normaliser as 3. Compared with the modules in tests/rtl as yosys synthesizes them,
+that is 0.8 to 1.6 of the gates, of integers 0.9 to 1.3, and of 4-bit formats, whose logic is a
+small table, twice as many. Wires, registers and timing are left out."""
 
 from __future__ import annotations
 
@@ -46,13 +47,13 @@ from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 MODEL = "cpd-2026"
 Parts: TypeAlias = npt.NDArray[np.float64]
 GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normaliser": 3, "exponent": 5, "scales": 6}
-"""Gates of two inputs for each bit."""
+"""Two-input gates per bit."""
 
 
 @dataclass(frozen=True)
 class HardwareCost:
-    """Bits of each part of a unit, for one multiply-accumulate; parts that several share count by
-    their share.
+    """Bits of each part of a unit, for one multiply-accumulate; a part that several share is
+    divided among them.
 
     >>> hardware_cost("e4m3fn", "fp32").multiplier
     16.0
@@ -82,9 +83,9 @@ def hardware_cost(
     b: FormatLike | ScaledLike | None = None,
 ) -> HardwareCost:
     """The cost of multiplying values of formats `a` and `b` (default: a's) and adding the products
-    up in `acc`, by the model `cpd-2026`.
+    in `acc`, by the model `cpd-2026`.
 
-    Raises ValueError or TypeError for what is no format or accumulator.
+    Raises ValueError or TypeError for an invalid format or accumulator.
 
     >>> narrow, wide = hardware_cost("e2m1"), hardware_cost("e4m3fn")
     >>> narrow.gates < wide.gates
@@ -110,7 +111,7 @@ def _element(q: Format | Scaled) -> Format:
 
 
 def _precision(f: Format) -> int:
-    """Bits of the significand, of two's complement with the sign."""
+    """Bits of the significand; in two's complement with the sign."""
     return f.man + (2 if f.encoding in ("int", "int_full") else 1)
 
 
@@ -123,7 +124,7 @@ def _stages(width: int) -> int:
     return math.ceil(math.log2(width + 1))
 
 
-# Below: aligner, adder, normaliser and exponent.
+# Functions below return the bits of aligner, adder, normaliser and exponent.
 
 
 def _of_sum(total: Accumulator, a: Format, b: Format) -> Parts:
@@ -161,7 +162,8 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
-    """For one of the unit's products. Of a dot below the alignment only the sum is aligned."""
+    """The parts for one of the unit's products. Of a dot product before the alignment only the sum
+    is aligned."""
     kept = unit.fraction_bits + 2
     width = kept + _stages(unit.block)
     product = _precision(a) + _precision(b)
@@ -175,8 +177,8 @@ def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:
-    """What both operands' scales take, by their share of a block; a whole tensor's or a row's is
-    taken at the end of a sum and counts nothing."""
+    """The bits for both operands' scales, divided by the values of a block; a tensor's or a row's
+    scale is applied at the end of a sum and not counted."""
     blocks = [q for q in (a, b) if isinstance(q, Scaled) and q.block not in ("tensor", "row")]
     if not blocks:
         return 0.0
@@ -188,5 +190,5 @@ def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float
 
 
 def _run(q: Scaled) -> int:
-    """Values of the sum that share a scale."""
+    """The number of values of the sum that share a scale."""
     return int(q.block.rpartition("x")[2])

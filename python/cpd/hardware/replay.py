@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published dot products of a matrix unit, run again through an accumulator."""
+"""Replays published dot products of a matrix unit with an accumulator."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _SHOWN = 5
 _KINDS = {"fp16": "fp16", "bf16": "bf16", "tf32": "tf32", "E4M3": "e4m3fn", "E5M2": "e5m2"}
 """The operands' formats by the names of a file's arrays."""
 _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
-"""GPUs whose units are those of another one."""
+"""GPUs whose units are those of another GPU."""
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A dot product whose published result is another one than the accumulator's."""
+    """A dot product whose published result differs from the accumulator's."""
 
     number: int
     published: float
@@ -38,7 +38,7 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Replay:
-    """One set of a file's dot products. NaN matches any NaN."""
+    """The replay of one set of a file's dot products. NaN matches any NaN."""
 
     name: str
     accumulator: Accumulator
@@ -53,7 +53,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class _Set:
-    """Of n dot products of k terms: operands n x k, addends and results n."""
+    """A set of n dot products of k terms: operands n x k, addends and results n."""
 
     name: str
     operands: tuple[Format, Format]
@@ -63,7 +63,7 @@ class _Set:
     c: F32
     results: F32
     unit: Accumulator | None
-    """What the file's name or head says of the unit."""
+    """The unit, from the file's name or head."""
     adds_c: bool = True
 
 
@@ -84,13 +84,13 @@ def replay(
             `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
             E5M2; or `.csv` or `.jsonl` as `cpd.hardware.vectors` writes them, of operation dot or
             block_fma.
-        acc: an accumulator; a preset's name goes with any operands of the unit. Default: the preset
-            that the file's name is of (`H100.npz`), or what its head says.
+        acc: an accumulator; a preset's name means the unit with each set's operands. Default: the
+            preset for the file's name (`H100.npz`), or the accumulator in its head.
         operands, output: only sets of these operands (`E4M3` or `e4m3fn`), or with these results.
-        adds_c: whether the results hold the addends; default: they do, but for fp32 results of FP8
-            on H100 and H200, which hold a * b alone.
-        mutations: count what changed rules give: one fraction bit more and less, twice and half the
-            block, the other rounding.
+        adds_c: whether the results include the addends; default: they do, except fp32 results of
+            FP8 on H100 and H200, which are a * b alone.
+        mutations: counts how many results of changed rules differ: one fraction bit more and less,
+            twice and half the block, the other rounding.
 
     Returns one `Replay` for each set. Raises ValueError for a file that does not hold such sets, or
     none that fits the arguments, and OSError. Nothing in a file is executed.
@@ -142,7 +142,7 @@ def _replayed(one: _Set, unit: Accumulator, adds_c: bool | None, mutations: bool
 
 
 def _run(one: _Set, c: F32, unit: Accumulator) -> F32:
-    """A batch of 1 x k by k x 1."""
+    """The results of a batch of products, 1 x k by k x 1."""
     result: F32 = gemm(one.a[:, None, :], one.b[:, :, None], unit, c[:, None, None])
     return result[:, 0, 0]
 
@@ -154,7 +154,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 
 def _changed(unit: BlockFma) -> Iterator[tuple[str, BlockFma]]:
-    """Rules that differ in one thing, as far as there are such."""
+    """The rules that differ from the unit's in one thing, as far as they are valid."""
     other = "toward_zero" if unit.rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},
@@ -196,7 +196,7 @@ def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:
-    """The preset for a GPU's results, whether there is one or not."""
+    """The name of the preset for a GPU's results, which may not exist."""
     gpu = _LIKE.get(gpu, gpu)
     if kind in ("E4M3", "E5M2"):
         return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"
@@ -253,7 +253,7 @@ def _patterns(path: Path, arrays: dict[str, npt.NDArray[Any]], name: str) -> F32
 
 
 def _of_vectors(path: Path) -> _Set:
-    """A file that `cpd vectors` wrote."""
+    """The set in a file that `cpd vectors` wrote."""
     from cpd.hardware.vectors.files import File
     from cpd.hardware.vectors.making import rule_of
     from cpd.hardware.vectors.rules import values_of

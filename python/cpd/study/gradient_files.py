@@ -192,7 +192,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
         yield prefix, value
         return
     if id(value) in seen:
-        raise _RefusedError(f"'{shown(prefix)}' in it stands in another place too")
+        raise _RefusedError(f"'{shown(prefix)}' in it occurs in another place too")
     if prefix and not value and not leaves_out:
         raise _RefusedError(f"'{shown(prefix)}' in it holds no tensors")
     if len(prefix) > _LONGEST_NAME:

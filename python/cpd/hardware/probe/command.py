@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A command, such as a circuit's simulation, as a function of dot products.
 
-**The protocol.** For each batch the command is started anew. Its standard input holds one dot
-product a line: the codes of a's k values, of b's k values, and (where there is an addend) of c, in
-hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00 BF800000`. It
-writes one line for each, in order: the code of the result, in hexadecimal (`0x` may stand in
-front). Then it ends with status 0. Empty lines of its output count for nothing, and neither do
-those that begin with `#`, `//` or `- ` (what simulators say of their end). Where an argument of the
-command holds `{in}` or `{out}`, these are names of files, used in the place of standard input or
-output."""
+**The protocol.** For each batch the command is started again. Its standard input has one dot
+product per line: the codes of a's k values, of b's k values, and (where there is an addend) of c,
+in hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00 BF800000`. It
+writes one line for each, in order: the code of the result, in hexadecimal (with or without `0x`).
+Then it ends with status 0. Empty lines of its output are ignored, as are those that begin with `#`,
+`//` or `- ` (messages of simulators at their end). Where an argument of the command contains `{in}`
+or `{out}`, these are names of files, used in place of standard input or output."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 class CommandError(RuntimeError):
-    """What became of a command that gave no answers: it says which batch, and why.
+    """A command gave no answers; the text says how many were missing, and why.
 
     >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
     Traceback (most recent call last):
@@ -49,18 +48,17 @@ class CommandError(RuntimeError):
 
 @checked
 class Command:
-    """A command as a function for `cpd.hardware.probe`: this module's text says what it reads and
-    writes.
+    """A command as a function for `cpd.hardware.probe`: this module's docstring has the protocol.
 
     Args:
-        arguments: the program and its arguments; no shell reads them.
+        arguments: the program and its arguments, which are not passed to a shell.
         a, b, c: formats of the operands and of the addend (None: there is none), as for `probe`.
         result: format of the results.
         timeout: seconds that one batch may take.
 
     Raises CommandError where the command does not start, takes too long, ends with a status other
-    than 0, or gives something else than one code a line. It is then ended, with all that it has
-    started.
+    than 0, or writes anything but one code per line. It is then killed, with all processes that it
+    has started.
 
     >>> one = Command(["awk", "{ print $1 }"], "fp16", c=None, result="fp16")   # a0 for a sum
     >>> one(np.float32([[2, 0.5]]), np.float32([[1, 1]])).tolist()
@@ -102,7 +100,7 @@ class Command:
     # ---- answers ---------------------------------------------------------------------------------
 
     def _codes(self, output: bytes, count: int) -> npt.NDArray[np.uint32]:
-        """The codes that the command gave."""
+        """The codes in the command's output."""
         found = []
         for number, line in enumerate(output.decode("ascii", "replace").splitlines(), 1):
             word = line.strip()
@@ -174,7 +172,7 @@ class Command:
     def _exchanged(
         self, process: subprocess.Popen[bytes], given: bytes, count: int, most: int
     ) -> tuple[bytes, bytes]:
-        """Writes what is given and reads, both at once, until both outputs have ended."""
+        """Writes the input and reads, both at once, until both outputs have ended."""
         assert process.stdin is not None
         deadline = time.monotonic() + self.timeout
         read: dict[IO[bytes] | None, bytearray] = {
@@ -233,7 +231,7 @@ def _open(ready: selectors.BaseSelector) -> list[object]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends the process, if it runs, with all that it has started."""
+    """Kills the process, if it runs, with all that it has started."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None and not stream.closed:
             stream.close()
@@ -262,6 +260,6 @@ def _hex(x: F32, f: Format) -> npt.NDArray[np.uint8]:
 
 
 def _packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """Codes as `cpd.decode` takes them."""
+    """The codes packed, for `cpd.decode`."""
     each = codes[:, None] >> np.arange(bits, dtype=np.uint32) & 1
     return np.packbits(each.astype(np.uint8).ravel(), bitorder="little")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs of a probe: dot products by the dozen, of chosen and of random terms."""
+"""Inputs of a probe: dot products of chosen and of random terms."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Dots:
-    """n dot products of k products each, and what they are added to (None: there is no addend)."""
+    """n dot products of k products each, and their addends (None: there are none)."""
 
     a: F32
     b: F32
@@ -30,7 +30,7 @@ class Dots:
         return len(self.a)
 
     def each(self, change: Callable[[F32], F32]) -> Dots:
-        """With all arrays changed."""
+        """The dot products with all arrays changed."""
         c = None if self.c is None else change(self.c)
         return Dots(change(self.a), change(self.b), c)
 
@@ -87,7 +87,7 @@ class Inputs:
         return 2.0**x, 2.0 ** (exponent - x)
 
     def put(self, dots: Dots, row: int, leaf: int, exponent: int, sign: int = 1) -> None:
-        """The leaf becomes ±2^exponent."""
+        """Sets a leaf to ±2^exponent."""
         if leaf == self.k:
             assert dots.c is not None
             dots.c[row] = sign * 2.0**exponent
@@ -104,9 +104,10 @@ class Inputs:
         windows: list[list[int]],
         exponents: tuple[int, int],
     ) -> Dots:
-        """Terms of random significands in one of `windows` each (sets of products), the greatest of
-        an exponent in the given range; a few or all of them, near each other or far apart, often
-        with one or two that cancel the greatest; the addend is 0, random, or cancels that too."""
+        """Terms of random significands in one of `windows` each (sets of products), the greatest
+        with an exponent in the range `exponents`; a few or all of them, near each other or far
+        apart, often with one or two that cancel the greatest; the addend is 0, random, or cancels
+        that too."""
         active, first, within = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
         low, high = exponents
@@ -132,8 +133,8 @@ class Inputs:
         exponents: tuple[int, int],
         gaps: list[int],
     ) -> Dots:
-        """Up to five terms, powers of two: the greatest of an exponent in the given range, others
-        below it by one of `gaps` or by anything, some of them cancelling: ties and borrows."""
+        """Up to five terms, powers of two: the greatest with an exponent in the range `exponents`,
+        others below it by one of `gaps` or by 0…36, some of them cancelling: ties and borrows."""
         dots = self.zeros(n)
         terms = (n, 5)
         used = rng.integers(2, 6, n)
@@ -178,7 +179,7 @@ class Inputs:
         return joined([dots, alone])
 
     def cuts(self, places: list[int], high: int) -> Dots:
-        """Terms beside a great one, 2^high, that cancels: they are cut at some distance below it.
+        """Terms next to a great one, 2^high, that cancels: they are cut at some distance below it.
         One of the three may be the addend."""
         leaves = places[:3] if len(places) > 2 else []
         some = [leaves] if leaves else []
@@ -223,7 +224,7 @@ class Inputs:
 
     @staticmethod
     def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
-        """Which rows are values of the format."""
+        """Whether each row holds only values of the format."""
         same = cast(x, f).view(np.uint32) == x.view(np.uint32)
         held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
         return held
@@ -231,7 +232,7 @@ class Inputs:
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Which products are not 0, one of them, and which may be."""
+        """Which products are not 0, one of them, and which may be other than 0."""
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
             inside[number, window] = True
@@ -260,7 +261,7 @@ class Inputs:
     def _cancel(
         self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
     ) -> None:
-        """In half of the rows the greatest product stands, negative, in one more place."""
+        """Copies the greatest product, negated, to one more place, in half of the rows."""
         rows = np.arange(len(a))
         greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
         other = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)

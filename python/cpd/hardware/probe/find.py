@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.hardware.probe`: the rule by which a function adds products, found by what it gives."""
+"""`cpd.hardware.probe`: finds the rule by which a function adds products, from its results."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from cpd.numeric.spec import arguments
 _MOST_TERMS = 1024
 _ROUNDS = 3
 _VERIFIED = 1500
-"""Random dot products that a rule must give before it is told."""
+"""The random dot products on which a rule must agree before it is reported."""
 
 
 @dataclass(frozen=True)
 class Probed:
     """What a probe found.
 
-    `accumulator` is the rule (None: no rule of CPD's fits), `rule` its text; where the order is no
-    scheme's, the rule is only a text: the format, the order as a tree, and the rounding.
+    `accumulator` is the rule (None: no rule of CPD fits), `rule` its text; where the order is not
+    that of a scheme, the rule is only a text: the format, the order as a tree, and the rounding.
 
     >>> import cpd
     >>> found = probe(lambda a, b, c: ((a * b).sum(1) + c).round(), "e2m1", k=2)
@@ -43,20 +43,20 @@ class Probed:
     c: Format | None
     k: int
     order: str
-    """How terms are added, as a tree: `((c + 0) + 1)`; more than two at once: `[c 0…15]`; in braces
-    where nothing is lost beside a great term. Or why there is no tree."""
+    """The order of addition as a tree: `((c + 0) + 1)`; more than two at once: `[c 0…15]`; in
+    braces where nothing is lost next to a great term. Or why there is no tree."""
     accumulator: Accumulator | None
     rule: str
     unsure: tuple[str, ...]
-    """What could not be told apart: other values of the rule's fields that give the same sums."""
+    """What could not be determined: other values of the rule's fields that give the same sums."""
     presets: tuple[str, ...]
     """Presets that give the same sums."""
     notes: tuple[str, ...]
-    """What the rule does not say: sums beyond the range, Inf and NaN, signs of zeros."""
+    """Where the rule does not hold: sums beyond the range, Inf and NaN, signs of zeros."""
     verified: int
-    """Random dot products that the rule gave."""
+    """The number of random dot products on which the rule agreed."""
     asked: int
-    """Dot products that were asked for."""
+    """The number of dot products that the function computed."""
 
     @property
     def unit(self) -> BlockFma | None:
@@ -64,7 +64,7 @@ class Probed:
         return None if self.accumulator is None else self.accumulator.unit
 
     def row(self) -> dict[str, Any]:
-        """For JSON."""
+        """The fields, for JSON."""
         unit = None if self.unit is None else arguments(self.unit)
         texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
         texts |= {name: str(getattr(self, name)) for name in ("a", "b")}
@@ -106,21 +106,21 @@ def probe(
     Args:
         function: `function(a, b, c)`, or without an addend `function(a, b)`: n dot products at
             once. a and b are float32 arrays of shape (n, k), of values of their formats, c of shape
-            (n,); it gives n numbers. A GPU's matrix product is one of these by
-            `cpd.hardware.dots_of_matmul`, a command by `cpd.hardware.Command`.
+            (n,); it returns n numbers. `cpd.hardware.dots_of_matmul` makes one of a GPU's matrix
+            product, `cpd.hardware.Command` of a command.
         a, b: formats of the operands; b's default is a's.
         c: format of the addend; None: there is none, and a sum starts from +0.
-        k: products of a dot product, 2…1024. What repeats only after more than k is not seen:
+        k: products of a dot product, 2…1024. What repeats only after more than k is not found:
             promotion every 128 products needs k = 256.
         seed: of the random dot products.
 
     The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide what is added between
     them. Then rules of this order, for matrix units (as in Hawkeye, arXiv 2603.20421) and for sums
-    of floats, are held against random sums with cancellation, until those that are left differ
-    nowhere. The one that is told has given 1,500 random dot products more.
+    of floats, are compared with random sums with cancellation, until the remaining ones differ
+    nowhere. The reported rule has agreed on 1,500 more random dot products.
 
-    Raises TypeError or ValueError where arguments are wrong, where the function gives something
-    else than n numbers, and where it gives two answers to one question.
+    Raises TypeError or ValueError where arguments are wrong, where the function returns anything
+    but n numbers, and where it returns two results for the same operands.
 
     >>> import cpd, numpy as np
     >>> def unit(a, b, c):
@@ -146,11 +146,11 @@ def probe(
 
 @checked
 def dots_of_matmul(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
-    """Makes of a matrix product what `probe` takes: dot products, `size` at a time, become the rows
-    of a and the columns of b, and are the diagonal of the result.
+    """Makes a function for `probe` of a matrix product: dot products, `size` at a time, become the
+    rows of a and the columns of b, and are the diagonal of the result.
 
     `matmul(a, b, c)`, or without an addend `matmul(a, b)`, takes float32 arrays, (size, k), (k,
-    size) and (size, size), and gives an array or a tensor of the last shape.
+    size) and (size, size), and returns an array or a tensor of the last shape.
 
     >>> import numpy as np
     >>> dots = dots_of_matmul(lambda a, b: a @ b, size=4)
@@ -216,7 +216,7 @@ class _Probe:
             left = [rule for rule in rules if all(seen.agrees(rule) for seen in fresh)]
             if left or not rules:
                 break
-            more += fresh[:2]  # which show what no sums before have shown
+            more += fresh[:2]  # they refute rules that no sums before refuted
         return self._told(order, left, sum(len(seen.dots) for seen in fresh))
 
     def _check_steady(self) -> None:
@@ -241,7 +241,7 @@ class _Probe:
         return tree, mask, text(tree, inputs.k)
 
     def _first_block(self, tree: Tree | None) -> list[int]:
-        """The products of the first block, or what stands for one."""
+        """The products of the first block, or a few in its place."""
         k = self.inputs.k
         if isinstance(tree, Node):
             flat = (
@@ -306,7 +306,7 @@ class _Probe:
         return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
-        """Where the function is not as the rule says."""
+        """Where the function differs from the rule."""
         kinds = {
             "sums near and beyond the range": self.regimes.huge(self.rng, 256),
             "sums of Inf and NaN": self.inputs.specials(),

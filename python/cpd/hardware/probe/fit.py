@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rules give the sums that were seen: candidates of one order, and their elimination."""
+"""Finds the rules that give the observed sums: candidates of one order, and their elimination."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
 _FRACTIONS = range(1, 31)  # of BlockFma
 _UNCUT = ("exact", "flushed_pairs")  # adders to which neither these nor min_exponent matter
-_MOST_TOLD = 6  # other rules
-_FIRST = 32  # rows that every candidate meets
-_MOST_KEPT = 12  # candidates of a group that are looked at further
+_MOST_TOLD = 6  # other rules that are reported
+_FIRST = 32  # rows on which every candidate is tested
+_MOST_KEPT = 12  # candidates of a group that are kept
 _LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
 _MOST_CUT = 48  # binades between the greatest min_exponent that may be and the least
 _USUAL_EXPONENT = -133
-_MOST_NEAR = 24  # values of min_exponent that are looked at further
+_MOST_NEAR = 24  # values of min_exponent that are kept
 
 
 class Seen(NamedTuple):
-    """Dot products and what they gave."""
+    """Dot products and their observed sums."""
 
     dots: Dots
     sums: F32
 
     def agrees(self, rule: Rule | None) -> bool:
-        """Whether a rule gives all of them; most wrong ones fail on the first rows already."""
+        """Whether a rule gives all the sums; most wrong rules fail on the first rows."""
         if rule is None:
             return False
         for rows in (slice(_FIRST), slice(_FIRST, 10 * _FIRST), slice(10 * _FIRST, None)):
@@ -64,13 +64,13 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Where a sum's last bits lie."""
+        """The positions of a sum's last bits below its first."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Of one block, without an addend."""
+        """n dot products of one block, without an addend."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
@@ -84,19 +84,19 @@ class Regimes:
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
-        """Where terms are cut, below a great one and below the least sums."""
+        """Dot products with terms that are cut, below a great one and below the least sums."""
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """n random ones, and the edges."""
+        """n random dot products, and the edges."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
         return joined([*random, self.edges()]).shuffled(rng)
 
     def seen(self, dots: Dots) -> Seen:
-        """What the dots give, but for sums near the end of the range and beyond."""
+        """The observed sums, except those near the end of the range and beyond."""
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
         return Seen(dots.rows(within), sums[within])
@@ -115,7 +115,7 @@ class Regimes:
 
 
 def significant_bits(x: F32) -> int:
-    """The most bits from the first to the last one of any."""
+    """The most significant bits of any number, from its first to its last 1."""
     finite = np.abs(x[np.isfinite(x) & (x != 0)]).astype(np.float64)
     if not len(finite):
         return 1
@@ -125,8 +125,8 @@ def significant_bits(x: F32) -> int:
 
 
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
-    """Formats of sums that show so many significant bits and the powers of two that passed. Where
-    neither end of these is the sums' own, only the widest formats are meant."""
+    """The formats of sums with that many significant bits that have the powers of two that passed.
+    Where the operands limit these powers at both ends, only those of the widest exponent."""
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
     begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
@@ -159,8 +159,8 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """What the sums look like: formats that they may have within the first block, and of all; and
-    the widest that may be meant, where short blocks do not fill it."""
+    """What is known of the sums: the formats that they may have within the first block, and over
+    all k; and the widest possible ones, where short blocks do not fill them."""
 
     within: list[Format]
     of_all: list[Format]
@@ -178,7 +178,7 @@ class Figures(NamedTuple):
 def stages(
     tree: Tree | None, inputs: Inputs, figures: Figures
 ) -> Iterator[Iterable[Iterator[Rule]]]:
-    """The rules of that order in groups, the plainest first; a stage counts where those before it
+    """The rules of that order in groups, the simplest first; a stage is used if those before it
     fail."""
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
@@ -211,7 +211,7 @@ def stages(
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
-    """The presets that take such operands, by what they are called."""
+    """The presets for such operands, with their names."""
     for one in presets():
         for output in ("fp32", "fp16"):
             with suppress(ValueError):
@@ -238,8 +238,8 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 
 
 def _integers(figures: Figures) -> Iterator[Rule]:
-    """Sums in integers, of which the greatest and the least power of two tell width and unit. One
-    that saturates may seem to hold the next power, to which its greatest value is rounded."""
+    """Sums in integers, whose width and unit follow from the greatest and the least power of two.
+    One that saturates may seem to hold the next power, to which its greatest value is rounded."""
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, format("fp32")])
     kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
@@ -251,7 +251,7 @@ def _integers(figures: Figures) -> Iterator[Rule]:
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
-    """Formats of the sum, of the result, and of products."""
+    """Combinations of the formats of the sum, of the result, and of products."""
     products = (None, "exact", *figures.of_all)
     return itertools.product(figures.hidden, figures.of_all, products)
 
@@ -269,13 +269,13 @@ def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule
 
 
 def _rounded(product: Format | str | None, f: Format) -> Format | None:
-    """What products are rounded into; None: they are exact."""
+    """The format into which products are rounded; None: they are exact."""
     return None if product == "exact" else format(product or f)
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
-    """What products are rounded into: None is the sum's format. First what is usual, then the
-    formats that do not hold all of them."""
+    """Formats into which products may be rounded (None: the sum's): first the usual ones, then the
+    formats that do not hold all products."""
     exact_bits = inputs.a.man + inputs.b.man + 1
     some = [format(name) for name in STANDARD] + [Format(8, man) for man in range(22, 0, -1)]
     return [None, "exact"], [f for f in dict.fromkeys(some) if f.man < exact_bits]
@@ -289,7 +289,7 @@ def _units(
     results: list[Format],
     narrower: bool = False,
 ) -> Iterator[Rule]:
-    """`narrower`: the result is rounded into a format of its own."""
+    """The rules of matrix units. `narrower`: the result is rounded into a format of its own."""
     wider = [format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in _UNCUT else [24]
     for total, rounding, fraction in itertools.product(
@@ -316,7 +316,7 @@ def _adders(shape: Blocks) -> list[dict[str, Any]]:
 
 
 def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> BlockFma | None:
-    """The unit, or None where there is none of these fields."""
+    """The unit with these fields, or None where they are invalid."""
     if shape.group:
         fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
     try:
@@ -329,7 +329,7 @@ def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> BlockFma | None:
 
 
 def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[Rule]:
-    """The first rules that give what was seen."""
+    """The first `most` rules that give the observed sums."""
     found: list[Rule] = []
     for rule in rules:
         if seen.agrees(rule):
@@ -350,7 +350,7 @@ def unit_in(rule: Rule) -> BlockFma:
 
 
 def changed(rule: Rule, **fields: Any) -> Rule | None:
-    """The rule of a unit with other fields; None where there is none."""
+    """The rule of a unit with other fields; None where they are invalid."""
     assert isinstance(rule, Known)
     acc = rule.accumulator
     try:
@@ -365,7 +365,7 @@ def least_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, likely: Iterable[int]
 ) -> range:
     """The values of min_exponent with which a unit is alike: if the least one is, all up to some
-    value; else an interval, in which one of the `likely` lies."""
+    value; else an interval that holds one of the `likely` values."""
 
     def good(exponent: int) -> bool:
         return alike(changed(rule, min_exponent=exponent))
@@ -384,11 +384,13 @@ def least_exponents(
 def with_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, passing: Sequence[Powers]
 ) -> list[Rule]:
-    """The rule, if it is alike; of a unit with each min_exponent that is: where all small ones are,
-    with BlockFma's default and the greatest. The least powers that pass tell where to look."""
+    """The rule, if it is alike; for a unit, with each alike min_exponent: where all small ones are,
+    with BlockFma's default and the greatest. The least powers that pass show where to search."""
     if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
-    mosts = [one.low + unit_in(rule).fraction_bits for one in passing]  # else they were cut
+    mosts = [
+        one.low + unit_in(rule).fraction_bits for one in passing
+    ]  # with a greater one they would be cut
     likely = [most - down for most in mosts for down in range(_MOST_CUT)]
     exponents = least_exponents(alike, rule, dict.fromkeys(likely))
     usual = [_USUAL_EXPONENT] if _USUAL_EXPONENT in exponents else []
@@ -401,8 +403,8 @@ def with_exponents(
 def narrowed(
     rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
 ) -> list[Rule]:
-    """The rules that are left when the sums on which they differ have been asked for, until none
-    of random ones tells them apart."""
+    """The rules that agree with the function on the sums on which they differ, until no random sums
+    refute any."""
     while len(rules) > 1:
         pool = regimes.mixed(rng, rows)
         sums = [rule(pool) for rule in rules]
@@ -416,14 +418,14 @@ def narrowed(
 
 
 def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
-    """All, in any order."""
+    """All dot products and sums, in random order."""
     rows = rng.permutation(sum(len(one.dots) for one in some))
     dots, sums = joined([one.dots for one in some]), np.concatenate([one.sums for one in some])
     return Seen(dots.rows(rows), sums[rows])
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """What cannot be told apart: other values of one field of the first rule, and other rules."""
+    """What cannot be determined: other values of one field of the first rule, and other rules."""
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
@@ -435,13 +437,13 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Of rules that differ in min_exponent alone, the same."""
+    """A text that is equal for rules that differ in min_exponent alone."""
     one = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (one or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
-    """Whether two units differ in fields that are told field by field."""
+    """Whether two units differ only in fields that `unsure` reports field by field."""
     if not (has_unit(rule) and has_unit(other)):
         return False
     x, y = (arguments(unit_in(one)) for one in (rule, other))

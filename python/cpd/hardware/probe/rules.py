@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that a sum of products may follow, and the trees that they would show."""
+"""Rules that a sum of products may follow, and the trees that they imply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cpd.ops import add, cast, fma, gemm, mul
 
 
 class Rule(Protocol):
-    """What gives the sums of dot products."""
+    """A rule that computes the sums of dot products."""
 
     @property
     def text(self) -> str: ...
@@ -30,7 +30,7 @@ class Rule(Protocol):
 @checked
 @dataclass(frozen=True)
 class Known:
-    """An accumulator of CPD's; its result is perhaps rounded once more."""
+    """An accumulator of CPD; its result may be rounded once more, into `result`."""
 
     accumulator: Accumulator
     result: Format | None = None
@@ -44,7 +44,7 @@ class Known:
         return self.sums(dots.a, dots.b, dots.c)
 
     def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:
-        """As a function that `probe` takes."""
+        """The rule as a function for `probe`."""
         addend = None if c is None else c[:, None, None]
         made: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
         return made if self.result is None else cast(made, self.result)
@@ -53,8 +53,8 @@ class Known:
 @dataclass(frozen=True)
 class OrderTree:
     """Sums of two, each rounded into one format, in the order of a tree. A product is exact where
-    it is added to a sum (`product` is None), or is first rounded into a format. The result is
-    perhaps rounded once more."""
+    it is added to a sum (`product` is None), or is first rounded into a format. The result may be
+    rounded once more, into `result`."""
 
     tree: Tree
     k: int
@@ -82,7 +82,7 @@ class OrderTree:
         if self.product is None:
             if isinstance(x, int) and x != self.k:
                 x, y = y, x
-            if isinstance(y, int) and y != self.k:  # beside it a sum, the addend or a product
+            if isinstance(y, int) and y != self.k:  # x is a sum, the addend or a product
                 done = self._sum(x, dots)
                 a, b = dots.a[:, y], dots.b[:, y]
                 return fma(a, b, done, self.format, self.rounding)  # type: ignore[no-any-return]
@@ -99,7 +99,7 @@ class OrderTree:
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Where two sums are the same value; zeros of either sign are, and NaN."""
+    """Where two sums are equal; zeros of both signs are, and NaN."""
     alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
     return alike
 
@@ -109,8 +109,8 @@ def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a matrix unit walks along k. `adder` as in BlockFma, or `separate`: aligned products, to
-    which the running sum is added."""
+    """The order in which a matrix unit sums along k. `adder` as in BlockFma, or `separate`: aligned
+    products, to which the running sum is added."""
 
     block: int
     promote: int = 0
@@ -120,7 +120,7 @@ class Blocks:
     take: int = 2
 
     def order(self, k: int) -> list[int]:
-        """All k in the order in which they are taken."""
+        """All k in the order in which they are added."""
         if self.group == 0:
             return list(range(k))
         return sorted(
@@ -164,7 +164,7 @@ ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 
 def pairwise(trees: Sequence[Tree]) -> Tree:
-    """Neighbours first, an odd one passes up."""
+    """The tree that joins neighbours first; an odd one passes up."""
     while len(trees) > 1:
         trees = [join(trees[at : at + 2]) for at in range(0, len(trees), 2)]
     return trees[0]
@@ -204,7 +204,7 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """The matrix units with this tree: those that take k ascending, or else in groups."""
+    """The matrix units with this tree: those that add k ascending, or else in groups."""
     flat = [frozenset(one for one in node.children if one in range(k)) for node in nodes(tree)]
     sizes = {len(node.leaves) for node in nodes(tree)}
     widths = sorted({1, *map(len, flat), *sizes} & set(range(1, min(k, _WIDEST) + 1)))

@@ -2,8 +2,8 @@
 """The order of a sum as a tree, and how it is found (after FPRev, arXiv 2411.00442).
 
 One leaf is +M, one -M, and all others are u, so small that M + u gives M. What was added to M
-before the two met is lost; what is left of the sum counts the rest. So each pair of leaves tells
-how many leaves stand below the node in which they meet, and the pairs together tell the tree."""
+before the two met is lost; the remaining sum counts the rest. So each pair of leaves shows how many
+leaves are below the node in which they meet, and all pairs together determine the tree."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_ROWS = 2**22  # values of an operand in one batch
 
 
 class OrderError(Exception):
-    """Why the sums show no order."""
+    """The sums show no order; the text says why."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A sum of subtrees: of two, rounded; of more, at once. `exact`: of so many terms that none is
-    lost beside a greater one."""
+    """A sum of subtrees: of two, rounded; of more, at once. `exact`: a sum of several in which no
+    term is lost next to a greater one."""
 
     children: frozenset[Tree]
     exact: bool = False
@@ -53,7 +53,7 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """The sum of trees; None is +0, which counts for nothing."""
+    """The sum of trees; None is +0, which is left out."""
     given = [tree for tree in trees if tree is not None]
     if len(given) == 1:
         return given[0]
@@ -67,8 +67,8 @@ def is_binary(tree: Tree) -> bool:
 
 
 def text(tree: Tree, addend: int) -> str:
-    """`((c + 0) + 1)`; more than two at once: `[0 1 2 3]`, exact ones `{0 1 2 3}`; runs of leaves
-    as `0…15`."""
+    """A tree's text, such as `((c + 0) + 1)`; more than two at once: `[0 1 2 3]`, exact ones
+    `{0 1 2 3}`; runs of leaves as `0…15`."""
     if not isinstance(tree, Node):
         return "c" if tree == addend else str(tree)
     parts = sorted(tree.children, key=lambda one: _first(one, addend))
@@ -100,7 +100,7 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """Of products and of the addend."""
+        """The powers that pass as products and as the addend."""
         self.low = max(one.low for one in self.passing)
         self.high = min(one.high for one in self.passing)
         self.group = self._counted()
@@ -116,7 +116,7 @@ class Mask:
         same = (self.ask(dots) == wanted) & np.isfinite(wanted) & (wanted > 0)
         if not same.any():
             what = "an addend" if leaf == self.inputs.k else "a product"
-            raise OrderError(f"no power of two passes unchanged as {what} beside zeros")
+            raise OrderError(f"no power of two passes unchanged as {what} next to zeros")
         first, last = np.flatnonzero(same)[[0, -1]]
         return Powers(exponents[int(first)], exponents[int(last)])
 
@@ -138,7 +138,7 @@ class Mask:
         return 1 << (most.bit_length() - 1) if most > 0 else 1
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """For each two leaves how many stand below the node in which they meet."""
+        """For each two leaves, how many are below the node in which they meet."""
         n = self.inputs.leaves
         pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
         left = np.full(len(pairs), -1)
@@ -150,14 +150,14 @@ class Mask:
             i, j = pairs[np.argmax(left < 0)]
             raise OrderError(
                 f"±2^{self.high} in products {i} and {j} do not cancel, whatever their signs: a "
-                f"sum keeps traces of 2^{self.low} beside 2^{self.high}"
+                f"sum keeps traces of 2^{self.low} next to 2^{self.high}"
             )
         found = np.ones((n, n), np.int64)
         found[tuple(pairs.T)] = found[tuple(pairs.T[::-1])] = n - left
         return found
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """How many units are left beside ±M; -1: the sum is no count of units."""
+        """How many units are left with ±M; -1: the sum is not a count of units."""
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
         for begin in range(0, n, self.group):
@@ -187,7 +187,7 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """The tree in which each two leaves meet in a node of that size."""
+    """The tree in which each two leaves meet in a node of the size in `sizes`."""
     made = _built(sizes, order)
     if not np.array_equal(_sizes_of(made, len(order)), sizes):
         raise OrderError("what each two terms lose of the others fits no order of sums")
@@ -202,7 +202,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
         others = [leaf for leaf in leaves[1:] if to_first[leaf] == value]
         exact = value == size + 1
         if not exact and value != size + len(others):
-            raise OrderError("what the terms lose beside great ones fits no order of sums")
+            raise OrderError("what the terms lose next to great ones fits no order of sums")
         parts = [[one] for one in others] if exact else _parts(sizes, others, value)
         tree = join([tree, *(_built(sizes, part) for part in parts)], exact)
         size += len(others)
@@ -210,7 +210,7 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Leaves that meet below the node of that size, together."""
+    """The leaves in groups of those that meet below the node of that size."""
     left, parts = list(leaves), []
     while left:
         part = [leaf for leaf in left if leaf == left[0] or sizes[left[0], leaf] < value]
@@ -220,7 +220,7 @@ def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[
 
 
 def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
-    """What each two leaves of a tree would tell."""
+    """The size of the node in which each two leaves of a tree meet."""
     sizes = np.ones((n, n), np.int64)
 
     def walk(one: Tree) -> list[int]:

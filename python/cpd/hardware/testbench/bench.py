@@ -114,8 +114,9 @@ def bench_text(
     formats: Mapping[str, Format] | None = None,
     ports: Ports | None = None,
 ) -> str:
-    """A module `tb` that reads `count` lines of `file` by $readmemh, every field of whole hex
-    digits, the first on top. It ends with a line of PASS or FAIL and counts; FAIL by $fatal.
+    """A module `tb` that reads `count` lines of `file` by $readmemh, each field in whole hex
+    digits, the first most significant. It ends with a line of PASS or FAIL and counts; FAIL by
+    $fatal.
 
     `formats`: of fields whose codes it also prints as numbers. `ports`: clock, latency, valid, and
     whether any NaN passes for any other.
@@ -169,7 +170,7 @@ def _run(ports: Ports) -> str:
 
 
 def _differs(each: Field, all_outputs: Sequence[Field], nan: str) -> str:
-    """Inside a line that is special, signals are not compared."""
+    """The condition of a failure. Signals of a special line are not compared."""
     name = each.name
     differs = f"{name} !== expected_{name}"
     if name == "result" and nan:
@@ -181,7 +182,7 @@ def _differs(each: Field, all_outputs: Sequence[Field], nan: str) -> str:
 
 
 def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[str]) -> list[str]:
-    """The first signal inside that differs, and all outputs that do."""
+    """Statements that report the first inner signal and all outputs that differ."""
     made = []
     before = ""
     for each in (each for each in outputs if each.role == "signal"):
@@ -206,12 +207,12 @@ def _is_integer(each: Field) -> bool:
 
 
 def _form(each: Field, numbers: set[str]) -> str:
-    """How a field is printed: its code, and the number that it is where that is one."""
+    """The format in which a field is printed: its code, and its number where it has one."""
     return "%h (%g)" if each.name in numbers else "%h (%0d)" if _is_integer(each) else "%h"
 
 
 def _values(each: Field, code: str, numbers: set[str]) -> str:
-    """What `_form` prints of a code."""
+    """The arguments for `_form`."""
     if each.name in numbers:
         return f"{code}, number_{each.name}({code})"
     if _is_integer(each):
@@ -228,7 +229,7 @@ def _width(fields: Sequence[Field]) -> int:
 
 
 def _starts(fields: Sequence[Field]) -> dict[str, int]:
-    """Where each field's lowest bit stands in a line."""
+    """The position of each field's lowest bit in a line."""
     starts, above = {}, _width(fields)
     for each in fields:
         above -= 4 * _digits(each)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with a test bench, its vectors and a Makefile that runs it."""
+"""Writes a folder with a test bench, its vectors and a Makefile that runs it."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ def write_testbench(
     module: str | None = None,
     ports: Ports | None = None,
 ) -> Path:
-    """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder, which is made where it is
-    missing, and gives the folder. `make -C FOLDER icarus` or `verilator` then runs the bench: it
+    """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder, which is created if it is
+    missing, and returns the folder. `make -C FOLDER icarus` or `verilator` then runs the bench: it
     prints the lines that differ, and ends with `PASS` or `FAIL`, counts and an exit status.
 
-    `rtl`: the sources under test, kept in the Makefile as its variable `RTL`, which a call may
-    give instead (`make icarus RTL=…`). `module`: the name of a module of yours: its ports are the
-    vectors' fields by name (inputs, `result`, `flags`), and what `ports` says, without parameters.
-    Without a name the bench is that of the operation's module in `tests/rtl`, with its parameters.
+    `rtl`: the sources under test, the value of the Makefile's variable `RTL`, which a call can
+    override (`make icarus RTL=…`). `module`: the name of the user's module, without parameters: its
+    ports are the vectors' fields by name (inputs, `result`, `flags`), and those of `ports`. Without
+    a name the bench is for the operation's module in `tests/rtl`, with its parameters.
     `make icarus LINE=N` runs one line.
 
-    Errors: ValueError for vectors that no unit fits and a name that no module can have; OSError
-    where files cannot be written.
+    Errors: ValueError for vectors that no unit fits and an invalid module name; OSError where files
+    cannot be written.
     """
     if not hasattr(vectors, "head"):
         raise TypeError(
@@ -84,7 +84,7 @@ def write_testbench(
 
 
 def _for_make(path: str | Path) -> str:
-    """The whole path as one word of a Makefile's variable that its recipes give to the shell."""
+    """The absolute path as one word of a Makefile's variable that recipes pass to the shell."""
     whole = str(Path(path).resolve())
     if "\n" in whole:
         raise ValueError(f"a source's path must be of one line, got {whole!r}")

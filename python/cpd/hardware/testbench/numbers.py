@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SystemVerilog that knows a format: codes as numbers, and which codes are NaN."""
+"""SystemVerilog for a format: codes as numbers, and which codes are NaN."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from cpd.hardware.vectors.rules import values_of
 from cpd.numeric.formats import Format
 
 _TABLE = 8
-"""Bits of a format up to which a function lists every code."""
+"""The most bits of a format for which a function lists every code."""
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 _SAMPLES = 4096
 
 
 @functools.lru_cache(maxsize=64)
 def number_function(name: str, f: Format) -> str:
-    """A function `number_<name>` from a code to a real; empty for a format whose wide codes are
-    not read by sign, exponent and fraction."""
+    """A function `number_<name>` from a code to a real; empty for a format of more than 8 bits
+    whose codes are not sign, exponent and fraction."""
     if f.bits <= _TABLE:
         values = values_of(f, np.arange(1 << f.bits, dtype=np.uint32)).astype(np.float64)
         rows = [
@@ -57,8 +57,8 @@ def number_function(name: str, f: Format) -> str:
 
 
 def where_nan(f: Format, code: str) -> str:
-    """An expression that holds where the code is NaN: codes from the least to the greatest of
-    either half, and negative zero's. Empty for a format without NaN."""
+    """An expression that is true where the code is NaN: a range of codes at the end of either half,
+    and negative zero's code. Empty for a format without NaN."""
     half = 1 << (f.bits - 1)
     found = []
     for base in (0, half):
@@ -86,7 +86,7 @@ def _is_nan(f: Format, code: int) -> bool:
 
 
 def _by_fields(f: Format) -> bool:
-    """Whether codes are sign, exponent and fraction as in IEEE 754, by samples."""
+    """Whether codes are sign, exponent and fraction as in IEEE 754, tested on samples."""
     if f.encoding != "ieee" or not (f.signed and f.subnormals) or f.man < 1:
         return False
     codes = np.random.default_rng(0).integers(0, 1 << f.bits, _SAMPLES).astype(np.uint32)

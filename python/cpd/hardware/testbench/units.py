@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The module that a test bench holds against vectors: its name, parameters and constant inputs."""
+"""The module that a test bench tests with vectors: its name, parameters and constant inputs."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ ROUNDINGS = (
     "to_odd",
     "stochastic",
 )
-"""A rounding's number at the port `rounding`: its place here (the first five are RISC-V's)."""
+"""A rounding's number at the port `rounding` is its index here (the first five are RISC-V's)."""
 
 ENCODINGS = ("ieee", "fn", "finite")
-"""An encoding's number as a parameter: its place here."""
+"""An encoding's number as a parameter is its index here."""
 
 
 class Field(Protocol):
@@ -47,8 +47,8 @@ class Field(Protocol):
 
 @dataclass(frozen=True)
 class Unit:
-    """A module under test. `inputs` are driven by the fields of the same names, `constants` stay
-    as they are (name -> width, value), and `outputs` must equal the fields of theirs: those of role
+    """A module under test. `inputs` are driven by the fields of the same names, `constants` do not
+    change (name -> width, value), and `outputs` must equal the fields of their names: those of role
     `signal` only where there is no field `special`, or it is 0."""
 
     name: str
@@ -60,12 +60,13 @@ class Unit:
 
 @dataclass(frozen=True)
 class Ports:
-    """What a bench drives and reads beside a line's fields, by the names of the module's ports.
+    """The ports that a bench drives and reads in addition to a line's fields, by their names.
 
-    Without `clock` the module is combinational. With it, a line is given each cycle, and its result
-    read after `latency` rising edges, or where `valid_out` is 1; `valid_in` is 1 with each line.
-    `any_nan`: any NaN passes where NaN is expected. `signals`: the signals inside that a user's
-    module has as ports (`all`: every one). `flags`: whether it has flags.
+    Without `clock` the module is combinational. With it, the inputs of a line are applied each
+    cycle, and its result is read after `latency` rising edges, or where `valid_out` is 1;
+    `valid_in` is 1 with each line. `any_nan`: any NaN passes where NaN is expected. `signals`: the
+    inner signals that a user's module has as ports (`all`: every one). `flags`: whether it has
+    flags.
     """
 
     clock: str | None = None
@@ -99,8 +100,8 @@ Head = Mapping[str, Any]
 
 @checked
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
-    """A user's module: its ports are the fields, without parameters; of the signals inside those
-    that `ports` names. Raises ValueError for signals that there are not."""
+    """The unit of a user's module: its ports are the fields, without parameters; of the inner
+    signals those that `ports` names. Raises ValueError for unknown signals."""
     check_identifier("a module's name", module, ("tb",))
     known = [each.name for each in fields if each.role == "signal"]
     chosen = known if ports.signals == ("all",) else list(ports.signals)
@@ -123,7 +124,7 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
-    """The formats of the fields that are one code of a float."""
+    """The formats of the fields that hold one floating-point code."""
     result = head.get("result") or Accumulator(head["accumulator"]).format
     named = {"result": format_of(result)}
     named |= {name: format_of(text) for name, text in zip("abc", head["formats"], strict=False)}
@@ -136,9 +137,9 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
 
 @checked
 def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
-    """The unit of `tests/rtl` that vectors with this head and these fields are for.
+    """The unit of `tests/rtl` for vectors with this head and these fields.
 
-    Errors: ValueError for an operation, format or rounding that has no unit.
+    Errors: ValueError for an operation, format or rounding without a unit.
     """
     check_keys("head", head, "operation")
     if not all(hasattr(each, "role") for each in fields):
@@ -164,8 +165,8 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
 def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:
     """EXP, MAN and ENCODING of a format.
 
-    Errors: ValueError where the modules cannot have it: another encoding or bias, no subnormals,
-    unsigned, no mantissa.
+    Errors: ValueError for a format that the modules do not support: another encoding or bias, no
+    subnormals, unsigned, no mantissa.
     """
     plain = given.encoding in ENCODINGS and given.signed and given.subnormals
     if not plain or given.man < 1 or given.exp < 2 or given.bias != 2 ** (given.exp - 1) - 1:

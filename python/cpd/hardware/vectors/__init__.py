@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors for hardware: inputs and the results that the slow exact oracle and the kernels agree on,
-as arrays and as files that simulators read; files of others are checked."""
+"""Vectors for hardware: inputs and the results on which the slow exact oracle and the kernels
+agree, as arrays and as files that simulators read; files from elsewhere are checked."""
 
 from cpd.hardware.vectors.checking import Check, check
 from cpd.hardware.vectors.fields import Field

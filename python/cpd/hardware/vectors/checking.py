@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of others, checked line by line against oracle and kernels."""
+"""Checks files from elsewhere, line by line, against oracle and kernels."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 
 @dataclass
 class Check:
-    """What a file's lines are: `lines`, of which `wrong` differ in a result, a signal or a flag;
-    `other_nans` give a NaN of another code, which counts as right. `shown`: the first wrong ones.
-    `coverage`: what the lines are cases of."""
+    """The result of a check: of `lines` lines `wrong` differ in a result, a signal or a flag;
+    `other_nans` have a NaN of another code, which counts as right. `shown`: the first wrong ones.
+    `coverage`: the lines' corner cases."""
 
     rule: ElementRule | SumRule
     lines: int = 0
@@ -41,10 +41,10 @@ class Check:
 
 @checked
 def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None) -> Check:
-    """Compares each line of a file with what oracle and kernels give for its inputs.
+    """Compares each line of a file with the results of oracle and kernels for its inputs.
 
-    `kind`: of the file, default by its suffix. `rule`: of its lines; default what its head says, or
-    a TestFloat name such as e4m3_mul_rne.tv. Nothing in the file is executed.
+    `kind`: of the file, default by its suffix. `rule`: of its lines; default that of its head, or
+    of a TestFloat name such as e4m3_mul_rne.tv. Nothing in the file is executed.
     Raises VectorFileError, which names the line, for a file that cannot be read; OSError.
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
@@ -70,7 +70,7 @@ def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
 
 
 def rule_by_name(path: Any) -> ElementRule | None:
-    """Of a name such as e4m3_mul_rne.tv or fp16_e4m3_cast_rtz.tv; None of any other."""
+    """The rule of a name such as e4m3_mul_rne.tv or fp16_e4m3_cast_rtz.tv; None for others."""
     stem = str(path).replace("\\", "/").rpartition("/")[2].partition(".")[0]
     *formats, operation, word = stem.split("_") if stem.count("_") > 1 else ("", "")
     modes = {word: mode for mode, word in ROUNDING_WORDS.items() if mode != "stochastic"}
@@ -107,7 +107,7 @@ def _compare(
 
 
 def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """NaN in both; and whatever stands for a NaN without a code."""
+    """Where both are NaN, or the right result is a NaN without a code."""
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
     ]

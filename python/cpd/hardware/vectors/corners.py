@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lines are cases of: counted, and printed with a file."""
+"""Corner cases of lines, which are counted and printed with a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CORNERS = (
     "nan_out",
     "largest",
 )
-"""Bit i of a line's corners says that it is a case of the i-th."""
+"""Bit i of a line's corners is 1 if the line is a case of the i-th."""
 
 FLAGS = ("NX", "UF", "OF", "DZ", "NV")
 """Bit i of a line's flags: inexact, underflow, overflow, division by zero, invalid."""
@@ -39,7 +39,7 @@ def flags_text(flags: int) -> str:
 
 
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
-    """Adds the lines of a batch; `flags` are None where roundings on the way are not seen."""
+    """Adds the lines of a batch; `flags` are None where inner roundings are not known."""
     of_roundings = 0 if flags is not None else CORNERS.index("subnormal_in")
     for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):
         if bits is None:
@@ -65,7 +65,7 @@ def largest_code(f: Format) -> int:
 
 
 def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Of each code the corners that it is as an operand (`in`) or a result (`out`)."""
+    """The corners of each code as an operand (`in`) or a result (`out`)."""
     if is_integer(f):
         return corner_of_integer(f.bits, codes, side)
     size = 1 << (f.exp + f.man)
@@ -89,7 +89,7 @@ def corner_of(f: Format, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.u
 
 
 def corner_of_integer(bits: int, codes: npt.NDArray[Any], side: str) -> npt.NDArray[np.uint16]:
-    """Of two's complement codes: zeros and, as results, the ends of the range."""
+    """The corners of two's complement codes: zeros and, as results, the ends of the range."""
     zero, half = codes == 0, 1 << (bits - 1)
     if side == "in":
         return _bits_of({"zero_in": zero})

@@ -19,7 +19,7 @@ _NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = range(10, 16)
 
 
 class Field(NamedTuple):
-    """One field: `count` elements of `bits / count` bits each, of which the first stands lowest.
+    """One field: `count` elements of `bits / count` bits each, the first least significant.
 
     `role`: `input`, `signal` (inside a unit), `output`. A signed element is in two's complement.
     """
@@ -41,12 +41,12 @@ class Field(NamedTuple):
         return self.bits // self.count
 
     def describe(self) -> dict[str, Any]:
-        """As heads of files say it."""
+        """The field as in heads of files."""
         return dict(self._asdict())
 
 
 def field_of(given: Any) -> Field:
-    """A field as a file's head describes it. Raises ValueError."""
+    """The field from its description in a file's head. Raises ValueError."""
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:
@@ -74,7 +74,7 @@ def to_digits(field: Field, values: Words) -> Bytes:
 
 
 def from_digits(field: Field, digits: Bytes) -> Words | None:
-    """The inverse; None where a byte is no digit or a number has more bits than the field."""
+    """The inverse of `to_digits`; None where a byte is no digit or a number has too many bits."""
     nibbles = _NIBBLES[digits]
     if nibbles.max(initial=0) == _BAD:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of lines, read in batches. Nothing in a file is executed."""
+"""Reads files of lines in batches. Nothing in a file is executed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MOST_FIELDS = 1024
 
 
 class VectorFileError(ValueError):
-    """A file that cannot be read: its name, the line's number, what is wrong."""
+    """A file cannot be read: the text has its name, the line's number, and the fault."""
 
 
 @checked
 class File:
-    """The lines of a file, with what its head says.
+    """The lines of a file, and its head.
 
-    `fields`: of a file without head; where both are given the head's must be these. Raises
+    `fields`: of a file without head; with a head they must equal its fields. Raises
     VectorFileError, and OSError where the file cannot be opened.
     """
 
@@ -57,7 +57,7 @@ class File:
             raise self._error(number, f"the head says {expected} lines, found {count}: truncated?")
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
-        """Whole lines; the first block is what stands before the lines as they are written."""
+        """Blocks of whole lines; the first is the head, which precedes the lines."""
         rest = b""
         first = True
         number = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of lines: all there are, those near corners, and random ones.
+"""The inputs of lines: exhaustive, near corners, and random ones.
 
-Random words are NumPy's PCG64 as they come, so that a seed means the same everywhere.
+Random words are raw words of NumPy's PCG64, so that a seed means the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from cpd.hardware.vectors.fields import Field
 from cpd.numeric.formats import Format
 
 BATCH = 1 << 17
-"""Lines that are computed at a time."""
+"""The number of lines that are computed at a time."""
 MOST_LINES = 1 << 40
 _QUOTA = 128
-"""Lines of each corner that are picked from a pool."""
+"""The most lines of each corner that are picked from a pool."""
 
 Codes = npt.NDArray[np.uint32]
 Lines = dict[str, Codes]
@@ -36,7 +36,7 @@ class Words:
         return np.asarray(self._bits.random_raw(n), np.uint64)
 
     def below(self, limit: int, n: int) -> npt.NDArray[np.int64]:
-        """Integers in [0, limit), of which each is as likely to 2^-30 at least."""
+        """Integers in [0, limit), equally likely to at least 2^-30."""
         high = self.next(n) >> np.uint64(32)
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
@@ -46,7 +46,7 @@ def exhaustive_lines(fields: Sequence[Field]) -> int:
 
 
 def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
-    """Every combination, the last field's fastest."""
+    """Every combination of inputs, the last field fastest."""
     total = exhaustive_lines(fields)
     for begin in range(0, total, BATCH):
         number = np.arange(begin, min(begin + BATCH, total), dtype=np.uint64)
@@ -78,7 +78,7 @@ def corner_codes(f: Format) -> Codes:
 
 
 def _corner_integers(f: Format) -> Codes:
-    """The range's ends, the neighbours of 0, and the powers of two with theirs."""
+    """The range's ends, and 0 and the powers of two with their neighbours."""
     powers = [1 << k for k in range(f.bits - 1)]
     near = {code for power in powers for code in (power - 1, power, power + 1)}
     least = [1 << (f.bits - 1)] if f.encoding == "int_full" else []
@@ -87,7 +87,7 @@ def _corner_integers(f: Format) -> Codes:
 
 
 def _complemented(f: Format, codes: Codes) -> Codes:
-    """Codes of sign and magnitude in two's complement where f has that."""
+    """Sign-and-magnitude codes, converted to two's complement if f is an integer."""
     if not is_integer(f):
         return codes
     size = np.uint32(1 << (f.bits - 1))
@@ -96,12 +96,12 @@ def _complemented(f: Format, codes: Codes) -> Codes:
 
 
 def random_codes(f: Format, words: Words, n: int) -> Codes:
-    """Codes each as likely."""
+    """Equally likely codes."""
     return (words.next(n) >> np.uint64(64 - f.bits)).astype(np.uint32)
 
 
 def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
-    """Codes whose significands have few ones or few zeros, of these exponents where f has them."""
+    """Codes whose significands have few ones or few zeros, with these exponents if f has them."""
     n = len(exponents)
     mantissa = (words.next(n) >> np.uint64(40)).astype(np.int64) >> (24 - f.man)
     kept = words.below(f.man + 1, n)
@@ -130,7 +130,7 @@ def _any_exponent(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
 
 
 def _near(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
-    """Exponents around the least and the greatest of a result."""
+    """Exponents around a result's least and greatest ones."""
     low = _least(f) - f.man - 3 + words.below(f.man + 5, n)
     high = _greatest(f) - 2 + words.below(4, n)
     return np.where(words.below(2, n) == 0, low, high)
@@ -139,8 +139,8 @@ def _near(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
 def biased(
     operation: str, formats: Sequence[Format], result: Format, words: Words, n: int
 ) -> list[Codes]:
-    """Operands whose exact results lie near the result's corners, half of them; and operands of
-    sums that meet."""
+    """Operands, half of which have exact results near the result's corners; terms of sums have
+    exponents near each other."""
     first = _any_exponent(formats[0], words, n)
     if operation in ("cast", "sqrt"):
         wanted = np.where(words.below(2, n) == 0, first, _near(result, words, n))
@@ -168,7 +168,7 @@ def _meeting(
     words: Words,
     exponents: list[npt.NDArray[np.int64]],
 ) -> list[Codes]:
-    """A product, or a number, and an addend within the precision of each other."""
+    """A product, or a number, and an addend whose exponents differ by at most the precision."""
     n = len(exponents[0])
     reach = result.man + 3
     away = words.below(2 * reach + 1, n) - reach
@@ -179,7 +179,7 @@ def _meeting(
 
 
 def random_integers(bits: int, words: Words, n: int) -> Codes:
-    """Half of them anything, half of them ends and middles."""
+    """Random integers, half of them of any value, half of them ends and middles."""
     anything = (words.next(n) >> np.uint64(64 - bits)).astype(np.uint32)
     middle = 1 << (bits - 1)
     ends = np.array([0, 1, middle - 1, middle, 2 * middle - 1], np.uint32)
@@ -187,7 +187,7 @@ def random_integers(bits: int, words: Words, n: int) -> Codes:
 
 
 def finite_codes(f: Format, codes: Codes) -> Codes:
-    """The codes, those of infinities and NaN replaced by the largest value's."""
+    """The codes, with those of infinities and NaN replaced by the largest value's."""
     if is_integer(f):
         least = np.uint32(1 << (f.bits - 1))
         if f.encoding == "int_full":
@@ -204,8 +204,8 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Random lines: of each four one with any finite codes, two with exponents that meet, one of
-    which cancels in pairs, and one with some corner codes among them."""
+    """Random lines: of each four one with any finite codes, two with exponents near each other, one
+    of which cancels in pairs, and one with some corner codes."""
     style = words.below(4, n)[:, None]
     lines: dict[str, Any] = {}
     for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
@@ -225,7 +225,7 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 
 
 def alike(rule: Any, words: Words) -> Lines:
-    """The extreme codes of a, each in all places, crossed with those of b; c is +0, scales are 1.
+    """Every combination of extreme codes of a and b, each for all terms; c is +0, scales are 1.
     The longest carries and the least sums are among them."""
     operands = [_extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grid = [each.reshape(-1, 1) for each in np.meshgrid(*operands, indexing="ij")]
@@ -249,7 +249,7 @@ def alike(rule: Any, words: Words) -> Lines:
 
 
 def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
-    """Two's complement numbers: of each four one of any bits, two of few, and one near an end."""
+    """Two's complement numbers: of each four one of any size, two of few bits, one near an end."""
     mask = np.uint64((1 << bits) - 1)
     style = words.below(4, n)
     anything = words.next(n) >> np.uint64(64 - bits)
@@ -263,7 +263,7 @@ def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
 def _extremes(f: Format) -> Codes:
     """Zero, the least number and the least normal one, 1 and the largest, and their negatives."""
     top = largest_code(f)
-    one = min(max(f.bias, 0) << f.man, top)  # or the nearest code where the format has no 1
+    one = min(max(f.bias, 0) << f.man, top)  # the nearest code where the format has no 1
     magnitudes = np.array([0, 1, 1 << f.man, one, top], np.uint32)
     signs = [0, 1 << (f.exp + f.man)] if f.signed else [0]
     both = np.concatenate([magnitudes + np.uint32(sign) for sign in signs])
@@ -313,7 +313,7 @@ def _scales(f: Format, count: int, style: Any, words: Words) -> Codes:
 
 
 def element_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Random lines: half of them codes each as likely, half of them near corners."""
+    """Random lines: half of them of equally likely codes, half of them near corners."""
     anything = [random_codes(f, words, n) for f in rule.formats]
     near = biased(rule.operation, rule.formats, rule.result, words, n)
     choice = words.below(2, n) == 0
@@ -334,8 +334,8 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
-    """The corner codes crossed, of an operation of elements; then, of a pool of random lines, so
-    many of each corner and each flag."""
+    """Every combination of corner codes, for an element-wise operation; then, from a pool of random
+    lines, some of each corner and each flag."""
     words = Words(seed)
     yield from rule.corner_lines(words)
     pool = rule.random_lines(words, rule.pool)
@@ -354,7 +354,7 @@ def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
 
 
 def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
-    """n random lines."""
+    """n random lines, in batches."""
     words = Words(seed)
     for begin in range(0, n, rule.batch):
         yield rule.random_lines(words, min(rule.batch, n - begin))

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of files: how a line is written, and read again, ours in bulk and any other's one by
-one."""
+"""The kinds of files: writes lines, and reads them, CPD's own in bulk and any others one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _MOST_SHOWN = 40
 
 
 def kind_of(path: Any, kind: str | None = None) -> str:
-    """The kind that is asked for, or the one that a file's suffix says. Raises ValueError."""
+    """`kind`, or the kind of a file's suffix. Raises ValueError for unknown ones."""
     if kind is not None:
         if kind not in KINDS:
             raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {shown(kind)}")
@@ -36,7 +35,7 @@ def kind_of(path: Any, kind: str | None = None) -> str:
 
 
 def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> str:
-    """What stands before the lines."""
+    """The text before the lines."""
     said = json.dumps(head, ensure_ascii=True)
     if kind == "jsonl":
         return said + "\n"
@@ -47,7 +46,7 @@ def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> st
 
 
 def head_in(kind: str, line: str) -> dict[str, Any] | None:
-    """The head that a line holds, or None. Raises ValueError for a broken one."""
+    """The head in a line, or None. Raises ValueError for an invalid one."""
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
     said = text.removeprefix(mark).strip()
@@ -64,7 +63,7 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
 
 
 def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
-    """What stands before each field's digits, and after the last."""
+    """The text before each field's digits, and after the last."""
     names = [field.name.encode() for field in fields]
     if kind == "jsonl":
         first, *rest = (b'"' + name + b'":"' for name in names)
@@ -93,7 +92,7 @@ def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> 
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:
-    """The inverse, for whole lines as `lines_of` writes them; None for any others."""
+    """The inverse of `lines_of`, for whole lines as it writes them; None for any others."""
     width = line_width(kind, fields)
     if len(block) % width:
         return None
@@ -118,8 +117,8 @@ def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, An
 
 
 class LineReader:
-    """Reads lines of one kind, of whatever spacing. `whole`: numbers have all their digits, as
-    where a head says the fields. Each line's error is a ValueError."""
+    """Reads lines of one kind with any spacing. `whole`: numbers have all their digits, as where a
+    head lists the fields. Raises ValueError for an invalid line."""
 
     def __init__(self, kind: str, fields: Sequence[Field], whole: bool = False) -> None:
         self._kind = kind

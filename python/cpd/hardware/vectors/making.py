@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From names to vectors, and from a file's head to the rule of its lines."""
+"""Makes vectors from names, and the rule of a file's lines from its head."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from cpd.numeric.options import Options
 from cpd.numeric.shown import shown
 
 _EXHAUSTIVE_BITS = 20
-"""Up to so many bits of inputs all there are is the default."""
+"""The most bits of inputs for which exhaustive lines are the default."""
 _MOST_BITS = 32
-"""Of a code."""
+"""The most bits of a code."""
 _LONGEST = 4096
-"""Terms of a sum."""
+"""The most terms of a sum."""
 RANDOM = 10000
-"""Lines that `directed` is followed by where nothing is said."""
+"""The default number of random lines after the directed ones."""
 _INTEGER = re.compile(r"\bint\d|\bfixed\b")
 
 
@@ -66,12 +66,12 @@ def make(
         tininess: `after` (rounding) or `before`: of the flag UF.
         nan_signals: a NaN operand raises NV also in formats whose NaN are neither quiet nor
             signalling (all but `ieee` ones; in those the first fraction bit decides).
-        accumulator: of sums: what `cpd.gemm` takes; it says how they are rounded.
+        accumulator: of sums: as in `cpd.gemm`; it defines their rounding.
         length: of sums: products or terms; default a unit's block, else 16.
         exhaustive: every combination of input codes.
-        directed: the formats' corner codes crossed (zeros, least, largest, around 1, infinities,
-            NaN), then lines of each corner and flag.
-        random: so many random lines, half of them near corners; after the directed ones.
+        directed: every combination of the formats' corner codes (zeros, least, largest, around 1,
+            infinities, NaN), then lines of each corner and flag.
+        random: the number of random lines, half of them near corners; after the directed ones.
         seed: of random lines.
 
     Without exhaustive, directed and random: all up to 2^20 lines, else directed and 10,000 random.
@@ -107,7 +107,7 @@ def element_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> ElementRule:
-    """Checked. Raises TypeError or ValueError."""
+    """The rule of an element-wise operation, checked. Raises TypeError or ValueError."""
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
         raise ValueError(f"the operation must be {known}, got {shown(operation)}")
@@ -135,7 +135,7 @@ def sum_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> SumRule:
-    """Checked. Raises TypeError or ValueError."""
+    """The rule of a sum, checked. Raises TypeError or ValueError."""
     _check_tininess(tininess)
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
@@ -197,7 +197,7 @@ def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
 
 
 def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[str, int]:
-    """Which inputs, and how many random ones."""
+    """The source of inputs, and the number of random ones."""
     random = integer("random", random)
     if not 0 <= random <= MOST_LINES:
         raise ValueError(f"random must be 0…2^40 lines, got {random}")
@@ -217,7 +217,7 @@ def _source(rule: Any, exhaustive: bool, directed: bool, random: int) -> tuple[s
 
 
 def _refuse_old_integers(head: dict[str, Any]) -> None:
-    """ValueError for a file of versions up to 0.6 that has to do with integers."""
+    """Raises ValueError for a file with integers of versions up to 0.6."""
     version = re.match(r"(\d+)\.(\d+)", str(head.get("cpd", "")))
     if version is None or tuple(map(int, version.groups())) >= (0, 7):
         return
@@ -231,7 +231,7 @@ def _refuse_old_integers(head: dict[str, Any]) -> None:
 
 @checked
 def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
-    """The rule of a file's lines, as its head describes it. Raises ValueError."""
+    """The rule of a file's lines, from its head. Raises ValueError."""
     _refuse_old_integers(head)
     try:
         operation, tininess = head["operation"], head.get("tininess", "after")

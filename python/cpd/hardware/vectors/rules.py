@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Element-wise operations: their fields, and results that oracle and kernels agree on."""
+"""Element-wise operations: their fields, and results on which oracle and kernels agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 _NV = np.uint8(16)
 
 NO_CODE = 0xFFFFFFFF
-"""A result without a code: NaN in a format that has none."""
+"""Stands for a result without a code: NaN in a format without NaN."""
 
 ROUNDING_WORDS = {
     "nearest_even": "rne",
@@ -35,14 +35,14 @@ ROUNDING_WORDS = {
     "to_odd": "rto",
     "stochastic": "sr",
 }
-"""Of each mode, its word in file names."""
+"""Each mode's word in file names."""
 
 OPERANDS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
-"""How many each element-wise operation takes."""
+"""The number of operands of each element-wise operation."""
 
 
 class DisagreementError(RuntimeError):
-    """Oracle and kernel give different results: an error of CPD's own, and nothing is written."""
+    """Oracle and kernel give different results: a fault of CPD; nothing is written."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class ElementRule:
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
-        """What a file's head says, from which `rule_of` makes the rule again."""
+        """The rule for a file's head, from which `rule_of` makes it again."""
         made: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -99,13 +99,13 @@ class ElementRule:
     has_integer_result = False
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Where results are NaN that have no code."""
+        """Where results are NaN without a code."""
         missing: npt.NDArray[np.bool_] = results == NO_CODE
         return missing
 
     batch = generated.BATCH
     pool = 1 << 15
-    """Random lines of which the directed ones are picked."""
+    """The number of random lines from which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
         return generated.element_lines(self, words, n)
@@ -114,7 +114,7 @@ class ElementRule:
         yield generated.crossed(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """The outputs of lines, and what they are cases of. Raises DisagreementError."""
+        """The outputs of lines, and their corners. Raises DisagreementError."""
         operands = [given[name].astype(np.uint32) for name in "abc"[: len(self.formats)]]
         random = given["r"].astype(np.uint32) if "r" in given else None
         codes, flags, corners = _core.oracle_elements(
@@ -153,7 +153,7 @@ class ElementRule:
 def invalid_of_nan(
     formats: Sequence[Format], operands: Sequence[npt.NDArray[np.uint32]]
 ) -> npt.NDArray[np.uint8]:
-    """NV for each line of which an operand is NaN in a format without signalling NaN."""
+    """NV for each line with a NaN operand in a format without signalling NaN."""
     is_nan = np.zeros(len(operands[0]), bool)
     for f, codes in zip(formats, operands, strict=True):
         if not has_signalling(f):
@@ -162,7 +162,7 @@ def invalid_of_nan(
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
-    """Raises DisagreementError with the first line that is not the same."""
+    """Raises DisagreementError with the first line where `same` is false."""
     if not same.all():
         first = int(np.argmin(same))
         raise DisagreementError(
@@ -183,7 +183,7 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 
 def has_signalling(f: Format) -> bool:
-    """Whether its NaN are quiet or signalling, by their first fraction bit."""
+    """Whether the format's NaN are quiet or signalling, by their first fraction bit."""
     return f.encoding == "ieee" and f.man > 0
 
 
@@ -196,7 +196,7 @@ def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32
 
 
 def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """Codes as `cpd.decode` takes them."""
+    """The codes packed, for `cpd.decode`."""
     if bits in (8, 16, 32):
         return codes.astype(f"<u{bits // 8}").view(np.uint8)
     each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, sums of products and matrix units: their fields, signals inside, and results that oracle
-and kernels agree on."""
+"""Sums, sums of products and matrix units: their fields, inner signals, and results on which oracle
+and kernels agree."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from cpd.ops import operations
 from cpd.ops.encoded import Encoded
 
 SUMS = ("dot", "sum", "block_fma", "mma")
-"""dot: an element of a matrix product; sum: of terms; block_fma: dot by a matrix unit; mma: by one
-that takes scales."""
+"""dot: an element of a matrix product; sum: of terms; block_fma: dot by a matrix unit; mma: dot by
+a matrix unit with scales."""
 
 
 F32: TypeAlias = "npt.NDArray[np.float32]"
@@ -50,12 +50,12 @@ class SumRule:
 
     operation: str
     formats: tuple[Format, ...]
-    """Of the terms, or of a, b and c, without c where the accumulator is an integer."""
+    """The formats of the terms, or of a, b and c, without c for an integer accumulator."""
     accumulator: Accumulator
     length: int
     tininess: str = "after"
     label: str = ""
-    """Of the accumulator in file names; default its text."""
+    """The accumulator's name in file names; default its text."""
     nan_signals: bool = False
     """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
     _core_rule: Any = field(init=False, compare=False, repr=False)
@@ -76,7 +76,7 @@ class SumRule:
 
     @property
     def result(self) -> Format:
-        """What the sum is rounded into; not at all where `has_integer_result`."""
+        """The format into which the sum is rounded, which it is not where `has_integer_result`."""
         return format(self.accumulator.format)
 
     @property
@@ -92,7 +92,7 @@ class SumRule:
 
     @functools.cached_property
     def draws(self) -> int:
-        """Random integers of a line."""
+        """The number of random integers of a line."""
         return int(self._core_rule.draws())
 
     @property
@@ -102,7 +102,7 @@ class SumRule:
 
     @property
     def scales(self) -> int:
-        """Scales of one operand of a line."""
+        """The number of scales of one operand of a line."""
         unit = self.accumulator.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
@@ -166,7 +166,7 @@ class SumRule:
 
     @property
     def batch(self) -> int:
-        """Lines that are computed at a time."""
+        """The number of lines that are computed at a time."""
         numbers = sum(field.count for field in self.fields)
         return max(1, min(generated.BATCH, _BATCH_NUMBERS // numbers))
 
@@ -177,7 +177,7 @@ class SumRule:
         yield generated.alike(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Signals and outputs of lines, and what they are cases of. Raises DisagreementError."""
+        """Signals and outputs of lines, and their corners. Raises DisagreementError."""
         integers = self.accumulator.fixed is not None
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
@@ -202,7 +202,7 @@ class SumRule:
         return columns, inside | self._corners(codes, columns)
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Where results are NaN that have no code. An integer has a number for any line."""
+        """Where results are NaN without a code. An integer result is a number for any line."""
         return np.zeros(len(results), bool) if self.has_integer_result else results == NO_CODE
 
     def _compare(
@@ -231,7 +231,7 @@ class SumRule:
         return f"{self.stem} of {given}: oracle {oracle:X}, kernel {kernel}"
 
     def _kernel(self, codes: Columns, integers: npt.NDArray[np.uint64] | None) -> tuple[Any, Any]:
-        """Values and flags; None for those of scaled operands and without a trace."""
+        """The kernel's values and flags; no flags for scaled operands and without a trace."""
         random = codes.get("r")
         a = values_of(self.formats[0], codes["a"])
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
@@ -302,8 +302,8 @@ def _signed(fixed: FixedPoint, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[n
 
 
 def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
-    """Three products of binary32 values that add up to c in units, the greatest first: no sum of
-    them leaves the range."""
+    """Factors of three products of binary32 values whose sum is c in units, the greatest first, so
+    that no partial sum leaves the range."""
     units = _signed(fixed, c)
     size = np.abs(units).view(np.uint64)  # of the least int64, too
     parts = np.stack([size >> np.uint64(at) & np.uint64(0xFFFFFF) for at in (48, 24, 0)], axis=1)
@@ -315,7 +315,7 @@ def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32
 def as_binary32(
     fixed: FixedPoint, numbers: npt.NDArray[np.uint64]
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Integers as gemm gives them, rounded to nearest, and whether that is inexact."""
+    """Integers rounded to nearest binary32 values, as by gemm, and whether that is inexact."""
     units = _signed(fixed, numbers)
     rounded = units.astype(np.float32)
     beyond = rounded == 2.0**63  # to which the greatest integers round, and which is no int64

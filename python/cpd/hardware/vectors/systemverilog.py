@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SystemVerilog package beside a `$readmemh` file: a word as a packed struct."""
+"""The SystemVerilog package for a `$readmemh` file: a word as a packed struct."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def identifier(text: str) -> str:
 
 
 def check_identifier(what: str, name: str, taken: Sequence[str] = ()) -> None:
-    """Raises ValueError for a name that is no simple SystemVerilog identifier, or is taken."""
+    """Raises ValueError unless the name is a simple SystemVerilog identifier and not in `taken`."""
     simple = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_$]*", name, re.ASCII)
     if simple is None or name in _KEYWORDS or name in taken:
         others = "".join(f", not {other}" for other in taken)
@@ -78,13 +78,12 @@ MEANINGS = {
     "tree": "each rounding of the tree",
     "term": "each term in the integer's units, c's first",
 }
-"""What a signal is, by its name; `sum` and Kahan's steps are roundings of the sum, in order."""
+"""Signals' meanings by their names; `sum` and Kahan's steps are roundings of the sum, in order."""
 
 
 def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
     """The package `<stem>_pkg`: COUNT lines, words of BITS bits, and the struct `line_t` of one.
-    Pads fill each field to whole hexadecimal digits; element 0 of a field of several stands
-    lowest."""
+    Pads fill each field to whole hexadecimal digits; element 0 of several is least significant."""
     name = identifier(stem)
     members = []
     for field in fields:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors: inputs, and the results that oracle and kernels agree on, as batches and as files."""
+"""Vectors: inputs, and the results on which oracle and kernels agree, as batches and as files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,11 @@ _IN_MEMORY = 1 << 28
 
 @checked
 class Vectors:
-    """Lines of one operation: which inputs, and the results of each.
+    """Lines of one operation: inputs and their results.
 
-    `fields`: of a line, in their order. `source`: `exhaustive`, `directed`, `random` or
-    `directed+random`. `coverage` and `count` are those of the batches that were made; they are
-    complete when all have been. Lines whose result has no code (NaN in a format that has none) are
-    left out and counted in `left_out`.
+    `fields`: of a line, in order. `source`: `exhaustive`, `directed`, `random` or
+    `directed+random`. `coverage` and `count` are those of the batches made so far. Lines whose
+    result has no code (NaN in a format without NaN) are left out and counted in `left_out`.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class Vectors:
 
     @property
     def head(self) -> dict[str, Any]:
-        """What a file's head says."""
+        """The contents of a file's head."""
         return {
             "cpd": __version__,
             **self.rule.describe(),
@@ -95,10 +94,10 @@ class Vectors:
         return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
     def write(self, path: Any, kind: str | None = None) -> Path:
-        """Writes a file, in place of the one that is there, when every line has been compared;
-        `-` is standard output. A folder gets a file of the lines' own name. With `readmemh` a
-        SystemVerilog package stands beside it. Gives the file's path. Raises ValueError for a
-        kind that is not known, OSError where it cannot be written."""
+        """Writes a file, or replaces an existing one, after every line has been compared; `-` is
+        standard output. In a folder the file gets the lines' own name. With `readmemh` a
+        SystemVerilog package is written next to it. Returns the file's path. Raises ValueError for
+        an unknown kind, OSError where the file cannot be written."""
         target = Path(path)
         if target != STDOUT and target.is_dir():
             target = target / self.name(kind_of(None, kind or "testfloat"))

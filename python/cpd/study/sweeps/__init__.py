@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps over formats, accumulators, roundings and scales, on tensors of one's own."""
+"""Sweeps over formats, accumulators, roundings and scales, on the caller's tensors."""

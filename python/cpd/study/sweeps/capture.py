@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a model's layers in one step, as `cpd.observe` sees them: `capture`."""
+"""`capture`: the tensors of a model's layers in one step, as `cpd.observe` observes them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def capture(
     layers: str = "*",
     roles: Sequence[str] = ("activation", "weight", "gradient"),
 ) -> dict[str, Tensor]:
-    """What enters the products of a model's layers when it is called once: `LAYER/activation`,
-    `LAYER/weight` and, where there is a loss, `LAYER/gradient`, that of the layer's output, as
-    `cpd.study.sweep` takes them.
+    """The operands of the products of a model's layers in one call: `LAYER/activation`,
+    `LAYER/weight` and, where there is a loss, `LAYER/gradient`, that of the layer's output, for
+    `cpd.study.sweep`.
 
     Tensors are copies on the CPU, in binary32, as operands of a GEMM: its sum runs along the last
     dimension, that of the forward GEMM for activations and weights, of grad_input's for gradients.
@@ -35,11 +35,10 @@ def capture(
     `LAYER/activation#2`.
 
     Args:
-        model: any module; its layers with products are looked at (linear, convolution, recurrent,
-            attention). It is called in the mode, training or evaluation, that it has.
+        model: any module, of which layers with products are captured (linear, convolution,
+            recurrent, attention). It is called in its current mode, training or evaluation.
         inputs: one tensor, a tuple of arguments, or a dict of named ones.
-        loss: gives a scalar from the model's result. The gradients of the parameters stay as they
-            are.
+        loss: computes a scalar from the model's result. The parameters' gradients do not change.
         layers: a pattern that the layers' names match, as `decoder.*`.
         roles: of `activation`, `weight`, `output`, `gradient`.
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The points of a sweep: `Cell`, one choice of format, scales, rounding and accumulator; `grid`,
-all of them; `Losses`, what is measured of one."""
+all of them; `Losses`, the measurements of one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCALES = {
     "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
-"""Names of scales, and what stands behind the element format in the text of `cpd.scaled`."""
+"""Names of scales, and what follows the element format in the text of `cpd.scaled`."""
 
 
 @checked
@@ -45,14 +45,14 @@ class Cell:
     """
 
     operand: str
-    """A format's or a scaled format's text."""
+    """The text of a format or a scaled format."""
     accumulator: str
     rounding: str = "nearest_even"
-    """Of the cast: a mode of `cpd.cast`; `stochastic:8` with so many random bits, else 24."""
+    """The cast's mode, as in `cpd.cast`; `stochastic:8` has 8 random bits, `stochastic` 24."""
     overflow: str = "saturate"
-    """Of the cast: `saturate` or `ieee`."""
+    """The cast's: `saturate` or `ieee`."""
     seed: int = 0
-    """Of stochastic rounding."""
+    """The seed of stochastic rounding."""
 
     @cached_property
     def format(self) -> Format | Scaled:
@@ -60,12 +60,12 @@ class Cell:
 
     @property
     def element(self) -> Format:
-        """The format of the values, or of those below scales."""
+        """The format of the values, or of the elements of a scaled format."""
         return self.format.element if isinstance(self.format, Scaled) else self.format
 
     @property
     def total(self) -> str:
-        """The accumulator in short: of a plain sequential sum its format."""
+        """The accumulator in short: only the format of a sequential sum."""
         return self.accumulator.removesuffix(" sequential")
 
     @cached_property
@@ -87,12 +87,12 @@ class Cell:
 
     @property
     def cast(self) -> tuple[str, str, str, int]:
-        """What decides the cast: cells that have it in common differ in their accumulators."""
+        """What determines the cast: cells with equal ones differ only in their accumulators."""
         return self.operand, self.rounding, self.overflow, self.seed
 
     def recipe(self, **others: Any) -> Recipe:
-        """The `cpd.Recipe` in which a model computes so: activations, weights and gradients in the
-        format, all sums in the accumulator. `others`: further arguments of the recipe."""
+        """The `cpd.Recipe` of a model that computes in this cell: activations, weights and
+        gradients in the format, all sums in the accumulator. `others`: more arguments of it."""
         from cpd.nn.recipe import Recipe
         from cpd.numeric.cast import CastSpec
         from cpd.numeric.scaled_cast import ScaledCast
@@ -121,10 +121,10 @@ def grid(
     overflow: str = "saturate",
     seed: int = 0,
 ) -> list[Cell]:
-    """Every combination, each once, formats slowest. A scaled format has its own scales and takes
-    no others. `bits`: element formats of so many bits only.
+    """Every combination, each once, formats slowest. A scaled format has its own scales and no
+    others. `bits`: only element formats with that many bits.
 
-    Raises ValueError or TypeError for what is no format, accumulator, rounding or scale.
+    Raises ValueError or TypeError for an invalid format, accumulator, rounding or scale.
 
     >>> [cell.operand for cell in grid("e[2-3]m[2-3],mxfp8", scales="none,mx", bits=6)]
     ['e2m3', 'mxfp6-e2m3', 'e3m2', 'mxfp6-e3m2']
@@ -148,9 +148,9 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose accumulators can multiply their operands, and a text for each accumulator
-    with others: a matrix unit takes values of its own formats, and it and an integer accumulator no
-    scales but a tensor's.
+    """The cells whose accumulators can multiply their operands, and for each accumulator a text on
+    the others: a matrix unit multiplies values of its own formats, and it and an integer
+    accumulator allow no scales but a tensor's.
 
     Raises ValueError where no cell is left.
     """
@@ -169,13 +169,13 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def takes_elements(total: Accumulator) -> bool:
-    """Whether an accumulator is of values with a fixed range: it sums products of elements, and its
-    result is multiplied by scales."""
+    """Whether an accumulator needs operands of a fixed range: it sums products of elements, and
+    its result is multiplied by scales."""
     return total.unit is not None or total.fixed is not None
 
 
 def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
-    """Whether an accumulator takes such operands."""
+    """Whether an accumulator can multiply such operands."""
     if isinstance(operand, Scaled):
         if not takes_elements(total):
             return True
@@ -201,11 +201,11 @@ def _taken(unit: BlockFma | None) -> str:
 
 
 _LISTED = 16
-"""Bits of formats whose values are compared one by one."""
+"""The most bits of formats whose values are compared one by one."""
 
 
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
-    """The canonical texts of a format under each of the scales."""
+    """The canonical texts of a format with each of the scales."""
     if is_scaled(name):
         yield scaled(name).text
         return
@@ -233,7 +233,7 @@ def _sum(text: str) -> str:
 
 
 def _element(name: str) -> Format:
-    """A format, or that of the elements of a scaled one."""
+    """A format, or a scaled format's element format."""
     if is_scaled(name):
         return scaled(name).element
     try:
@@ -245,8 +245,8 @@ def _element(name: str) -> Format:
 @checked
 @dataclass(frozen=True)
 class Losses:
-    """What a cell loses of a tensor, or of several: counts and sums, so that those of several
-    tensors add up. NaN and infinities of the inputs are left out.
+    """The errors of a cell on one or several tensors, as counts and sums, so that those of several
+    tensors can be added. NaN and infinities of the inputs are left out.
 
     >>> Losses(values=4, squares=100.0, errors=1.0).sqnr
     20.0
@@ -256,7 +256,7 @@ class Losses:
     squares: float = 0.0
     """The sum of the squares of the values."""
     errors: float = 0.0
-    """The sum of the squares of the errors; inf where a finite value became none."""
+    """The sum of the squares of the errors; inf where a finite value became NaN or infinite."""
     absolute: float = 0.0
     """The sum of the errors' magnitudes."""
     worst: float = 0.0
@@ -268,7 +268,7 @@ class Losses:
     dots: int = 0
     """Dot products."""
     dot_squares: float = 0.0
-    """The sum of the squares of the dot products of the values as given, in binary64."""
+    """The sum of the squares of the reference dot products, of uncast values in binary64."""
     dot_errors: float = 0.0
     """The sum of the squared differences from those; inf where one is not finite."""
 
@@ -279,7 +279,7 @@ class Losses:
 
     @property
     def sqnr(self) -> float:
-        """sum x^2 / sum (q - x)^2 in dB; inf where nothing is lost, -inf where all is."""
+        """sum x^2 / sum (q - x)^2 in dB; inf without errors, -inf for infinite ones."""
         share = self.relative_rms
         if share in (0, math.inf):
             return math.inf if share == 0 else -math.inf
@@ -301,13 +301,13 @@ class Losses:
 
     @property
     def dot_error(self) -> float | None:
-        """sqrt(sum (s - r)^2 / sum r^2) over dot products s of the cell against r of the values as
-        given; None where there are none."""
+        """sqrt(sum (s - r)^2 / sum r^2) over the cell's dot products s and the references r, of
+        uncast values; None where there are none."""
         return _root_share(self.dot_errors, self.dot_squares) if self.dots else None
 
     @property
     def normalised(self) -> Losses:
-        """Of the tensor divided by its RMS, and with dot products divided by theirs."""
+        """The losses of the tensor divided by its RMS, and of dot products divided by theirs."""
         share, of_dots = _per(self.values, self.squares), _per(self.dots, self.dot_squares)
         return replace(
             self,
@@ -321,8 +321,8 @@ class Losses:
 
     @classmethod
     def total(cls, parts: Iterable[Losses]) -> Losses:
-        """Of several tensors, each divided by its RMS before: a small one counts as much as a large
-        one of as many values.
+        """The losses of several tensors, each divided by its RMS first, so that one of small values
+        counts as much as one of as many large values.
 
         >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
         0.08
@@ -335,7 +335,7 @@ class Losses:
         return cls(**sums | {"worst": max((part.worst for part in each), default=0.0)})
 
     def json(self) -> dict[str, Any]:
-        """The sums, and what they come to; numbers that JSON has not are null."""
+        """The sums, and the figures computed from them; numbers that JSON lacks are null."""
         shown = ("relative_rms", "sqnr", "mean_error", "underflow", "overflow", "dot_error")
         return asdict(self) | {name: getattr(self, name) for name in shown}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cells lose of tensors: every value is looked at, in pieces that stay in cache.
+"""Measures the errors of cells on tensors: on every value, in pieces that stay in cache.
 
 Errors are differences in binary32, exact where a value was only rounded to a format, and their
 squares are summed in binary64.
@@ -25,10 +25,10 @@ from cpd.study.sweeps.tensors import Matrix, Values, Wide, Workload, square
 PIECE = 1 << 16
 """Values in work at once, or somewhat more."""
 GROUP = 64
-"""Vectors that are multiplied with one vector, at most: as many as are fast."""
+"""The most vectors that are multiplied with one vector: as many as are fast."""
 NOISE = 2.0**-22
-"""Relative: how far a scale times the format's max may lie beside the largest value that the scale
-was made for: three roundings."""
+"""The relative difference that three roundings may make between a scale times the format's max and
+the largest value for which the scale was computed."""
 
 _THREADS = "CPD_NUM_THREADS"
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -37,13 +37,13 @@ Piece: TypeAlias = tuple[slice, slice]
 
 
 class Bench:
-    """A workload, ready to be measured: what cells have in common is made once."""
+    """A workload, ready to be measured: what cells have in common is computed once."""
 
     def __init__(self, work: Workload, with_dots: bool = True) -> None:
         self._plans = [Plan(work, one, with_dots) for one in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Of each of some cells that share their cast, the losses of each tensor."""
+        """The losses of each tensor, for each of these cells, which share their cast."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(one) for one in zip(*by_tensor, strict=True)]
@@ -51,8 +51,8 @@ class Bench:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Pieces are too small for several threads; work is shared between processes. A number of
-    threads that the user has set stays."""
+    """Sets one thread: pieces are too small for several, and processes share the work. A number of
+    threads that the user has set is kept."""
     if _THREADS in os.environ:
         yield
         return
@@ -64,10 +64,10 @@ def _one_thread() -> Iterator[None]:
 
 
 class Plan:
-    """How a matrix is looked at: in pieces of whole rows or, where a row is very long, of a part of
+    """How a matrix is measured: in pieces of whole rows or, where a row is very long, of a part of
     one. A piece is cut into vectors along the rows, in groups; the vectors of a group are
-    multiplied with one more: the first of the next group or, with a partner, one of its rows. What
-    is left of a row behind its vectors is in no dot product."""
+    multiplied with one more: the first of the next group or, with a partner, one of its rows. The
+    rest of a row behind its vectors is in no dot product."""
 
     def __init__(self, work: Workload, matrix: Matrix, with_dots: bool) -> None:
         self.matrix = matrix
@@ -88,8 +88,8 @@ class Plan:
         ]
 
     def products(self, number: int, piece: Any, probes: Any) -> list[tuple[Any, Any]]:
-        """Of a piece the factors of its dot products: … × 1 × K and … × N × K. `probes`: the
-        partner's rows, or None."""
+        """The factors of a piece's dot products: … × 1 × K and … × N × K. `probes`: the partner's
+        rows, or None."""
         each = piece.shape[1] // self.terms
         vectors = piece[:, : each * self.terms].reshape(-1, self.terms)
         size = min(GROUP, max(1, len(vectors) // 2))
@@ -107,7 +107,7 @@ class Plan:
 
     @cached_property
     def references(self) -> list[Wide]:
-        """Of each piece the dot products of the values as given, in binary64."""
+        """The dot products of each piece's uncast values, in binary64."""
         probes = None if self.partner is None else self.partner.x.astype(np.float64)
         return [
             _flat(
@@ -125,7 +125,7 @@ def _flat(parts: Any) -> Any:
 
 
 def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
-    """Of one tensor."""
+    """The losses of one tensor for each cell."""
     cast = _Cast(cells[0], plan.matrix.x, plan.width, plan.size)
     plain, of_dots = _Plain(plan.size), [_Dots(cell) for cell in cells]
     other = None
@@ -146,7 +146,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """What a cast loses value by value. Its arrays serve piece after piece."""
+    """The errors of a cast, value by value. All pieces use the same arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -180,8 +180,8 @@ class _Plain:
 
 
 class _Dots:
-    """What an accumulator makes of dot products. A matrix unit and an integer take the elements
-    below a tensor's scale, and the result is multiplied by the scales."""
+    """The errors of an accumulator's dot products. A matrix unit and an integer multiply elements
+    without a tensor's scale, and the result is multiplied by the scales."""
 
     def __init__(self, cell: Cell) -> None:
         self._acc = cell.sum
@@ -210,13 +210,13 @@ class _Dots:
 
 
 def _finite(error: float) -> float:
-    """Errors of what became NaN are without bound."""
+    """The error, or inf for NaN."""
     return math.inf if math.isnan(error) else error
 
 
 class _Cast:
-    """A matrix after a cell's cast, piece by piece: the same bits as of the whole. A piece lies in
-    memory that the next one takes. `width` and `size`: of pieces, at most."""
+    """A matrix after a cell's cast, piece by piece: the same bits as of the whole. All pieces are
+    written to the same memory. `width` and `size`: of pieces, at most."""
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
         self.x, self._f = x, cell.format
@@ -227,7 +227,7 @@ class _Cast:
                 self.x = ops.hadamard(x, self._f.transform)
             self._f = self._f.untransformed()
             run = int(self._f.block) if self._f.block.isdigit() else 0
-        # Random bits belong to places in the whole, scales of more than a run to all of it.
+        # Random bits depend on indices in the whole, scales of more than a run on all values.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
         self._in_pieces = alone and self._options["rounding"] != "stochastic" and not cuts_runs
@@ -247,21 +247,20 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """`bare`: what elements are multiplied by, a tensor's scale; else 1."""
+        """With `bare` a tensor's scale, by which elements are multiplied; else 1."""
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """`bare`: the elements below a tensor's scale; else the values themselves."""
+        """With `bare` the elements, without a tensor's scale; else the values themselves."""
         scale = self.scale(bare)
         if not bare or scale == 0:
             return y
         assert isinstance(self._f, Scaled)
-        x: Values = ops.cast(y / scale, self._f.element)  # which differs by a rounding
+        x: Values = ops.cast(y / scale, self._f.element)  # y / scale differs by a rounding
         return x
 
     def limit(self, piece: Piece) -> Any:
-        """Above which magnitudes the format overflows: of the format or, with scales, of each
-        value."""
+        """The magnitude above which the format overflows or, with scales, each value's."""
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:
@@ -275,8 +274,8 @@ class _Cast:
 
 
 class _Limits:
-    """The largest magnitudes below the scales of a matrix, one a block. Values below a scale of 0
-    vanish, which is no overflow."""
+    """The largest magnitudes that a matrix's scales allow, one per block. Values with a scale of 0
+    become 0, which is no overflow."""
 
     def __init__(self, x: Values, q: Scaled, options: dict[str, Any]) -> None:
         codes = ops.encode(x, q, **options)[1]
@@ -293,7 +292,7 @@ class _Limits:
                 scales, self._rows = np.repeat(scales, self._rows, 0)[: x.shape[0]], 1
             scales = scales * over
         self.scale = scales.reshape(-1)[0]
-        """The first, where a tensor has one."""
+        """The first scale, where a tensor has one."""
         limits = scales * np.float32(q.element.max * (1 + NOISE))
         self._grid = np.where(scales == 0, np.float32(math.inf), limits)
 
@@ -302,7 +301,7 @@ class _Limits:
         return self.of((slice(0, self._shape[0]), slice(0, self._shape[1])))
 
     def of(self, piece: Piece) -> Any:
-        """Of each value of a piece."""
+        """The limit of each value of a piece."""
         found = self._grid
         for axis, (part, each) in enumerate(zip(piece, (self._rows, self._columns), strict=True)):
             if found.shape[axis] == 1:
@@ -317,13 +316,13 @@ class _Limits:
 
 
 def _along(axis: int, start: int, stop: int) -> Piece:
-    """So many lines of a matrix along an axis."""
+    """The index of lines start … stop - 1 of a matrix along an axis."""
     part = slice(start, stop)
     return (part, slice(None)) if axis == 0 else (slice(None), part)
 
 
 def _extents(block: str, shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a block."""
+    """The rows and columns of a block."""
     if block in ("tensor", "row"):
         return (shape[0] if block == "tensor" else 1), shape[1]
     rows, columns = map(int, block.split("x")) if "x" in block else (1, int(block))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts with sets of numbers in brackets, as `e[2-5]m[1-3]`, and what they stand for."""
+"""Expands texts with sets of numbers in brackets, as `e[2-5]m[1-3]`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 
 MOST = 10_000
-"""Texts that one pattern may give."""
+"""The most texts that one pattern may give."""
 
 _SET = re.compile(r"\[([^\[\]]*)\]")
 _KIND = re.compile(r"^(e\d+m\d+):(ieee|finite)(?=:|$)")
-"""e2m1:ieee, of which the format's name is e2m1ieee."""
+"""e2m1:ieee, whose format has the name e2m1ieee."""
 _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def expand(pattern: str) -> list[str]:
-    """What a pattern stands for, the last set fastest: each `[…]` is a set of integers, one by one
-    or from-to, between commas.
+    """The texts of a pattern, the last set fastest: each `[…]` is a set of integers, one by one or
+    from-to, between commas.
 
     Raises ValueError for a pattern that is malformed or gives more than `MOST` texts.
 
@@ -67,9 +67,9 @@ def _integers(pattern: str, text: str) -> list[int]:
 
 
 def texts(what: str, given: Any) -> list[str]:
-    """The texts that one text, or several, stand for: patterns between commas, where these do not
-    stand in brackets or parentheses. `:ieee` and `:finite` after e2m1 say its encoding. What is no
-    text is taken by its name.
+    """The texts of one or several texts: patterns between commas that are not in brackets or
+    parentheses. `:ieee` and `:finite` after e2m1 select its encoding. Other objects stand for their
+    names.
 
     Raises ValueError or TypeError.
 
@@ -99,14 +99,14 @@ def _each(given: Any) -> Iterable[Any]:
 
 
 def _text(what: str, value: Any) -> str:
-    """Of formats, scaled formats, accumulators and dtypes."""
+    """The text of a format, a scaled format, an accumulator or a dtype."""
     if isinstance(value, BlockFma):
         return accumulator(value).text
     return value.text if isinstance(value, Scaled | Accumulator) else format_text(what, value)
 
 
 def mixed(given: Any) -> list[str]:
-    """A sentence for each pattern whose formats have not all one encoding.
+    """A sentence for each pattern whose formats have different encodings.
 
     >>> mixed("e2m[1-2]")
     ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']

@@ -35,7 +35,7 @@ _SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
 _COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY)
 _MARKERS = "os^DvPX*"
 _APART = 0.045
-"""Of the picture: how far names of the front's rows are from each other, at least."""
+"""The least distance between names of the front's rows, as a share of the picture."""
 
 
 def write(path: Path, found: Rows, error: str, cost: str) -> None:
@@ -49,8 +49,8 @@ def write(path: Path, found: Rows, error: str, cost: str) -> None:
 
 
 def draw(found: Rows, error: str, cost: str) -> Figure:
-    """The figure. Colours tell scales apart, markers accumulators; the front is a line, and its
-    rows are named where there is room. Cells with infinite errors are counted below."""
+    """The figure. Colours distinguish scales, markers accumulators; the front is a line, and its
+    rows are named where space permits. The title counts cells with infinite errors."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
         axes = figure.subplots()
@@ -82,7 +82,7 @@ def draw(found: Rows, error: str, cost: str) -> Figure:
 
 
 def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> None:
-    """Writes the names at their points, where there is room."""
+    """Writes the names at their points, where space permits."""
     to_picture = axes.transData + axes.transAxes.inverted()
     last = (-1.0, -1.0)
     for name, point in zip(names, points, strict=True):
@@ -122,7 +122,7 @@ def _error_axis(axes: Any, error: str, values: list[float]) -> None:
 
 
 def _linear(positive: list[float], values: list[float]) -> dict[str, float]:
-    """Where some errors are 0, which have no logarithm."""
+    """Arguments of a symlog axis, which is needed where some errors are 0; else none."""
     return {} if len(positive) == len(values) else {"linthresh": min(positive)}
 
 

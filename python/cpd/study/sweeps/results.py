@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sweep returns: its rows, made of what was measured, and the files that show them."""
+"""`Sweep`, the result of a sweep: rows computed from measurements, and files that show them."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Sweep(Rows):
 
     Attributes:
         rows: one for each cell.
-        tensors: what was looked at.
-        length, sample: as they were given.
-        reused: how many cells were taken from the folder.
-        left_out: which formats and accumulators do not go together, in words.
+        tensors: on which cells were measured.
+        length, sample: the arguments of `sweep`.
+        reused: how many cells were read from the folder.
+        left_out: which formats and accumulators cannot be combined, in words.
     """
 
     @classmethod
@@ -56,8 +56,8 @@ class Sweep(Rows):
         write_json(path, self.json())
 
     def to_csv(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Writes a line a cell, over all tensors, with a head of names; `front` is 1 on the Pareto
-        front of `error` against `cost`, else 0."""
+        """Writes a line per cell, over all tensors, with a head of names; `front` is 1 on the
+        Pareto front of `error` against `cost`, else 0."""
         front = {id(row) for row in self.front(error, cost)}
         parts = [part for part in self.rows[0].cost.json() if part != "model"]
         text = io.StringIO()

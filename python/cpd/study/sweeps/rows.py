@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a sweep: what each cell loses and costs, their Pareto fronts, their table."""
+"""The rows of a sweep: each cell's errors and cost, their Pareto fronts, their table."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, Losses
 
 ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""By what fronts go, the less the better, but for the accuracy."""
+"""The errors for fronts: the less the better, except the accuracy."""
 COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normaliser")
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What was looked at."""
+    """A measured tensor."""
 
     name: str
     shape: tuple[int, int]
-    """Rows and their length."""
+    """The number of rows and their length."""
     nonfinite: int
     zeros: int
     amax: float
@@ -35,14 +35,14 @@ class Tensor:
 @checked
 @dataclass(frozen=True)
 class Row:
-    """A cell, what it loses of all tensors and of each, and what it costs."""
+    """A cell, its errors on all tensors and on each, and its cost."""
 
     cell: Cell
     losses: Losses
     tensors: tuple[Losses, ...]
     accuracy: float | None
     bits: float
-    """Bits of codes and scales for each value."""
+    """Bits of codes and scales per value."""
     cost: HardwareCost
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Row:
         )
 
     def value(self, name: str) -> float:
-        """One of `ERRORS` or `COSTS`. Raises ValueError for others, and where it was not measured.
+        """One of `ERRORS` or `COSTS`. Raises ValueError for other names, or if not measured.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -86,7 +86,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a sweep, in the order of its cells, and the tensors that they are of."""
+    """The rows of a sweep, in the order of its cells, and its tensors."""
 
     rows: tuple[Row, ...]
     tensors: tuple[Tensor, ...]
@@ -107,15 +107,15 @@ class Rows:
 
     @cached_property
     def error(self) -> str:
-        """By which error the cells are compared unless it is said: the accuracy where it was
-        measured, else that of dot products, else the relative RMS."""
+        """The error by which cells are compared by default: the accuracy where it was measured,
+        else that of dot products, else the relative RMS."""
         if any(row.accuracy is not None for row in self.rows):
             return "accuracy"
         return "dot_error" if any(row.losses.dots for row in self.rows) else "relative_rms"
 
     def front(self, error: str | None = None, cost: str = "gates") -> list[Row]:
-        """The Pareto front, by ascending cost: the rows that no other beats, which would be no
-        worse in both and better in one. Of equals the first. What is infinite or NaN is left out.
+        """The Pareto front, by ascending cost: the rows for which no other is better in one and no
+        worse in the other. Of equals the first. Infinite and NaN errors are left out.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -133,7 +133,7 @@ class Rows:
         return found
 
     def best(self, error: str | None = None, within: float = math.inf, cost: str = "gates") -> Row:
-        """The row of the least error, of those that cost no more than `within`; of equals the
+        """The row of least error among those that cost no more than `within`; of equals the
         cheapest. Raises ValueError where there is none."""
         front = [row for row in self.front(error, cost) if row.value(cost) <= within]
         if not front:
@@ -141,7 +141,7 @@ class Rows:
         return front[-1]
 
     def table(self, error: str | None = None, cost: str = "gates") -> tuple[list[str], list[Any]]:
-        """A head, and the rows' texts by ascending cost, each with whether it is on the front."""
+        """The head, and each row's texts with whether it is on the front, by ascending cost."""
         front = {id(row) for row in self.front(error, cost)}
         columns = _columns(self)
         rows = [
@@ -163,7 +163,7 @@ class Rows:
         )
 
     def json(self) -> dict[str, Any]:
-        """All figures, of each tensor too; what is infinite is null in a file."""
+        """All figures, also of each tensor; infinite ones are null in a file."""
         names = [one.name for one in self.tensors]
         return {
             "values": self.values,
@@ -179,7 +179,7 @@ class Rows:
 
 
 def _lesser(error: str) -> Callable[[Row], float]:
-    """What is to be small."""
+    """The function of a row that a front minimizes."""
     if error not in ERRORS:
         raise ValueError(f"error must be one of {', '.join(ERRORS)}, got {shown(error)}")
     if error == "accuracy":
@@ -188,7 +188,7 @@ def _lesser(error: str) -> Callable[[Row], float]:
 
 
 def _columns(found: Rows) -> list[tuple[str, Callable[[Row], str]]]:
-    """What a table shows; what is the same everywhere or was not measured is left out."""
+    """A table's columns, without those that are equal in all rows or were not measured."""
     columns: list[tuple[str, Callable[[Row], str]]] = [("Format", lambda row: row.cell.operand)]
     chosen: list[tuple[str, Callable[[Row], str]]] = [
         ("Rounding", lambda row: row.cell.rounding),
@@ -212,5 +212,5 @@ def _columns(found: Rows) -> list[tuple[str, Callable[[Row], str]]]:
 
 
 def share(value: float) -> str:
-    """Of 1, in per cent, in three digits."""
+    """A share of 1 in per cent, with three digits."""
     return f"{100 * value:.3g} %"

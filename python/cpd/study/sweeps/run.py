@@ -32,9 +32,9 @@ Group: TypeAlias = list[Cell]
 
 CLUSTERS = ("slurm", "local", "debug")
 ALONE = 1 << 28
-"""Values times casts that are too few for further processes."""
+"""The most values times casts for which one process is enough."""
 _KEPT, _VALUES, _LOGS = "cells", "tensors", "jobs"
-"""What a sweep's folder holds."""
+"""The names in a sweep's folder."""
 
 
 @checked
@@ -59,48 +59,49 @@ def sweep(
     done: Callable[[Measured], None] | None = None,
     tell: Telling | None = None,
 ) -> Sweep:
-    """Measures what every combination of formats, accumulators, roundings and scales makes of
+    """Measures the errors of every combination of formats, accumulators, roundings and scales on
     tensors.
 
-    Each value of each tensor is cast, and each is a factor of a dot product (but for the few that
-    are left of a row behind its last vector): vectors of at most `length` values along the last
-    dimension are cast and multiplied, 64 of them with one more: of the same tensor, or, of a
-    `NAME/activation`, with a row of `NAME/weight`. Products are summed as `cpd.gemm` sums them with
-    the accumulator; the reference is the dot product of the values as given, in binary64.
+    Each value of each tensor is cast, and each is a factor of a dot product (but for the few behind
+    a row's last vector): vectors of at most `length` values along the last dimension are cast and
+    multiplied, 64 of them with one more: of the same tensor, or, for a `NAME/activation`, with a
+    row of `NAME/weight`. Products are summed as by `cpd.gemm` with the accumulator; the reference
+    is the dot product of the uncast values, in binary64.
 
     Args:
         tensors: arrays or torch tensors by their names, one alone, or paths of .npy, .npz,
             .safetensors, .pt or .pth files, in which nothing is executed. Rounded to binary32
             first; NaN and infinities are left out and counted.
-        formats: texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or what `cpd.format` and
-            `cpd.scaled` take, one or several. Scaled ones have scales of their own.
-        accumulators: likewise, what `cpd.Accumulator` takes. A matrix unit goes with formats
-            whose values its own hold. With it and with an integer, `int32` or `fixed<40,12>`, go no
-            scales or one a tensor, by which the result is multiplied. Others are `left_out`.
+        formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
+            `cpd.format` and `cpd.scaled`. Scaled ones have scales of their own.
+        accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`. A
+            matrix unit can be combined with formats whose values its own hold. A unit and an
+            integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor, by which the
+            result is multiplied. Other combinations are `left_out`.
         rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
         scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
-            e4m3fn below a tensor's fp32), or what stands behind the element in a text of
-            `cpd.scaled`, as `64 scale=e8m0`. All blocks lie along the last dimension.
-        bits: element formats of so many bits only.
+            e4m3fn, and a tensor's in fp32), or what follows the element in a text of `cpd.scaled`,
+            as `64 scale=e8m0`. All blocks run along the last dimension.
+        bits: only element formats with this many bits.
         overflow: of the cast: `saturate` or `ieee`.
         seed: of stochastic rounding, of casts and sums.
         length: terms of a dot product at most; a pair of activations and weights has its own.
-        dots: False leaves out the dot products, and the accumulators then do nothing.
+        dots: False leaves out the dot products, and the accumulators then have no effect.
         sample: at most so many values of each tensor, in whole rows spread over it; None: all.
-        accuracy: is called with each `Cell`, of which `Cell.recipe` says how a model computes in
-            it; returns a float.
-        folder: keeps each cell in a file, which a further call with the same values and choices
-            takes up; a damaged one is told of (`tell`, default a warning) and measured again. The
-            values are known by their SHA-256, an accuracy's function by its name and source: where
-            what it calls has changed, take another folder.
+        accuracy: a function of a `Cell`, whose `recipe` makes a model compute in it, that returns a
+            float.
+        folder: keeps each cell in a file, which later calls with the same values and choices read;
+            a damaged one is reported (by `tell`, default a warning) and measured again. The values
+            are identified by their SHA-256, an accuracy's function by its name and source: where
+            code that it calls has changed, use another folder.
         jobs: processes, by joblib; default: as many as there are CPUs where there is much to do,
             but 1 with an accuracy. Of a cluster: its jobs, default 16.
         cluster: None, this machine; `slurm`, by submitit's job arrays, with `cluster_options` as
-            its `update_parameters` takes them, in `folder`, which all nodes share; `local` and
+            arguments of its `update_parameters`, in `folder`, which all nodes share; `local` and
             `debug`: submitit's jobs on this machine.
         done: is called with each cell: with those of the folder first, then as they are measured.
 
-    Interrupted, it keeps in `folder` what is measured.
+    When interrupted, it keeps the measured cells in `folder`.
 
     Raises ValueError or TypeError for wrong arguments, OSError for files that cannot be opened.
 
@@ -154,7 +155,7 @@ def _ignore(_: Measured) -> None:
 
 
 def _label(accuracy: Accuracy | None) -> str:
-    """The function's name and the SHA-256 of its source, where that can be had."""
+    """The function's name and the SHA-256 of its source, where that is available."""
     if accuracy is None:
         return ""
     if not callable(accuracy):
@@ -168,11 +169,11 @@ def _label(accuracy: Accuracy | None) -> str:
 
 
 _HANDS_OUT = "ExecutorManagerThread"
-"""loky's name of the thread that hands out parts."""
+"""loky's name of the thread that distributes parts."""
 
 
 class _Runner:
-    """How groups of cells are measured; each cell's file is written by who measures it."""
+    """Measures groups of cells; the process that measures a cell writes its file."""
 
     def __init__(
         self,
@@ -237,8 +238,8 @@ class _Runner:
 
 @contextmanager
 def _interruptions_held() -> Iterator[None]:
-    """Ctrl-C waits until the end. Processes started meanwhile never hear of it, not even while they
-    import what they need: who started them ends them.
+    """Delays Ctrl-C until the end. Processes started meanwhile never receive it, not even during
+    their imports: the process that started them ends them.
 
     multiprocessing's own process is started before: until Python 3.12 that lifts the mask."""
     resource_tracker.ensure_running()
@@ -250,10 +251,10 @@ def _interruptions_held() -> Iterator[None]:
 
 
 def _end(parts: Generator[Any, None, None]) -> None:
-    """Ends the processes, if the parts are not all there; joblib's advice then helps nobody.
+    """Ends the processes, if parts are missing, without joblib's warning, which does not apply.
 
-    The thread of loky that hands out parts may look for one that is dropped already: it ends by a
-    KeyError before `close` returns, nothing is lost, and nobody needs to hear of it."""
+    The thread of loky that distributes parts may look for one that is dropped already: it ends by a
+    KeyError before `close` returns, which is harmless and not reported."""
     before = threading.excepthook
 
     def tell(told: threading.ExceptHookArgs) -> None:
@@ -271,8 +272,8 @@ def _end(parts: Generator[Any, None, None]) -> None:
 
 
 def _memory(size: int) -> Path | None:
-    """A folder that lies in memory, where there is one with so many bytes free: its files are
-    mapped, and copied nowhere."""
+    """A folder in memory, if there is one with `size` bytes free: its files are mapped and not
+    copied."""
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK) or shutil.disk_usage(place).free < size:
         return None
@@ -286,7 +287,7 @@ def _part(
     groups: Sequence[Group],
     accuracy: Accuracy | None,
 ) -> list[Measured]:
-    """What one process does."""
+    """Measures groups of cells in one process."""
     bench = _bench(values, dots)
     return [one for group in groups for one in _measure(bench, store, group, accuracy)]
 

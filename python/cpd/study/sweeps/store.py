@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cells came to, kept in files: one a cell, named by the SHA-256 of all that decides it."""
+"""Keeps results of cells in files: one per cell, named by the SHA-256 of all that determines it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cpd._files import write_text
 from cpd.study.sweeps.cells import Cell, Losses
 
 VERSION = f"{_core.__version__}/1"
-"""Of what is measured: the library's, and that of the meaning of `Losses`."""
+"""The version of measurements: the library's, and that of the meaning of `Losses`."""
 
 Telling = Callable[[str], None]
 
@@ -28,17 +28,17 @@ class Measured:
     cell: Cell
     losses: tuple[Losses, ...]
     accuracy: float | None = None
-    """What the function of the user's gave for it."""
+    """The result of the user's function for it."""
 
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of results. `context`: what decides them beside the cell: the tensors' digest, the
-    accuracy's function.
+    """A folder of results. `context`: what determines them in addition to the cell: the tensors'
+    digest, the accuracy's function.
 
-    A file holds the SHA-256 of its content. One that is damaged, or not of its name, is told of and
-    counts as missing. Files are written whole or not at all, so that several processes may share a
-    folder.
+    A file holds the SHA-256 of its content. One that is damaged, or has another cell's name, is
+    reported and counts as missing. Files are written whole or not at all, so that several processes
+    may share a folder.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Store:
         return self.folder / f"{self.key(cell)}.json"
 
     def write(self, measured: Measured) -> None:
-        """Raises OSError."""
+        """Writes a cell's file. Raises OSError."""
         key = self.key(measured.cell)
         body = {
             "key": key,
@@ -64,7 +64,8 @@ class Store:
         write_text(self.path(measured.cell), whole)
 
     def read(self, cell: Cell, tell: Telling) -> Measured | None:
-        """None where there is no whole file. Raises OSError for one that cannot be read."""
+        """Reads a cell's file; None unless it is there and undamaged. Raises OSError for a file
+        that cannot be read."""
         path = self.path(cell)
         try:
             data = path.read_bytes()
@@ -93,7 +94,7 @@ def _hash(data: Any) -> str:
 
 
 def _stored(losses: Losses) -> dict[str, Any]:
-    """JSON has no infinities: they are null."""
+    """The losses with null for infinities, which JSON lacks."""
     return {name: _or(value, math.inf, None) for name, value in asdict(losses).items()}
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a sweep: from files or from memory, as matrices in binary32, each with the dot
-products that it is part of."""
+"""The tensors of a sweep: from files or from memory, as matrices in binary32, with the partners of
+their dot products."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from cpd.numeric.shown import shown
 Values: TypeAlias = npt.NDArray[np.float32]
 Wide: TypeAlias = npt.NDArray[np.float64]
 TensorsLike: TypeAlias = "Mapping[str, Any] | str | Path | Iterable[str | Path] | Any"
-"""Arrays or tensors by their names, one alone, or the paths of files."""
+"""Arrays or tensors by their names, a single one, or the paths of files."""
 
 LENGTH = 1024
-"""Terms of a dot product, at most."""
+"""The most terms of a dot product."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor as the sweep looks at it: rows along its last dimension, of which sums and blocks
-    run; NaN and infinities, which are counted, are 0."""
+    """A tensor as a matrix: its rows are along its last dimension, as sums and blocks are; NaN and
+    infinities, which are counted, are 0."""
 
     name: str
     x: Values
     nonfinite: int = 0
     partner: int | None = None
-    """The number of the tensor whose rows this one's are multiplied with; None: its own."""
+    """The number of the tensor with whose rows this one's are multiplied; None: with its own."""
     is_partner: bool = False
-    """Of another tensor: it has no dot products of its own."""
+    """Whether it is another tensor's partner, and so has no dot products of its own."""
 
     @cached_property
     def amax(self) -> float:
@@ -70,8 +70,8 @@ def square(x: Wide) -> float:
 class Workload:
     """All tensors of a sweep.
 
-    `length`: terms of a dot product at most. `sample`: so many values of each tensor were taken at
-    most, in whole rows spread over it; None: all.
+    `length`: the most terms of a dot product. `sample`: the most values of each tensor, in whole
+    rows spread over it; None: all.
     """
 
     matrices: tuple[Matrix, ...]
@@ -84,7 +84,7 @@ class Workload:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of names, shapes, values, and of what dot products are made of them."""
+        """The SHA-256 of names, shapes, values, and of the choice of dot products."""
         made = hashlib.sha256()
         for one in self.matrices:
             head = [one.name, one.x.shape, one.nonfinite, one.partner, one.is_partner]
@@ -94,7 +94,7 @@ class Workload:
         return made.hexdigest()
 
     def save(self, folder: Path) -> None:
-        """Writes what `load_workload` maps into memory."""
+        """Writes files for `load_workload`, which maps them into memory."""
         folder.mkdir(parents=True, exist_ok=True)
         heads = []
         for number, one in enumerate(self.matrices):
@@ -109,7 +109,7 @@ _HEAD = "tensors.json"
 
 
 def load_workload(folder: Path) -> Workload:
-    """What `Workload.save` has written, its values mapped from their files."""
+    """Reads what `Workload.save` has written, with values mapped from their files."""
     head = json.loads((folder / _HEAD).read_text(encoding="utf-8"))
     matrices = tuple(
         Matrix(name, np.load(folder / f"{number}.npy", "r", allow_pickle=False), *more)
@@ -121,9 +121,9 @@ def load_workload(folder: Path) -> Workload:
 def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = None) -> Workload:
     """The tensors of arrays or files.
 
-    A tensor is a matrix, its last dimension by all others; what is no floating-point tensor is left
-    out, and so is one without values. A tensor `NAME/activation`, as `capture` names them, whose
-    rows are as long as those of `NAME/weight`, is multiplied with that one.
+    A tensor becomes a matrix whose rows are along its last dimension; tensors that are not
+    floating-point, or have no values, are left out. A tensor `NAME/activation`, as `capture` names
+    them, whose rows are as long as those of `NAME/weight`, is multiplied with that one.
 
     Raises OSError for a file that cannot be opened, ValueError or TypeError for anything else.
     """
@@ -169,7 +169,7 @@ def _named(tensors: TensorsLike) -> dict[str, Any]:
 
 
 def _from_files(paths: list[Any]) -> dict[str, Any]:
-    """With several files, names begin with the file's."""
+    """The arrays of files; with several files, their names begin with the file's."""
     from cpd.study.gradient_files import read_arrays, shown
 
     found: dict[str, Any] = {}
@@ -185,7 +185,7 @@ def _from_files(paths: list[Any]) -> dict[str, Any]:
 
 
 def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | None:
-    """A tensor's rows, and how many NaN and infinities it had; None for what has none."""
+    """A tensor's rows, and how many NaN and infinities it had; None if it has no floats."""
     if is_torch(value):
         if not value.is_floating_point():
             return None
@@ -205,7 +205,7 @@ def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | N
 
 
 def _sampled(rows: Any, sample: int | None) -> Any:
-    """Whole rows, evenly spread; of a single row its beginning."""
+    """At most `sample` values in whole rows, evenly spread; of a too long row its beginning."""
     if sample is None or rows.size <= sample:
         return rows
     count = sample // rows.shape[1]
