@@ -292,7 +292,7 @@ const KernelTable& Named(const std::string& name) {
   throw Error("backend must be one of " + known + ", got '" + name + "'");
 }
 
-DType CarrierNamed(const std::string& name) {
+DType DTypeNamed(const std::string& name) {
   if (name == "float32") return DType::f32;
   if (name == "float64") return DType::f64;
   if (name == "bfloat16") return DType::bf16;
@@ -350,10 +350,8 @@ void BindOperations(py::module_& m) {
         py::arg("out"));
   m.attr("MAX_RANK") = TensorView::kMaxRank;
   m.def(
-      "check_carrier",
-      [](const std::string& name, const Format& format) {
-        CheckCarrier(CarrierNamed(name), format);
-      },
+      "check_storage",
+      [](const std::string& name, const Format& format) { CheckStorage(DTypeNamed(name), format); },
       py::arg("dtype"), py::arg("format"));
 
   m.def(

@@ -35,6 +35,6 @@ constexpr bool IsFloat(DType type) { return type <= DType::f16; }
 CPD_API std::string ToString(DType type);
 
 /// Throws Error where a value of `format` may not be a value of `type` ("fp16 holds no …").
-CPD_API void CheckCarrier(DType type, const Format& format);
+CPD_API void CheckStorage(DType type, const Format& format);
 
 }  // namespace cpd

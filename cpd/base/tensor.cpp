@@ -13,7 +13,7 @@ std::string ShapeText(const TensorView& x) {
   return text + ")";
 }
 
-Format CarrierFormat(DType type) {
+Format FormatOf(DType type) {
   switch (type) {
     case DType::bf16:
       return MakeFormat(8, 7);
@@ -46,12 +46,12 @@ std::string ToString(DType type) {
   return "unknown";
 }
 
-void CheckCarrier(DType type, const Format& format) {
+void CheckStorage(DType type, const Format& format) {
   if (!IsFloat(type)) {
     throw Error("values are stored in fp32, fp64, bf16 or fp16, got " + ToString(type));
   }
   if (is_wide(format) && type == DType::f64) return CheckOfElements(format);
-  if (!Holds(CarrierFormat(type), format)) {
+  if (!Holds(FormatOf(type), format)) {
     throw Error(ToString(type) + " does not hold every value of " + ToString(format) +
                 "; use fp32");
   }

@@ -69,7 +69,7 @@ void CheckElementwise(const Operands& in, const Format& format, const RoundingOp
                       const TensorView& out, const TensorView* random) {
   CheckOperands(in);
   Check(out, "out");
-  CheckCarrier(out.dtype, format);
+  CheckStorage(out.dtype, format);
   CheckSameShape(in.x, out, "x and out");
   CheckSameDevice(in.x, out);
   CheckRandom(random, out, options);
@@ -263,7 +263,7 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
     throw Error("dim must be 0…" + std::to_string(x.rank - 1) + ", got " + std::to_string(dim));
   }
   Check(out, "out");
-  CheckCarrier(out.dtype, accumulator.format);
+  CheckStorage(out.dtype, accumulator.format);
   CheckSameShape(Slice(x, dim, 0), out, "x without dim and out");
   CheckSameDevice(x, out);
   const bool on_gpu = x.device == Device::cuda;

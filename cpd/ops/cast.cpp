@@ -142,7 +142,7 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
           const TensorView& out, const TensorView* random) {
   CheckFloat(x, "x");
   Check(out, "out");
-  CheckCarrier(out.dtype, format);
+  CheckStorage(out.dtype, format);
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
   CheckRandom(random, x, options);

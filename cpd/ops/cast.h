@@ -7,7 +7,7 @@
 namespace cpd {
 
 /// out[i] = x[i] rounded once into `format`, stored in out's type, which must hold the format
-/// (CheckCarrier). x and out: fp32, fp64, bf16 or fp16, equal shapes, any strides; an fp64 input is
+/// (CheckStorage). x and out: fp32, fp64, bf16 or fp16, equal shapes, any strides; an fp64 input is
 /// rounded from its 53 bits. out may be x itself; any other overlap is undefined. `random` (u32,
 /// x's shape; stochastic only) gives the integers R < 2^N in place of those from options.seed and
 /// options.stream at the element's row-major index.

@@ -102,7 +102,7 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
 
 void Decode(const TensorView& packed, const Format& format, const TensorView& out) {
   Check(out, "out");
-  CheckCarrier(out.dtype, format);
+  CheckStorage(out.dtype, format);
   CheckPacked(packed, format, out.size());
   CheckSameDevice(packed, out);
   const RoundPlan plan = PlanOf(format);

@@ -73,7 +73,7 @@ void CheckImage(const TensorView& x, std::int64_t groups, const Windows& windows
 
 void CheckSums(const Accumulator& accumulator, const TensorView& out, std::int64_t depth) {
   Check(accumulator);
-  CheckCarrier(out.dtype, accumulator.format);
+  CheckStorage(out.dtype, accumulator.format);
   CheckNumbers(accumulator, out, depth, nullptr, 0);
 }
 

@@ -84,7 +84,7 @@ class GivenIntegers {
 };
 
 /// Writes contiguous binary32 or binary64 values into ranges of one tensor, converted to its type,
-/// which holds them (CheckCarrier).
+/// which holds them (CheckStorage).
 template <class T>
 class Writer {
  public:

@@ -29,7 +29,7 @@ void CheckGemm(const TensorView& a, const TensorView& b, const Accumulator& accu
   CheckProduct(a, b, out, c);
   Check(accumulator, out.device == Device::cuda);
   CheckDevice(accumulator, out);
-  CheckCarrier(out.dtype, accumulator.format);
+  CheckStorage(out.dtype, accumulator.format);
   const std::int64_t depth = a.shape[a.rank - 1];
   CheckNumbers(accumulator, out, depth, random, DrawsOfGemm(accumulator, depth));
 }

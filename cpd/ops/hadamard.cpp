@@ -93,7 +93,7 @@ void CheckArguments(const TensorView& x, const Hadamard& transform, int axis,
   if (out.dtype != x.dtype) {
     throw Error("out must have x's type, " + ToString(x.dtype) + ", got " + ToString(out.dtype));
   }
-  if (transform.to_bf16) CheckCarrier(x.dtype, MakeFormat(8, 7));
+  if (transform.to_bf16) CheckStorage(x.dtype, MakeFormat(8, 7));
   CheckSameShape(x, out, "x and out");
   CheckSameDevice(x, out);
   if (axis < 0 || axis >= x.rank) {

@@ -207,8 +207,8 @@ TEST_P(CastOn, ScalarAndEmptyTensors) {
 // All 65,536 inputs; `decode` is the oracle's value of a pattern of the type itself.
 TEST_P(CastOn, EverySixteenBitInput) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    const Format carrier = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
-    const Spec carrier_spec = reference::spec_of(carrier);
+    const Format storage = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
+    const Spec storage_spec = reference::spec_of(storage);
     std::vector<std::uint16_t> x(65536);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(i);
     std::vector<const char*> names{"e4m3", "e5m2", "e4m3fn", "e2m1", "e3m0", "e4m3fnuz"};
@@ -225,9 +225,9 @@ TEST_P(CastOn, EverySixteenBitInput) {
         if (mode == Rounding::stochastic) random = testing::run_random_integers(o, x.size(), 0);
         std::vector<std::uint16_t> expected(x.size());
         for (std::size_t i = 0; i < x.size(); ++i) {
-          const auto rounded = reference::round_exact(spec, reference::value_of(carrier_spec, i),
+          const auto rounded = reference::round_exact(spec, reference::value_of(storage_spec, i),
                                                       testing::oracle_options(o, random[i]));
-          expected[i] = static_cast<std::uint16_t>(*reference::encode(carrier_spec, rounded));
+          expected[i] = static_cast<std::uint16_t>(*reference::encode(storage_spec, rounded));
         }
         for (const std::size_t n : {x.size(), x.size() - 5}) {
           std::vector<std::uint16_t> got(n);
@@ -241,7 +241,7 @@ TEST_P(CastOn, EverySixteenBitInput) {
   }
 }
 
-TEST_P(CastOn, CarrierMustHoldTheFormat) {
+TEST_P(CastOn, StorageMustHoldTheFormat) {
   std::vector<std::uint16_t> x(4), y(4);
   EXPECT_THROW(Cast(view_of(x, DType::f16), ParseFormat("bf16"), {}, view_of(y, DType::f16)),
                Error);

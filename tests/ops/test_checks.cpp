@@ -125,7 +125,7 @@ class Checks : public ::testing::Test {
             {"Preset", [=] { Preset("h100-fp16", f); }},
             {"Holds", [=] { Holds(kFp32, f); }},
             {"Holds", [=] { Holds(f, kFp32); }},
-            {"CheckCarrier", [=] { CheckCarrier(DType::f32, f); }},
+            {"CheckStorage", [=] { CheckStorage(DType::f32, f); }},
             {"PackedBytes", [=] { PackedBytes(f, 4); }},
             {"Decode", [=, this] { Decode(Codes(), f, Y()); }},
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},

@@ -46,7 +46,7 @@ float product_of(float x, float y, const Accumulator& accumulator, const float* 
   return out.read()[0];
 }
 
-TEST(GemmValues, CarrierTrapVectors) {
+TEST(GemmValues, StorageTrapVectors) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     for (const bool exact : {false, true}) {

@@ -287,19 +287,19 @@ TEST_P(ScaledOn, SixteenBitInputs) {
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const DType dtype : {DType::bf16, DType::f16}) {
-      const Format carrier = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
+      const Format storage = ParseFormat(dtype == DType::bf16 ? "bf16" : "fp16");
       for (const Case& c : kCases) {
         const Floats wide = Values(scaled.element, Count(c.shape), true, 5);
         std::vector<std::uint16_t> x(wide.size()), y(wide.size()), expected(wide.size());
-        Cast(view_of(wide), carrier, {}, view_of(x, dtype));
+        Cast(view_of(wide), storage, {}, view_of(x, dtype));
         Floats exact(wide.size());
-        Cast(view_of(x, dtype), carrier, {}, view_of(exact));
+        Cast(view_of(x, dtype), storage, {}, view_of(exact));
         const Made made = Definition(exact, c, scaled, Saturating(), dtype == DType::bf16);
         const TensorView in = View(x.data(), dtype, c.shape);
         ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), !HasNoCodes(scaled, exact)),
                    exact, About(text, c) + ", " + ToString(dtype));
         if (HasFatalFailure()) return;
-        Cast(view_of(made.values), carrier, {}, view_of(expected, dtype));
+        Cast(view_of(made.values), storage, {}, view_of(expected, dtype));
         Cast(in, scaled, c.axis, Saturating(), View(y.data(), dtype, c.shape));
         ASSERT_EQ(expected, y) << About(text, c);
       }

@@ -486,7 +486,7 @@ TEST(Format, HoldsEveryValue) {
     EXPECT_TRUE(Holds(kFp32, outer.format));
   }
   EXPECT_GT(held, all.size());
-  // A carrier that flushes holds no subnormals.
+  // A storage dtype that flushes holds no subnormals.
   EXPECT_FALSE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e5m2")));
   EXPECT_TRUE(Holds(ParseFormat("e5m2:nosub"), ParseFormat("e4m2:nosub")));
 }

@@ -41,7 +41,7 @@ inline std::int64_t count_of(const Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-inline Format carrier_of(DType dtype) {
+inline Format storage_of(DType dtype) {
   if (dtype == DType::bf16) return ParseFormat("bf16");
   if (dtype == DType::f16) return ParseFormat("fp16");
   return kFp32;
@@ -65,9 +65,9 @@ class Tensor {
          DType dtype = DType::f32)
       : shape_(std::move(shape)), values_(std::move(values)), dtype_(dtype) {
     place(layout);
-    const reference::Spec carrier = reference::spec_of(carrier_of(dtype));
+    const reference::Spec storage = reference::spec_of(storage_of(dtype));
     for (std::size_t i = 0; i < values_.size(); ++i) {
-      if (dtype != DType::f32) values_[i] = reference::cast(carrier, values_[i]);
+      if (dtype != DType::f32) values_[i] = reference::cast(storage, values_[i]);
       store(offset_of(i), values_[i]);
     }
   }
@@ -154,7 +154,7 @@ class Tensor {
       return;
     }
     const auto code = static_cast<std::uint16_t>(
-        *reference::encode(reference::spec_of(carrier_of(dtype_)), reference::exact(x)));
+        *reference::encode(reference::spec_of(storage_of(dtype_)), reference::exact(x)));
     std::memcpy(memory_.data() + 2 * at, &code, 2);
   }
 
@@ -166,7 +166,7 @@ class Tensor {
     }
     std::uint16_t code = 0;
     std::memcpy(&code, memory_.data() + 2 * at, 2);
-    return reference::decode(reference::spec_of(carrier_of(dtype_)), code);
+    return reference::decode(reference::spec_of(storage_of(dtype_)), code);
   }
 
   Shape shape_;

@@ -162,14 +162,14 @@ inline std::vector<float> scale_values(const Format& format, bool all, std::size
                                        std::uint64_t seed) {
   Generator generator(seed);
   const reference::Spec spec = reference::spec_of(format);
-  const Format carrier = format;
+  const Format storage = format;
   std::vector<float> values(n);
   for (float& x : values) {
     if (all) {
       x = reference::decode(spec, generator() % spec.magnitudes());
     } else {
       const auto exponent = static_cast<int>(generator() % 7) - 3;
-      x = reference::cast(reference::spec_of(carrier),
+      x = reference::cast(reference::spec_of(storage),
                           binary32(false, 0x800000 | (generator() & 0x7FFFFF), exponent - 23));
     }
   }

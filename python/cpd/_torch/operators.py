@@ -65,8 +65,8 @@ from cpd.ops.arguments import (
     FLOATS,
     NARROW_FLOATS,
     Shape,
-    check_carrier,
     check_result,
+    check_storage,
     dimension,
     product_shape,
     shape_of,
@@ -100,7 +100,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     integers = (
         None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
     )
-    check_carrier(name_of(x.dtype), f.name)
+    check_storage(name_of(x.dtype), f.name)
     if out is None:
         return call(*_cast, x, *arguments, integers)
     check_out(out, x.shape, x, {"x": x, "random": integers})
@@ -121,7 +121,7 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     sizes = sizes_of(shape)
     check_codes("codes", codes, codes)
     element = result_element(dtype, out, FLOATS)
-    check_carrier(name_of(element), f.name)
+    check_storage(name_of(element), f.name)
     if not torch.compiler.is_compiling():
         _check_bytes(codes, f, sizes)
     codes = codes.contiguous()
@@ -171,7 +171,7 @@ def flags(
 def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
     check("x", x, FLOATS)
     axis = dimension(dim, x.dim())
-    check_carrier(name_of(x.dtype), acc.format.name)
+    check_storage(name_of(x.dtype), acc.format.name)
     integers = None
     if random is not None:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
@@ -219,7 +219,7 @@ def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any)
     check("x", x, NARROW_FLOATS)
     along = transform_axis(axis, x.shape, transform.size)
     if transform.bf16:
-        check_carrier(name_of(x.dtype), "bf16")
+        check_storage(name_of(x.dtype), "bf16")
     if out is None:
         return call(*_hadamard, x, transform.text, along, inverse)
     check_out(out, x.shape, x, {"x": x})
@@ -265,7 +265,7 @@ def _together(
         if operand.device != x.device:
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
     arguments = cast_arguments(f, options, x)
-    check_carrier(name_of(x.dtype), f.name)
+    check_storage(name_of(x.dtype), f.name)
     return _broadcast(operands), arguments
 
 

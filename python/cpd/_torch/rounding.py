@@ -26,7 +26,7 @@ from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """The purposes of the two casts, by which their random streams differ."""
@@ -61,7 +61,7 @@ def rounded(
 def _check(spec: OperandSpec | None, x: Tensor) -> None:
     if spec is None:
         return
-    check_carrier(name_of(x.dtype), spec.format.name)
+    check_storage(name_of(x.dtype), spec.format.name)
     if not isinstance(spec, ScaledCast):
         return
     if spec.scaled.transform is not None or spec.factor != 1 or spec.history:

@@ -36,7 +36,7 @@ from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 
 __all__ = [
     "BlockFloatingPoint",
@@ -88,7 +88,7 @@ class FloatingPoint(Number):
 
     def __post_init__(self) -> None:
         made = Format(self.exp, self.man)
-        check_carrier("float32", made.name)
+        check_storage("float32", made.name)
         object.__setattr__(self, "_format", made)
 
     def round(self, x: Tensor, rounding: str) -> Tensor:

@@ -20,7 +20,7 @@ from cpd.numeric.cast import CastSpec
 from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.ops.arguments import check_carrier, holds
+from cpd.ops.arguments import check_storage, holds
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -176,7 +176,7 @@ def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> to
     casts = (x.dtype, how.activation), (w.dtype, how.weight), (element, how.output)
     for held_by, spec in casts:
         if isinstance(spec, CastSpec):
-            check_carrier(operators.name_of(held_by), spec.format.name)
+            check_storage(operators.name_of(held_by), spec.format.name)
     if is_native(how.forward):
         return element
     if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]

@@ -48,7 +48,7 @@ from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 
 SCORES, VALUES, SOFTMAX = 0, 1, 2
 QUERY, KEY, VALUE, OUTPUT, HEADS = 0, 1, 2, 3, 4
@@ -217,7 +217,7 @@ def _weights(
     """The weights of the values, in the query's type. A row whose mask leaves nothing is 0 where
     `zeros`, else NaN."""
     if how.softmax is not None:
-        check_carrier(operators.name_of(query.dtype), how.softmax.format.name)
+        check_storage(operators.name_of(query.dtype), how.softmax.format.name)
     scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)

@@ -27,7 +27,7 @@ from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 
 
 @refused_by_torch
@@ -224,7 +224,7 @@ class _Rounding(NamedTuple):
         else:
             check_operand("input", input, like="input")
             element = operators.result_type(input, self.dtype)
-            check_carrier(operators.name_of(element), how.norm.format.name)
+            check_storage(operators.name_of(element), how.norm.format.name)
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
             y = rounded(y, how.norm, how.norm, stream=self.stream, layer=how.layer).to(element)

@@ -36,17 +36,17 @@ small, as in NumPy and torch."""
 
 
 @constant
-def check_carrier(dtype: str, f: str) -> None:
+def check_storage(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
     torch.compile, so both are passed by name."""
-    _core.check_carrier(dtype, formats.named(f)._held)
+    _core.check_storage(dtype, formats.named(f)._held)
 
 
 @constant
 def check_result(dtype: str, f: str) -> None:
-    """`check_carrier` for a matrix product, whose element type is an argument."""
+    """`check_storage` for a matrix product, whose element type is an argument."""
     try:
-        check_carrier(dtype, f)
+        check_storage(dtype, f)
     except ValueError as error:
         raise ValueError(
             f"the result's type, {dtype}, does not hold {f}: give dtype= one that does, such as "
@@ -58,7 +58,7 @@ def check_result(dtype: str, f: str) -> None:
 def holds(dtype: str, f: str) -> bool:
     """Whether an element type holds a format's values. A constant to torch.compile."""
     try:
-        check_carrier(dtype, f)
+        check_storage(dtype, f)
     except ValueError:
         return False
     return True

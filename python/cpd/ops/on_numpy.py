@@ -28,7 +28,6 @@ from cpd.ops.arguments import (
     ScaleSource,
     Shape,
     check_addend,
-    check_carrier,
     check_level,
     check_level_type,
     check_out_memory,
@@ -36,6 +35,7 @@ from cpd.ops.arguments import (
     check_random_range,
     check_result,
     check_scaled_bytes,
+    check_storage,
     dimension,
     product_shape,
     scale_grids,
@@ -51,7 +51,7 @@ from cpd.ops.slow import warn_if_slow
 def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     native = options.native()
     x = _array("x", x)
-    check_carrier(_name(x.dtype), f.name)
+    check_storage(_name(x.dtype), f.name)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
@@ -78,7 +78,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
         raise ValueError(f"codes must have {need} bytes for {sizes} of {f}, got {codes.size}")
     default = out.dtype if isinstance(out, np.ndarray) else np.float32
     element = _element(default if dtype is None else dtype, FLOATS)
-    check_carrier(_name(element), f.name)
+    check_storage(_name(element), f.name)
     codes = np.ascontiguousarray(codes)
     y: Array = np.empty(sizes, element) if out is None else out
     if out is not None:
@@ -202,7 +202,7 @@ def sum(x: Any, acc: Accumulator, dim: int, random: Any, tininess: str | None = 
     """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     x = _array("x", x)
     axis = dimension(dim, x.ndim)
-    check_carrier(_name(x.dtype), acc.format.name)
+    check_storage(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = None
     if random is not None:
@@ -255,7 +255,7 @@ def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) ->
     x = _array("x", x, NARROW_FLOATS)
     along = transform_axis(axis, x.shape, transform.size)
     if transform.bf16:
-        check_carrier(_name(x.dtype), "bf16")
+        check_storage(_name(x.dtype), "bf16")
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x)
@@ -309,7 +309,7 @@ def _arithmetic(
     native = options.native()
     views, shape = _together(operands)
     element = views["x"].dtype
-    check_carrier(_name(element), f.name)
+    check_storage(_name(element), f.name)
     integers = _random(random, shape, "the result's shape", options)
     y: Array = np.empty(shape, element) if out is None else out
     if out is not None:

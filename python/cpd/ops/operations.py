@@ -572,11 +572,13 @@ __all__ = [
     "add",
     "cast",
     "decode",
+    "div",
     "encode",
     "fma",
     "gemm",
     "hadamard",
     "mul",
     "random_integers",
+    "sqrt",
     "sum",
 ]

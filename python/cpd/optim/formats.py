@@ -11,7 +11,7 @@ from cpd._torch.arguments import name_of
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
 from cpd.numeric.shown import shown
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 
 UPDATES = ("nearest_even", "stochastic", "kahan")
 MOMENTA = {"momentum_buffer", "exp_avg", "grad_avg"}
@@ -86,10 +86,10 @@ class Formats(NamedTuple):
         """What is kept of a parameter in addition to the inner optimizer's state."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
-    def check_carrier(self, dtype: torch.dtype) -> None:
+    def check_storage(self, dtype: torch.dtype) -> None:
         """Raises ValueError where a parameter's type does not hold its format."""
         if isinstance(self.weight, CastSpec):
-            check_carrier(name_of(dtype), self.weight.format.name)
+            check_storage(name_of(dtype), self.weight.format.name)
 
     def to_nearest(self) -> OperandSpec | None:
         """The weight's format without random bits."""

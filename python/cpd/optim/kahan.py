@@ -18,7 +18,7 @@ from cpd._torch.arguments import name_of
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import FormatLike, format
 from cpd.numeric.scaled_cast import operand_spec
-from cpd.ops.arguments import check_carrier
+from cpd.ops.arguments import check_storage
 from cpd.optim.rounding import round_
 
 Parameters = Iterable[Any]
@@ -40,7 +40,7 @@ class _Kahan(Optimizer, ABC):
         check_keys("param_group", param_group, "params")
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            check_carrier(name_of(p.dtype), self.param_groups[-1]["format"])
+            check_storage(name_of(p.dtype), self.param_groups[-1]["format"])
 
     @torch._disable_dynamo
     @torch.no_grad()

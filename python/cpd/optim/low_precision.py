@@ -242,7 +242,7 @@ class LowPrecision(Optimizer):
         """Raises where a parameter's type does not go."""
         if not p.is_floating_point():
             raise TypeError(f"parameters must be of a floating-point type, got {p.dtype}")
-        self.formats.check_carrier(p.dtype)
+        self.formats.check_storage(p.dtype)
 
     def _check_momenta(self, steps: list[ParameterStep]) -> None:
         """Raises ValueError, once, where a format is for state that the optimizer does not keep."""

@@ -48,18 +48,18 @@ class ParameterStep:
                 self.own[MASTER] = _copy(p)
             master: Tensor = self.own[MASTER]
             return master
-        return _copy(p) if self.formats.kahan or p.dtype != _carrier(p) else p
+        return _copy(p) if self.formats.kahan or p.dtype != _storage_dtype(p) else p
 
     def _gradient(self, gradient: Tensor, scale: float, unscale: bool) -> Tensor:
-        spec, carrier = self.formats.gradient, self.value.dtype
+        spec, storage = self.formats.gradient, self.value.dtype
         if spec is None and scale == 1:
-            return gradient.to(carrier)
+            return gradient.to(storage)
         if gradient.is_sparse:
             gradient = gradient.coalesce()
-            values = self._scaled(gradient.values().to(carrier, copy=True), scale, unscale)
+            values = self._scaled(gradient.values().to(storage, copy=True), scale, unscale)
             place = gradient.indices(), values, gradient.shape
             return torch.sparse_coo_tensor(*place, is_coalesced=True, check_invariants=False)
-        return self._scaled(gradient.to(carrier, copy=True), scale, unscale)
+        return self._scaled(gradient.to(storage, copy=True), scale, unscale)
 
     def _scaled(self, g: Tensor, scale: float, unscale: bool) -> Tensor:
         if scale != 1:
@@ -148,10 +148,10 @@ _CARRIERS = {torch.float32: "fp32", torch.float64: "fp64"}
 """The format that a type's values have anyway."""
 
 
-def _carrier(p: Tensor) -> torch.dtype:
+def _storage_dtype(p: Tensor) -> torch.dtype:
     """The type in which a parameter's steps are made."""
     return torch.float64 if p.dtype == torch.float64 else torch.float32
 
 
 def _copy(p: Tensor) -> Tensor:
-    return p.detach().to(_carrier(p), copy=True)
+    return p.detach().to(_storage_dtype(p), copy=True)

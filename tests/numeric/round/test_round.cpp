@@ -273,7 +273,7 @@ TEST(RoundKnown, TiesZerosAndOverflow) {
       {"e4m3fnuz", 0x80000000, 0x00000000},
       {"binary8p4se", 0x80000000, 0x00000000},
       {"e2m1", 0x7F800000, 0x40C00000},  // neither Inf nor NaN: 6
-      {"e2m1", 0x7FC00000, 0x7FC00000},  // NaN stays in the carrier
+      {"e2m1", 0x7FC00000, 0x7FC00000},  // NaN stays in the storage dtype
       {"e8m0", 0x00000000, 0x00400000},  // 2^-127
       {"e8m0", 0x3FC00000, 0x40000000},  // 1.5: code 127 is odd, 128 even: 2
       {"e4m3fn:unsigned", 0xBF800000, 0x7FC00000},

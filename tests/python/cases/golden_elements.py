@@ -42,11 +42,11 @@ def cast_cases(make: Make) -> Cases:
         given = make(integers(points(cpd.format(name), 3).shape, 4, 6))
         options = {"random_bits": 6, "random": given}
         yield f"{name} random given", cpd.cast(x, name, "stochastic", **options)
-    yield from _cast_carriers(make)
+    yield from _cast_storage(make)
     yield from _cast_layouts(make)
 
 
-def _cast_carriers(make: Make) -> Cases:
+def _cast_storage(make: Make) -> Cases:
     for name in ("e4m3", "e5m2fnuz", "e4m3fn", "binary8p4se", "e5m2:nosub", "fp16", "fp32"):
         f = cpd.format(name)
         wide = make(doubles(points(f, 5), 6))

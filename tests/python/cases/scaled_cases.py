@@ -207,8 +207,8 @@ def _fp8() -> Iterator[Case]:
             te = {**of, "arithmetic": "te"}
             yield Case(name, arguments={**te, "block": "tensor"}, apart=True, **every)
             for block, source in (("1x128", "in.blk_x"), ("128x128", "in.tile_x")):
-                for carrier, prepare in (("fp32", np.asarray), ("bf16", bfloat16)):
-                    name = f"te_block.{block}{pow2}_{carrier}.{element}"
+                for storage, prepare in (("fp32", np.asarray), ("bf16", bfloat16)):
+                    name = f"te_block.{block}{pow2}_{storage}.{element}"
                     yield Case(name, "fp8", source, {**te, "block": block}, prepare=prepare)
     of = {"element": "e4m3fn", "scale": "fp32"}
     for block, source, axis in (

@@ -376,8 +376,8 @@ def drawn_array(draw: random.Random) -> Array:
     for _ in range(draw.choice((0, 0, 1, 3))):
         odd = draw.choice((0.0, -0.0, 1.0, -3.0, 2.0**-149, 3e38, np.nan, np.inf, -np.inf))
         flat[draw.randrange(flat.size)] = odd
-    carrier = draw.choice((np.float32, np.float32, ml_dtypes.bfloat16))
-    return x.astype(carrier)
+    storage = draw.choice((np.float32, np.float32, ml_dtypes.bfloat16))
+    return x.astype(storage)
 
 
 @functools.cache

@@ -46,7 +46,7 @@ def test_nothing_to_lose(x):
     assert {row.role for row in watch} == {"weight"}
 
 
-def test_carriers():
+def test_storage_dtypes():
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         layer = nn.Linear(64, 4, dtype=dtype)
         with cpd.observe(

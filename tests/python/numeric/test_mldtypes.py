@@ -100,7 +100,7 @@ def test_encode_gives_their_bytes(theirs: str, ours: str) -> None:
     np.testing.assert_array_equal(cpd.encode(x, f), expected)
 
 
-def test_bfloat16_arrays_are_carriers() -> None:
+def test_bfloat16_arrays_are_storage() -> None:
     x = np.arange(65536, dtype=np.uint16).view(ml_dtypes.bfloat16)
     got = cpd.cast(x, "e4m3")
     assert got.dtype == ml_dtypes.bfloat16

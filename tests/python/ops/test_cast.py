@@ -142,7 +142,7 @@ TYPES = ("float32", "float64", "float16", "bfloat16")
     {dtype: [(dtype, mode) for mode in oracle.MODES] for dtype in TYPES},
     compiled=("float64", "bfloat16"),
 )
-def test_types_of_carriers(front_end: FrontEnd, cases: list[Any]) -> None:
+def test_types_of_storage(front_end: FrontEnd, cases: list[Any]) -> None:
     for dtype, mode in cases[::-1][: front_end.few]:
         kind = np.dtype(dtype if dtype != "bfloat16" else ml_dtypes.bfloat16)
         with np.errstate(all="ignore"):
@@ -157,7 +157,7 @@ def test_types_of_carriers(front_end: FrontEnd, cases: list[Any]) -> None:
             assert np.array_equal(np.signbit(y), np.signbit(wanted))
 
 
-def test_carrier_that_does_not_hold_the_format(front_end: FrontEnd) -> None:
+def test_storage_that_does_not_hold_the_format(front_end: FrontEnd) -> None:
     front_end.refuse(ValueError, r"fp16.*bf16", cpd.cast, np.zeros(3, np.float16), "bf16")
 
 

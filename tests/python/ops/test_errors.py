@@ -171,7 +171,7 @@ def test_float64_goes_with_itself_and_not_into_gemm(front_end: FrontEnd):
 
 
 @pytest.mark.parametrize("f", ["bf16", "fp32", "e5m11", "e6m9"])
-def test_carrier_must_hold_the_format(front_end: FrontEnd, f):
+def test_storage_must_hold_the_format(front_end: FrontEnd, f):
     x = front_end.array(X.astype(np.float16))
     for call in front_end.some(
         lambda: cpd.cast(x, f),

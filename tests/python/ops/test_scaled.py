@@ -83,14 +83,14 @@ def tries_of_roundings(step: int) -> list[Try]:
     ]
     return [
         Try(
-            boundaries(of["element"])[::step].astype(carrier),
+            boundaries(of["element"])[::step].astype(storage),
             {**of, "block": BLOCK},
             rounding=rounding,
         )
         for of in formats
         for rounding in MODES
-        for carrier in (np.float32, ml_dtypes.bfloat16, np.float16)
-        if carrier == np.float32 or rounding in ("nearest_even", "down")
+        for storage in (np.float32, ml_dtypes.bfloat16, np.float16)
+        if storage == np.float32 or rounding in ("nearest_even", "down")
     ]
 
 

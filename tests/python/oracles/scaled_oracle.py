@@ -230,7 +230,7 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
     return Multiplier(divisor=oracle.multiply_values(scale, outer))
 
 
-def te_scale(s: Spec, a: np.float32, carrier: str) -> tuple[Value, Multiplier]:
+def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
     """TransformerEngine, one level of fp32 or e8m0."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
@@ -240,7 +240,7 @@ def te_scale(s: Spec, a: np.float32, carrier: str) -> tuple[Value, Multiplier]:
     factor = f32(s.element.max) / a
     if np.isinf(factor):
         # A whole tensor's scale is computed without the input's type.
-        factor = BF16_MAX if carrier == "bfloat16" and s.block != "tensor" else FLT_MAX
+        factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
     factor = factor / f32(s.headroom)
@@ -351,7 +351,7 @@ def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
     return power_of_two_scale(shared)
 
 
-def one_level(s: Spec, a: Value, carrier: str) -> tuple[Value, Multiplier]:
+def one_level(s: Spec, a: Value, storage: str) -> tuple[Value, Multiplier]:
     """The scale of a block without a second level, and what it does to the elements."""
     if isinstance(a, oracle.NotANumber):
         return lost()
@@ -360,7 +360,7 @@ def one_level(s: Spec, a: Value, carrier: str) -> tuple[Value, Multiplier]:
             scale = exact_scale(s, a, number(1))
             return scale, exact_multiplier(scale, number(1))
         case "te":
-            return te_scale(s, to_f32(a), carrier)
+            return te_scale(s, to_f32(a), storage)
         case "torchao":
             return torchao_scale(s, to_f32(a))
         case "deepgemm":
