@@ -323,7 +323,7 @@ def result_lines(result: "TrainResult") -> list[str]:
     if result.options.model != "mlp":
         cost = result.cost
         most = "" if cost.exact else "at most "
-        lines.append(f"wire {most}{counted(cost.bytes_sent, 'byte')} sent by node 0 in a step")
+        lines.append(f"wire {most}{cost.bytes_sent:,} bytes sent by node 0 in a step")
     curves = {name: values[-1] for name, values in result.curves.items()}
     if result.metric == "accuracy":
         right = round(result.accuracy * result.held_out)
