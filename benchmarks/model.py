@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import cpd
-from cpd.demo import models
+from cpd.train import models
 
 SUMS = "e6m9 chunked chunk=64"
 BARS = {

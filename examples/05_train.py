@@ -4,7 +4,7 @@
 Run: python examples/05_train.py
 """
 
-from cpd.demo.training import TrainOptions, train
+from cpd.train import TrainOptions, train
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
+from cpd.train import Data, digit_classifier, epoch_order, load_digits
 
 DEPTH, WIDTH = 2, 512
 BATCH = 128
@@ -41,13 +41,13 @@ def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
     return model
 
 
-def accuracy(model: torch.nn.Module, digits: Digits) -> float:
+def accuracy(model: torch.nn.Module, digits: Data) -> float:
     with torch.no_grad():
         right = model(digits.test_x).argmax(dim=1) == digits.test_y
     return right.double().mean().item()
 
 
-def train(accumulator: cpd.Accumulator | None, digits: Digits) -> list[float]:
+def train(accumulator: cpd.Accumulator | None, digits: Data) -> list[float]:
     """Held-out accuracy after each of EPOCHS."""
     model = network(accumulator)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

@@ -24,12 +24,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
+from cpd.train import Data, digit_classifier, epoch_order, load_digits
 
 BATCH = 64
 
 
-def train(model: nn.Module, recipe: cpd.Recipe | None, epochs: int, digits: Digits) -> None:
+def train(model: nn.Module, recipe: cpd.Recipe | None, epochs: int, digits: Data) -> None:
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     scaler = cpd.optim.LossScaler(1.0, dynamic=False)
     if recipe is not None:
@@ -44,7 +44,7 @@ def train(model: nn.Module, recipe: cpd.Recipe | None, epochs: int, digits: Digi
             scaler.update()
 
 
-def accuracy(model: nn.Module, digits: Digits) -> float:
+def accuracy(model: nn.Module, digits: Data) -> float:
     model.eval()
     with torch.no_grad():
         right = model(digits.test_x).argmax(dim=1) == digits.test_y

@@ -20,21 +20,17 @@ Data: CIFAR-10 in $CPD_DATA (default ../shared/data), as a message says where it
 """
 
 import argparse
+import math
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-
 import cpd
-from cpd.demo.cifar10 import Images, augmented, data_folder, load_cifar10
-from cpd.demo.models import davidnet, resnet18
+from cpd.train import Data, Step, TrainOptions, train
+from cpd.train.images import data_folder, load_cifar10
 
 WIRES = ("fp32", "e5m2", "e5m2 aps", "e4m3", "e4m3 aps", "(3,0)", "(3,0) aps")
 PAPER_BATCH = 512
@@ -45,34 +41,34 @@ SHORT_EPOCHS = 8
 class Model:
     """How a network is trained, and what the paper has: accuracy by wire."""
 
-    make: Callable[..., nn.Module]
     epochs: int
-    rate: tuple[Sequence[float], Sequence[float]]  # epochs, and the rate there; straight between
+    rate: float
+    schedule: str  # of the rate, by shares of the epochs
     weight_decay: float
-    nesterov: bool
-    factor: int  # of the mean loss; the rate is divided by it
+    optimizer: str
+    loss_sum: float  # factor of the mean loss; the rate is divided by it
     short: float  # of the rate, where there are few images
     paper: tuple[float, ...]
 
 
 MODELS = {
     "davidnet": Model(
-        davidnet,
         epochs=25,
-        rate=((0, 5, 25), (0, 0.4, 0)),
+        rate=0.4,
+        schedule="warmup 0.2 linear",
         weight_decay=0.256,
-        nesterov=True,
-        factor=PAPER_BATCH,
+        optimizer="nesterov",
+        loss_sum=PAPER_BATCH,
         short=1 / 4,
         paper=(88.2, 88.3, 88.4, 10.0, 88.6, 10.0, 81.3),
     ),
     "resnet18": Model(
-        resnet18,
         epochs=100,
-        rate=((0, 5, 40, 40, 80, 80), (0.1, 1.6, 1.6, 0.16, 0.16, 0.016)),
+        rate=1.6,
+        schedule="warmup 0.05 from 0.0625 steps 0.4 0.8",
         weight_decay=1e-4,
-        nesterov=False,
-        factor=1,
+        optimizer="sgd",
+        loss_sum=1,
         short=1 / 16,
         paper=(91.4, 90.1, 91.4, 90.4, 91.6, 10.0, 86.7),
     ),
@@ -86,59 +82,36 @@ class Result:
     diverged: int = 0  # the step whose loss is not finite
 
 
-def train(options: argparse.Namespace, name: str, wire: str, seed: int, images: Images) -> Result:
+def run(options: argparse.Namespace, name: str, wire: str, seed: int, images: Data) -> Result:
     how = MODELS[name]
-    torch.manual_seed(seed)
-    model = how.make(width=options.width).to(options.device)
-    if options.recipe:
-        cpd.convert(model, options.recipe)
-    nodes = cpd.VirtualNodes(model, options.nodes, cpd.comm.reduce_spec(f"{wire} order=ring"))
-    optimizer = torch.optim.SGD(
-        model.parameters(), 0.0, 0.9, weight_decay=how.weight_decay, nesterov=how.nesterov
+    chosen = TrainOptions(
+        model=name,
+        width=options.width,
+        seed=seed,
+        nodes=options.nodes,
+        batch=options.batch,
+        epochs=options.epochs or (how.epochs if options.full else SHORT_EPOCHS),
+        lr=how.rate * (options.rate or (1.0 if options.full else how.short)),
+        schedule=how.schedule,
+        optimizer=how.optimizer,
+        weight_decay=how.weight_decay,
+        loss_sum=how.loss_sum,
+        augment="shift",
+        divide="after",
+        reduce=f"{wire} order=ring",
+        recipe=options.recipe,
+        device=options.device,
     )
+    diverged = 0
 
-    def loss(micro_batch: tuple[Tensor, Tensor]) -> Tensor:
-        x, y = micro_batch
-        return cross_entropy(model(x), y) * how.factor
+    def ends(step: Step) -> bool:
+        nonlocal diverged
+        diverged = 0 if math.isfinite(step.loss) else step.number
+        return bool(diverged)
 
-    epochs = options.epochs or (how.epochs if options.full else SHORT_EPOCHS)
-    factor = options.rate or (1.0 if options.full else how.short)
-    batch = options.nodes * options.batch
-    values = options.nodes * sum(p.numel() for p in model.parameters())
-    lost = step = 0
-    for step, (progress, given) in enumerate(batches(images, batch, epochs, seed), 1):
-        rate = float(np.interp(progress * how.epochs, *how.rate)) * factor
-        optimizer.param_groups[0]["lr"] = rate / how.factor
-        now = nodes.step(loss, given)
-        optimizer.step()
-        lost += sum(report.underflowed for report in nodes.report.values())
-        if not bool(torch.isfinite(now)):
-            return Result(0.1, lost / (step * values), step)
-    return Result(accuracy(model, images), lost / (step * values))
-
-
-def batches(
-    images: Images, batch: int, epochs: int, seed: int
-) -> Iterator[tuple[float, tuple[Tensor, Tensor]]]:
-    """What share of the training is over, and a batch for all nodes, for each step."""
-    steps = len(images.train_x) // batch
-    draw = torch.Generator().manual_seed(seed)
-    for epoch in range(epochs):
-        order = torch.randperm(len(images.train_x), generator=draw)
-        for step in range(steps):
-            rows = order[step * batch :][:batch].to(images.train_x.device)
-            x = augmented(images.train_x[rows], draw)
-            yield (epoch + step / steps) / epochs, (x, images.train_y[rows])
-
-
-def accuracy(model: nn.Module, images: Images) -> float:
-    model.eval()
-    with torch.no_grad():
-        right = [
-            (model(x).argmax(dim=1) == y).sum().item()
-            for x, y in zip(images.test_x.split(500), images.test_y.split(500), strict=True)
-        ]
-    return sum(right) / len(images.test_y)
+    result = train(chosen, data=images, on_step=ends, keep_gradients=False)
+    lost = result.total("underflowed") / result.total("values")
+    return Result(0.1, lost, diverged) if diverged else Result(result.accuracy, lost)
 
 
 def row(name: str, wire: str, results: list[Result]) -> str:
@@ -153,7 +126,7 @@ def row(name: str, wire: str, results: list[Result]) -> str:
     return f"| {name} | {wire} | {mean} | {spread} | {lost:.1f} | {paper} | {end} |"
 
 
-def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Images]:
+def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Data]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -187,7 +160,7 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Images]
         for wire in options.wires:
             cpd.comm.reduce_spec(wire)
         if options.recipe:
-            options.recipe = cpd.recipe(options.recipe)
+            cpd.recipe(options.recipe)
         return options, load_cifar10(options.data, options.images, options.tests)
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -196,7 +169,6 @@ def parsed(arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Images]
 def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore", cpd.StallWarning)  # sums of few bits are meant
     options, images = parsed(arguments)
-    images = images.to(options.device)
     print(f"{images.source}, {options.images} images, {options.nodes} nodes × {options.batch}\n")
     print("| model | wire | accuracy, % | least … most | lost to zero, % | paper | |")
     print("|---|---|---|---|---|---|---|")
@@ -204,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in [options.model] if options.model else MODELS:
         for wire in options.wires:
             seeds = range(options.seeds)
-            results = [train(options, name, wire, seed, images) for seed in seeds]
+            results = [run(options, name, wire, seed, images) for seed in seeds]
             print(row(name, wire, results), flush=True)
     print(f"\n{time.perf_counter() - start:.0f} s")
 

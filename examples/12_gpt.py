@@ -32,9 +32,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.demo.models import Gpt
-from cpd.demo.text import Text, load_text
 from cpd.study.plot import BLUE, GREEN, ORANGE, STYLE
+from cpd.train.models import Gpt
+from cpd.train.text import Text, load_text
 
 CHUNKED = "e6m9 chunked chunk=64"
 COLOURS = {"fp32": "black", "te-delayed": BLUE, "mxfp8": GREEN, "nvfp4": ORANGE}

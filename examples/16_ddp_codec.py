@@ -23,9 +23,14 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import cpd
-from cpd.demo.training import digit_classifier, epoch_order, load_digits
-from cpd.demo.training.loop import deterministic, held_out_accuracy
-from cpd.demo.training.model import weights_hash
+from cpd.train import (
+    deterministic,
+    digit_classifier,
+    epoch_order,
+    held_out_accuracy,
+    load_digits,
+    weights_hash,
+)
 
 BATCH = 16  # images of a rank
 WIRES = (

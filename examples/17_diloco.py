@@ -17,8 +17,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.demo.training import Digits, digit_classifier, epoch_order, load_digits
-from cpd.demo.training.loop import deterministic, held_out_accuracy
+from cpd.train import (
+    Data,
+    deterministic,
+    digit_classifier,
+    epoch_order,
+    held_out_accuracy,
+    load_digits,
+)
 
 BATCH = 16  # images of a worker
 FP32 = cpd.ReduceSpec("fp32", exchange="gather")
@@ -40,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(load_digits(), given.workers, given.inner, given.epochs)
 
 
-def run(digits: Digits, workers: int, inner: int, epochs: int) -> None:
+def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
     steps = list(batches(digits, workers, epochs))
     print(f"{workers} workers × {BATCH} images, {len(steps)} steps, exchanges every {inner}")
     print("what is exchanged                            bytes a worker   accuracy")
@@ -58,7 +64,7 @@ Step = list[tuple[torch.Tensor, torch.Tensor]]
 """Each worker's images and labels."""
 
 
-def batches(digits: Digits, workers: int, epochs: int) -> Iterator[Step]:
+def batches(digits: Data, workers: int, epochs: int) -> Iterator[Step]:
     for epoch in range(1, epochs + 1):
         for rows in epoch_order(0, epoch, len(digits.train_x), workers, BATCH):
             yield [(digits.train_x[mine], digits.train_y[mine]) for mine in rows]
@@ -90,7 +96,7 @@ def diloco(
 
 def show(
     name: str,
-    digits: Digits,
+    digits: Data,
     model: torch.nn.Module,
     spec: cpd.ReduceSpec,
     workers: int,

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from cpd import compress
-from cpd.demo.training import TrainOptions, train
+from cpd.train import TrainOptions, train
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

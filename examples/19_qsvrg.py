@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import compress
-from cpd.demo.training import load_digits
+from cpd.train import load_digits
 
 Vector = npt.NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import cpd.comm
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 
 if TYPE_CHECKING:
-    from cpd.demo.training import Ranks
+    from cpd.train import Ranks
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 @contextmanager
 def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks"]:
     """The nodes of `--transport`. An error between processes is one line."""
-    from cpd.demo.training import open_ranks
+    from cpd.train import open_ranks
 
     with ExitStack() as stack:
         try:
@@ -36,7 +36,7 @@ def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks
 def _failures_between(ranks: "Ranks") -> Iterator[None]:
     """An error between processes names the process that reports it."""
     from cpd.comm import Corrupt, Mismatch, RankLost, TransportError
-    from cpd.demo.training import RanksDiffer
+    from cpd.train import RanksDiffer
 
     try:
         yield
@@ -55,7 +55,7 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
     Raises UsageError in that process and returns None in the others, which end without an error so
     that no launcher stops the one that has something to say.
     """
-    from cpd.demo.training import gather_integers
+    from cpd.train import gather_integers
 
     made, mistake = None, None
     try:

@@ -208,7 +208,7 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
 def _spec(
     options: argparse.Namespace, order: str, format: str = _FORMAT, wire: str | None = None
 ) -> ReduceSpec:
-    from cpd.demo.training.options import reduce_spec
+    from cpd.train.wire import reduce_spec
 
     spec = reduce_spec(
         format=format,
@@ -389,8 +389,8 @@ def _network(options: argparse.Namespace) -> "Network | None":
 
 
 def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    from cpd.demo.training import TrainOptions, load_digits, sampled_gradients, train
     from cpd.study.gradients import Gradients, load_gradients
+    from cpd.train import TrainOptions, load_digits, sampled_gradients, train
 
     model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
     if options.gradients is not None:
@@ -416,7 +416,7 @@ def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
         bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
         result = train(
             chosen,
-            digits=digits,
+            data=digits,
             on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
         )
         per_rank = sampled_gradients(result.model, digits, nodes or 256, chosen.batch, chosen.seed)

@@ -1,30 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd train`: trains a digit classifier over several nodes."""
+"""`cpd train`: trains a model over several nodes."""
 
 import argparse
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from cpd.cli.nodes import agreed, connected
-from cpd.cli.options import Commands, add_command, integer, nodes_arguments, reduce_arguments
+from cpd.cli.options import (
+    Commands,
+    Parser,
+    add_command,
+    integer,
+    nodes_arguments,
+    reduce_arguments,
+)
 from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress
 from cpd.comm.spec import EXCHANGES, StallWarning
 
 if TYPE_CHECKING:
-    from cpd.demo.training import Digits, Ranks, TrainOptions, TrainResult
+    from cpd.train import Data, Ranks, TrainOptions, TrainResult
 
 _TEXT = """\
-Trains a digit classifier over several nodes. The data are scikit-learn's 1797
-digits, of which a fifth (359 images, the same for all options) is held out.
-Each node computes the gradients of its own micro-batch, of its loss divided by
-the number of nodes; all gradients then go through one CPD all-reduce, layer by
-layer (a layer is one parameter tensor), in fp32 as well. Each epoch shuffles
-the 1438 training images and takes nodes × batch of them a step; those left over
-at its end are dropped for that epoch. Training ends early where a weight
-becomes NaN or infinite.
+Trains a model over several nodes; by default a digit classifier. Its data are
+scikit-learn's 1797 digits, of which a fifth (359 images, the same for all
+options) is held out. Each node computes the gradients of its own micro-batch,
+of its loss divided by the number of nodes; all gradients then go through one
+CPD all-reduce, layer by layer (a layer is one parameter tensor), in fp32 as
+well. Each epoch shuffles the 1438 training images and takes nodes × batch of
+them a step; those left over at its end are dropped for that epoch. Training
+ends early where a weight becomes NaN or infinite.
+
+Models (--model), the data that they take (--data, the first by default) and
+what else they take:
+  mlp        digits, cifar10  hidden layers  --depth --width --dropout
+  lenet      digits, cifar10  LeNet-5        --width --dropout
+  cifarnet   cifar10          TensorFlow's   --width --dropout
+  resnet18   cifar10          He et al.      --width
+  resnet110  cifar10          He et al.      --width
+  davidnet   cifar10          David Page's   --width
+  fcn        shapes           segmentation   --width
+  text_lstm  text             an LSTM        --depth --width --dropout
+  gpt        text             a decoder      --depth --width --dropout
+cifar10 is read from $CPD_DATA (default ../shared/data), shapes are generated,
+and text is Python's language reference. Each model has defaults of its own for
+--batch, --epochs, --lr, --optimizer, --schedule and so on.
 
 Nodes are emulated in one process, or are the processes that mpirun (--transport
 mpi) or torchrun (--transport torch) has started: each then computes the
@@ -45,44 +65,15 @@ _OF_WIRE = ("format", "aps", "loss_scale", "kahan", "order", "rounding", "exchan
 def register(commands: Commands) -> None:
     parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
     reduce_arguments(parser, "fp32", "off")
-    group = parser.add_argument_group("the training")
-    integer(group, "group-size", None, "sum in groups of that many nodes first; default: none")
-    group.add_argument(
-        "--last-layer-fp32",
-        action="store_true",
-        help="sum the output layer's gradients in fp32, without scaling",
+    parser.add_argument(
+        "--reduce",
+        metavar="TEXT",
+        help="the whole all-reduce as a text of cpd.comm.reduce_spec, in place of --format, such "
+        "as \"e4m3 aps accumulator='fp16 kahan'\"",
     )
-    group.add_argument(
-        "--exempt",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="sum the layers of that name (such as '*.bias') in fp32, without scaling; "
-        "may be given several times",
-    )
-    integer(
-        group,
-        "min-size",
-        None,
-        "sum layers of fewer values in fp32, without scaling; default: none",
-    )
-    integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
-    integer(group, "nodes", None, "default 8, or with a transport the processes (and no others)")
-    integer(group, "batch", 16, "images for each node and step")
-    integer(group, "epochs", 40)
-    integer(group, "depth", 6, "hidden layers")
-    integer(group, "width", 64, "units in a hidden layer")
-    group.add_argument(
-        "--recipe",
-        metavar="NAME",
-        help="how layers compute, weights are updated and gradients travel (its wire, which "
-        "--format or --wire replaces; --aps, --loss-scale, --group-size, --order and --exchange "
-        "change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a .toml or "
-        ".json file, or an accumulator; default: as torch does",
-    )
-    group.add_argument("--lr", type=float, default=0.05, metavar="X", help="default 0.05")
-    group.add_argument("--momentum", type=float, default=0.9, metavar="X", help="default 0.9")
-    integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")
+    _layer_arguments(parser)
+    _training_arguments(parser)
+    _model_arguments(parser)
     group = nodes_arguments(parser)
     group.add_argument(
         "--exchange",
@@ -105,68 +96,169 @@ def register(commands: Commands) -> None:
     parser.set_defaults(**dict.fromkeys(_OF_WIRE))
 
 
-def _run(options: argparse.Namespace) -> int:
-    from cpd.demo.training import load_digits
+def _layer_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the layers")
+    integer(group, "group-size", None, "sum in groups of that many nodes first; default: none")
+    group.add_argument(
+        "--last-layer-fp32",
+        action="store_true",
+        help="sum the output layer's gradients in fp32, without scaling",
+    )
+    group.add_argument(
+        "--exempt",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="sum the layers of that name (such as '*.bias') in fp32, without scaling; "
+        "may be given several times",
+    )
+    group.add_argument(
+        "--exempt-types",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="sum the layers of modules of that class of torch (such as BatchNorm2d) in fp32, "
+        "without scaling; may be given several times",
+    )
+    integer(
+        group,
+        "min-size",
+        None,
+        "sum layers of fewer values in fp32, without scaling; default: none",
+    )
+    group.add_argument(
+        "--quantized-share",
+        type=float,
+        metavar="X",
+        help="choose --min-size: the largest that leaves this share of the parameters (such as "
+        "0.99) to the format or codec",
+    )
+    integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
+    group.add_argument(
+        "--divide",
+        default="before",
+        metavar="WHERE",
+        help="each node's loss by the number of nodes (before), the sum (after) or nothing (none); "
+        "default before",
+    )
 
+
+def _training_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the training")
+    integer(group, "nodes", None, "default 8, or with a transport the processes (and no others)")
+    _of_model(group, "batch", int, "images for each node and step", "16")
+    _of_model(group, "epochs", int, "", "40")
+    group.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="how layers compute, weights are updated and gradients travel (its wire, which "
+        "--format, --wire or --reduce replaces; --aps, --loss-scale, --group-size, --order and "
+        "--exchange change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a "
+        ".toml or .json file, or an accumulator; default: as torch does",
+    )
+    _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
+    _of_model(group, "lr", float, "the rate", "0.05")
+    _of_model(group, "momentum", float, "Adam's first beta, too", "0.9")
+    _of_model(
+        group,
+        "schedule",
+        str,
+        "of the rate: 'constant', 'steps 40 80', 'linear' or 'polynomial', with 'warmup 5' in "
+        "front of any; epochs, or below 1 shares of the training",
+        "constant",
+    )
+    _of_model(group, "weight-decay", float, "the weights' part in their gradients", "0")
+    _of_model(group, "loss-sum", float, "factor of the loss, by which the rate is divided", "1")
+    group.add_argument(
+        "--ema",
+        type=float,
+        default=0.0,
+        metavar="X",
+        help="evaluate the moving average of the weights of this decay; default 0: themselves",
+    )
+    integer(group, "seed", 0, "of the first weights, the shuffles and stochastic rounding")
+
+
+def _model_arguments(parser: Parser) -> None:
+    group = parser.add_argument_group("the model and its data")
+    group.add_argument("--model", default="mlp", metavar="NAME", help="default mlp")
+    _of_model(group, "data", str, "", "digits")
+    _of_model(group, "images", int, "of the training part; of a text its runs", "1438")
+    _of_model(group, "tests", int, "images of the held-out part", "359")
+    _of_model(group, "length", int, "characters in a run of a text", "64")
+    _of_model(group, "augment", str, "of cifar10: none, shift, cutout or crop24", "none")
+    _of_model(group, "depth", int, "hidden layers", "6")
+    _of_model(group, "width", int, "units in a hidden layer, or channels", "64")
+    _of_model(group, "dropout", float, "its probability", "0")
+    group.add_argument(
+        "--device", default="cpu", metavar="NAME", help="cpu, cuda or cuda:N; default cpu"
+    )
+
+
+def _of_model(
+    group: "argparse._ArgumentGroup", name: str, kind: type, help: str, default: str
+) -> None:
+    """An option of which each model has a default."""
+    metavar = {int: "N", float: "X", str: "NAME"}[kind]
+    text = f"{help}; default of mlp {default}" if help else f"default of mlp {default}"
+    group.add_argument(f"--{name}", type=kind, metavar=metavar, help=text)
+
+
+def _run(options: argparse.Namespace) -> int:
     with connected(options, options.nodes) as ranks:
-        digits = load_digits()
-        chosen = _agreed_options(ranks, options, len(digits.train_x))
+        chosen = _agreed_options(ranks, options)
         if chosen is not None:
-            _train_and_print(ranks, chosen, digits, options)
+            _train_and_print(ranks, *chosen, options)
     return 0
 
 
 def _train_and_print(
-    ranks: "Ranks", chosen: "TrainOptions", digits: "Digits", options: argparse.Namespace
+    ranks: "Ranks", chosen: "TrainOptions", data: "Data", options: argparse.Namespace
 ) -> None:
     """Trains this process's nodes; the process of node 0 prints the result."""
     from cpd._files import write_json
-    from cpd.demo.report.results import Run
-    from cpd.demo.training import train
     from cpd.study.gradients import save_gradients
+    from cpd.train import train
 
     prints = 0 in ranks.mine
     if not prints:
         warnings.simplefilter("ignore", StallWarning)
     console = new_console(stderr=is_stdout(options.json), quiet=not prints)
-    left_out = len(digits.train_x) % (chosen.nodes * chosen.batch)
-    console.print(
-        f"{chosen.label()}: {counted(chosen.nodes, 'node')} × {counted(chosen.batch, 'image')}, "
-        f"{counted(chosen.epochs, 'epoch')}, {counted(chosen.depth, 'hidden layer')} of "
-        f"{chosen.width}",
-        soft_wrap=True,
-    )
-    console.print(
-        f"digits: {len(digits.train_x)} training images ({left_out} left over in each epoch), "
-        f"{len(digits.test_x)} held out"
-    )
+    for line in headlines(chosen, data):
+        console.print(line, soft_wrap=True)
     with new_progress(quiet=not prints) as progress:
         bar = progress.add_task("training", total=chosen.epochs, note="")
+        name = _METRICS[data.kind]
 
-        def on_epoch(epoch: int, accuracy: float) -> None:
-            progress.update(bar, completed=epoch, note=f"accuracy {accuracy:.3f}")
+        def on_epoch(epoch: int, value: float) -> None:
+            progress.update(bar, completed=epoch, note=f"{name} {value:.3f}")
 
-        result = train(chosen, digits=digits, on_epoch=on_epoch, ranks=ranks)
-    _print_result(console, result)
+        result = train(chosen, data=data, on_epoch=on_epoch, ranks=ranks)
+    for line in result_lines(result):
+        console.print(line, soft_wrap=True)
     if prints and options.json is not None:
-        run = Run.of(result)
-        write_json(options.json, {**run.row(), "curve": run.curve, "loss": run.loss})
+        write_json(options.json, json_of(result))
     if prints and options.save_gradients is not None:
         names = [layer.name for layer in result.layers]
         save_gradients(options.save_gradients, names, result.last_gradients)
 
 
-def _agreed_options(
-    ranks: "Ranks", options: argparse.Namespace, images: int
-) -> "TrainOptions | None":
-    """The options of all processes, as `agreed`."""
+_METRICS = {"classes": "accuracy", "pixels": "mean IoU", "text": "loss"}
+_INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
 
-    def read() -> "TrainOptions":
+
+def _agreed_options(
+    ranks: "Ranks", options: argparse.Namespace
+) -> "tuple[TrainOptions, Data] | None":
+    """The options of all processes, as `agreed`, and this one's data."""
+
+    def read() -> "tuple[TrainOptions, Data]":
         chosen = train_options(options, ranks.world)
-        chosen.check_data(images)
+        data = chosen.load_data()
+        chosen.check_data(len(data.train_x))
         if 0 in ranks.mine:
             _check_results(options)
-        return chosen
+        return chosen, data
 
     return agreed(ranks, options, read)
 
@@ -174,12 +266,13 @@ def _agreed_options(
 def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
     from dataclasses import fields
 
-    from cpd.demo.training import TrainOptions
+    from cpd.train import TrainOptions
 
     if options.nodes not in (None, nodes):
         raise ValueError(f"nodes must be the number of ranks, {nodes}, got {options.nodes}")
     values = {field.name: getattr(options, field.name) for field in fields(TrainOptions)}
-    return TrainOptions(**{**values, "nodes": nodes, "exempt": tuple(options.exempt)})
+    lists = {name: tuple(values[name]) for name in ("exempt", "exempt_types")}
+    return TrainOptions(**{**values, **lists, "nodes": nodes})
 
 
 def _check_results(options: argparse.Namespace) -> None:
@@ -192,18 +285,70 @@ def _check_results(options: argparse.Namespace) -> None:
         check_path(options.save_gradients)
 
 
-def _print_result(console: Console, result: "TrainResult") -> None:
+def headlines(chosen: "TrainOptions", data: "Data") -> list[str]:
+    """What is trained, and on what."""
+    kind = _INPUTS[data.kind]
+    what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
+    if chosen.model != "mlp":
+        depth = f"{counted(chosen.depth, 'layer')}, " if chosen.depth else ""
+        what = f"{chosen.model} ({depth}width {chosen.width})"
+    left_out = len(data.train_x) % (chosen.nodes * chosen.batch)
+    inputs = "runs of " + counted(chosen.length, "character") if data.kind == "text" else "images"
+    lines = [
+        f"{chosen.label()}: {counted(chosen.nodes, 'node')} × {counted(chosen.batch, kind)}, "
+        f"{counted(chosen.epochs, 'epoch')}, {what}",
+        f"{data.source}: {len(data.train_x)} training {inputs} ({left_out} left over in each "
+        f"epoch), {len(data.test_x)} held out",
+    ]
+    if chosen.quantized_share is not None:
+        lines.append(
+            f"quantized {100 * chosen.share:.2f} % of the parameters (min size "
+            f"{chosen.chosen_min_size})"
+        )
+    return lines
+
+
+def result_lines(result: "TrainResult") -> list[str]:
+    """What a run ends with."""
     from cpd.demo.shares import percent
 
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0
-    right = round(result.accuracy * result.held_out)
-    console.print(f"state {result.state}")
-    console.print(
+    lines = [
+        f"state {result.state}",
         f"gradients {percent(share)} of the nonzero values cast to zero, "
         f"{result.total('overflowed')} sums overflowed, "
         f"{result.total('non_finite')} contributions NaN or infinite",
-        soft_wrap=True,
-    )
-    console.print(f"accuracy {result.accuracy:.4f} ({right} of {result.held_out} held-out images)")
-    console.print(f"weights {result.weights}")
+    ]
+    if result.options.model != "mlp":
+        cost = result.cost
+        most = "" if cost.exact else "at most "
+        lines.append(f"wire {most}{cost.bytes_sent:,} bytes sent by node 0 in a step")
+    curves = {name: values[-1] for name, values in result.curves.items()}
+    if result.metric == "accuracy":
+        right = round(result.accuracy * result.held_out)
+        said = f"accuracy {result.accuracy:.4f} ({right} of {result.held_out} held-out images)"
+    elif result.metric == "mean_iou":
+        said = f"mean IoU {curves['mean_iou']:.4f}, mean accuracy {curves['mean_accuracy']:.4f}"
+    else:
+        said = f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
+    return [*lines, said, f"weights {result.weights}"]
+
+
+def json_of(result: "TrainResult") -> dict[str, object]:
+    """The result as `--json` writes it."""
+    from cpd.demo.report.results import Run
+
+    run = Run.of(result)
+    return {
+        **run.row(),
+        "curve": run.curve,
+        "loss": run.loss,
+        "metric": result.metric,
+        "curves": result.curves,
+        "min_size": result.min_size,
+        "quantized_share": result.share,
+        "bytes_sent": result.cost.bytes_sent,
+        "bytes_sent_exact": result.cost.exact,
+        "key": result.options.key(),
+    }

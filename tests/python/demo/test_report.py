@@ -25,7 +25,7 @@ from cpd.demo.report.figures import share_lost
 from cpd.demo.report.page import render, write_report
 from cpd.demo.report.results import Demo, accuracy_range, write_json
 from cpd.demo.shares import percent
-from cpd.demo.training import train
+from cpd.train import train
 
 SMALL = DemoOptions(epochs=2, roundoff_epochs=1, roundoff_nodes=16, search_exponents=(4, 6, 120))
 

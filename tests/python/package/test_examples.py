@@ -99,7 +99,7 @@ def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_cifar10_as_published(tmp_path: Path) -> None:
-    from cpd.demo.cifar10 import load_cifar10
+    from cpd.train.images import load_cifar10
 
     pickled(tmp_path)
     found = load_cifar10(tmp_path, 100, 10)
@@ -113,7 +113,7 @@ def test_cifar10_as_published(tmp_path: Path) -> None:
 
 
 def test_augmented_images_are_moved_and_mirrored() -> None:
-    from cpd.demo.cifar10 import augmented
+    from cpd.train.images import augmented
 
     images = torch.arange(1.0, 64 * 3 * 32 * 32 + 1).reshape(64, 3, 32, 32)
     made = augmented(images, torch.Generator().manual_seed(0))
@@ -130,7 +130,7 @@ def test_augmented_images_are_moved_and_mirrored() -> None:
 
 
 def test_text() -> None:
-    from cpd.demo.text import load_text
+    from cpd.train.text import load_text
 
     text = load_text()
     assert len(text.train) + len(text.test) > 300_000

@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 
 import spawn
 from cpd.cli import main
-from cpd.demo.training import train
+from cpd.train import train
 from train_ranks import options_of, run_all, told
 
 QUICK = {

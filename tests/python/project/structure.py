@@ -42,6 +42,7 @@ PYTHON_ORDER = (
     ("cpd/compat", "cpd/hardware"),
     ("cpd/study",),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
+    ("cpd/train",),
     ("cpd/demo",),
     ("cpd/cli",),
     ("cpd/__main__",),

@@ -31,7 +31,7 @@ PRELOADED = (
     *("numpy", "psutil", "pytest", "torch", "torch._dynamo", "torch.distributed"),
     *("matplotlib.pyplot", "sklearn.datasets", "safetensors.numpy", "jinja2", "joblib"),
     *("cpd", "cpd._torch.operators", "cpd.cli", "cpd.comm", "cpd.demo", "cpd.functional", "cpd.nn"),
-    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study"),
+    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.train"),
 )
 """Those that are not installed are left out."""
 

@@ -4,11 +4,11 @@
 import json
 
 from cpd.comm import Communicator
-from cpd.demo.training import RealRanks, TrainOptions, TrainResult, load_digits, train
+from cpd.train import RealRanks, TrainOptions, TrainResult, load_digits, train
 
 
 def options_of(run: dict) -> TrainOptions:
-    return TrainOptions(**{**run, "exempt": tuple(run.get("exempt", ()))})
+    return TrainOptions(**{**run, **{n: tuple(run.get(n, ())) for n in ("exempt", "exempt_types")}})
 
 
 def told(result: TrainResult) -> dict:
@@ -31,6 +31,6 @@ def run_all(comm: Communicator, runs: list[dict]) -> list[dict]:
     results = []
     for run in runs:
         options, ranks = options_of(run), RealRanks(comm)
-        result = train(options, digits=digits, histogram_epochs=(1,), ranks=ranks)
+        result = train(options, data=digits, histogram_epochs=(1,), ranks=ranks)
         results.append(told(result))
     return results

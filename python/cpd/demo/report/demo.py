@@ -18,10 +18,10 @@ from typing import Any, Protocol, TypeAlias
 
 from cpd.comm.spec import ReduceSpec, StallWarning
 from cpd.demo.report.results import Demo, Roundoff, RoundoffSeries, Run, Settings
-from cpd.demo.training import TrainOptions
 from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
 from cpd.study.series import group_sizes_for, measure_roundoff
+from cpd.train import TrainOptions
 
 SHALLOW_DEPTH = 3
 SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 … 2^16
@@ -179,10 +179,10 @@ def study_roundoff(
     options: RoundoffOptions, on_epoch: Callable[[int, float], None] | None = None
 ) -> Roundoff:
     """Trains in FP32, draws every virtual node's gradients, sums them in every way to compare."""
-    from cpd.demo.training import load_digits, sampled_gradients, train
+    from cpd.train import load_digits, sampled_gradients, train
 
     digits = load_digits()
-    model = train(options.training, digits=digits, on_epoch=on_epoch).model
+    model = train(options.training, data=digits, on_epoch=on_epoch).model
     training = options.training
     per_rank = sampled_gradients(model, digits, options.nodes, training.batch, training.seed)
     sizes = group_sizes_for(options.nodes)
@@ -215,7 +215,7 @@ def run_training(
     options: TrainOptions, on_epoch: Callable[[int, float], None] | None = None
 ) -> Run:
     """One training run; the FP32 one also keeps histograms of its gradients' exponents."""
-    from cpd.demo.training import train
+    from cpd.train import train
 
     start = time.monotonic()
     is_fp32 = str(options.spec.format) == "fp32"
@@ -327,8 +327,8 @@ def _settings(base: TrainOptions, options: DemoOptions, seconds: float) -> Setti
         cpd_version = "unknown"
     return Settings(
         base=base.arguments(),
-        depth=base.depth,
-        width=base.width,
+        depth=base.depth or 0,
+        width=base.width or 0,
         nodes=base.nodes,
         batch=base.batch,
         epochs=base.epochs,

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 
 from cpd.demo.report.results import Layer, Roundoff, Run
 from cpd.demo.shares import percent
-from cpd.demo.training.options import power_of_two
 from cpd.numeric.formats import Format, named
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
 from cpd.study.svg import to_svg
+from cpd.train.wire import power_of_two
 
 
 def lost_below(wire: Format) -> int:

@@ -11,9 +11,9 @@ from cpd.compress import compressors
 from cpd.demo.report import figures
 from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
 from cpd.demo.shares import percent
-from cpd.demo.training.options import power_of_two
 from cpd.numeric import formats
 from cpd.study.pages import fill
+from cpd.train.wire import power_of_two
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
 

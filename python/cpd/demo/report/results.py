@@ -20,7 +20,7 @@ from cpd.numeric import formats
 from cpd.study.series import RoundoffRow
 
 if TYPE_CHECKING:
-    from cpd.demo.training import TrainResult
+    from cpd.train import TrainResult
 
 RESULTS = "results.json"
 DETAILS = "details.json"
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Layer:
-    """What the all-reduce did to one layer over a whole run (see cpd.demo.training.LayerCounts)."""
+    """What the all-reduce did to one layer over a whole run (see cpd.train.LayerCounts)."""
 
     name: str
     values: int
@@ -75,7 +75,7 @@ class Run:
             format=str(spec.format or "fp32"),
             aps=spec.aps,
             loss_scale=spec.loss_scale,
-            depth=options.depth,
+            depth=options.depth or 0,
             epochs=options.epochs,
             accuracy=result.accuracy,
             state=result.state,
@@ -282,7 +282,7 @@ def _read_json(path: Path) -> Json:
 def _bytes(result: "TrainResult") -> int:
     """Of one node's contribution to the last step: node 0's, encoded layer by layer."""
     options = result.options
-    schedule = options.schedule(steps_per_epoch=1)
+    schedule = options.reduction(steps_per_epoch=1)
     total = 0
     for layer, gradient in zip(result.layers, result.last_gradients[0], strict=True):
         spec = schedule.spec_of(layer.name, options.fp32_epochs, gradient.numel())

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10, read from files at hand: `load_cifar10`, `augmented`."""
+"""CIFAR-10, read from files at hand, and how its images are augmented: `load_cifar10`, `AUGMENTS`,
+`centred`."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,36 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cpd.train.data import Data
+
 JPEG = "cifar10-jpeg.npz"
 BATCHES = "cifar-10-batches-py"
 
 Bytes = npt.NDArray[np.uint8]
-
-
-@dataclass(frozen=True)
-class Images:
-    """The training and the test part, N x 3 x 32 x 32 in fp32, standardised channel by channel with
-    the training part's mean and deviation, and their classes.
-
-    Attributes:
-        source: what accuracies are quoted as: `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is lossy.
-    """
-
-    train_x: Tensor
-    train_y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-    source: str
-
-    def to(self, device: torch.device | str) -> Images:
-        """The same on another device."""
-        return Images(
-            self.train_x.to(device),
-            self.train_y.to(device),
-            self.test_x.to(device),
-            self.test_y.to(device),
-            self.source,
-        )
 
 
 def data_folder() -> Path:
@@ -52,8 +29,10 @@ def data_folder() -> Path:
     return Path(os.environ.get("CPD_DATA", "../shared/data"))
 
 
-def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Images:
-    """The first images of each part, from `folder` or its subfolder cifar10.
+def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
+    """The first images of each part, from `folder` or its subfolder cifar10: N x 3 x 32 x 32,
+    standardised channel by channel with the training part's mean and deviation. `source` is
+    `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is lossy: what accuracies are quoted as.
 
     Two forms are known: the folder cifar-10-batches-py of https://www.cs.toronto.edu/~kriz/cifar.html
     (pickles: only from where they can be trusted), and cifar10-jpeg.npz: JPEG bytes end to end as
@@ -87,15 +66,51 @@ def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Image
 def augmented(images: Tensor, draw: torch.Generator) -> Tensor:
     """Each image moved by -4…4 pixels both ways, the rest filled with 0, and every second one
     mirrored, as `draw`, on the CPU, decides."""
-    count, channels, height, width = images.shape
-    padded = F.pad(images, (4, 4, 4, 4))
-    down, right = torch.randint(9, (2, count, 1), generator=draw)
+    return _windows(F.pad(images, (4, 4, 4, 4)), images.shape[-1], draw)
+
+
+def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
+    """As `augmented`, but the rest is filled by reflection, and then a square of 8 x 8 pixels is 0
+    (Cutout): what DavidNet's authors do."""
+    made = _windows(F.pad(images, (4, 4, 4, 4), mode="reflect"), images.shape[-1], draw)
+    across = torch.arange(images.shape[-1])
+    corners = torch.randint(images.shape[-1] - CUT + 1, (2, len(images), 1), generator=draw)
+    down, right = (across >= corners) & (across < corners + CUT)
+    cut = down[:, None, :, None] & right[:, None, None, :]
+    return made.masked_fill(cut.to(images.device), 0.0)
+
+
+def cropped(images: Tensor, draw: torch.Generator) -> Tensor:
+    """A window of 24 x 24 pixels of each image, every second one mirrored, as TensorFlow's CIFAR-10
+    model has them (without its changes of brightness and contrast)."""
+    return _windows(images, CROP, draw)
+
+
+def centred(images: Tensor, side: int) -> Tensor:
+    """The `side` x `side` pixels in the middle of each image."""
+    begin = (images.shape[-1] - side) // 2
+    return images[..., begin : begin + side, begin : begin + side]
+
+
+CUT, CROP = 8, 24
+AUGMENTS: dict[str, Callable[[Tensor, torch.Generator], Tensor] | None] = {
+    "none": None,
+    "shift": augmented,
+    "cutout": cut_out,
+    "crop24": cropped,
+}
+
+
+def _windows(images: Tensor, side: int, draw: torch.Generator) -> Tensor:
+    """A square of each image, drawn, and every second one mirrored."""
+    count, channels, height, _ = images.shape
+    down, right = torch.randint(height - side + 1, (2, count, 1), generator=draw)
     mirrored = torch.randint(2, (count, 1), generator=draw).bool()
-    across = torch.arange(width)
+    across = torch.arange(side)
     columns = right + torch.where(mirrored, across.flip(0), across)
-    rows = down + torch.arange(height)
+    rows = down + torch.arange(side)
     device = images.device
-    taken: Tensor = padded[
+    taken: Tensor = images[
         torch.arange(count, device=device)[:, None, None, None],
         torch.arange(channels, device=device)[None, :, None, None],
         rows.to(device)[:, None, :, None],
@@ -132,10 +147,10 @@ def _check(count: int, there: int, name: str) -> None:
         raise ValueError(f"there are {there} images in {name}, got {count}")
 
 
-def _standardised(parts: list[tuple[Bytes, Bytes]], source: str) -> Images:
+def _standardised(parts: list[tuple[Bytes, Bytes]], source: str) -> Data:
     values = [torch.from_numpy(images.astype(np.float32)) / 255 for images, _ in parts]
     mean = values[0].mean(dim=(0, 2, 3), keepdim=True)
     deviation = values[0].std(dim=(0, 2, 3), keepdim=True)
     (train_x, test_x) = ((x - mean) / deviation for x in values)
     (train_y, test_y) = (torch.from_numpy(labels.astype(np.int64)) for _, labels in parts)
-    return Images(train_x, train_y, test_x, test_y, source)
+    return Data(train_x, train_y, test_x, test_y, source, classes=10)

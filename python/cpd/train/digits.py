@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's handwritten digits: 1797 images of 8 × 8 pixels, shipped with that package."""
+"""scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels, shipped with that package:
+`load_digits`, `epoch_order`."""
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from cpd.train.data import Data
+
 # The split is the same for every seed. RandomState is NumPy's frozen generator: its numbers do not
 # change between versions.
 _SPLIT_SEED = 0
 _HELD_OUT = 5  # one image in five
 
 
-@dataclass(frozen=True)
-class Digits:
-    """The training part and the held-out fifth, standardised by the training part's statistics."""
-
-    train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
-
-
-def load_digits() -> Digits:
+def load_digits() -> Data:
     """Loads, splits (1438 training images, 359 held out) and standardises the digits."""
     images, labels = _images_and_labels()
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(images))
@@ -37,7 +29,8 @@ def load_digits() -> Digits:
     deviation[deviation == 0] = 1  # pixels that are blank in every training image
     inputs = torch.from_numpy(((images - mean) / deviation).astype(np.float32))
     targets = torch.from_numpy(labels.astype(np.int64))
-    return Digits(inputs[training], targets[training], inputs[test], targets[test])
+    parts = (inputs[training], targets[training], inputs[test], targets[test])
+    return Data(*parts, source="digits", classes=10)
 
 
 def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:

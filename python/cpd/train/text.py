@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A text that every Python has at hand, as numbers: `load_text`."""
+"""A text that every Python has at hand, as numbers: `load_text`, and cut in runs: `text_runs`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from cpd.train.data import Data
 
 _HELD_OUT = 10  # the last tenth
 
@@ -35,10 +38,10 @@ class Text:
 
     def tests(self, size: int, length: int) -> Tensor:
         """`size` such runs of the test part, spread over it."""
-        begins = torch.linspace(0, len(self.test) - length - 1, size).long()[:, None]
-        return self.test[begins + torch.arange(length + 1)]
+        return _runs(self.test, size, length)
 
 
+@lru_cache(maxsize=1)
 def load_text() -> Text:
     """The language reference as the module pydoc_data.topics of Python's standard library holds it
     for `help()`: about half a million characters, others in each version of Python."""
@@ -50,3 +53,33 @@ def load_text() -> Text:
     tokens = torch.tensor([number[character] for character in text])
     train, test = tokens.tensor_split([len(tokens) - len(tokens) // _HELD_OUT])
     return Text(characters, train, test)
+
+
+def text_runs(runs: int, tests: int, length: int) -> Data:
+    """So many runs of `length` characters, spread evenly over either part of `load_text`: inputs
+    N x length, and as targets the characters that follow them.
+
+    Raises ValueError where a part is shorter than a run, or a number is less than 1.
+    """
+    text = load_text()
+    for name, number in (("images", runs), ("tests", tests), ("length", length)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, got {number}")
+    if length >= len(text.test):
+        raise ValueError(f"length must be below {len(text.test)} (characters), got {length}")
+    train = _runs(text.train, runs, length)
+    test = text.tests(tests, length)
+    return Data(
+        train[:, :-1].contiguous(),
+        train[:, 1:].contiguous(),
+        test[:, :-1].contiguous(),
+        test[:, 1:].contiguous(),
+        source="text",
+        classes=len(text.characters),
+        kind="text",
+    )
+
+
+def _runs(characters: Tensor, size: int, length: int) -> Tensor:
+    begins = torch.linspace(0, len(characters) - length - 1, size).long()[:, None]
+    return characters[begins + torch.arange(length + 1)]

@@ -18,7 +18,7 @@ pytest.importorskip("sklearn")
 
 from cpd.cli import build_parser, main  # noqa: E402
 from cpd.cli.train import train_options  # noqa: E402
-from cpd.demo.training import (  # noqa: E402
+from cpd.train import (  # noqa: E402
     TrainOptions,
     VirtualRanks,
     digit_classifier,
@@ -29,7 +29,6 @@ from cpd.demo.training import (  # noqa: E402
     train,
     weights_hash,
 )
-from cpd.demo.training.options import layer_names  # noqa: E402
 
 QUICK = TrainOptions(epochs=1, depth=2, width=16)
 
@@ -102,7 +101,7 @@ def test_a_codec_takes_the_formats_place():
     options = TrainOptions(wire="qsgd bucket=64 bits=2", min_size=50, last_layer_fp32=True)
     assert options.wire == "qsgd bits=2 bucket=64"
     assert options.label() == options.wire
-    schedule = options.schedule(steps_per_epoch=1)
+    schedule = options.reduction(steps_per_epoch=1)
     assert schedule.spec_of("hidden1.weight", 0, 64).wire == cpd.compress.codec(options.wire)
     for name, size in (("hidden1.weight", 49), ("output.weight", 64)):
         assert schedule.spec_of(name, 0, size).format == cpd.format("fp32")
@@ -127,7 +126,10 @@ def test_codecs_that_are_refused(words, message, capsys):
 
 def test_layer_names_are_the_models():
     model = digit_classifier(3, 8, seed=0)
-    assert layer_names(3) == [name for name, _ in model.named_parameters()]
+    layers = TrainOptions(depth=3, width=8).layers
+    assert [(one.name, one.shape) for one in layers] == [
+        (name, tuple(p.shape)) for name, p in model.named_parameters()
+    ]
 
 
 def plain_fp32_weights(digits, options: TrainOptions) -> str:
@@ -157,15 +159,15 @@ def plain_fp32_weights(digits, options: TrainOptions) -> str:
 
 
 def test_fp32_is_the_plain_sum_in_rank_order(digits):
-    result = train(QUICK, digits=digits)
+    result = train(QUICK, data=digits)
     assert result.weights == plain_fp32_weights(digits, QUICK)
     assert result.total("underflowed") == result.total("overflowed") == 0
 
 
 def test_repeats_are_equal_and_options_matter(digits):
     options = replace(QUICK, format="e4m3", aps="on")
-    weights = train(options, digits=digits).weights
-    assert train(options, digits=digits).weights == weights
+    weights = train(options, data=digits).weights
+    assert train(options, data=digits).weights == weights
     others = [
         replace(options, seed=1),
         replace(options, format="e5m2"),
@@ -179,19 +181,19 @@ def test_repeats_are_equal_and_options_matter(digits):
         replace(options, last_layer_fp32=True),
         replace(options, exempt=("hidden1.*",)),
     ]
-    hashes = [train(other, digits=digits).weights for other in others]
+    hashes = [train(other, data=digits).weights for other in others]
     assert len({weights, *hashes}) == 1 + len(others)
 
 
 def test_torch_settings_come_back(digits):
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
-    train(QUICK, digits=digits)
+    train(QUICK, data=digits)
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
 
 
 def test_stochastic_rounding_repeats_by_seed(digits):
     options = replace(QUICK, format="e4m3", aps="on", rounding="stochastic")
-    assert train(options, digits=digits).weights == train(options, digits=digits).weights
+    assert train(options, data=digits).weights == train(options, data=digits).weights
 
 
 @pytest.mark.parametrize(
@@ -210,14 +212,14 @@ def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
         text=True,
         check=True,
     )
-    assert done.stdout.splitlines()[-1] == f"weights {train(options, digits=digits).weights}"
+    assert done.stdout.splitlines()[-1] == f"weights {train(options, data=digits).weights}"
 
 
 def test_the_main_effect(digits):
     """Six hidden layers: (4,3) gradients vanish, and APS brings them back."""
     options = TrainOptions(format="e4m3")
-    plain = train(options, digits=digits)
-    aps = train(replace(options, aps="on"), digits=digits)
+    plain = train(options, data=digits)
+    aps = train(replace(options, aps="on"), data=digits)
     assert plain.accuracy < 0.3
     assert plain.total("underflowed") > 0.9 * plain.total("nonzero")
     assert aps.accuracy > 0.9
@@ -230,7 +232,7 @@ def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
     """After one step only the output layer of the two runs agrees with the fp32 run."""
     options = TrainOptions(format="e3m0", epochs=1, depth=1, width=8, nodes=11, batch=130)
     models = [
-        train(chosen, digits=digits).model
+        train(chosen, data=digits).model
         for chosen in (replace(options, last_layer_fp32=True), replace(options, format="fp32"))
     ]
     mixed, full = (dict(model.named_parameters()) for model in models)
@@ -241,24 +243,24 @@ def test_last_layer_in_fp32_is_summed_exactly_as_fp32(digits):
 
 def test_exempt_layers_and_first_epochs_are_summed_as_fp32(digits):
     options = replace(QUICK, format="e4m3", epochs=2)
-    plain = train(replace(options, format="fp32"), digits=digits).weights
-    assert train(replace(options, fp32_epochs=2), digits=digits).weights == plain
-    assert train(replace(options, exempt=("*",)), digits=digits).weights == plain
-    mixed = train(replace(options, fp32_epochs=1), digits=digits)
-    assert mixed.weights not in (plain, train(options, digits=digits).weights)
-    by_name = train(replace(options, exempt=("output.*",)), digits=digits).weights
-    assert by_name == train(replace(options, last_layer_fp32=True), digits=digits).weights
+    plain = train(replace(options, format="fp32"), data=digits).weights
+    assert train(replace(options, fp32_epochs=2), data=digits).weights == plain
+    assert train(replace(options, exempt=("*",)), data=digits).weights == plain
+    mixed = train(replace(options, fp32_epochs=1), data=digits)
+    assert mixed.weights not in (plain, train(options, data=digits).weights)
+    by_name = train(replace(options, exempt=("output.*",)), data=digits).weights
+    assert by_name == train(replace(options, last_layer_fp32=True), data=digits).weights
 
 
 def test_the_exchange_moves_other_messages_for_the_same_sums(digits):
     options = replace(QUICK, format="e4m3", aps="on", order="ring")
-    weights = train(options, digits=digits).weights
-    assert train(replace(options, exchange="ring"), digits=digits).weights == weights
+    weights = train(options, data=digits).weights
+    assert train(replace(options, exchange="ring"), data=digits).weights == weights
 
 
 def test_nodes_must_be_those_of_the_ranks(digits):
     with pytest.raises(ValueError, match="nodes must be the number of ranks, 3, got 8"):
-        train(QUICK, digits=digits, ranks=VirtualRanks(3))
+        train(QUICK, data=digits, ranks=VirtualRanks(3))
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2**24 - 1], [2**24, 2**64 - 1, 2**72 - 1], []])
@@ -291,7 +293,7 @@ def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
     files = {"--json": tmp_path / "run.json", "--save-gradients": tmp_path / "gradients.npz"}
     extra = [str(word) for pair in files.items() for word in pair]
     assert main(["train", *options.arguments().split(), *extra]) == 0
-    result = train(options, digits=digits)
+    result = train(options, data=digits)
     output = capsys.readouterr().out
     assert output.splitlines()[-1] == f"weights {result.weights}"
     assert f"accuracy {result.accuracy:.4f} " in output
@@ -306,18 +308,18 @@ def test_command_prints_and_writes_the_result(digits, capsys, tmp_path):
 
 
 def test_recipes_decide_how_layers_compute_and_weights_are_updated(digits, tmp_path):
-    weights = {train(QUICK, digits=digits).weights}
+    weights = {train(QUICK, data=digits).weights}
     recipes = ("mxfp8", "te-delayed", "nvfp4", "ibm-fp8-2018", "fp16", "e4m3 kahan")
     for name in recipes:
         options = replace(QUICK, recipe=name)
-        result = train(options, digits=digits)
+        result = train(options, data=digits)
         assert result.diverged_at is None
         assert options.label() == f"FP32, layers by {name}"
         weights.add(result.weights)
     assert len(weights) == 1 + len(recipes)
     file = tmp_path / "mine.toml"
     file.write_text(cpd.recipe("nvfp4").to_toml())
-    assert train(replace(QUICK, recipe=str(file)), digits=digits).weights in weights
+    assert train(replace(QUICK, recipe=str(file)), data=digits).weights in weights
 
 
 @pytest.mark.parametrize(("name", "format"), [("aps-e4m3", "e4m3"), ("aps-e3m0", "e3m0")])
@@ -325,11 +327,11 @@ def test_a_recipes_wire_is_applied(digits, name, format):
     assert cpd.recipe(name).is_native
     by_recipe = replace(QUICK, recipe=name)
     assert by_recipe.label() == f"({format[1]},{format[3]}) + APS, by {name}"
-    weights = train(by_recipe, digits=digits).weights
-    assert weights == train(replace(QUICK, format=format, aps="on"), digits=digits).weights
-    plain = train(QUICK, digits=digits).weights
+    weights = train(by_recipe, data=digits).weights
+    assert weights == train(replace(QUICK, format=format, aps="on"), data=digits).weights
+    plain = train(QUICK, data=digits).weights
     assert weights != plain
-    assert train(replace(by_recipe, format="fp32"), digits=digits).weights == plain
+    assert train(replace(by_recipe, format="fp32"), data=digits).weights == plain
 
 
 def test_options_change_a_recipes_wire(tmp_path):
@@ -360,13 +362,13 @@ def test_a_recipes_schedule_is_followed(digits, tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(cpd.Recipe("native", schedule=[("epoch", 1, "e4m3 chunked")]).to_toml())
     two = replace(QUICK, epochs=2, recipe=str(file))
-    result = train(two, digits=digits)
-    plain = train(replace(two, recipe=None), digits=digits)
+    result = train(two, data=digits)
+    plain = train(replace(two, recipe=None), data=digits)
     assert result.loss[0] == plain.loss[0]
     assert result.loss[1] != plain.loss[1]
     steps = cpd.Recipe("native", schedule=[("step", result.steps_per_epoch, "e4m3 chunked")])
     file.write_text(steps.to_toml())
-    assert train(two, digits=digits).weights == result.weights
+    assert train(two, data=digits).weights == result.weights
 
 
 def test_a_recipe_that_does_not_exist(capsys):

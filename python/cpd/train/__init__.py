@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains real networks over several nodes, whose gradients meet in one CPD all-reduce."""
+
+from cpd.parallel.nodes import Ranks, RealRanks, VirtualRanks, gather_integers, open_ranks
+from cpd.train.data import Data
+from cpd.train.digits import epoch_order, load_digits
+from cpd.train.loop import RanksDiffer, deterministic, sampled_gradients, train
+from cpd.train.metrics import evaluated, held_out_accuracy
+from cpd.train.models import digit_classifier
+from cpd.train.optimizers import OPTIMIZERS, optimizer
+from cpd.train.options import TrainOptions
+from cpd.train.result import LayerCounts, Step, TrainResult
+from cpd.train.schedules import RateSchedule, rate_schedule
+from cpd.train.table import DATA, MODELS
+from cpd.train.weights import MovingAverage, weights_hash
+
+__all__ = [
+    "DATA",
+    "MODELS",
+    "OPTIMIZERS",
+    "Data",
+    "LayerCounts",
+    "MovingAverage",
+    "Ranks",
+    "RanksDiffer",
+    "RateSchedule",
+    "RealRanks",
+    "Step",
+    "TrainOptions",
+    "TrainResult",
+    "VirtualRanks",
+    "deterministic",
+    "digit_classifier",
+    "epoch_order",
+    "evaluated",
+    "gather_integers",
+    "held_out_accuracy",
+    "load_digits",
+    "open_ranks",
+    "optimizer",
+    "rate_schedule",
+    "sampled_gradients",
+    "train",
+    "weights_hash",
+]

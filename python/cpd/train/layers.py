@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's layers in the sense of an all-reduce, its parameter tensors, before it is made:
+`layers_of`; and which of them are exempt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from cpd.train.names import checked_name
+from cpd.train.table import MODELS, Sample
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One parameter tensor: its name, its shape, and the class of the module that has it."""
+
+    name: str
+    shape: tuple[int, ...]
+    module: str
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return math.prod(self.shape)
+
+
+@lru_cache(maxsize=64)
+def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
+    """The layers of a model in `MODELS`, in their order; `taken`: the options that it takes, by
+    name. No weights are made."""
+    with torch.device("meta"):
+        made = MODELS[model].make(sample, **dict(taken))
+    found = []
+    for name, parameter in made.named_parameters():
+        module = made.get_submodule(name.rpartition(".")[0])
+        found.append(Layer(name, tuple(parameter.shape), type(module).__name__))
+    return tuple(found)
+
+
+def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ...]:
+    """The names of the layers whose module is of one of the classes. Raises ValueError for a class
+    that none has."""
+    known = sorted({layer.module for layer in layers})
+    chosen = [checked_name("exempt type", one, known) for one in types]
+    return tuple(layer.name for layer in layers if layer.module in chosen)
+
+
+def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> float:
+    """The share of the values that are in layers of at least `min_size` values of which no pattern
+    of `exempt` matches the name."""
+    kept = sum(size for size in _sizes(layers, exempt) if size >= min_size)
+    return kept / sum(layer.size for layer in layers)
+
+
+def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:
+    """The largest `min_size` for which `share_of` is at least `share`. Raises ValueError where none
+    is, because of what is exempt."""
+    for size in sorted(set(_sizes(layers, exempt)), reverse=True):
+        if share_of(layers, exempt, size) >= share:
+            return size
+    raise ValueError(
+        f"quantized share must be at most {share_of(layers, exempt, 0):.6g}, which the exempt "
+        f"layers leave, got {share}"
+    )
+
+
+def _sizes(layers: Sequence[Layer], exempt: Sequence[str]) -> Iterator[int]:
+    for layer in layers:
+        if not any(fnmatchcase(layer.name, pattern) for pattern in exempt):
+            yield layer.size

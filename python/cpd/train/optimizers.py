@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizers of a training by name: `OPTIMIZERS`, `optimizer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from cpd.optim.lars import LARS
+from cpd.train.names import checked_name
+
+Make = Callable[[Iterable[nn.Parameter], float, float, float], Optimizer]
+
+OPTIMIZERS: dict[str, Make] = {
+    "sgd": lambda p, lr, m, decay: SGD(p, lr=lr, momentum=m, weight_decay=decay),
+    "nesterov": lambda p, lr, m, decay: SGD(
+        p, lr=lr, momentum=m, weight_decay=decay, nesterov=True
+    ),
+    "adam": lambda p, lr, m, decay: Adam(p, lr=lr, betas=(m, 0.999), weight_decay=decay),
+    "lars": lambda p, lr, m, decay: LARS(p, lr=lr, momentum=m, weight_decay=decay),
+}
+"""By name: torch's SGD, the same with Nesterov's momentum, Adam, and `cpd.optim.LARS`."""
+
+
+def optimizer(
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float = 0.0,
+) -> Optimizer:
+    """An optimizer of `OPTIMIZERS`.
+
+    Args:
+        name: one of `OPTIMIZERS`.
+        lr: the rate, which a schedule changes.
+        momentum: of sgd, nesterov and lars; Adam's first beta (its second is 0.999).
+        weight_decay: the factor of the parameters that is added to their gradients.
+
+    Raises ValueError for other names, and for nesterov without a momentum.
+    """
+    checked_name("optimizer", name, OPTIMIZERS)
+    if name == "nesterov" and momentum == 0:
+        raise ValueError("nesterov needs a momentum above 0, got 0")
+    return OPTIMIZERS[name](parameters, lr, momentum, weight_decay)

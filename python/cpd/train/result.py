@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training gives: `TrainResult`, and while it runs `Step`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from cpd.comm.virtual import LayerReport
+from cpd.study.costs import Cost, cost
+from cpd.train.options import TrainOptions
+
+
+@dataclass
+class LayerCounts:
+    """What the all-reduce did to one layer, over all steps and nodes."""
+
+    name: str
+    values: int = 0
+    nonzero: int = 0
+    underflowed: int = 0  # nonzero contributions that the cast turned into zero
+    overflowed: int = 0  # sums that are not finite though every contribution was
+    non_finite: int = 0  # NaN and Inf among the contributions
+    # For epochs asked for: how many contributions have a given floor(log2|g|), and the same
+    # relative to the step's APS exponent ceil(log2(max|g| · nodes)), which APS moves to emax.
+    exponents: dict[int, dict[int, int]] = field(default_factory=dict)
+    relative: dict[int, dict[int, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a training, before the optimizer uses it.
+
+    Attributes:
+        number: from 1 on, over all epochs; `epoch` from 1 on.
+        rate: of the optimizer.
+        loss: the mean of this process's nodes' losses; all nodes' where they are virtual.
+        nodes: this process's nodes' gradients by layer, as they enter the all-reduce: divided by
+            the number of nodes with `divide="before"`, and times a recipe's loss scale.
+        gradients: what the all-reduce made of them, by layer.
+        report: what happened to each layer, by layer, on all nodes.
+    """
+
+    number: int
+    epoch: int
+    rate: float
+    loss: float
+    nodes: list[dict[str, torch.Tensor]]
+    gradients: dict[str, torch.Tensor]
+    report: Mapping[str, LayerReport]
+
+    @property
+    def mean(self) -> dict[str, torch.Tensor]:
+        """The mean of `nodes`, by layer, in fp32: what the sum would be without rounding of the
+        contributions, but for its factor."""
+        names = self.nodes[0]
+        return {name: torch.stack([n[name] for n in self.nodes]).mean(0) for name in names}
+
+
+@dataclass
+class TrainResult:
+    """A finished run.
+
+    Attributes:
+        curves: by the name of a metric, its value on the held-out part after every epoch that ran:
+            `accuracy`; for segmentation `mean_iou`, `mean_accuracy` and `accuracy` (of pixels); for
+            text `loss` (nats a character) and `accuracy` (of characters).
+        metric: the one of them that counts: `accuracy`, `mean_iou` or `loss`.
+        loss: the mean training loss of every epoch that ran.
+        weights: the hash of the weights at the end.
+        diverged_at: the epoch after which a weight was NaN or Inf; training stops there.
+        steps_per_epoch, left_out: the steps, and the inputs that each epoch's shuffle leaves over.
+        held_out: inputs of the held-out part.
+        source: what results are quoted with.
+        layers: counts of each layer.
+        last_gradients: [node][layer], of the last step; empty where `keep_gradients` was False.
+    """
+
+    options: TrainOptions
+    curves: dict[str, list[float]]
+    metric: str
+    loss: list[float]
+    weights: str
+    diverged_at: int | None
+    steps_per_epoch: int
+    left_out: int
+    held_out: int
+    source: str
+    layers: list[LayerCounts]
+    model: nn.Module
+    last_gradients: list[list[torch.Tensor]]
+
+    @property
+    def curve(self) -> list[float]:
+        """The metric that counts, after every epoch that ran."""
+        return self.curves[self.metric]
+
+    @property
+    def accuracy(self) -> float:
+        """The share of held-out inputs, pixels or characters whose class was right at the end."""
+        return self.curves["accuracy"][-1]
+
+    @property
+    def state(self) -> str:
+        return "finished" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
+
+    @property
+    def min_size(self) -> int:
+        """The `min_size` in use, given or chosen by `quantized_share`."""
+        return self.options.chosen_min_size
+
+    @property
+    def share(self) -> float:
+        """The share of the parameters that the format or codec summed, after the first epochs."""
+        return self.options.share
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What one node, the first, sends and receives in a step after the first epochs, as
+        `cpd.study.cost` counts it, of all layers: exact, or at most so much."""
+        options = self.options
+        names = [layer.name for layer in options.layers]
+        shapes = [layer.shape for layer in options.layers]
+        sizes = [layer.size for layer in options.layers]
+        schedule, step = options.reduction(1), options.fp32_epochs
+        parts = [
+            cost(spec, options.nodes, [shapes[number] for number in numbers])
+            for spec, numbers in schedule.parts(names, step, sizes)
+        ]
+        return Cost(
+            sum(part.steps for part in parts),
+            sum(part.bytes_sent for part in parts),
+            sum(part.bytes_received for part in parts),
+            all(part.exact for part in parts),
+        )
+
+    def total(self, name: str) -> int:
+        """The sum of one of LayerCounts' counts over all layers."""
+        return sum(getattr(layer, name) for layer in self.layers)

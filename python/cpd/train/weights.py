@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's weights: `weights_hash`, and the moving average of them, `MovingAverage`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+
+def weights_hash(model: nn.Module) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of all parameters' bytes, in their order.
+
+    Any NaN counts as the same one.
+    """
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        values = parameter.detach().cpu().numpy().astype("<f4")
+        values[np.isnan(values)] = np.nan
+        digest.update(values.tobytes())
+    return digest.hexdigest()[:16]
+
+
+class MovingAverage:
+    """The exponential moving average of a model's parameters, which begins with their first values:
+    average = decay * average + (1 - decay) * parameter, in fp32, at each `update`.
+
+    Args:
+        model: whose parameters are averaged; its buffers are not.
+        decay: 0…1, below 1; 0: no average, the parameters themselves.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._decay = decay
+        self._parameters = list(model.parameters())
+        self._average = [p.detach().clone() for p in self._parameters] if decay else []
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Takes in the parameters as they are now."""
+        for average, parameter in zip(self._average, self._parameters, strict=False):
+            average.mul_(self._decay).add_(parameter, alpha=1 - self._decay)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The model has the averages as parameters until the block ends."""
+        if not self._average:
+            yield
+            return
+        own = [parameter.data for parameter in self._parameters]
+        for parameter, average in zip(self._parameters, self._average, strict=True):
+            parameter.data = average
+        try:
+            yield
+        finally:
+            for parameter, values in zip(self._parameters, own, strict=True):
+                parameter.data = values

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The all-reduce of a training: `reduce_spec`."""
+
+import math
+from typing import Literal
+
+from cpd.comm.spec import ReduceSpec, sums_format
+from cpd.compress.table import is_compressor
+from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.scaled import format_or_scaled
+
+APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "paper"}
+
+
+def is_power_of_two(value: float) -> bool:
+    return math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5
+
+
+def power_of_two(exponent: int) -> str:
+    """'2⁸' for 8."""
+    return "2" + str(exponent).translate(str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"))
+
+
+def reduce_spec(
+    *,
+    format: str = "fp32",
+    wire: str | None = None,
+    aps: str = "off",
+    loss_scale: float = 1.0,
+    kahan: bool = False,
+    group_size: int | None = None,
+    order: str = "sequential",
+    exchange: str = "owner",
+    rounding: str = "nearest_even",
+    overflow: str | None = None,
+    seed: int = 0,
+) -> ReduceSpec:
+    """The all-reduce that these options name; `wire`: a codec, in place of `format`, or the name of
+    a format, which is that format. Raises ValueError for what CPD refuses."""
+    if wire is not None and not is_compressor(wire):
+        format, wire = wire, None
+    cast = None if wire is not None else format_or_scaled(format)
+    accumulator = Accumulator(
+        sums_format(cast),
+        "kahan" if kahan else "sequential",
+        rounding=rounding,
+        overflow=overflow or "ieee",
+        seed=seed,
+    )
+    return ReduceSpec(
+        cast,
+        wire=wire,
+        accumulator=accumulator,
+        order=order,
+        exchange=exchange,
+        group_size=group_size,
+        aps=APS[aps],
+        loss_scale=loss_scale,
+        rounding=rounding,
+        overflow=overflow,
+        seed=seed,
+    )
