@@ -155,7 +155,7 @@ void PrintIssue(const std::vector<std::string>&, int) {}
 
 // --- memory --------------------------------------------------------------------------------------
 
-/// Writes n bytes past the caches, where the machine has such stores.
+/// Writes n bytes by non-temporal stores, where the machine has them.
 void Write(std::uint8_t* y, std::size_t n) {
 #if defined(__SSE__)
   auto* const floats = reinterpret_cast<float*>(y);

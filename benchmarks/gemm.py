@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/<scheme>/<format>/<size>`: bits first, then GMAC/s beside torch's sgemm's."""
+"""The rows `gemm/<scheme>/<format>/<size>`: bits first, then GMAC/s next to torch's sgemm's."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def check(
 def check_cuda(
     multiply: Multiply, acc: cpd.Accumulator, a: torch.Tensor, b: torch.Tensor, seed: int
 ) -> str:
-    """What is wrong with the product on the GPU: samples, and its first rows beside the CPU's."""
+    """What is wrong with the product on the GPU: samples, and its first rows next to the CPU's."""
     out = multiply(a.cuda(), b.cuda()).cpu()
     wrong = _wrong_sample(_plain(acc, a, b, out.shape[1]), a, out, seed)
     if wrong:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows `gemm/map/<scheme>/<format>/192`: every scheme in every named format, bits first, then
-beside torch's sgemm. None may be slower than 1/40 of it to nearest, 1/100 stochastic; with AVX2
+next to torch's sgemm. None may be slower than 1/40 of it to nearest, 1/100 stochastic; with AVX2
 half of that."""
 
 from __future__ import annotations

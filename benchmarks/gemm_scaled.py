@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows `gemm/scaled/block<B>/<format>/<size>`: products whose operands have a scale for every B
-values of k, bits first, then GMAC/s beside the same scheme without scales."""
+values of k, bits first, then GMAC/s next to the same scheme without scales."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `gemm/size/…` and `gemm/batch/…`: products of many sizes beside torch's sgemm of the
-same, and 64 products of 64³ in one call beside the scheme's own rate at 512³. Bits first."""
+"""The rows `gemm/size/…` and `gemm/batch/…`: products of many sizes next to torch's sgemm of the
+same, and 64 products of 64³ in one call next to the scheme's own rate at 512³. Bits first."""
 
 from __future__ import annotations
 

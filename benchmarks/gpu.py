@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a GPU: casts, codes, sums and products of its tensors, beside copies in its memory and
+"""Rows of a GPU: casts, codes, sums and products of its tensors, next to copies in its memory and
 torch's fp32 product (cuBLAS, without TF32). Bits are compared with the CPU's first, on a part.
 
     gpu.py [--device cuda] [--out FILE] [--repeats N] [--only TEXT] [--small]

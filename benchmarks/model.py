@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `model/<model>/<recipe>`: forward and backward pass of a converted model beside the same
-model unconverted, by turns, on two threads; bits first. Rates are the model's own multiplications
-and additions a second, so that a ratio of 0.74 is 1.35 times the time.
+"""The rows `model/<model>/<recipe>`: forward and backward pass of a converted model next to the
+same model unconverted, by turns, on two threads; bits first. Rates are the model's own
+multiplications and additions a second, so that a ratio of 0.74 is 1.35 times the time.
 
-`model/gpt/peer/torchao-float8` is `te-current` beside torchao's emulated float8 training, which has
-the same casts; the ratio is how many times faster ours is. Skipped where torchao is not installed.
+`model/gpt/peer/torchao-float8` is `te-current` next to torchao's emulated float8 training, which
+has the same casts; the ratio is how many times faster ours is. Skipped where torchao is not
+installed.
 
 ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows `overhead/…`: what a call costs whose arrays are small. Bits first, then µs beside
+"""The rows `overhead/…`: what a call costs whose arrays are small. Bits first, then µs next to
 torch's own multiplication of 8 elements."""
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def _bound(row: Row) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Rows of one table: its title, and columns beside the usual ones (heading, key)."""
+    """Rows of one table: its title, and columns next to the usual ones (heading, key)."""
 
     unit: str
     title: str

@@ -38,8 +38,8 @@ using Integers = py::array_t<std::uint32_t, py::array::c_style>;
 
 // ---- one layer ------------------------------------------------------------------------------
 
-/// What is given beside a layer: where it is kept, as rank 0's, and a piece's other members.
-struct Given {
+/// What a call has in addition to a layer: its states, of rank 0, and a piece's other members.
+struct LayerCall {
   CodecStates* states;
   std::int64_t number;
   std::uint64_t stream;
@@ -52,7 +52,7 @@ struct Given {
 /// A codec's call with one layer of rank 0. Without states what it keeps is forgotten.
 class Call {
  public:
-  Call(const Codec& codec, const Floats& x, std::optional<Given*> given)
+  Call(const Codec& codec, const Floats& x, std::optional<LayerCall*> given)
       : codec_(codec), x_(x.data()) {
     layer_.size = layer_.n = x.size();
     if (given) Take(**given);
@@ -90,7 +90,7 @@ class Call {
   [[nodiscard]] float scale() const { return layer_.scale; }
 
  private:
-  void Take(const Given& given) {
+  void Take(const LayerCall& given) {
     layer_.shift = given.shift;
     layer_.stream = given.stream;
     layer_.scale = given.scale.value_or(0);
@@ -111,13 +111,13 @@ class Call {
   CodecState* state_ = nullptr;
 };
 
-float MeasureLayer(const BoundCodec& bound, const Floats& x, std::optional<Given*> given) {
+float MeasureLayer(const BoundCodec& bound, const Floats& x, std::optional<LayerCall*> given) {
   Call call(*bound.codec, x, given);
   WithoutGil([&] { call.Begin(); });
   return call.scale();
 }
 
-py::bytes EncodePiece(const BoundCodec& bound, const Floats& x, std::optional<Given*> given,
+py::bytes EncodePiece(const BoundCodec& bound, const Floats& x, std::optional<LayerCall*> given,
                       std::int64_t begin, std::optional<std::int64_t> n) {
   const Codec& codec = *bound.codec;
   Call call(codec, x, given);
@@ -149,7 +149,7 @@ Floats DecodeBytes(const BoundCodec& bound, const py::bytes& data, std::int64_t 
 
 /// The stream, and how many bytes of it are the codec's.
 std::pair<py::bytes, std::int64_t> EncodeLayer(const BoundCodec& bound, const Floats& x,
-                                               const Given& given) {
+                                               const LayerCall& given) {
   StreamOptions options{given.stream, given.shift, given.row, given.scale, {}};
   if (given.random) {
     options.random = {given.random->data(), static_cast<std::size_t>(given.random->size())};
@@ -206,12 +206,12 @@ bool IsFormat(const BoundCodec& bound) {
 }
 
 void BindCodec(py::module_& m) {
-  py::class_<Given>(m, "CodecGiven")
+  py::class_<LayerCall>(m, "CodecLayerCall")
       .def(py::init([](GivenStates states, std::int64_t number, std::uint64_t stream, int shift,
                        std::optional<float> scale, std::optional<Integers> random,
                        std::int64_t row) {
-             return Given{states.value_or(nullptr), number, stream, shift, scale,
-                          std::move(random),        row};
+             return LayerCall{states.value_or(nullptr), number, stream, shift, scale,
+                              std::move(random),        row};
            }),
            py::arg("states") = py::none(), py::arg("number") = 0, py::arg("stream") = 0,
            py::arg("shift") = 0, py::arg("scale") = std::nullopt,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cpd._core: formats, operations on NumPy arrays, virtual ranks. It turns Python objects into the
-// C++ ones, lets go of the GIL and calls the library; arguments are named and checked for type in
+// C++ ones, releases the GIL and calls the library; arguments are named and checked for type in
 // python/cpd, for value by the library, whose cpd::Error arrives as ValueError, cpd::MachineError
 // as RuntimeError and std::bad_alloc as MemoryError.
 #include <pybind11/pybind11.h>

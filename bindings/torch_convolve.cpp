@@ -32,7 +32,7 @@ Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const
   const std::int64_t rank = x.dim() - 2;
   if (rank < 1 || rank > Windows::kMaxRank) {
     throw Error("images must have 1…" + std::to_string(Windows::kMaxRank) +
-                " dimensions beside two, got " + std::to_string(rank));
+                " dimensions in addition to two, got " + std::to_string(rank));
   }
   Windows windows;
   windows.rank = static_cast<int>(rank);

@@ -30,7 +30,7 @@ namespace {
                        py::isinstance<py::int_>(peer) ? peer.cast<int>() : -1);
 }
 
-/// A Python object that may be let go of on any thread.
+/// A Python object that may be released on any thread.
 class Held {
  public:
   explicit Held(py::object object) : object_(std::move(object)) {}

@@ -10,7 +10,7 @@
 // accumulator's or, for operators of elements, a cast's ("e4m3 rounding=stochastic"). A text means
 // the same in every process, so programs may be exported. seed and stream are one-element int64
 // tensors (a missing one is 0) that hold the 64 bits of the unsigned number, so that a compiled
-// program takes a new stream without being compiled anew. cast, encode and gemm leave those on x's
+// program takes a new stream without being compiled again. cast, encode and gemm leave those on x's
 // GPU there: the kernel reads them when it runs.
 #include <cstdint>
 #include <functional>

@@ -27,7 +27,7 @@ int Axis(std::int64_t axis) {
   return static_cast<int>(axis);
 }
 
-/// A tensor that is there or not, beside x.
+/// A tensor on x's device, or none.
 std::optional<TensorView> Beside(const Tensor& x, const OptionalTensor& given, const char* name) {
   if (given &&
       (given->is_cuda() != x.is_cuda() || given->get_device_index() != x.get_device_index())) {
@@ -38,7 +38,7 @@ std::optional<TensorView> Beside(const Tensor& x, const OptionalTensor& given, c
 
 const TensorView* Pointer(const std::optional<TensorView>& view) { return view ? &*view : nullptr; }
 
-/// What Cast and Encode take beside x and what they write.
+/// What Cast and Encode take in addition to x and what they write.
 struct How {
   How(const Tensor& x, const Text& format, std::int64_t along, const Text& elements,
       const OptionalTensor& scales, const OptionalTensor& tensor_scales, const OptionalTensor& amax,

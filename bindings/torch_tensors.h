@@ -145,7 +145,7 @@ inline Tensor OnHugePages(const Tensor& made) {
   throw MachineError("the GPU gives no memory for " + std::to_string(bytes) + " bytes, " + of);
 }
 
-/// A tensor beside `x`, not filled. By the C function that torch's stable ABI rests on: what
+/// An uninitialized tensor on x's device. By the C function that torch's stable ABI rests on: what
 /// ops.h offers looks its operator up by name each time.
 inline Tensor Empty(const Tensor& x, std::span<const std::int64_t> sizes,
                     std::span<const std::int64_t> strides, ScalarType dtype) {
@@ -270,7 +270,7 @@ auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& s
   return taken;
 }
 
-/// An operator as a call of the library (RunningCall), on torch's threads; torch has let go of the
+/// An operator as a call of the library (RunningCall), on torch's threads; torch has released the
 /// GIL.
 template <auto Operator>
 struct Entered;

@@ -205,8 +205,8 @@ void Quantized::EncodePart(const Piece& piece, std::int64_t begin, const Part& p
   Scales scales;
   const std::int64_t first =
       from > bucket_begin ? std::min(n, bucket_begin + bucket_ - from) : std::int64_t{0};
-  if (first > 0) Kernels().block_max(plan_.poisons, bucket_, first, values, scales.largest);
-  Kernels().block_max(plan_.poisons, bucket_, n - first, values + first,
+  if (first > 0) Kernels().block_max(plan_.makes_nan, bucket_, first, values, scales.largest);
+  Kernels().block_max(plan_.makes_nan, bucket_, n - first, values + first,
                       scales.largest + (first > 0 ? 1 : 0));
   const ElementRoute route = FindScales(part.buckets, scales);
   if (scaled_.scale == kFp32) {

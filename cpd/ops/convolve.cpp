@@ -57,8 +57,8 @@ void CheckImage(const TensorView& x, std::int64_t groups, const Windows& windows
   CheckType(x, "x");
   if (windows.rank < 1 || windows.rank > Windows::kMaxRank || x.rank != windows.rank + 2) {
     throw Error("images must have 1…" + std::to_string(Windows::kMaxRank) +
-                " dimensions beside two, and windows along each, got " + std::to_string(x.rank) +
-                " and " + std::to_string(windows.rank));
+                " dimensions in addition to two, and windows along each, got " +
+                std::to_string(x.rank) + " and " + std::to_string(windows.rank));
   }
   if (groups < 1 || x.shape[1] % groups != 0) {
     throw Error("groups must divide x's channels, got " + std::to_string(groups) + " and " +

@@ -123,7 +123,7 @@ OuterScales OuterOf(const TensorView& x, const Scaled& scaled, int axis, const S
     return outer;
   }
   outer.largest = given.largest != nullptr ? GivenLargest(*given.largest, layout.blocks())
-                                           : LargestOf(x, layout, plan.poisons);
+                                           : LargestOf(x, layout, plan.makes_nan);
   Kernels().outer_scales(plan, layout.blocks(), outer.largest.data(), outer.scale.data(),
                          outer.encode.data());
   return outer;
@@ -196,7 +196,7 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
     tensor.scale = Given(*given.blocks, scaled.scale, blocks, "scales");
   } else if (large || (given.largest != nullptr && !scaled.tensor_scale)) {
     tensor.decode = given.largest != nullptr ? GivenLargest(*given.largest, blocks)
-                                             : LargestOf(x, tensor.layout, plan.poisons);
+                                             : LargestOf(x, tensor.layout, plan.makes_nan);
   } else {
     return tensor;
   }
@@ -241,13 +241,13 @@ void TileScaler::FindScales(const Tile& tile, const TileRows& rows) {
 void TileScaler::LargestOfBlocks(const BlockLayout& layout, const Tile& tile,
                                  const TileRows& rows) {
   float* const largest = scales_.largest.data();
-  const bool poisons = tensor_.plan.poisons;
+  const bool makes_nan = tensor_.plan.makes_nan;
   const std::int64_t run = std::min(layout.columns, tile.count);
   if (tile.rows > 1 || run <= kPart || run % kPart != 0 || tile.count % run != 0) {
-    return LargestOf(layout, poisons, tile, rows, columns_, largest);
+    return LargestOf(layout, makes_nan, tile, rows, columns_, largest);
   }
   columns_.resize(static_cast<std::size_t>(tile.count / kPart));
-  Kernels().block_max(poisons, kPart, tile.count, rows.at, columns_.data());
+  Kernels().block_max(makes_nan, kPart, tile.count, rows.at, columns_.data());
   Kernels().block_max(true, run / kPart, tile.count / kPart, columns_.data(), largest);
 }
 

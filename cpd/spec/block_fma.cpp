@@ -88,7 +88,7 @@ void CheckOrder(const BlockFma& unit) {
   if (unit.scale) throw Error("block_fma: a unit with a scale takes k ascending, got a group");
 }
 
-/// What the adders beside `aligned` suppose.
+/// What the adders other than `aligned` suppose.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", kAdders, unit.adder);
   if (unit.adder == Adder::aligned) return;

@@ -134,12 +134,12 @@ CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int
     PatchOperands at = operands;
     at.row = i / kPatch;
     at.column = i % kPatch;
-    GemmSums<R, V, kExact, PatchLines<V>, PatchPlanes<V>> walk(plan, {at}, {{&sums, i}},
+    GemmSums<R, V, kExact, PatchLines<V>, PatchPlanes<V>> loop(plan, {at}, {{&sums, i}},
                                                                SumDraws<R, V>(0, 0, 0, 0, 0));
     if constexpr (kKind == Split::kahan) {
-      walk.kahan(count);
+      loop.kahan(count);
     } else {
-      walk.sequential(count);
+      loop.sequential(count);
     }
   }
 }

@@ -224,8 +224,9 @@ TEST(Convolve, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(x, zeros({1, 3, 1, 2}), out, windows), "w must be 1 x 3 x 2 x 2");
   EXPECT_EQ(refusal(x, zeros({3, 1, 1, 2}), out, windows),
             "groups must divide x's channels, got 3 and 2");
-  EXPECT_EQ(refusal(zeros({1, 2, 4, 1}), w, out, windows),
-            "images must have 1…8 dimensions beside two, and windows along each, got 4 and 1");
+  EXPECT_EQ(
+      refusal(zeros({1, 2, 4, 1}), w, out, windows),
+      "images must have 1…8 dimensions in addition to two, and windows along each, got 4 and 1");
   windows.axes[0].step = 0;
   EXPECT_EQ(refusal(x, w, out, windows), "step, dilation and spread of windows must be at least 1");
   windows.axes[0].step = 1;

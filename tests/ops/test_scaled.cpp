@@ -195,12 +195,12 @@ Made Definition(const Floats& x, const Case& c, const Scaled& scaled, const Roun
   const ScaleCounts counts = CountScales(scaled, c.shape, c.axis);
   const auto block_of = BlockOf(scaled.block, c.shape, c.axis);
   const auto cell_of = BlockOf({.kind = scaled.outer}, c.shape, c.axis);
-  const Floats largest = Largest(x, block_of, counts.blocks, plan.poisons);
+  const Floats largest = Largest(x, block_of, counts.blocks, plan.makes_nan);
   std::vector<OuterScale<double>> outer(1, {1, 1});
   Floats outer_scales;
   if (scaled.tensor_scale) {
     outer.clear();
-    for (const float a : Largest(x, cell_of, counts.tensor, plan.poisons)) {
+    for (const float a : Largest(x, cell_of, counts.tensor, plan.makes_nan)) {
       outer.push_back(outer_scale<double>(a, plan));
       outer_scales.push_back(static_cast<float>(outer.back().scale));
     }

@@ -303,7 +303,7 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   const bool in_e8m0 = plan.of_powers && !plan.two_levels;
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
-  if (!plan.poisons || by_steps) return block;
+  if (!plan.makes_nan || by_steps) return block;
   const auto finite = is_finite(a) & (outer.scale == outer.scale);
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
@@ -324,7 +324,7 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
     const W quotient = divide_to_odd(a * splat<W>(plan.margin), target);
     scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
   }
-  if (plan.poisons && plan.arithmetic != Arithmetic::torchao) {
+  if (plan.makes_nan && plan.arithmetic != Arithmetic::torchao) {
     scale = select(is_finite(a), scale, nan_of<W>());
   }
   return {scale, encode};

@@ -25,7 +25,7 @@ struct ScaledPlan {
   Arithmetic arithmetic = Arithmetic::exact;
   ScaleRule rule = ScaleRule::floor;
   bool two_levels = false;
-  bool poisons = true;       ///< NonFinite::block: Inf or NaN in a block makes its scale NaN
+  bool makes_nan = true;     ///< NonFinite::block: Inf or NaN in a block makes its scale NaN
   bool in_fp32 = false;      ///< the scale's format is binary32
   bool of_powers = false;    ///< its positive numbers are powers of two
   bool chooses = false;      ///< between two candidates of a scale
@@ -57,7 +57,7 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   plan.arithmetic = scaled.arithmetic;
   plan.rule = scaled.rule;
   plan.two_levels = scaled.tensor_scale.has_value();
-  plan.poisons = scaled.non_finite == NonFinite::block;
+  plan.makes_nan = scaled.non_finite == NonFinite::block;
   plan.in_fp32 = scaled.scale == kFp32;
   plan.of_powers = scaled.scale.man == 0;
 

@@ -19,6 +19,7 @@ from cpd.cli import (
     replay,
     report,
     roundoff,
+    study,
     sweep,
     train,
     vectors,
@@ -78,7 +79,7 @@ def build_parser() -> Parser:
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     studies = (replay, probe, vectors, sweep)
-    for command in (format, presets, *studies, compress, train, roundoff, demo, report):
+    for command in (format, presets, *studies, compress, train, roundoff, study, demo, report):
         command.register(commands)
     return parser
 

@@ -11,7 +11,7 @@ from cpd.cli.output import new_console
 
 def register(commands: Commands) -> None:
     parser = add_command(
-        commands, "report", _run, "make report.html anew from what `cpd demo` stored"
+        commands, "report", _run, "make report.html again from what `cpd demo` stored"
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the demo's --out folder")
 

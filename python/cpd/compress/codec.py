@@ -175,7 +175,7 @@ class Codec:
         check_layer("x", x)
         layout = self._layout_of(x.shape)
         with native_states(state) as states:
-            given = _core.CodecGiven(
+            given = _core.CodecLayerCall(
                 states=states,
                 number=int64("number", number),
                 stream=_stream(stream),

@@ -204,7 +204,7 @@ void ExpectSteps(const std::string& text, const Expected& expected, bool bf16 = 
   const ScaledPlan plan = PlanOf(text, bf16);
   std::vector<float> all = Magnitudes(ParseScaled(text).element);
   all.push_back(kInf);
-  if (plan.poisons) all.push_back(kNan);  // else no A is NaN
+  if (plan.makes_nan) all.push_back(kNan);  // else no A is NaN
   const OuterScale<float> narrow{static_cast<float>(outer.scale), static_cast<float>(outer.encode)};
   for (const float a : all) {
     const BlockScale<double> got = Made(a, plan, outer, share);

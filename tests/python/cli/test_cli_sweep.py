@@ -10,7 +10,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -22,7 +21,6 @@ torch = pytest.importorskip("torch")
 import forked  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.study import sweep  # noqa: E402
-from cpd.study.sweeps.run import _end  # noqa: E402
 
 X = np.random.default_rng(0).standard_normal((64, 96), np.float32)
 
@@ -167,37 +165,6 @@ def workers_of(pid):
             if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "is_told"),
-    [
-        ("ExecutorManagerThread", KeyError, False),
-        ("ExecutorManagerThread", IndexError, True),
-        ("another", KeyError, True),
-    ],
-)
-def test_lokys_thread_ends_by_a_key_error(monkeypatch, name, error, is_told):
-    """That one alone is nothing to tell of."""
-    told = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
-
-    def parts():
-        try:
-            yield
-        finally:
-            thread = threading.Thread(target=raising, name=name)
-            thread.start()
-            thread.join()
-
-    def raising():
-        raise error
-
-    begun = parts()
-    next(begun)
-    _end(begun)
-    assert [one.exc_type for one in told] == [error] * is_told
-    assert threading.excepthook == told.append
 
 
 @pytest.mark.parametrize("after", [0, 0.02, 0.1, 0.4])

@@ -19,6 +19,7 @@ CPP_ORDER = (
     ("cpd/export",),
     ("cpd/spec",),
     ("cpd/numeric",),
+    ("cpd/cells",),
     ("cpd/base",),
     ("kernels/cpu", "kernels/cuda", "cpd/oracle"),
     ("cpd/backend",),
@@ -35,6 +36,7 @@ CPP_ORDER = (
 PYTHON_ORDER = (
     ("cpd/_core", "cpd/_files"),
     ("cpd/numeric",),
+    ("cpd/cells",),
     ("cpd/ops",),
     ("cpd/_torch", "cpd/compress"),
     ("cpd/nn", "cpd/comm"),
@@ -43,6 +45,7 @@ PYTHON_ORDER = (
     ("cpd/study",),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
     ("cpd/train",),
+    ("cpd/papers",),
     ("cpd/demo",),
     ("cpd/cli",),
     ("cpd/__main__",),

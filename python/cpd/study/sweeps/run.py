@@ -8,32 +8,30 @@ import hashlib
 import inspect
 import os
 import shutil
-import signal
 import tempfile
-import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from multiprocessing import resource_tracker
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from cpd.cells.run import check_jobs, run_here, run_in_processes, run_on_cluster
+from cpd.cells.store import Telling
 from cpd.numeric.checked import checked
-from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
 from cpd.study.sweeps.results import Sweep
-from cpd.study.sweeps.store import Measured, Store, Telling
+from cpd.study.sweeps.store import Measured, Measurements
 from cpd.study.sweeps.tensors import LENGTH, TensorsLike, Workload, load_workload, workload
 
 Accuracy: TypeAlias = Callable[[Cell], float]
 Group: TypeAlias = list[Cell]
 """Cells that share their cast."""
 
-CLUSTERS = ("slurm", "local", "debug")
 ALONE = 1 << 28
 """The most values times casts for which one process is enough."""
-_KEPT, _VALUES, _LOGS = "cells", "tensors", "jobs"
+_KEPT, _VALUES = "cells", "tensors"
 """The names in a sweep's folder."""
 
 
@@ -114,29 +112,35 @@ def sweep(
     cells, left_out = fitting(
         grid(formats, accumulators, rounding, scales, bits=bits, overflow=overflow, seed=seed)
     )
-    if cluster is not None and cluster not in CLUSTERS:
-        raise ValueError(f"cluster must be one of {', '.join(CLUSTERS)}, got {shown(cluster)}")
-    if cluster is not None and folder is None:
-        raise ValueError("a cluster needs a folder, which all of its nodes share")
-    if jobs is not None and (type(jobs) is not int or jobs < 1):
-        raise ValueError(f"jobs must be an int of at least 1, got {shown(jobs)}")
+    check_jobs(jobs, cluster, folder)
     work = workload(tensors, length, sample)
     tell, done = _warn if tell is None else tell, _ignore if done is None else done
     with ExitStack() as open_:
         if folder is None:
             folder = open_.enter_context(tempfile.TemporaryDirectory(prefix="cpd-sweep-"))
         place = Path(folder).resolve()
-        store = Store(place / _KEPT, (work.digest, str(dots), _label(accuracy)))
+        store = Measurements(place / _KEPT, (work.digest, str(dots), _label(accuracy)))
         known = {cell: store.read(cell, tell) for cell in cells}
         missing = [cell for cell, measured in known.items() if measured is None]
         for kept in filter(None, known.values()):
             done(kept)
-        runner = _Runner(place, store, work, dots, accuracy, jobs, cluster_options or {})
-        for measured in runner.run(_groups(missing), cluster):
+        how = _How(place, store, dots, accuracy, cluster_options or {})
+        for measured in _measured(_groups(missing), work, how, jobs, cluster):
             known[measured.cell] = measured
             done(measured)
     found = [measured for measured in known.values() if measured is not None]
     return Sweep.of(work, found, reused=len(cells) - len(missing), left_out=tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is the same for all cells of a sweep."""
+
+    place: Path
+    store: Measurements
+    dots: bool
+    accuracy: Accuracy | None
+    options: dict[str, Any]
 
 
 def _groups(cells: Iterable[Cell]) -> list[Group]:
@@ -168,107 +172,29 @@ def _label(accuracy: Accuracy | None) -> str:
     return f"{name} {hashlib.sha256(source.encode()).hexdigest()}"
 
 
-_HANDS_OUT = "ExecutorManagerThread"
-"""loky's name of the thread that distributes parts."""
-
-
-class _Runner:
+def _measured(
+    groups: list[Group], work: Workload, how: _How, jobs: int | None, cluster: str | None
+) -> Iterator[Measured]:
     """Measures groups of cells; the process that measures a cell writes its file."""
-
-    def __init__(
-        self,
-        folder: Path,
-        store: Store,
-        work: Workload,
-        dots: bool,
-        accuracy: Accuracy | None,
-        jobs: int | None,
-        options: dict[str, Any],
-    ) -> None:
-        self._folder, self._store, self._work, self._dots = folder, store, work, dots
-        self._accuracy, self._jobs, self._options = accuracy, jobs, options
-
-    def run(self, groups: list[Group], cluster: str | None) -> Iterator[Measured]:
-        if not groups:
-            return iter(())
-        if cluster is not None:
-            return self._by_cluster(groups, cluster)
-        jobs = self._jobs
-        if jobs is None:
-            much = self._work.values * len(groups) > ALONE and self._accuracy is None
-            jobs = len(os.sched_getaffinity(0)) if much else 1
-        return self._here(groups) if jobs == 1 else self._by_processes(groups, jobs)
-
-    def _here(self, groups: list[Group]) -> Iterator[Measured]:
-        bench = Bench(self._work, self._dots)
-        for group in groups:
-            yield from _measure(bench, self._store, group, self._accuracy)
-
-    def _by_processes(self, groups: list[Group], jobs: int) -> Iterator[Measured]:
-        from joblib import Parallel, delayed, parallel_config
-
-        place = _memory(8 * self._work.values)
-        with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=place) as values:
-            self._work.save(Path(values))
-            how = Path(values), self._dots, self._store
-            with parallel_config("loky", inner_max_num_threads=1):
-                pool = Parallel(jobs, return_as="generator_unordered", batch_size=1)
-                with ExitStack() as ending:
-                    with _interruptions_held():
-                        parts = pool(delayed(_part)(*how, [g], self._accuracy) for g in groups)
-                        ending.callback(_end, parts)
-                    for found in parts:
-                        yield from found
-
-    def _by_cluster(self, groups: list[Group], cluster: str) -> Iterator[Measured]:
-        from submitit import AutoExecutor
-
-        values = self._folder / _VALUES / self._work.digest
-        self._work.save(values)
-        executor = AutoExecutor(folder=self._folder / _LOGS / "%j", cluster=cluster)
-        executor.update_parameters(**self._options)
-        count = min(self._jobs or 16, len(groups))
-        parts = [groups[first::count] for first in range(count)]
-        how = values, self._dots, self._store
-        with executor.batch():
-            jobs = [executor.submit(_part, *how, part, self._accuracy) for part in parts]
-        for job in jobs:
-            yield from job.result()
-
-
-@contextmanager
-def _interruptions_held() -> Iterator[None]:
-    """Delays Ctrl-C until the end. Processes started meanwhile never receive it, not even during
-    their imports: the process that started them ends them.
-
-    multiprocessing's own process is started before: until Python 3.12 that lifts the mask."""
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(parts: Generator[Any, None, None]) -> None:
-    """Ends the processes, if parts are missing, without joblib's warning, which does not apply.
-
-    The thread of loky that distributes parts may look for one that is dropped already: it ends by a
-    KeyError before `close` returns, which is harmless and not reported."""
-    before = threading.excepthook
-
-    def tell(told: threading.ExceptHookArgs) -> None:
-        if told.exc_type is not KeyError or told.thread is None or told.thread.name != _HANDS_OUT:
-            before(told)
-
-    threading.excepthook = tell
-    try:
-        with warnings.catch_warnings():
-            advice = ".*tasks which were still being processed"
-            warnings.filterwarnings("ignore", advice, UserWarning)
-            parts.close()
-    finally:
-        threading.excepthook = before
+    if not groups:
+        return
+    if cluster is not None:
+        values = how.place / _VALUES / work.digest
+        work.save(values)
+        measure = functools.partial(_part, values, how)
+        yield from run_on_cluster(
+            groups, measure, cluster=cluster, folder=how.place, jobs=jobs, options=how.options
+        )
+        return
+    if jobs is None:
+        much = work.values * len(groups) > ALONE and how.accuracy is None
+        jobs = len(os.sched_getaffinity(0)) if much else 1
+    if jobs == 1:
+        yield from run_here(groups, functools.partial(_measure, Bench(work, how.dots), how))
+        return
+    with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=_memory(8 * work.values)) as values:
+        work.save(Path(values))
+        yield from run_in_processes(groups, functools.partial(_part, Path(values), how), jobs)
 
 
 def _memory(size: int) -> Path | None:
@@ -280,16 +206,9 @@ def _memory(size: int) -> Path | None:
     return place
 
 
-def _part(
-    values: Path,
-    dots: bool,
-    store: Store,
-    groups: Sequence[Group],
-    accuracy: Accuracy | None,
-) -> list[Measured]:
-    """Measures groups of cells in one process."""
-    bench = _bench(values, dots)
-    return [one for group in groups for one in _measure(bench, store, group, accuracy)]
+def _part(values: Path, how: _How, groups: Sequence[Group]) -> Iterator[Measured]:
+    """Measures groups of cells of a workload that is in files."""
+    return _measure(_bench(values, how.dots), how, groups)
 
 
 @functools.lru_cache(maxsize=1)
@@ -297,11 +216,10 @@ def _bench(values: Path, dots: bool) -> Bench:
     return Bench(load_workload(values), dots)
 
 
-def _measure(
-    bench: Bench, store: Store, cells: Group, accuracy: Accuracy | None
-) -> Iterator[Measured]:
-    for cell, losses in zip(cells, bench.measure(cells), strict=True):
-        score = None if accuracy is None else float(accuracy(cell))
-        measured = Measured(cell, tuple(losses), score)
-        store.write(measured)
-        yield measured
+def _measure(bench: Bench, how: _How, groups: Sequence[Group]) -> Iterator[Measured]:
+    for cells in groups:
+        for cell, losses in zip(cells, bench.measure(cells), strict=True):
+            score = None if how.accuracy is None else float(how.accuracy(cell))
+            measured = Measured(cell, tuple(losses), score)
+            how.store.write(measured)
+            yield measured

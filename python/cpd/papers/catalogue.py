@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All studies by name, and the papers' tables and figures: `STUDIES`, `papers`."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cpd.numeric.shown import shown
+from cpd.papers.studies import aps
+from cpd.papers.study import Study
+
+STUDIES: dict[str, Study] = {study.name: study for study in aps.STUDIES}
+
+STATES = ("reproduced", "substitute", "absent", "out of scope")
+"""`reproduced`: by a command, with the paper's own subject. `substitute`: with another model or
+data, and why. `absent`: no command yet. `out of scope`: nothing of ours to measure, and why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table, figure or stated experiment of a paper.
+
+    Attributes:
+        name: `paper.row`, such as `aps.T4`.
+        title: what it shows, in a line.
+        state: one of STATES; `why`: a sentence where it is not `reproduced`.
+        command: what measures it; empty where nothing does.
+        values: the paper's figures.
+    """
+
+    name: str
+    title: str
+    state: str
+    command: str = ""
+    values: str = ""
+    why: str = ""
+
+    @property
+    def study(self) -> str:
+        """The study that its command runs; empty for other commands."""
+        words = self.command.split()
+        return words[3] if words[:3] == ["cpd", "study", "run"] else ""
+
+
+@dataclass(frozen=True)
+class Paper:
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+
+
+def papers() -> tuple[Paper, ...]:
+    """The papers of papers.toml, in its order. Raises ValueError for a row without a state."""
+    read = tomllib.loads(Path(__file__).with_name("papers.toml").read_text(encoding="utf-8"))
+    return tuple(
+        Paper(name, paper["title"], tuple(_row(name, *item) for item in paper["rows"].items()))
+        for name, paper in read.items()
+    )
+
+
+def _row(paper: str, name: str, of: dict[str, Any]) -> Row:
+    made = Row(f"{paper}.{name}", **of)
+    if made.state not in STATES:
+        raise ValueError(f"{made.name}: state must be one of {', '.join(STATES)}")
+    return made
+
+
+def studies_named(names: Iterable[str]) -> list[Study]:
+    """The studies of these names; `all`: every one. Raises ValueError, which names the nearest."""
+    chosen = list(names)
+    if chosen == ["all"]:
+        return list(STUDIES.values())
+    for name in chosen:
+        if name not in STUDIES:
+            near = difflib.get_close_matches(name, STUDIES, 1, 0.4)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"no study {shown(name)}{meant} There are {', '.join(STUDIES)}")
+    return [STUDIES[name] for name in chosen]

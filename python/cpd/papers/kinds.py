@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be measured of a cell, by name: `KINDS`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from cpd import _core
+from cpd.papers.machine import cpu_name
+from cpd.papers.study import Cell, Found
+
+VERSION: str = _core.__version__
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to measure.
+
+    Attributes:
+        measure: `module:function`, which takes a cell's options as keyword arguments and returns
+            JSON.
+        sources: modules and packages, in addition to that module, whose files decide the result.
+    """
+
+    measure: str
+    sources: tuple[str, ...] = ()
+
+    def function(self) -> Callable[..., dict[str, Any]]:
+        module, _, name = self.measure.partition(":")
+        found: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
+        return found
+
+
+_TRAIN = ("cpd.train",)
+KINDS: dict[str, Kind] = {
+    "train": Kind("cpd.papers.trained:trained", _TRAIN),
+    "roundoff": Kind("cpd.papers.distributions:roundoff", (*_TRAIN, "cpd.study.reduce")),
+    "distribution": Kind("cpd.papers.distributions:distribution", _TRAIN),
+    "masks": Kind("cpd.papers.trained:masks", _TRAIN),
+    "scale-factor": Kind("cpd.papers.small:scale_factor"),
+    "dot-product": Kind("cpd.papers.small:dot_product"),
+}
+
+
+def measure(cell: Cell) -> Found:
+    """Measures a cell, in this process."""
+    kind = KINDS[cell.kind]
+    begin = time.perf_counter()
+    result = kind.function()(**cell.options)
+    seconds = round(time.perf_counter() - begin, 2)
+    return Found(cell, result, seconds, cpu_name(), VERSION, sources_of(cell.kind))
+
+
+@functools.cache
+def sources_of(kind: str) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of the files that decide a kind's results."""
+    known = KINDS[kind]
+    digest = hashlib.sha256()
+    for name in (known.measure.partition(":")[0], *known.sources):
+        for path in _files(name):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files(module: str) -> list[Path]:
+    """A module's file, or all of a package."""
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    if spec.submodule_search_locations is None:
+        return [Path(spec.origin)]
+    return sorted(Path(spec.origin).parent.rglob("*.py"))

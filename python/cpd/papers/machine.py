@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The name of this machine's processor."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+from pathlib import Path
+
+
+@functools.cache
+def cpu_name() -> str:
+    """Such as 'AMD EPYC, family 25, model 17, 2 cores': virtual machines hide models' names."""
+    fields: dict[str, str] = {}
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            name, colon, value = line.partition(":")
+            if colon:
+                fields.setdefault(name.strip(), value.strip())
+    except OSError:
+        pass
+    name = fields.get("model name") or platform.processor() or platform.machine()
+    family = "".join(f", {key} {fields[of]}" for key, of in _NUMBERS if of in fields)
+    return f"{name}{family}, {len(os.sched_getaffinity(0))} cores"
+
+
+_NUMBERS = (("family", "cpu family"), ("model", "model"))

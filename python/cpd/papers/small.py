@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements that take no training: what one factor or one dot product comes to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cpd import ops
+
+
+def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, Any]:
+    """The values, multiplied by a factor in binary32, cast to a format, divided again.
+
+    Returns lists: `values` as they are in binary32, `cast` after the way there and back, and
+    `exact`: which of them, cast without a factor, and with it, have the same value.
+    """
+    x = np.float32(values)
+    there = ops.cast(np.float32(x * np.float32(factor)), format)
+    back = np.float32(there / np.float32(factor))
+    plain = ops.cast(x, format)
+    return {
+        "values": x.tolist(),
+        "cast": plain.tolist(),
+        "scaled": back.tolist(),
+        "same": (plain == back).tolist(),
+    }
+
+
+def dot_product(format: str, a: list[float], b: list[float]) -> dict[str, Any]:
+    """A dot product in a format: cast once at the end (as QPyTorch emulates), and rounded at each
+    product and sum (as CPD does); `steps` are the sums after each term, `exact` is in binary64."""
+    x, y = ops.cast(np.float32(a), format), ops.cast(np.float32(b), format)
+    exact = float(np.dot(x.astype(np.float64), y.astype(np.float64)))
+    steps = [float(ops.gemm(x[None, :n], y[:n, None], format).item()) for n in range(1, len(x) + 1)]
+    return {
+        "a": x.tolist(),
+        "b": y.tolist(),
+        "exact": exact,
+        "cast_at_the_end": float(ops.cast(np.float32([exact]), format)[0]),
+        "steps": steps,
+        "each_step": steps[-1],
+    }

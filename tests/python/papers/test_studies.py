@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cells, their files, what studies say of results."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from cpd.papers import run as papers_run
+from cpd.papers.catalogue import STUDIES
+from cpd.papers.kinds import KINDS, measure, sources_of
+from cpd.papers.run import is_stale, kept, run
+from cpd.papers.small import dot_product, scale_factor
+from cpd.papers.studies.common import compared
+from cpd.papers.study import SIZES, Cell, Found, Results, Spread
+
+FACTOR = Cell("scale-factor", {"format": "fp32", "factor": 8.0, "values": [0.1]}, "factor 8")
+DOT = Cell("dot-product", {"format": "e2m0", "a": [1.0], "b": [1.0]}, "dot")
+
+
+# ---- cells and files -----------------------------------------------------------------------------
+
+
+def test_a_key_is_that_of_kind_and_options():
+    assert FACTOR.key == replace(FACTOR, label="another", minutes=9.0).key
+    assert FACTOR.key != replace(FACTOR, options={**FACTOR.options, "factor": 4.0}).key
+    assert FACTOR.key != replace(FACTOR, kind="dot-product").key
+
+
+def test_a_second_run_measures_nothing(tmp_path, monkeypatch):
+    first = run([FACTOR, DOT, FACTOR], tmp_path)
+    assert len(first) == 2
+    monkeypatch.setattr(papers_run, "measure", lambda cell: pytest.fail("measured again"))
+    done = []
+    assert run([FACTOR, DOT], tmp_path, done=done.append) == first
+    assert done == first
+
+
+def test_a_run_that_ends_early_loses_one_cell(tmp_path, monkeypatch):
+    def stop_at_dot(cell):
+        if cell.kind == "dot-product":
+            raise KeyboardInterrupt
+        return measure(cell)
+
+    monkeypatch.setattr(papers_run, "measure", stop_at_dot)
+    with pytest.raises(KeyboardInterrupt):
+        run([FACTOR, DOT], tmp_path)
+    assert [one.cell for one in kept([FACTOR, DOT], tmp_path, pytest.fail)] == [FACTOR]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"sha256": "0", "body": {}}', "[1, 2]"])
+def test_a_broken_file_is_named_and_measured_again(tmp_path, text):
+    (before,) = run([FACTOR], tmp_path)
+    path = tmp_path / "cells" / f"{FACTOR.key}.json"
+    path.write_text(text)
+    told = []
+    (after,) = run([FACTOR], tmp_path, tell=told.append)
+    assert len(told) == 1
+    assert str(path) in told[0]
+    assert after.result == before.result
+    assert json.loads(path.read_text())["body"]["key"] == FACTOR.key
+
+
+def test_cells_of_other_sources_are_marked_and_renewed(tmp_path, monkeypatch):
+    (one,) = run([FACTOR], tmp_path)
+    assert not is_stale(one)
+    monkeypatch.setattr(papers_run, "sources_of", lambda kind: "0123456789abcdef")
+    assert is_stale(one)
+    assert run([FACTOR], tmp_path) == [one]  # kept unless asked
+    measured = []
+    monkeypatch.setattr(papers_run, "measure", lambda cell: measured.append(cell) or measure(cell))
+    run([FACTOR], tmp_path, stale=True)
+    assert measured == [FACTOR]
+
+
+def test_sources_are_the_files_that_decide():
+    assert sources_of("scale-factor") != sources_of("train")
+    assert sources_of("train") == sources_of("masks")  # one module and cpd.train
+    for kind in KINDS.values():
+        assert callable(kind.function())
+
+
+def test_a_full_disk_is_told_before(tmp_path, monkeypatch):
+    class Usage:
+        free = 1 << 10
+
+    monkeypatch.setattr(papers_run.shutil, "disk_usage", lambda folder: Usage)
+    monkeypatch.setattr(papers_run, "measure", lambda cell: pytest.fail("measured"))
+    with pytest.raises(OSError, match="the disk has"):
+        run([FACTOR], tmp_path)
+
+
+# ---- what is measured without training -----------------------------------------------------------
+
+
+def test_powers_of_two_round_nothing():
+    values = [0.1 * n for n in range(1, 41)]
+    assert all(scale_factor("fp32", 8.0, values)["same"])
+    ten = scale_factor("fp32", 10.0, values)
+    x = np.float32(values)
+    wanted = (x * np.float32(10)) / np.float32(10) == x
+    assert ten["same"] == wanted.tolist()
+    assert not all(ten["same"])
+
+
+def test_a_dot_product_by_hand():
+    # The finite values of (2,0) are 0, 1 and 2; 3 is a tie, which goes to 2, whose code is even.
+    found = dot_product("e2m0", [1.0] * 4, [1.0] * 4)
+    assert found["exact"] == 4.0
+    assert found["cast_at_the_end"] == float("inf")
+    assert found["steps"] == [1.0, 2.0, 2.0, 2.0]
+    assert found["each_step"] == 2.0
+
+
+# ---- what results say ----------------------------------------------------------------------------
+
+
+def found(label, final, seed):
+    cell = Cell("train", {"label": label, "seed": seed}, label)
+    result = {
+        "final": final,
+        "lost": 0.25,
+        "diverged_at": None,
+        "curves": {"accuracy": [final], "mean_iou": [final]},
+    }
+    return Found(cell, result, 1.0, "a CPU", "0", "0")
+
+
+def results(**finals):
+    return Results(
+        [found(name, value, seed) for name, of in finals.items() for seed, value in enumerate(of)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "equal", "holds"),
+    [
+        ((0.5, 0.6, 0.7), (0.1, 0.2, 0.3), False, True),
+        ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), False, False),
+        ((0.1, 0.2, 0.6), (0.5, 0.6, 0.7), False, None),
+        ((0.5,), (0.1,), False, None),  # one seed does not decide
+        ((0.1, 0.2, 0.6), (0.5, 0.6, 0.7), True, True),
+        ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), True, False),
+        ((0.6,), (0.5,), True, None),
+    ],
+)
+def test_a_claim_is_judged_by_the_spread(better, worse, equal, holds):
+    said = compared(results(a=better, b=worse), "aps.T4", "claim", "", "a", "b", equal=equal)
+    assert said.holds is holds
+    assert bool(said.why) == (holds is None)
+
+
+def test_a_claim_about_nothing_is_none():
+    assert compared(results(a=(0.5,)), "aps.T4", "claim", "", "a", "b") is None
+
+
+def test_spreads():
+    assert Spread((1.0, 2.0)).text(1) == "1.5 (1.0 … 2.0)"
+    assert Spread((1.0,)).text(2, 100) == "100.00"
+    assert Spread((3.0, 4.0)).above(Spread((1.0, 2.0)))
+    assert Spread((2.0, 4.0)).meets(Spread((1.0, 2.0)))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_cells_are_distinct_and_bounded(study, size):
+    cells = study.cells(size, 2)
+    assert cells
+    assert len({cell.key for cell in cells}) >= len({cell.label for cell in cells})
+    for cell in cells:
+        json.dumps(cell.options, allow_nan=False)
+        if size == "small":
+            assert cell.minutes <= 10
+        if cell.kind in ("train", "masks"):
+            from cpd.papers.trained import chosen_options
+
+            chosen_options({n: v for n, v in cell.options.items() if n != "pictures"})
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=lambda study: study.name)
+def test_a_study_shows_what_little_there_is(study):
+    shown = study.show(Results([]))
+    assert not shown.findings
