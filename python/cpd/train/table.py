@@ -157,7 +157,7 @@ MODELS: dict[str, Model] = {
         _lenet,
         ("digits", "cifar10"),
         ("width", "dropout", "augment"),
-        {"width": 6, "epochs": 20, "lr": 0.02},
+        {"width": 6, "epochs": 20},
     ),
     "cifarnet": Model(
         "TensorFlow's CIFAR-10 tutorial: 2 convolutions, 3 linear layers",
@@ -166,7 +166,7 @@ MODELS: dict[str, Model] = {
         ),
         ("cifar10",),
         ("width", "dropout", "augment"),
-        {**_CIFAR, "width": 64, "augment": "crop24", "lr": 0.02},
+        {**_CIFAR, "width": 64, "augment": "crop24"},
     ),
     "resnet18": Model(
         "ResNet-18 for 32 x 32; width: channels of the first stage",
@@ -214,7 +214,7 @@ MODELS: dict[str, Model] = {
         lambda sample, width: models.fcn(sample.classes, width, sample.shape[1]),
         ("shapes",),
         ("width",),
-        {"width": 16, "epochs": 10, "batch": 8, "lr": 0.05},
+        {"width": 16, "epochs": 10, "batch": 8},
     ),
     "text_lstm": Model(
         "an LSTM of depth layers on characters",

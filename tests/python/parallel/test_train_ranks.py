@@ -48,6 +48,12 @@ RUNS += [
     {"format": "fp32", "aps": "off", "wire": wire, "group_size": 2}
     for wire in ("one_bit", "one_bit bucket=64", "top_k 0.05", "feedback int4")
 ]
+SMALL = {"depth": None, "batch": 4, "images": 36, "tests": 9}
+RUNS += [
+    {**SMALL, "model": "lenet", "width": 6, "dropout": 0.25, "ema": 0.5, "divide": "after"},
+    {**SMALL, "model": "fcn", "width": 4, "exempt_types": ["BatchNorm2d"], "schedule": "linear"},
+    {**SMALL, "model": "text_lstm", "width": 8, "dropout": 0.5, "length": 8, "optimizer": "lars"},
+]
 WORDS = "--format e4m3 --aps --epochs 1 --batch 90 --depth 2 --seed 5 --rounding stochastic"
 CODEC_WORDS = ["--wire", "qsgd bits=4 bucket=512", "--min-size", "100"]
 CODEC_WORDS += ["--epochs", "1", "--batch", "90", "--depth", "2", "--seed", "5"]

@@ -19,7 +19,7 @@ def told(result: TrainResult) -> dict:
         "weights": result.weights,
         "accuracy": result.accuracy,
         "loss": result.loss,
-        "curve": result.curve,
+        "curves": result.curves,
         "layers": layers,
         "gradients": gradients,
     }
@@ -31,6 +31,8 @@ def run_all(comm: Communicator, runs: list[dict]) -> list[dict]:
     results = []
     for run in runs:
         options, ranks = options_of(run), RealRanks(comm)
-        result = train(options, data=digits, histogram_epochs=(1,), ranks=ranks)
+        of_digits = options.data == "digits"
+        data = digits.first(options.images, options.tests) if of_digits else None
+        result = train(options, data=data, histogram_epochs=(1,), ranks=ranks)
         results.append(told(result))
     return results
