@@ -44,7 +44,8 @@ def curves(
             )
         axes.set_xlabel("epoch")
         axes.set_ylabel(what)
-        figure.legend(loc="outside right upper")
+        if axes.lines:
+            figure.legend(loc="outside right upper")
     return to_svg(figure, title)
 
 

@@ -11,21 +11,15 @@ from cpd import ops
 
 
 def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, Any]:
-    """The values, multiplied by a factor in binary32, cast to a format, divided again.
+    """Values of a format, multiplied by a factor in binary32, cast to the format, divided again.
 
-    Returns lists: `values` as they are in binary32, `cast` after the way there and back, and
-    `exact`: which of them, cast without a factor, and with it, have the same value.
+    Returns lists: `values`, cast to the format, `scaled`: after the way there and back, and `same`:
+    which are as before.
     """
-    x = np.float32(values)
+    x = ops.cast(np.float32(values), format)
     there = ops.cast(np.float32(x * np.float32(factor)), format)
     back = np.float32(there / np.float32(factor))
-    plain = ops.cast(x, format)
-    return {
-        "values": x.tolist(),
-        "cast": plain.tolist(),
-        "scaled": back.tolist(),
-        "same": (plain == back).tolist(),
-    }
+    return {"values": x.tolist(), "scaled": back.tolist(), "same": (x == back).tolist()}
 
 
 def dot_product(format: str, a: list[float], b: list[float]) -> dict[str, Any]:

@@ -26,7 +26,9 @@ def test_every_row_that_was_written_down_is_there():
     assert sum(len(of["rows"]) for of in ROWS.values()) == 71
 
 
-@pytest.mark.parametrize("row", [row for paper in papers() for row in paper.rows], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for paper in papers() for row in paper.rows], ids=lambda row: row.name
+)
 def test_a_row_says_what_there_is(row):
     assert row.title
     measured = row.state in ("reproduced", "substitute")

@@ -97,13 +97,13 @@ def test_a_full_disk_is_told_before(tmp_path, monkeypatch):
 
 
 def test_powers_of_two_round_nothing():
-    values = [0.1 * n for n in range(1, 41)]
-    assert all(scale_factor("fp32", 8.0, values)["same"])
-    ten = scale_factor("fp32", 10.0, values)
-    x = np.float32(values)
-    wanted = (x * np.float32(10)) / np.float32(10) == x
-    assert ten["same"] == wanted.tolist()
-    assert not all(ten["same"])
+    values = [2.0**e * (1 + m / 4) for e in range(-3, 4) for m in range(4)]
+    assert all(scale_factor("e5m2", 8.0, values)["same"])
+    # Of 1, 1.25, 1.5 and 1.75 times 10 only 10 is a number of three significant bits.
+    ten = scale_factor("e5m2", 10.0, values)
+    assert ten["values"] == values
+    assert ten["same"] == [True, False, False, False] * 7
+    assert ten["scaled"][12:16] == [1.0, np.float32(1.2), np.float32(1.6), np.float32(1.6)]
 
 
 def test_a_dot_product_by_hand():

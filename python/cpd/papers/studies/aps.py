@@ -407,9 +407,9 @@ def _quantiles(of: dict[int, int]) -> list[str]:
 
 
 def _cells_factor(size: Size, seeds: int) -> list[Cell]:
-    values = [0.1 * n for n in range(1, 41)]
+    values = [2.0**e * (1 + m / 4) for e in range(-8, 8) for m in range(4)]
     return [
-        Cell("scale-factor", {"format": "fp32", "factor": factor, "values": values}, label, 0.001)
+        Cell("scale-factor", {"format": "e5m2", "factor": factor, "values": values}, label, 0.001)
         for label, factor in (("factor 8", 8.0), ("factor 10", 10.0))
     ]
 
@@ -422,7 +422,7 @@ def _show_factor(results: Results) -> Shown:
         holds[label] = kept == len(result["same"])
         rows.append([label, f"{kept} of {len(result['same'])}"])
     table = Table(
-        "Values that are as before after · factor and / factor in binary32", [" ", "kept"], rows
+        "Values of (5,2), times a factor, cast to (5,2), divided again", [" ", "as before"], rows
     )
     if len(holds) < 2:
         return Shown([table])
