@@ -74,7 +74,7 @@ def train(
         data: to train on and measure with; default: what the options name.
         on_epoch: is called with the epoch and the metric that counts after each epoch.
         on_step: is called with each `Step` before the optimizer uses it; what it sees may be kept
-            and must not be changed. True ends the training with this step.
+            and must not be changed. True ends the training with this step; processes must agree.
         histogram_epochs: epochs of which the layers' `exponents` are counted.
         ranks: the nodes, `options.nodes` of them; default: virtual ones. Where they are processes
             every one of them makes this call and gets the same result.

@@ -223,14 +223,14 @@ MODELS: dict[str, Model] = {
         ),
         ("text",),
         ("depth", "width", "dropout"),
-        {"depth": 2, "width": 128, "epochs": 10, "batch": 8, "lr": 0.002, "optimizer": "adam"},
+        {"depth": 2, "width": 128, "epochs": 10, "batch": 8, "lr": 0.005, "optimizer": "adam"},
     ),
     "gpt": Model(
         "a decoder of depth blocks with 4 heads on characters",
         _gpt,
         ("text",),
         ("depth", "width", "dropout"),
-        {"depth": 4, "width": 128, "epochs": 10, "batch": 8, "lr": 0.001, "optimizer": "adam"},
+        {"depth": 4, "width": 128, "epochs": 10, "batch": 8, "lr": 0.003, "optimizer": "adam"},
     ),
 }
 
