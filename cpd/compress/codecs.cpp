@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::array kCompressors{
     CodecInfo{"qsgd",
-              "bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals "
+              "bits=4|s=N bucket=512|tensor norm=max|2 levels=signed|intervals "
               "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
               "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
               "levels below the norms of buckets, rounded without bias", MakeQsgd},

@@ -257,6 +257,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   const std::vector<std::int16_t> codes(levels.begin(), levels.end());
   LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
+  plan.most = (1 << (kLevelBits - 1)) - 1;  // EliasDecode has checked the levels
   decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
   return tag + used;
 }

@@ -14,15 +14,18 @@
 namespace cpd {
 
 struct QsgdOptions {
-  int bits = 4;               ///< of a code, 2 … 16
+  int bits = 4;  ///< of a code: 2 … 16, and 1 for intervals
+  /// s: the levels above zero, of codes of the least bits that hold 2 s + 1, 1 … 32767; 0: those of
+  /// `bits`. Not for intervals.
+  int steps = 0;
   std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
   bool euclidean = false;     ///< the norm is the 2-norm, else the largest magnitude
-  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
-  /// 2^(bits - 1) - 1 levels above zero.
+  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm], of one bit the signs;
+  /// else a sign and `steps` or 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
-  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, 8 bits at
-  /// most. Sums are then encoded again with equal spacing.
+  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, at most 127
+  /// above zero. Sums are then encoded again with equal spacing.
   bool spaced = false;
 };
 
@@ -58,7 +61,7 @@ class CPD_API Qsgd final : public Codec {
 };
 
 class CodecWords;
-/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals
+/// `qsgd bits=4|s=N bucket=512|tensor norm=max|2 levels=signed|intervals
 /// coding=fixed|elias-dense|elias-sparse|smallest
 /// spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);

@@ -71,9 +71,9 @@ TEST(Texts, Digits) {
   expect_digits(ParseHadamard, {"hadamard#", "hadamard16:signs=0x#"});
   expect_digits(
       [](const std::string& text) { return MakeCodec(text); },
-      {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "terngrad clip=#", "one_bit bucket=#",
-       "top_k #", "int4 bucket=#", "quantized e4m# row", "feedback e4m#", "uniform bits=#",
-       "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
+      {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "qsgd s=#", "terngrad clip=#",
+       "one_bit bucket=#", "top_k #", "int4 bucket=#", "quantized e4m# row", "feedback e4m#",
+       "uniform bits=#", "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
   expect_digits(
       [](const std::string& text) { return MakeAccumulator({.format = text, .inner = text}); },
       {"e4m#", "int#", "e#m# kahan"});
