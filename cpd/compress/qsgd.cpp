@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/qsgd.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <memory>
 #include <string>
 
+#include "cpd/compress/buckets.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/names.h"
@@ -38,6 +40,10 @@ LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   if (options.bucket < 0 || options.bucket > kMostBucket) {
     throw Error("qsgd: bucket must be 1…65536 values, or 'tensor', got " +
                 std::to_string(options.bucket));
+  }
+  if (options.bucket == 0 && options.axis) {
+    throw Error("qsgd: axis=" + std::to_string(*options.axis) +
+                " is of buckets: give bucket=N, got bucket=tensor");
   }
   if (options.intervals && options.coding != LevelCoding::fixed) {
     throw Error("qsgd: Elias codes are of signed levels: give levels=signed or coding=fixed");
@@ -76,11 +82,14 @@ LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding
 Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
     : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
 
+Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding, std::int64_t row)
+    : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)), row_(row) {}
+
 std::string Qsgd::name() const {
   std::string name = "qsgd ";
   name += options_.steps != 0 ? "s=" + std::to_string(options_.steps)
                               : "bits=" + std::to_string(options_.bits);
-  name += BucketText(options_.bucket);
+  name += BucketText(options_.bucket) + AxisText(options_.axis);
   if (options_.euclidean) name += " norm=2";
   if (options_.intervals) name += " levels=intervals";
   if (!is_fixed()) {
@@ -91,7 +100,8 @@ std::string Qsgd::name() const {
 }
 
 std::string Qsgd::text() const {
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
+  return name() + (row_ == 0 ? "" : " of columns of " + std::to_string(row_)) +
+         " random_bits=" + std::to_string(rounding_.random_bits) +
          " seed=" + std::to_string(rounding_.seed);
 }
 
@@ -129,11 +139,21 @@ void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift
   blocks_.Decode(bytes, n, shift, divisor, y, before);
 }
 
+RowLayout Qsgd::LayoutOf(std::span<const std::int64_t> shape) const {
+  return by_rows() ? ColumnLayout(options_.axis, shape, name()) : Codec::LayoutOf(shape);
+}
+
+SharedCodec Qsgd::ForRows(std::int64_t row) const {
+  if (!by_rows()) return nullptr;
+  row = std::clamp<std::int64_t>(row, 1, kMostBucket);
+  return SharedCodec(new Qsgd(options_, rounding_, row));
+}
+
 SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
   if (options_.bucket == 0) return nullptr;
   QsgdOptions options = options_;
   options.spaced = false;
-  return std::make_shared<Qsgd>(options, rounding_);
+  return SharedCodec(new Qsgd(options, rounding_, row_));
 }
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
@@ -145,12 +165,13 @@ SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   }
   if (options.bits == 0) options.bits = QsgdOptions{}.bits;
   options.bucket = TakeBucket(words, options.bucket);
+  options.axis = TakeAxis(words);
   options.euclidean = words.Choice("norm", kNorms, 0) == 1;
   options.intervals = words.Choice("levels", kLevels, 0) == 1;
   options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
   options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
   words.End(
-      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals, "
+      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, axis=N, norm=max|2, levels=signed|intervals, "
       "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
   return std::make_shared<Qsgd>(options, rounding);
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpd/backend/roster.h"
+#include "cpd/compress/buckets.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
 

@@ -12,6 +12,8 @@
 
 namespace cpd {
 
+class CodecWords;
+
 struct TernGradOptions {
   /// Values are clipped to `clip` standard deviations of the tensor first (equation 21); 0: not.
   double clip = 2.5;

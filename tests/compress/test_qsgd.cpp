@@ -271,6 +271,24 @@ TEST(Qsgd, ResultsAreEncodedAgain) {
   EXPECT_EQ(codec.ForResults(kFp32, 8)->text(), codec.text());
 }
 
+TEST(Qsgd, BucketsRunAlongAnAxis) {
+  const SharedCodec codec = MakeCodec("qsgd axis=0 bucket=100 s=5", with_bits(16));
+  EXPECT_EQ(codec->name(), "qsgd s=5 bucket=100 axis=0");
+  EXPECT_TRUE(codec->by_rows());
+  const std::int64_t shape[] = {40, 7};
+  EXPECT_EQ(codec->LayoutOf(shape), (RowLayout{0, 40}));
+  const SharedCodec columns = codec->ForRows(40);
+  EXPECT_EQ(columns->text(), "qsgd s=5 bucket=100 axis=0 of columns of 40 random_bits=16 seed=5");
+  EXPECT_EQ(columns->ForResults(kFp32, 4)->text(), columns->text());
+  EXPECT_FALSE(columns->by_rows());
+  EXPECT_EQ(columns->LayoutOf(shape), RowLayout{});
+  const std::vector<float> x = gradient_like(3000, 8);
+  EXPECT_EQ(encode_piece(*columns, {.n = 3000}, x),
+            encode_piece(*MakeCodec("qsgd s=5 bucket=100", with_bits(16)), {.n = 3000}, x));
+  EXPECT_THROW(MakeCodec("qsgd axis=0 bucket=tensor"), Error);
+  EXPECT_THROW(MakeCodec("top_k 0.1 qsgd axis=0"), Error);
+}
+
 TEST(Qsgd, TextsParseBack) {
   const auto text = [](const char* given) { return MakeCodec(given, with_bits(24, 0))->name(); };
   EXPECT_EQ(text("qsgd"), "qsgd bits=4 bucket=512");

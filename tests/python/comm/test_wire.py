@@ -196,8 +196,11 @@ def test_reduce_and_reduce_scatter(wire):
 def test_slices_of_columns_are_refused():
     assert compress.codec("one_bit").layout((3, 4)).axis == 0
     spec = cpd.ReduceSpec(wire="one_bit")
-    with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
-        group.run(lambda comm: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec))
+    for spec in (spec, cpd.ReduceSpec(wire="qsgd axis=0")):
+        with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
+            group.run(
+                lambda comm, spec=spec: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec)
+            )
 
 
 def test_an_axis_that_a_layer_has_not():

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import compress_oracle_one_bit as oracle
+from compress_oracle_levels import by_columns
 from cpd import compress
 
 Values = npt.NDArray[np.float32]
@@ -94,6 +95,31 @@ def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
         one = oracle.Layer(column.tolist(), [0.0] * len(column), len(column))
         same(np.ascontiguousarray(values), one.values)
     assert 8 * packet.bytes == len(columns) * oracle.payload_bits(shape[axis])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((40, 7), 0), ((40, 7), -1), ((4, 5, 3, 3), 0), ((4, 5, 3, 3), 2), ((70,), 1)],
+)
+@pytest.mark.parametrize("bucket", [3, 16, 64])
+def test_buckets_of_columns(shape: tuple[int, ...], axis: int, bucket: int) -> None:
+    """1bitSGD* as its authors reshape matrices: buckets of a column's consecutive values, with
+    residuals, over calls."""
+    codec = compress.codec(f"one_bit bucket={bucket} axis={axis}")
+    states = compress.States()
+    residual = [0.0] * int(np.prod(shape))
+    for call in range(3):
+        x = layer(len(residual), 20 * bucket + call).reshape(shape)
+        places = by_columns(x, axis if len(shape) > 1 else 0)
+        one = oracle.Layer([float(x.reshape(-1)[place]) for place in places], residual, bucket)
+        wanted = [0.0] * len(residual)
+        for place, value in zip(places, one.values, strict=True):
+            wanted[place] = value
+        packet = codec.encode(x, state=states)
+        same(packet.values, wanted)
+        assert packet.bytes == len(one.block(0, len(residual), words=False))
+        same(kept(states), one.next)
+        residual = one.next
 
 
 @pytest.mark.parametrize(("column", "ratio"), [(3, 1.0), (64, 16.0), (512, 28.4)])

@@ -112,6 +112,29 @@ def test_bytes(options: str, steps: int, bits: int, levels: str) -> None:
     assert bytes(held.encode(x, given)) == expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((40, 7), 0), ((40, 7), -2), ((40, 7), 1), ((6, 5, 3, 3), 0), ((6, 5, 3, 3), 1), ((70,), 3)],
+)
+@pytest.mark.parametrize("options", ["", "norm=2 s=16", "bits=1 levels=intervals"])
+def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> None:
+    """Consecutive values of a column are in the same bucket, with the random integers of theirs."""
+    x = layer(math.prod(shape), 7).reshape(shape)
+    random = np.random.default_rng(7).integers(0, 2**24, shape)
+    places = oracle.by_columns(x, axis if len(shape) > 1 else 0)
+    flat = cpd.compress.codec(f"qsgd bucket=16 {options}")
+    wanted = np.empty(x.size, np.float32)
+    expected = flat.encode(x.reshape(-1)[places], random=random.reshape(-1)[places])
+    wanted[places] = expected.values
+    codec = cpd.compress.codec(f"qsgd bucket=16 axis={axis} {options}")
+    assert codec.by_rows
+    packet = codec.encode(x, random=random)
+    np.testing.assert_array_equal(packet.values.reshape(-1).view(np.uint32), wanted.view(np.uint32))
+    assert packet.bytes == expected.bytes
+    again = codec.decode(packet.data, shape)
+    np.testing.assert_array_equal(again.view(np.uint32), packet.values.view(np.uint32))
+
+
 @pytest.mark.parametrize("norm", ["max", "2"])
 def test_extreme_buckets(norm: str) -> None:
     parts = [
@@ -165,6 +188,7 @@ def test_bits_a_value() -> None:
 
 
 def test_texts_of_levels() -> None:
+    assert cpd.compress.codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
     name = {"s=7": "s=7", "bits=4": "bits=4", "": "bits=4", "norm=2 s=16": "s=16"}
     for given, shown in name.items():
         made = cpd.compress.codec(f"qsgd {given}").name
@@ -183,6 +207,8 @@ def test_texts_of_levels() -> None:
         ("bits=0 levels=intervals", "bits must be an integer 1…16, got '0'"),
         ("bits=17 levels=intervals", "bits must be an integer 1…16, got '17'"),
         ("s=128 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 128"),
+        ("axis=0 bucket=tensor", "axis=0 is of buckets: give bucket=N, got bucket=tensor"),
+        ("axis=64", "axis must be an integer -64…63, got '64'"),
         ("bits=9 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 255"),
     ],
 )

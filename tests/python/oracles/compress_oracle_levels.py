@@ -6,6 +6,7 @@ Norms and deviations are made in the documented order of binary64 operations; al
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -168,6 +169,17 @@ def qsgd_bytes(
         for i, value in enumerate(x.tolist())
     ]
     return np.array(scales, "<f4").tobytes() + packed(codes, bits)
+
+
+def by_columns(x: np.ndarray, axis: int) -> list[int]:
+    """The indices of a layer's values in row-major order, column after column along `axis`."""
+    axis %= x.ndim
+    others = [range(n) for i, n in enumerate(x.shape) if i != axis]
+    return [
+        int(np.ravel_multi_index((*place[:axis], k, *place[axis:]), x.shape))
+        for place in itertools.product(*others)
+        for k in range(x.shape[axis])
+    ]
 
 
 def scaler(x: np.ndarray, clip: float | None) -> float:
