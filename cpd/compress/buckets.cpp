@@ -6,6 +6,7 @@
 
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {
@@ -16,9 +17,22 @@ constexpr int kMostAxis = 63;
 
 std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise) {
   const auto given = words.Option("bucket");
-  if (!given) return otherwise;
-  if (*given == "tensor") return 0;
-  return CodecWords("bucket=" + *given).Integer("bucket", otherwise, 1, kMostBucket);
+  std::int64_t bucket = otherwise;
+  if (given && *given == "tensor") {
+    bucket = 0;
+  } else if (given) {
+    bucket = CodecWords("bucket=" + *given).Integer("bucket", otherwise, 1, kMostBucket);
+  }
+  return TakeWhole(words, bucket);
+}
+
+std::int64_t TakeWhole(CodecWords& words, std::int64_t bucket) {
+  const std::int64_t whole = words.Integer("whole", 1, 1, bucket == 0 ? kMostBucket : bucket);
+  if (bucket == 0 && whole != 1) {
+    throw Error("whole=" + std::to_string(whole) + " is of buckets: give bucket=N with it, got " +
+                Quoted(words.text()));
+  }
+  return bucket / whole * whole;
 }
 
 std::string BucketText(std::int64_t bucket) {

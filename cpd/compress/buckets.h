@@ -16,8 +16,13 @@ namespace cpd {
 
 class CodecWords;
 
-/// Reads the option `bucket=N` or `bucket=tensor`, which is 0.
+/// Reads the option `bucket=N` or `bucket=tensor`, which is 0, and `whole=N` as TakeWhole does.
 std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise);
+/// Reads the option `whole=N` of buckets that split no run of N values, counted from the layer's
+/// first, such as a kernel of a convolution (QSGD, section 5). Returns the length of such a bucket,
+/// the largest multiple of N that is at most `bucket`. Throws Error unless N is 1…bucket, and where
+/// there are no buckets, `bucket` 0, unless it is 1.
+std::int64_t TakeWhole(CodecWords& words, std::int64_t bucket);
 std::string BucketText(std::int64_t bucket);
 
 /// Reads the option `axis=N`, an axis of a layer, from -64 (of 64 dimensions the first) to 63.

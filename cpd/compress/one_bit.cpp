@@ -140,9 +140,9 @@ std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {
 }
 
 SharedCodec OneBit::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
-  const std::int64_t bucket = words.Integer("bucket", 0, 1, kMostBucket);
+  const std::int64_t bucket = TakeWhole(words, words.Integer("bucket", 0, 1, kMostBucket));
   const std::optional<int> axis = TakeAxis(words);
-  words.End("bucket=1…65536 and axis=N");
+  words.End("bucket=1…65536, whole=1…bucket and axis=N");
   return bucket == 0 ? Columns(axis) : std::make_shared<OneBit>(bucket, axis);
 }
 

@@ -32,7 +32,7 @@ class CPD_API OneBit final : public Codec {
   /// passed to ForRows; longer ones are cut every kMostBucket values. `axis`: the axis of a tensor
   /// along which its columns run, for callers that reorder it; none: as ColumnLayout (buckets.h).
   static SharedCodec Columns(std::optional<int> axis = {});
-  /// `[bucket=N] [axis=N]`.
+  /// `[bucket=N] [whole=N] [axis=N]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override;

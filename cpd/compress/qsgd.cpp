@@ -171,7 +171,8 @@ SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
   options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
   words.End(
-      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, axis=N, norm=max|2, levels=signed|intervals, "
+      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, whole=1…bucket, axis=N, norm=max|2, "
+      "levels=signed|intervals, "
       "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
   return std::make_shared<Qsgd>(options, rounding);
 }

@@ -75,7 +75,7 @@ class CPD_API Qsgd final : public Codec {
 };
 
 class CodecWords;
-/// `qsgd bits=4|s=N bucket=512|tensor axis=N norm=max|2 levels=signed|intervals
+/// `qsgd bits=4|s=N bucket=512|tensor whole=N axis=N norm=max|2 levels=signed|intervals
 /// coding=fixed|elias-dense|elias-sparse|smallest
 /// spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);

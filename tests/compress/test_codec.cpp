@@ -68,6 +68,7 @@ constexpr const char* kCompressors[] = {
     "qsgd bits=5 bucket=tensor",
     "qsgd bits=1 levels=intervals",
     "qsgd bits=5 bucket=100 axis=0",
+    "qsgd bits=5 bucket=100 whole=9",
     "qsgd s=1 bucket=tensor norm=2",
     "qsgd s=16",
     "qsgd s=22 bucket=50 norm=2 coding=elias-sparse",

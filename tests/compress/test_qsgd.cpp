@@ -289,6 +289,21 @@ TEST(Qsgd, BucketsRunAlongAnAxis) {
   EXPECT_THROW(MakeCodec("top_k 0.1 qsgd axis=0"), Error);
 }
 
+TEST(Qsgd, BucketsSplitNoRun) {
+  EXPECT_EQ(MakeCodec("qsgd whole=9")->bucket(), 504);
+  EXPECT_EQ(MakeCodec("qsgd whole=512")->bucket(), 512);
+  EXPECT_EQ(MakeCodec("qsgd bucket=1000 whole=501")->bucket(), 501);
+  EXPECT_EQ(MakeCodec("qsgd whole=9 bucket=100 s=5")->name(), "qsgd s=5 bucket=99");
+  EXPECT_EQ(MakeCodec("one_bit bucket=64 whole=9 axis=0")->name(), "one_bit bucket=63 axis=0");
+  EXPECT_EQ(MakeCodec("terngrad bucket=64 whole=9")->bucket(), 63);
+  EXPECT_EQ(MakeCodec("terngrad whole=1")->name(), "terngrad clip=2.5");
+  for (const char* each :
+       {"qsgd whole=513", "qsgd whole=0", "qsgd bucket=tensor whole=9", "terngrad whole=9",
+        "one_bit whole=9", "one_bit bucket=8 whole=9", "qsgd whole=9 whole=9"}) {
+    EXPECT_THROW(MakeCodec(each), Error) << each;
+  }
+}
+
 TEST(Qsgd, TextsParseBack) {
   const auto text = [](const char* given) { return MakeCodec(given, with_bits(24, 0))->name(); };
   EXPECT_EQ(text("qsgd"), "qsgd bits=4 bucket=512");

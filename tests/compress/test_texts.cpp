@@ -70,9 +70,9 @@ TEST(Texts, Digits) {
                  "h100-fp8 promote=#", "h100-fp8 a=e4m#", "e6m9 kahan random_bits=#"});
   expect_digits(ParseHadamard, {"hadamard#", "hadamard16:signs=0x#"});
   expect_digits([](const std::string& text) { return MakeCodec(text); },
-                {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "qsgd s=#", "qsgd axis=#",
-                 "qsgd axis=-#", "terngrad clip=#", "one_bit bucket=#", "top_k #", "int4 bucket=#",
-                 "quantized e4m# row", "feedback e4m#", "uniform bits=#",
+                {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "qsgd s=#", "qsgd whole=#",
+                 "qsgd axis=#", "qsgd axis=-#", "terngrad clip=#", "one_bit bucket=#", "top_k #",
+                 "int4 bucket=#", "quantized e4m# row", "feedback e4m#", "uniform bits=#",
                  "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
   expect_digits(
       [](const std::string& text) { return MakeAccumulator({.format = text, .inner = text}); },

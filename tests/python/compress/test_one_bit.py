@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import compress_oracle_one_bit as oracle
-from compress_oracle_levels import by_columns
+from compress_oracle_levels import buckets_of_runs, by_columns
 from cpd import compress
 
 Values = npt.NDArray[np.float32]
@@ -64,6 +64,25 @@ def test_bytes_of_pieces(bucket: int, words: bool) -> None:
         data = bytes(held.encode(x, begin=begin, n=n))
         assert data == expected.block(begin, n, words=words)
         same(held.decode(data, n, before=begin % bucket), expected.values[begin : begin + n])
+
+
+@pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (10, 9)])
+def test_buckets_of_whole_runs(bucket: int, whole: int) -> None:
+    x = layer(450, whole)
+    codec = compress.codec(f"one_bit bucket={bucket} whole={whole}")
+    assert codec.name == f"one_bit bucket={codec.bucket}"
+    expected: list[float] = []
+    for part in buckets_of_runs(x.size, bucket, whole):
+        values = x[part].tolist()
+        expected += oracle.Layer(values, [0.0] * len(values), len(values)).values
+    same(codec.encode(x).values, expected)
+
+
+def test_runs_are_of_buckets() -> None:
+    with pytest.raises(ValueError, match="whole=9 is of buckets: give bucket=N with it, got 'one_"):
+        compress.codec("one_bit whole=9")
+    with pytest.raises(ValueError, match="whole must be an integer 1…8, got '9'"):
+        compress.codec("one_bit bucket=8 whole=9")
 
 
 def test_means_are_rounded_once() -> None:

@@ -135,6 +135,24 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> 
     np.testing.assert_array_equal(again.view(np.uint32), packet.values.view(np.uint32))
 
 
+@pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (9, 9), (100, 1), (49, 25)])
+@pytest.mark.parametrize("norm", ["max", "2"])
+def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
+    """No receptive field is split: values are those of each bucket by itself."""
+    x = layer(9 * 57 + 4, whole).reshape(1, -1, 1)
+    random = np.random.default_rng(8).integers(0, 2**24, x.size)
+    parts = oracle.buckets_of_runs(x.size, bucket, whole)
+    assert all(part.start % whole == 0 for part in parts)
+    assert parts[0].stop <= bucket < parts[0].stop + whole
+    flat = x.reshape(-1)
+    expected = [oracle.qsgd(flat[p], random[p], bucket=None, norm_kind=norm) for p in parts]
+    codec = cpd.compress.codec(f"qsgd bucket={bucket} whole={whole} norm={norm}")
+    packet = codec.encode(x, random=random.reshape(x.shape))
+    np.testing.assert_array_equal(packet.values.reshape(-1), np.concatenate(expected))
+    assert codec.bucket == parts[0].stop
+    assert packet.bytes == 4 * len(parts) + -(-x.size // 2)
+
+
 @pytest.mark.parametrize("norm", ["max", "2"])
 def test_extreme_buckets(norm: str) -> None:
     parts = [
@@ -189,6 +207,10 @@ def test_bits_a_value() -> None:
 
 def test_texts_of_levels() -> None:
     assert cpd.compress.codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
+    whole = cpd.compress.codec("qsgd whole=9")
+    assert whole.name == "qsgd bits=4 bucket=504"  # 56 kernels of 3 × 3
+    assert whole == cpd.compress.codec("qsgd bucket=504 whole=9")
+    assert cpd.compress.codec("qsgd bucket=tensor whole=1").name == "qsgd bits=4 bucket=tensor"
     name = {"s=7": "s=7", "bits=4": "bits=4", "": "bits=4", "norm=2 s=16": "s=16"}
     for given, shown in name.items():
         made = cpd.compress.codec(f"qsgd {given}").name
@@ -208,6 +230,9 @@ def test_texts_of_levels() -> None:
         ("bits=17 levels=intervals", "bits must be an integer 1…16, got '17'"),
         ("s=128 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 128"),
         ("axis=0 bucket=tensor", "axis=0 is of buckets: give bucket=N, got bucket=tensor"),
+        ("whole=513", "whole must be an integer 1…512, got '513'"),
+        ("bucket=64 whole=0", "whole must be an integer 1…64, got '0'"),
+        ("bucket=tensor whole=9", "whole=9 is of buckets: give bucket=N with it, got 'qsgd bucket"),
         ("axis=64", "axis must be an integer -64…63, got '64'"),
         ("bits=9 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 255"),
     ],

@@ -171,6 +171,18 @@ def qsgd_bytes(
     return np.array(scales, "<f4").tobytes() + packed(codes, bits)
 
 
+def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
+    """The buckets of n values, of as many whole runs of `whole` values as `bucket` values hold; the
+    last run may be short."""
+    buckets, begin, end = [], 0, 0
+    while end < n:
+        if end + whole - begin > bucket:
+            buckets.append(slice(begin, end))
+            begin = end
+        end += whole
+    return [*buckets, slice(begin, n)]
+
+
 def by_columns(x: np.ndarray, axis: int) -> list[int]:
     """The indices of a layer's values in row-major order, column after column along `axis`."""
     axis %= x.ndim
