@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Elias recursive (omega) codes of the levels of a bucket, as QSGD (Alistarh et al. 2017, section
-// 3.1 and appendix A) writes them.
+// Elias recursive (omega) codes of the levels of a bucket: QSGD's (Alistarh et al. 2017,
+// section 3.1 and appendix A) but for the front of a sparse bucket. There the paper has the
+// bucket's norm, which is not part of these codes: write it to the same stream (BitWriter::Put), or
+// elsewhere. And these codes have the number of levels that are not 0, which the paper does not
+// send: it ends the bucket, and takes 1 to 17 bits of one of 512 values.
 //
 // Elias(k), k >= 1: write "0"; while k > 1, put k in binary in front and let k be the number of its
 // bits less 1. Lengths: 1 takes 1 bit, 2…3 take 3, 4…7 6, 8…15 7, 16…31 11. A sign is one bit, 1
@@ -10,7 +13,6 @@
 //   sparse   Elias(nonzeros + 1), then of each level that is not 0 Elias(gap), its sign and
 //            Elias(|level|); the gap is its index less that of the one before, which for the first
 //            is -1: its gap is 1 where the first level is not 0
-// Norms are not part of it: write them to the same stream (BitWriter::Put), or elsewhere.
 #pragma once
 
 #include <bit>

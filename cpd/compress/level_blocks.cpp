@@ -10,7 +10,6 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/compress/spacing.h"
-#include "cpd/compress/words.h"
 
 namespace cpd {
 namespace {
@@ -257,6 +256,7 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   const std::vector<std::int16_t> codes(levels.begin(), levels.end());
   LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
+  plan.most = (1 << (kLevelBits - 1)) - 1;  // EliasDecode has checked the levels
   decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
   return tag + used;
 }
@@ -338,17 +338,6 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
   }
   if (at != bytes.size()) throw DamagedBytes("there are more bytes than levels");
   if (!direct) Unscale(shift, divisor, n, y, y);
-}
-
-std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise) {
-  const auto given = words.Option("bucket");
-  if (!given) return otherwise;
-  if (*given == "tensor") return 0;
-  return CodecWords("bucket=" + *given).Integer("bucket", otherwise, 1, kMostBucket);
-}
-
-std::string BucketText(std::int64_t bucket) {
-  return " bucket=" + (bucket == 0 ? "tensor" : std::to_string(bucket));
 }
 
 }  // namespace cpd

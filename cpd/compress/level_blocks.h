@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "cpd/compress/codec.h"
@@ -13,8 +12,6 @@
 #include "cpd/numeric/scaled/levels.h"
 
 namespace cpd {
-
-class CodecWords;
 
 /// The norm of which a bucket's levels are fractions.
 enum class LevelNorm : std::uint8_t {
@@ -87,9 +84,5 @@ class LevelBlocks {
   Options options_;
   std::int64_t block_;
 };
-
-/// Reads the option `bucket=N` or `bucket=tensor`, which is 0.
-std::int64_t TakeBucket(CodecWords& words, std::int64_t otherwise);
-std::string BucketText(std::int64_t bucket);
 
 }  // namespace cpd

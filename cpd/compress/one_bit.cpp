@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "cpd/backend/roster.h"
+#include "cpd/compress/buckets.h"
 #include "cpd/compress/residual.h"
 #include "cpd/compress/words.h"
 #include "cpd/numeric/scaled/one_bit.h"
@@ -18,11 +18,10 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kMeanBytes = 2 * sizeof(float);  // of a bucket's two means
-constexpr int kMostAxis = 63;
 
 }  // namespace
 
-OneBit::OneBit(std::int64_t bucket) : OneBit(false, {}, 0, bucket) {
+OneBit::OneBit(std::int64_t bucket, std::optional<int> axis) : OneBit(false, axis, 0, bucket) {
   if (bucket >= 1 && bucket <= kMostBucket) return;
   throw Error("bucket must be 1…" + std::to_string(kMostBucket) + ", got " +
               std::to_string(bucket));
@@ -36,26 +35,13 @@ SharedCodec OneBit::Columns(std::optional<int> axis) {
 }
 
 RowLayout OneBit::LayoutOf(std::span<const std::int64_t> shape) const {
-  const auto dimensions = static_cast<int>(shape.size());
-  if (!by_rows() || dimensions < 2) return Codec::LayoutOf(shape);
-  const int last = dimensions - 1;
-  int axis = axis_.value_or(dimensions == 2 ? 0 : last);
-  if (axis < -dimensions || axis > last) {
-    std::string extents;
-    for (const std::int64_t extent : shape) extents += ", " + std::to_string(extent);
-    throw Error("axis must be " + std::to_string(-dimensions) + "…" + std::to_string(last) +
-                " for a layer of shape (" + extents.substr(2) + "), got " + std::to_string(axis) +
-                ", in '" + name() + "'");
-  }
-  if (axis < 0) axis += dimensions;
-  const std::int64_t row = std::max<std::int64_t>(1, shape[static_cast<std::size_t>(axis)]);
-  return {axis == last ? std::nullopt : std::optional(axis), row};
+  return by_rows() ? ColumnLayout(axis_, shape, name()) : Codec::LayoutOf(shape);
 }
 
 SharedCodec OneBit::ForRows(std::int64_t row) const {
   if (!by_rows()) return nullptr;
-  const std::int64_t bucket = std::clamp<std::int64_t>(row, 1, kMostBucket);
-  return SharedCodec(new OneBit(true, axis_, bucket, bucket));
+  row = std::clamp<std::int64_t>(row, 1, kMostBucket);
+  return SharedCodec(new OneBit(columns_, axis_, row, columns_ ? row : bucket_));
 }
 
 SharedCodec OneBit::ForResults(const Format& /*format*/, int /*world*/) const {
@@ -63,8 +49,7 @@ SharedCodec OneBit::ForResults(const Format& /*format*/, int /*world*/) const {
 }
 
 std::string OneBit::name() const {
-  if (!columns_) return "one_bit bucket=" + std::to_string(bucket_);
-  return axis_ ? "one_bit axis=" + std::to_string(*axis_) : "one_bit";
+  return "one_bit" + (columns_ ? "" : BucketText(bucket_)) + AxisText(axis_);
 }
 
 std::string OneBit::text() const {
@@ -155,17 +140,10 @@ std::unique_ptr<CodecState> OneBit::MakeState(std::int64_t size) const {
 }
 
 SharedCodec OneBit::Make(CodecWords& words, const RoundingOptions& /*rounding*/) {
-  const auto given = [&](const char* key, std::int64_t least, std::int64_t most) {
-    constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
-    const std::int64_t value = words.Integer(key, kNone, least, most);
-    return value == kNone ? std::optional<std::int64_t>() : value;
-  };
-  const auto bucket = given("bucket", 1, kMostBucket);
-  const auto axis = given("axis", -kMostAxis - 1, kMostAxis);
-  words.End("bucket=N, or axis=N");
-  if (bucket && axis) throw Error("one_bit takes a bucket or an axis, got '" + words.text() + "'");
-  if (bucket) return std::make_shared<OneBit>(*bucket);
-  return axis ? OneBit::Columns(static_cast<int>(*axis)) : OneBit::Columns();
+  const std::int64_t bucket = TakeWhole(words, words.Integer("bucket", 0, 1, kMostBucket));
+  const std::optional<int> axis = TakeAxis(words);
+  words.End("bucket=1…65536, whole=1…bucket and axis=N");
+  return bucket == 0 ? Columns(axis) : std::make_shared<OneBit>(bucket, axis);
 }
 
 }  // namespace cpd

@@ -25,14 +25,14 @@ class CodecWords;
 /// of M values), those of other buckets are packed.
 class CPD_API OneBit final : public Codec {
  public:
-  /// 1bitSGD*: buckets of `bucket` consecutive values. Throws Error unless it is 1…kMostBucket.
-  explicit OneBit(std::int64_t bucket);
+  /// 1bitSGD*: buckets of `bucket` consecutive values of a layer whose columns along `axis` are
+  /// contiguous; none: of the layer as it is. Throws Error unless `bucket` is 1…kMostBucket.
+  explicit OneBit(std::int64_t bucket, std::optional<int> axis = {});
   /// 1bitSGD: a bucket is a column of the layer. Columns are contiguous and have the length that is
   /// passed to ForRows; longer ones are cut every kMostBucket values. `axis`: the axis of a tensor
-  /// along which its columns run, for callers that reorder it; none: 0 for two dimensions, else the
-  /// last.
+  /// along which its columns run, for callers that reorder it; none: as ColumnLayout (buckets.h).
   static SharedCodec Columns(std::optional<int> axis = {});
-  /// `[bucket=N | axis=N]`.
+  /// `[bucket=N] [whole=N] [axis=N]`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
   [[nodiscard]] std::string name() const override;
@@ -50,9 +50,7 @@ class CPD_API OneBit final : public Codec {
               float* y, std::int64_t before = 0) const override;
   /// A Residual: two binary32 numbers per value.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
-  [[nodiscard]] bool by_rows() const override { return columns_ && row_ == 0; }
-  /// Columns run along `axis`: by default along the first of two dimensions (outputs × inputs) and
-  /// the last of more (kernels of convolutions); a vector is one column.
+  [[nodiscard]] bool by_rows() const override { return (columns_ || axis_) && row_ == 0; }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
   [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;

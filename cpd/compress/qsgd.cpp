@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/qsgd.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <memory>
 #include <string>
 
+#include "cpd/compress/buckets.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
+#include "cpd/spec/names.h"
 
 namespace cpd {
 namespace {
 
-constexpr int kLeastBits = 2, kMostBits = 16;
+constexpr int kLeastBits = 2, kMostBits = 16;  // of signed levels
+constexpr int kMostSteps = (1 << (kMostBits - 1)) - 1;
 constexpr std::array<std::string_view, 2> kNorms{"max", "2"};
 constexpr std::array<std::string_view, 2> kLevels{"signed", "intervals"};
 constexpr std::array<std::string_view, 4> kCodings{"fixed", "elias-dense", "elias-sparse",
@@ -20,21 +25,43 @@ constexpr std::array<std::string_view, 2> kSpacings{"uniform", "optimal"};
 
 LevelPlan PlanOf(const QsgdOptions& options, const RoundingOptions& rounding) {
   Check(rounding);
-  if (options.bits < kLeastBits || options.bits > kMostBits) {
-    throw Error("qsgd: bits must be 2…16, got " + std::to_string(options.bits));
+  if (options.steps < 0 || options.steps > kMostSteps) {
+    throw Error("qsgd: s must be 1…" + std::to_string(kMostSteps) + ", got " +
+                std::to_string(options.steps));
+  }
+  if (options.steps != 0 && options.intervals) {
+    throw Error("qsgd: s=" + std::to_string(options.steps) +
+                " is of signed levels: give bits with levels=intervals");
+  }
+  if (options.bits < (options.intervals ? 1 : kLeastBits) || options.bits > kMostBits) {
+    throw Error("qsgd: bits must be 2…16, or 1 with levels=intervals, got " +
+                std::to_string(options.bits));
   }
   if (options.bucket < 0 || options.bucket > kMostBucket) {
     throw Error("qsgd: bucket must be 1…65536 values, or 'tensor', got " +
                 std::to_string(options.bucket));
   }
+  if (options.bucket == 0 && options.axis) {
+    throw Error("qsgd: axis=" + std::to_string(*options.axis) +
+                " is of buckets: give bucket=N, got bucket=tensor");
+  }
   if (options.intervals && options.coding != LevelCoding::fixed) {
     throw Error("qsgd: Elias codes are of signed levels: give levels=signed or coding=fixed");
   }
-  if (options.spaced && (options.intervals || options.bits > 8)) {
-    throw Error("qsgd: spacing=optimal is for signed levels of at most 8 bits");
+  const int steps = options.steps != 0
+                        ? options.steps
+                        : (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
+  if (options.spaced && options.intervals) {
+    throw Error("qsgd: spacing=optimal is for signed levels, not for levels=intervals");
   }
-  const int steps = (1 << (options.intervals ? options.bits : options.bits - 1)) - 1;
-  return {.bits = options.bits,
+  if (options.spaced && steps > LevelSpacing::kMostSteps) {
+    throw Error("qsgd: spacing=optimal is for at most 127 signed levels, got " +
+                std::to_string(steps));
+  }
+  // 2 s + 1 levels, as many as codes that are at most 2 s.
+  const int bits =
+      options.steps != 0 ? std::bit_width(2 * static_cast<unsigned>(steps)) : options.bits;
+  return {.bits = bits,
           .steps = steps,
           .most = steps,
           .intervals = options.intervals,
@@ -55,8 +82,14 @@ LevelBlocks BlocksOf(const QsgdOptions& options, const RoundingOptions& rounding
 Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding)
     : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
 
+Qsgd::Qsgd(const QsgdOptions& options, const RoundingOptions& rounding, std::int64_t row)
+    : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)), row_(row) {}
+
 std::string Qsgd::name() const {
-  std::string name = "qsgd bits=" + std::to_string(options_.bits) + BucketText(options_.bucket);
+  std::string name = "qsgd ";
+  name += options_.steps != 0 ? "s=" + std::to_string(options_.steps)
+                              : "bits=" + std::to_string(options_.bits);
+  name += BucketText(options_.bucket) + AxisText(options_.axis);
   if (options_.euclidean) name += " norm=2";
   if (options_.intervals) name += " levels=intervals";
   if (!is_fixed()) {
@@ -67,7 +100,8 @@ std::string Qsgd::name() const {
 }
 
 std::string Qsgd::text() const {
-  return name() + " random_bits=" + std::to_string(rounding_.random_bits) +
+  return name() + (row_ == 0 ? "" : " of columns of " + std::to_string(row_)) +
+         " random_bits=" + std::to_string(rounding_.random_bits) +
          " seed=" + std::to_string(rounding_.seed);
 }
 
@@ -105,23 +139,40 @@ void Qsgd::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift
   blocks_.Decode(bytes, n, shift, divisor, y, before);
 }
 
+RowLayout Qsgd::LayoutOf(std::span<const std::int64_t> shape) const {
+  return by_rows() ? ColumnLayout(options_.axis, shape, name()) : Codec::LayoutOf(shape);
+}
+
+SharedCodec Qsgd::ForRows(std::int64_t row) const {
+  if (!by_rows()) return nullptr;
+  row = std::clamp<std::int64_t>(row, 1, kMostBucket);
+  return SharedCodec(new Qsgd(options_, rounding_, row));
+}
+
 SharedCodec Qsgd::ForResults(const Format& /*format*/, int /*world*/) const {
   if (options_.bucket == 0) return nullptr;
   QsgdOptions options = options_;
   options.spaced = false;
-  return std::make_shared<Qsgd>(options, rounding_);
+  return SharedCodec(new Qsgd(options, rounding_, row_));
 }
 
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding) {
   QsgdOptions options;
-  options.bits = static_cast<int>(words.Integer("bits", options.bits, kLeastBits, kMostBits));
+  options.bits = static_cast<int>(words.Integer("bits", 0, 1, kMostBits));
+  options.steps = static_cast<int>(words.Integer("s", 0, 1, kMostSteps));
+  if (options.bits != 0 && options.steps != 0) {
+    throw Error("qsgd takes bits or s, got " + Quoted(words.text()));
+  }
+  if (options.bits == 0) options.bits = QsgdOptions{}.bits;
   options.bucket = TakeBucket(words, options.bucket);
+  options.axis = TakeAxis(words);
   options.euclidean = words.Choice("norm", kNorms, 0) == 1;
   options.intervals = words.Choice("levels", kLevels, 0) == 1;
   options.coding = static_cast<LevelCoding>(words.Choice("coding", kCodings, 0));
   options.spaced = words.Choice("spacing", kSpacings, 0) == 1;
   words.End(
-      "bits=2…16, bucket=1…65536|tensor, norm=max|2, levels=signed|intervals, "
+      "bits=1…16 or s=1…32767, bucket=1…65536|tensor, whole=1…bucket, axis=N, norm=max|2, "
+      "levels=signed|intervals, "
       "coding=fixed|elias-dense|elias-sparse|smallest and spacing=uniform|optimal");
   return std::make_shared<Qsgd>(options, rounding);
 }

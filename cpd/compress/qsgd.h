@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
@@ -14,15 +17,22 @@
 namespace cpd {
 
 struct QsgdOptions {
-  int bits = 4;               ///< of a code, 2 … 16
+  int bits = 4;  ///< of a code: 2 … 16, and 1 for intervals
+  /// s: the levels above zero, of codes of the least bits that hold 2 s + 1, 1 … 32767; 0: those of
+  /// `bits`. Not for intervals.
+  int steps = 0;
   std::int64_t bucket = 512;  ///< values that share a norm; 0: all of a layer
-  bool euclidean = false;     ///< the norm is the 2-norm, else the largest magnitude
-  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm]; else a sign and
-  /// 2^(bits - 1) - 1 levels above zero.
+  /// The axis along which the layer's columns run, whose consecutive values are buckets', for
+  /// callers that reorder it; none: buckets are of the layer as it is. Not for a bucket of all of a
+  /// layer.
+  std::optional<int> axis{};
+  bool euclidean = false;  ///< the norm is the 2-norm, else the largest magnitude
+  /// Levels are the ends of 2^bits - 1 equal intervals over [-norm, norm], of one bit the signs;
+  /// else a sign and `steps` or 2^(bits - 1) - 1 levels above zero.
   bool intervals = false;
   LevelCoding coding = LevelCoding::fixed;  ///< intervals: fixed only
-  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, 8 bits at
-  /// most. Sums are then encoded again with equal spacing.
+  /// Levels are placed where the layer's variance is least (spacing.h): signed ones, at most 127
+  /// above zero. Sums are then encoded again with equal spacing.
   bool spaced = false;
 };
 
@@ -48,17 +58,24 @@ class CPD_API Qsgd final : public Codec {
               float* y, std::int64_t before = 0) const override;
   /// A state with a layer's norm, where there are no buckets, and the places of its levels.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+  [[nodiscard]] bool by_rows() const override { return options_.axis.has_value() && row_ == 0; }
+  [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override;
+  /// Buckets of a layer whose columns, of `row` values, are contiguous. One may hold values of two
+  /// columns, or more where these are short, as matrices are reshaped by Grubic et al.
+  [[nodiscard]] SharedCodec ForRows(std::int64_t row) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
+  Qsgd(const QsgdOptions& options, const RoundingOptions& rounding, std::int64_t row);
   struct Layer;
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
+  std::int64_t row_ = 0;  ///< of columns; 0: not known
 };
 
 class CodecWords;
-/// `qsgd bits=4 bucket=512|tensor norm=max|2 levels=signed|intervals
+/// `qsgd bits=4|s=N bucket=512|tensor whole=N axis=N norm=max|2 levels=signed|intervals
 /// coding=fixed|elias-dense|elias-sparse|smallest
 /// spacing=uniform|optimal`.
 SharedCodec MakeQsgd(CodecWords& words, const RoundingOptions& rounding);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpd/backend/roster.h"
+#include "cpd/compress/buckets.h"
 #include "cpd/compress/words.h"
 #include "cpd/spec/error.h"
 
@@ -129,7 +130,7 @@ SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding) {
   if (clip) options.clip = *clip == "none" ? 0 : ParseNumber("clip", *clip, kLeastClip, kMostClip);
   options.bucket = TakeBucket(words, options.bucket);
   options.share = words.Choice("share", kShare, options.bucket == 0 ? 1 : 0) == 1;
-  words.End("clip=2.5|none, share=on|off and bucket=tensor|1…65536");
+  words.End("clip=2.5|none, share=on|off, bucket=tensor|1…65536 and whole=1…bucket");
   return std::make_shared<TernGrad>(options, rounding);
 }
 

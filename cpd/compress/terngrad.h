@@ -12,6 +12,8 @@
 
 namespace cpd {
 
+class CodecWords;
+
 struct TernGradOptions {
   /// Values are clipped to `clip` standard deviations of the tensor first (equation 21); 0: not.
   double clip = 2.5;
@@ -76,7 +78,7 @@ class CPD_API IntegerSums final : public Codec {
   LevelBlocks blocks_;
 };
 
-/// `terngrad clip=2.5|none share=on|off bucket=tensor|N`.
+/// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N`.
 SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

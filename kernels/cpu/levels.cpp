@@ -160,14 +160,14 @@ CPD_BODY void encode_levels_body(const LevelPlan* plan, int64_t first, int64_t b
 
 // --- values --------------------------------------------------------------------------------------
 
-template <class V, bool kIntervals, bool kDivides, class Map>
+template <class V, bool kIntervals, bool kDivides, bool kSpare = false, class Map>
 CPD_FN void value_bucket(const LevelPlan& plan, float norm, int64_t n, const uint32_t* codes,
                          float* y, Map map) {
   using Rule = LevelValues<V>;
   using U = typename Rule::U;
   const Rule rule(plan, norm);
   const auto value = [&](const uint32_t* from) {
-    return map(rule.template value<kIntervals, kDivides>(load<U>(from)));
+    return map(rule.template value<kIntervals, kDivides, kSpare>(load<U>(from)));
   };
   for_lanes<V>(
       n, [&](int64_t i) { store(y + i, value(codes + i)); },
@@ -191,6 +191,8 @@ CPD_FN void value_by_norm(const LevelPlan& plan, float norm, int64_t n, const ui
     value_bucket<D, true, true>(plan, norm, n, codes, y, map);
   } else if (plan.steps == 1) {
     value_bucket<F, false, false>(plan, norm, n, codes, y, map);
+  } else if (has_spare_codes(plan)) {
+    value_bucket<D, false, true, true>(plan, norm, n, codes, y, map);
   } else {
     value_bucket<D, false, true>(plan, norm, n, codes, y, map);
   }

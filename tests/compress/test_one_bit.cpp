@@ -462,11 +462,12 @@ TEST(OneBit, FlagsOfTheEnvironmentChangeNothing) {
 #endif
 
 TEST(OneBit, Texts) {
-  for (const char* text : {"one_bit", "one_bit axis=-1", "one_bit axis=2", "one_bit bucket=64"}) {
+  for (const char* text : {"one_bit", "one_bit axis=-1", "one_bit axis=2", "one_bit bucket=64",
+                           "one_bit bucket=64 axis=0"}) {
     const SharedCodec codec = MakeCodec(text);
     EXPECT_EQ(codec->name(), text);
     EXPECT_EQ(codec->text(), text);
-    EXPECT_EQ(codec->by_rows(), codec->name().find("bucket") == std::string::npos);
+    EXPECT_EQ(codec->by_rows(), codec->name() != "one_bit bucket=64");
     EXPECT_TRUE(codec->has_scales());
     EXPECT_TRUE(codec->has_nan());
   }
@@ -476,15 +477,20 @@ TEST(OneBit, Texts) {
   EXPECT_EQ(columns->bucket(), 100);
   EXPECT_FALSE(columns->by_rows());
   EXPECT_EQ(OneBit::Columns()->ForRows(100'000)->bucket(), kMostBucket);
+  const SharedCodec buckets = MakeCodec("one_bit axis=1 bucket=64")->ForRows(100);
+  EXPECT_EQ(buckets->text(), "one_bit bucket=64 axis=1 of columns of 100");
+  EXPECT_EQ(buckets->ForResults(kFp32, 4)->text(), buckets->text());
+  EXPECT_EQ(buckets->bucket(), 64);
+  EXPECT_EQ(buckets->MostBytes(6400), OneBit(64).MostBytes(6400));
+  EXPECT_FALSE(buckets->by_rows());
   EXPECT_EQ(dynamic_cast<const OneBit&>(*MakeCodec("one_bit axis=-2")).axis(), -2);
   EXPECT_EQ(dynamic_cast<const OneBit&>(*MakeCodec("one_bit")).axis(), std::nullopt);
   EXPECT_EQ(what([] { MakeCodec("one_bit bucket=0"); }),
             "bucket must be an integer 1…65536, got '0'");
   EXPECT_EQ(what([] { OneBit(65537); }), "bucket must be 1…65536, got 65537");
-  EXPECT_EQ(what([] { MakeCodec("one_bit bucket=64 axis=0"); }),
-            "one_bit takes a bucket or an axis, got 'one_bit bucket=64 axis=0'");
-  EXPECT_EQ(what([] { MakeCodec("one_bit 64"); }),
-            "'64' is no option in 'one_bit 64': it takes bucket=N, or axis=N");
+  EXPECT_EQ(
+      what([] { MakeCodec("one_bit 64"); }),
+      "'64' is no option in 'one_bit 64': it takes bucket=1…65536, whole=1…bucket and axis=N");
   EXPECT_EQ(what([] { OneBit(64).MakeState(3)->Restore(Values(2)); }),
             "a residual of 3 values cannot be one of 2");
 }

@@ -42,11 +42,16 @@ RoundingOptions with_bits(int random_bits, std::uint64_t seed = 5) {
   return testing::bits_equal(std::span<const float>(expected), std::span<const float>(got));
 }
 
+LevelPlan plan_of_options(const QsgdOptions& options, int random_bits) {
+  return options.steps != 0 ? testing::plan_of_levels(options.steps, random_bits)
+                            : plan_of(options.bits, options.intervals, random_bits);
+}
+
 /// Bytes of the whole layer, for buckets of which blocks are multiples.
 std::vector<std::uint8_t> bytes_of(const QsgdOptions& options, int random_bits,
                                    const std::vector<float>& x,
                                    const std::vector<std::uint32_t>& random) {
-  const LevelPlan plan = plan_of(options.bits, options.intervals, random_bits);
+  const LevelPlan plan = plan_of_options(options, random_bits);
   const std::vector<float> norms = norms_of(x, options.bucket, options.euclidean);
   const std::int64_t block = BlockOfBucket(options.bucket);
   const auto size = static_cast<std::int64_t>(x.size());
@@ -64,7 +69,7 @@ std::vector<std::uint8_t> bytes_of(const QsgdOptions& options, int random_bits,
       codes.push_back(testing::code_by_integers(
           plan, x[at], norms[static_cast<std::size_t>(i / options.bucket)], random[at]));
     }
-    const auto packed = testing::packed(codes, options.bits);
+    const auto packed = testing::packed(codes, plan.bits);
     all.insert(all.end(), packed.begin(), packed.end());
   }
   return all;
@@ -75,7 +80,10 @@ TEST(Qsgd, BytesAreNormsAndLevels) {
        {QsgdOptions{}, QsgdOptions{.bits = 2, .bucket = 128}, QsgdOptions{.bits = 8},
         QsgdOptions{.bits = 16, .bucket = 8192}, QsgdOptions{.bits = 4, .euclidean = true},
         QsgdOptions{.bits = 5, .bucket = 100, .euclidean = true, .intervals = true},
-        QsgdOptions{.bits = 8, .bucket = 3, .intervals = true}, QsgdOptions{.bucket = 65536}}) {
+        QsgdOptions{.bits = 8, .bucket = 3, .intervals = true}, QsgdOptions{.bucket = 65536},
+        QsgdOptions{.bits = 1, .bucket = 512, .intervals = true}, QsgdOptions{.steps = 1},
+        QsgdOptions{.steps = 16, .euclidean = true}, QsgdOptions{.steps = 20, .bucket = 100},
+        QsgdOptions{.steps = 300, .bucket = 8192}}) {
     std::vector<float> x = gradient_like(20011, 3);
     x[300] = kNan;
     x[6000] = kInfinite;
@@ -97,8 +105,9 @@ TEST(Qsgd, BytesAreNormsAndLevels) {
 /// Norms, then buckets one by one as Elias writes them; of `smallest` the shortest of all.
 TEST(Qsgd, EliasCodesLevels) {
   const std::vector<float> x = gradient_like(9001, 21);
-  for (const char* options : {"", " bits=8 bucket=100", " bits=16 bucket=5000", " norm=2",
-                              " bits=3 bucket=64 norm=2", " bits=2 bucket=tensor norm=2"}) {
+  for (const char* options :
+       {"", " bits=8 bucket=100", " bits=16 bucket=5000", " norm=2", " bits=3 bucket=64 norm=2",
+        " bits=2 bucket=tensor norm=2", " s=16 norm=2", " s=1 norm=2", " s=200 bucket=100"}) {
     const std::string text = std::string("qsgd") + options;
     const SharedCodec fixed = MakeCodec(text);
     const auto expected = decode_piece(*fixed, encode_piece(*fixed, {.n = 9001}, x), 9001);
@@ -234,9 +243,9 @@ TEST(Qsgd, TensorsHaveOneNorm) {
 /// E |Q(v)|_0 <= s (s + sqrt(n)); by every R of 8 bits for each value, which are independent.
 TEST(Qsgd, VarianceIsBounded) {
   constexpr int kDraws = 256;
-  for (const int bits : {2, 4, 6}) {
-    const Qsgd codec({.bits = bits, .bucket = 512, .euclidean = true}, with_bits(8));
-    const double s = (1 << (bits - 1)) - 1;
+  for (const int steps : {1, 5, 7, 16, 22, 31}) {
+    const Qsgd codec({.steps = steps, .bucket = 512, .euclidean = true}, with_bits(8));
+    const double s = steps;
     const std::vector<float> x = gradient_like(512, 31);
     double variance = 0, square = 0, nonzero = 0;
     for (const float v : x) square += static_cast<double>(v) * v;
@@ -262,6 +271,39 @@ TEST(Qsgd, ResultsAreEncodedAgain) {
   EXPECT_EQ(codec.ForResults(kFp32, 8)->text(), codec.text());
 }
 
+TEST(Qsgd, BucketsRunAlongAnAxis) {
+  const SharedCodec codec = MakeCodec("qsgd axis=0 bucket=100 s=5", with_bits(16));
+  EXPECT_EQ(codec->name(), "qsgd s=5 bucket=100 axis=0");
+  EXPECT_TRUE(codec->by_rows());
+  const std::int64_t shape[] = {40, 7};
+  EXPECT_EQ(codec->LayoutOf(shape), (RowLayout{0, 40}));
+  const SharedCodec columns = codec->ForRows(40);
+  EXPECT_EQ(columns->text(), "qsgd s=5 bucket=100 axis=0 of columns of 40 random_bits=16 seed=5");
+  EXPECT_EQ(columns->ForResults(kFp32, 4)->text(), columns->text());
+  EXPECT_FALSE(columns->by_rows());
+  EXPECT_EQ(columns->LayoutOf(shape), RowLayout{});
+  const std::vector<float> x = gradient_like(3000, 8);
+  EXPECT_EQ(encode_piece(*columns, {.n = 3000}, x),
+            encode_piece(*MakeCodec("qsgd s=5 bucket=100", with_bits(16)), {.n = 3000}, x));
+  EXPECT_THROW(MakeCodec("qsgd axis=0 bucket=tensor"), Error);
+  EXPECT_THROW(MakeCodec("top_k 0.1 qsgd axis=0"), Error);
+}
+
+TEST(Qsgd, BucketsSplitNoRun) {
+  EXPECT_EQ(MakeCodec("qsgd whole=9")->bucket(), 504);
+  EXPECT_EQ(MakeCodec("qsgd whole=512")->bucket(), 512);
+  EXPECT_EQ(MakeCodec("qsgd bucket=1000 whole=501")->bucket(), 501);
+  EXPECT_EQ(MakeCodec("qsgd whole=9 bucket=100 s=5")->name(), "qsgd s=5 bucket=99");
+  EXPECT_EQ(MakeCodec("one_bit bucket=64 whole=9 axis=0")->name(), "one_bit bucket=63 axis=0");
+  EXPECT_EQ(MakeCodec("terngrad bucket=64 whole=9")->bucket(), 63);
+  EXPECT_EQ(MakeCodec("terngrad whole=1")->name(), "terngrad clip=2.5");
+  for (const char* each :
+       {"qsgd whole=513", "qsgd whole=0", "qsgd bucket=tensor whole=9", "terngrad whole=9",
+        "one_bit whole=9", "one_bit bucket=8 whole=9", "qsgd whole=9 whole=9"}) {
+    EXPECT_THROW(MakeCodec(each), Error) << each;
+  }
+}
+
 TEST(Qsgd, TextsParseBack) {
   const auto text = [](const char* given) { return MakeCodec(given, with_bits(24, 0))->name(); };
   EXPECT_EQ(text("qsgd"), "qsgd bits=4 bucket=512");
@@ -272,16 +314,28 @@ TEST(Qsgd, TextsParseBack) {
                            "qsgd bits=4 bucket=tensor levels=intervals"}) {
     EXPECT_EQ(text(each), each);
   }
+  for (const char* each :
+       {"qsgd s=1 bucket=512", "qsgd s=7 bucket=512", "qsgd s=32767 bucket=tensor norm=2",
+        "qsgd s=16 bucket=512 norm=2 coding=elias-sparse",
+        "qsgd bits=1 bucket=512 levels=intervals"}) {
+    EXPECT_EQ(text(each), each);
+  }
+  EXPECT_EQ(text("qsgd spacing=optimal s=127"), "qsgd s=127 bucket=512 spacing=optimal");
   EXPECT_EQ(MakeCodec("qsgd")->text(), "qsgd bits=4 bucket=512 random_bits=24 seed=0");
 }
 
 TEST(Qsgd, RefusesWhatItHasNot) {
   for (const char* each :
        {"qsgd bits=1", "qsgd bits=17", "qsgd bucket=0", "qsgd bucket=65537", "qsgd norm=1",
-        "qsgd levels=three", "qsgd 4", "qsgd bits=4 bits=5", "qsgd bucket=layer"}) {
+        "qsgd levels=three", "qsgd 4", "qsgd bits=4 bits=5", "qsgd bucket=layer", "qsgd s=0",
+        "qsgd s=-1", "qsgd s=32768", "qsgd s=7 bits=4", "qsgd s=7 levels=intervals",
+        "qsgd bits=0 levels=intervals", "qsgd bits=1 levels=intervals coding=smallest",
+        "qsgd s=128 spacing=optimal"}) {
     EXPECT_THROW(MakeCodec(each), Error) << each;
   }
   EXPECT_THROW(Qsgd({.bits = 1}), Error);
+  EXPECT_THROW(Qsgd({.steps = 32768}), Error);
+  EXPECT_THROW(Qsgd({.steps = 7, .intervals = true}), Error);
   EXPECT_THROW(Qsgd({.bucket = -1}), Error);
   EXPECT_THROW(Qsgd({}, with_bits(25)), Error);
   const Qsgd codec({.bucket = 8});
@@ -292,6 +346,14 @@ TEST(Qsgd, RefusesWhatItHasNot) {
   }
   std::memcpy(bytes.data(), &kNan, 4);
   EXPECT_TRUE(same(std::vector<float>(8, kNan), decode_piece(codec, bytes, 8)));
+  // Codes of no level: 4 of 3 bits, and where these have room for more levels the others.
+  const Qsgd two({.steps = 2, .bucket = 8});
+  std::vector<std::uint8_t> codes(static_cast<std::size_t>(two.MostBytes(8)));
+  const float norm = 1;
+  std::memcpy(codes.data(), &norm, 4);
+  const auto packed = testing::packed({0, 1, 2, 3, 4, 5, 6, 7}, 3);
+  std::ranges::copy(packed, codes.begin() + 4);
+  EXPECT_TRUE(same({0, 0.5F, 1, kNan, kNan, kNan, -1, -0.5F}, decode_piece(two, codes, 8)));
 }
 
 }  // namespace

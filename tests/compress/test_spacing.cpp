@@ -131,7 +131,8 @@ TEST(Spacing, CodecSendsThePlaces) {
   for (const char* text :
        {"qsgd spacing=optimal", "qsgd bits=2 spacing=optimal",
         "qsgd bits=8 bucket=100 spacing=optimal", "qsgd bucket=tensor norm=2 spacing=optimal",
-        "qsgd bits=3 coding=smallest spacing=optimal"}) {
+        "qsgd bits=3 coding=smallest spacing=optimal", "qsgd s=1 spacing=optimal",
+        "qsgd s=20 spacing=optimal", "qsgd s=127 bucket=100 coding=elias-dense spacing=optimal"}) {
     const SharedCodec codec = MakeCodec(text);
     SCOPED_TRACE(text);
     EXPECT_EQ(MakeCodec(codec->name())->name(), codec->name());

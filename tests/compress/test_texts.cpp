@@ -69,11 +69,11 @@ TEST(Texts, Digits) {
                  "e6m9 chunked chunk=#", "e6m9 chunked inner=e5m#", "h100-fp8 block=#",
                  "h100-fp8 promote=#", "h100-fp8 a=e4m#", "e6m9 kahan random_bits=#"});
   expect_digits(ParseHadamard, {"hadamard#", "hadamard16:signs=0x#"});
-  expect_digits(
-      [](const std::string& text) { return MakeCodec(text); },
-      {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "terngrad clip=#", "one_bit bucket=#",
-       "top_k #", "int4 bucket=#", "quantized e4m# row", "feedback e4m#", "uniform bits=#",
-       "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
+  expect_digits([](const std::string& text) { return MakeCodec(text); },
+                {"e4m#", "qsgd bits=#", "qsgd bits=4 bucket=#", "qsgd s=#", "qsgd whole=#",
+                 "qsgd axis=#", "qsgd axis=-#", "terngrad clip=#", "one_bit bucket=#", "top_k #",
+                 "int4 bucket=#", "quantized e4m# row", "feedback e4m#", "uniform bits=#",
+                 "uniform bits=entropy c=#", "sparse e4m#", "int8_rows row=#"});
   expect_digits(
       [](const std::string& text) { return MakeAccumulator({.format = text, .inner = text}); },
       {"e4m#", "int#", "e#m# kahan"});

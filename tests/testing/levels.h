@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cpd/compress/codec.h"
@@ -89,6 +90,7 @@ inline float value_by_quad(const LevelPlan& plan, std::uint32_t code, float norm
   } else {
     if (code == 1U << (plan.bits - 1)) return std::numeric_limits<float>::quiet_NaN();
     if (code >> (plan.bits - 1) != 0) level -= std::int64_t{1} << plan.bits;
+    if (std::abs(level) > plan.most) return std::numeric_limits<float>::quiet_NaN();
   }
   if (std::isnan(norm)) return norm;
   if (level == 0 || norm == 0) return 0;
@@ -143,6 +145,31 @@ inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t
           .intervals = intervals,
           .random_bits = random_bits,
           .bucket = bucket};
+}
+
+/// As QSGD has it of s signed levels above zero.
+inline LevelPlan plan_of_levels(int s, int random_bits, std::int64_t bucket = 512) {
+  int bits = 1;
+  while ((1 << bits) < 2 * s + 1) ++bits;
+  return {.bits = bits, .steps = s, .most = s, .random_bits = random_bits, .bucket = bucket};
+}
+/// Plans of codes of 1 … 16 bits: of a sign and 2^(bits - 1) - 1 levels, of intervals, and of other
+/// numbers of levels.
+inline std::vector<LevelPlan> plans_of(int random_bits, std::int64_t bucket = 512) {
+  std::vector<LevelPlan> plans{plan_of(1, true, random_bits, bucket)};
+  for (const int bits : {2, 3, 4, 8, 9, 12, 16}) {
+    for (const bool intervals : {false, true}) {
+      plans.push_back(plan_of(bits, intervals, random_bits, bucket));
+    }
+  }
+  for (const int s : {2, 5, 16, 22, 255, 256, 1000, 20000}) {
+    plans.push_back(plan_of_levels(s, random_bits, bucket));
+  }
+  return plans;
+}
+inline std::string text_of(const LevelPlan& plan) {
+  return std::to_string(plan.bits) + " bits, " + std::to_string(plan.steps) +
+         (plan.intervals ? " intervals" : " levels");
 }
 
 inline double folded(std::vector<double> sums) {

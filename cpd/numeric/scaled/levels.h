@@ -251,6 +251,12 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
+/// Whether signed codes have levels beyond the plan's last, so that more than one code is of no
+/// level.
+CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
+  return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
+}
+
 /// The values of codes in lanes: of signed levels (NaN for a code of no level) or of the ends of
 /// intervals.
 template <class V>
@@ -261,7 +267,7 @@ struct LevelValues {
 
   V norm, steps, inverse;
   int spare;
-  I offset, none;
+  I offset, none, most;
 
   CPD_FN LevelValues(const LevelPlan& plan, float bucket_norm) {
     using S = Scalar<V>;
@@ -271,12 +277,14 @@ struct LevelValues {
     spare = 32 - plan.bits;
     offset = splat<I>(plan.intervals ? plan.steps : 0);
     none = splat<I>(-static_cast<std::int32_t>(no_level(plan)));
+    most = splat<I>(plan.most);
   }
 
-  /// level * norm / s rounded once, for a finite norm. level * norm is exact; the quotient is
-  /// binary64's by 1 multiplication and 2 fused operations (Markstein 1990), and rounds to binary32
-  /// as the exact one does: that has at most 41 bits or is 2^-41 of itself from every tie.
-  template <bool kIntervals, bool kDivides>
+  /// level * norm / s rounded once, for a finite norm. kSpare: has_spare_codes. level * norm is
+  /// exact; the quotient is binary64's by 1 multiplication and 2 fused operations (Markstein 1990),
+  /// and rounds to binary32 as the exact one does: that has at most 41 bits or is 2^-41 of itself
+  /// from every tie.
+  template <bool kIntervals, bool kDivides, bool kSpare>
   CPD_FN Value value(U code) const {
     I level;
     if constexpr (kIntervals) {
@@ -293,7 +301,9 @@ struct LevelValues {
     }
     const Value rounded = convert<Value>(result);
     if constexpr (kIntervals) return rounded;
-    return select(level == none, bits_as<Value>(splat<U>(0x7FC00000U)), rounded);
+    const Value nan = bits_as<Value>(splat<U>(0x7FC00000U));
+    if constexpr (kSpare) return select(max(level, -level) > most, nan, rounded);
+    return select(level == none, nan, rounded);
   }
 };
 

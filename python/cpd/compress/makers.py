@@ -20,25 +20,49 @@ def qsgd(
     levels: Literal["signed", "intervals"] | None = None,
     coding: str | None = None,
     *,
+    s: int | None = None,
+    spacing: Literal["uniform", "optimal"] | None = None,
+    axis: int | None = None,
+    whole: int | None = None,
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
 ) -> Codec:
     """QSGD (Alistarh et al., NeurIPS 2017): fractions of buckets' norms, rounded without bias.
 
     Args:
-        bits: of a value; 4 if None.
+        bits: of a value; 4 if None. 1 with levels="intervals": a random sign.
         bucket: consecutive values that share a norm, or "tensor"; 512 if None.
         norm: the largest magnitude, or the 2-norm; "max" if None.
         levels: a sign and 2^(bits - 1) - 1 levels, or 2^bits - 1 intervals over [-norm, norm].
         coding: of the levels: "fixed" width if None, or one of Elias' codes.
+        s: in place of bits: the paper's number of levels above zero, 1…32767; a value takes
+            ⌈log2(2 s + 1)⌉ bits of fixed width.
+        spacing: of signed levels: equal distances, or "optimal": where the layer's variance is
+            least (Grubic et al., section 2.3); "uniform" if None.
+        axis: along which a layer's columns run, whose consecutive values are then buckets'; if
+            None buckets are of the layer in row-major order.
+        whole: a bucket holds whole runs of so many values, such as 9 of 3 × 3 kernels, and is
+            shortened to them; 1 if None.
         seed, random_bits: of the random bits.
 
     Raises ValueError or TypeError.
 
     >>> qsgd(bits=2, bucket=128)
     cpd.compress.codec('qsgd bits=2 bucket=128')
+    >>> qsgd(s=16, whole=9, axis=0)
+    cpd.compress.codec('qsgd s=16 bucket=504 axis=0')
     """
-    options = {"bits": bits, "bucket": bucket, "norm": norm, "levels": levels, "coding": coding}
+    options = {
+        "bits": bits,
+        "s": s,
+        "bucket": bucket,
+        "whole": whole,
+        "axis": axis,
+        "norm": norm,
+        "levels": levels,
+        "coding": coding,
+        "spacing": spacing,
+    }
     return _made("qsgd", options, seed, random_bits)
 
 
@@ -48,6 +72,7 @@ def terngrad(
     share: bool | None = None,
     bucket: int | Literal["tensor"] | None = None,
     *,
+    whole: int | None = None,
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
 ) -> Codec:
@@ -57,6 +82,7 @@ def terngrad(
         clip: values are clipped to ± this times their standard deviation first; 2.5 if None.
         share: whether ranks agree on the largest scaler; for whole tensors if None.
         bucket: consecutive values that share a scaler, or "tensor", the default.
+        whole: a bucket holds whole runs of so many values, and is shortened to them; 1 if None.
         seed, random_bits: of the random bits.
 
     The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
@@ -66,21 +92,29 @@ def terngrad(
     >>> terngrad(share=False).is_compressor
     True
     """
-    return _made("terngrad", {"clip": clip, "share": share, "bucket": bucket}, seed, random_bits)
+    options = {"clip": clip, "share": share, "bucket": bucket, "whole": whole}
+    return _made("terngrad", options, seed, random_bits)
 
 
 @checked
-def one_bit(bucket: int | None = None, axis: int | None = None) -> Codec:
+def one_bit(
+    bucket: int | None = None, axis: int | None = None, *, whole: int | None = None
+) -> Codec:
     """1-bit SGD (Seide et al., Interspeech 2014): one bit per value, two means per column, and
     error feedback.
 
     Args:
         bucket: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with 64).
-        axis: along which columns run; if None the first of two dimensions, the last of more.
+        axis: along which columns run; if None the first of two dimensions, the last of more. With
+            a bucket: of columns in place of the layer in row-major order.
+        whole: a bucket holds whole runs of so many values, and is shortened to them; 1 if None.
 
     Raises ValueError or TypeError.
+
+    >>> one_bit(bucket=64, axis=0)
+    cpd.compress.codec('one_bit bucket=64 axis=0')
     """
-    return _made("one_bit", {"bucket": bucket, "axis": axis})
+    return _made("one_bit", {"bucket": bucket, "whole": whole, "axis": axis})
 
 
 @checked

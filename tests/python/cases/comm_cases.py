@@ -209,10 +209,12 @@ def scaled(comm: Communicator) -> list[str]:
 WIRES = (
     "qsgd bits=4 bucket=64",
     "qsgd bits=3 bucket=tensor norm=2 levels=intervals",
+    "qsgd s=16 bucket=48 axis=0",
     "terngrad",
     "terngrad share=off clip=none bucket=128",
     "one_bit",
     "one_bit bucket=64",
+    "one_bit bucket=48 axis=0",
     "top_k 0.1 qsgd bits=4",
     "fp8_rows",
     "int8_rows stochastic",

@@ -119,12 +119,23 @@ def test_makers_write_texts():
         compress.terngrad(clip="none", share=False).name
         == compress.codec("terngrad clip=none share=off").name
     )
+    assert compress.qsgd(1, 64, levels="intervals").name == "qsgd bits=1 bucket=64 levels=intervals"
+    assert compress.qsgd(s=16, spacing="optimal", axis=-2, whole=9, norm=2).name == (
+        "qsgd s=16 bucket=504 axis=-2 norm=2 spacing=optimal"
+    )
+    assert compress.terngrad(bucket=64, whole=9) == compress.codec("terngrad bucket=64 whole=9")
+    assert compress.one_bit(64, axis=0).name == "one_bit bucket=64 axis=0"
+    assert compress.one_bit(64, whole=9) == compress.codec("one_bit bucket=64 whole=9")
     assert compress.int8_rows(stochastic=True) == compress.codec("int8_rows stochastic")
     assert compress.fp8_rows(row=64) == compress.codec("fp8_rows row=64")
     assert compress.int4(bucket=64) == compress.codec("int4 bucket=64")
     assert compress.quantized("mxfp8") == compress.codec("quantized mxfp8")
     with pytest.raises(TypeError, match="bits must be an int or None, got list"):
         compress.qsgd(bits=[4])
+    with pytest.raises(TypeError, match=r"s must be an int or None, got float"):
+        compress.qsgd(s=16.0)
+    with pytest.raises(ValueError, match="spacing must be one of uniform, optimal, got 'even'"):
+        compress.codec("qsgd spacing=even")
     with pytest.raises(ValueError, match="norm"):
         compress.qsgd(norm=3)
 
@@ -193,9 +204,10 @@ def test_reduce_and_reduce_scatter(wire):
         assert same([np.concatenate(parts)], [whole])
 
 
-def test_slices_of_columns_are_refused():
-    assert compress.codec("one_bit").layout((3, 4)).axis == 0
-    spec = cpd.ReduceSpec(wire="one_bit")
+@pytest.mark.parametrize("wire", ["one_bit", "qsgd axis=0"])
+def test_slices_of_columns_are_refused(wire):
+    assert compress.codec(wire).layout((3, 4)).axis == 0
+    spec = cpd.ReduceSpec(wire=wire)
     with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
         group.run(lambda comm: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec))
 

@@ -221,6 +221,10 @@ def test_damage_is_an_error():
         ("one_bit", (4, 5, 3, 2), RowLayout(None, 2)),
         ("one_bit axis=0", (4, 5, 3, 2), RowLayout(0, 4)),
         ("one_bit axis=1", (5,), RowLayout(None, 5)),
+        ("one_bit bucket=64 axis=0", (4, 5), RowLayout(0, 4)),
+        ("qsgd axis=0", (4, 5), RowLayout(0, 4)),
+        ("qsgd axis=-1", (4, 5), RowLayout(None, 5)),
+        ("feedback qsgd axis=1", (4, 5, 3), RowLayout(1, 5)),
     ],
 )
 def test_rows_and_columns(name, shape, layout, make):
@@ -235,10 +239,13 @@ def test_rows_and_columns(name, shape, layout, make):
 def test_an_axis_that_is_not_there():
     with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
         compress.codec("one_bit axis=2").layout((4, 5))
+    with pytest.raises(ValueError, match=r"got -3, in 'qsgd bits=4 bucket=512 axis=-3'"):
+        compress.codec("qsgd axis=-3").layout((4, 5))
 
 
 def test_a_codec_without_rows_takes_layers_as_they_are():
-    assert compress.codec("e4m3").layout((4, 5)) == RowLayout()
+    for name in ("e4m3", "qsgd", "one_bit bucket=64"):
+        assert compress.codec(name).layout((4, 5)) == RowLayout()
 
 
 # ---- states -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import compress_oracle_one_bit as oracle
+from compress_oracle_levels import buckets_of_runs, by_columns
 from cpd import compress
 
 Values = npt.NDArray[np.float32]
@@ -65,6 +66,25 @@ def test_bytes_of_pieces(bucket: int, words: bool) -> None:
         same(held.decode(data, n, before=begin % bucket), expected.values[begin : begin + n])
 
 
+@pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (10, 9)])
+def test_buckets_of_whole_runs(bucket: int, whole: int) -> None:
+    x = layer(450, whole)
+    codec = compress.codec(f"one_bit bucket={bucket} whole={whole}")
+    assert codec.name == f"one_bit bucket={codec.bucket}"
+    expected: list[float] = []
+    for part in buckets_of_runs(x.size, bucket, whole):
+        values = x[part].tolist()
+        expected += oracle.Layer(values, [0.0] * len(values), len(values)).values
+    same(codec.encode(x).values, expected)
+
+
+def test_runs_are_of_buckets() -> None:
+    with pytest.raises(ValueError, match="whole=9 is of buckets: give bucket=N with it, got 'one_"):
+        compress.codec("one_bit whole=9")
+    with pytest.raises(ValueError, match="whole must be an integer 1…8, got '9'"):
+        compress.codec("one_bit bucket=8 whole=9")
+
+
 def test_means_are_rounded_once() -> None:
     """Sums beside a tie: three times a number halfway between 1 and the next one."""
     codec = compress.codec("one_bit bucket=3")
@@ -94,6 +114,31 @@ def test_columns(name: str, shape: tuple[int, ...], axis: int) -> None:
         one = oracle.Layer(column.tolist(), [0.0] * len(column), len(column))
         same(np.ascontiguousarray(values), one.values)
     assert 8 * packet.bytes == len(columns) * oracle.payload_bits(shape[axis])
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((40, 7), 0), ((40, 7), -1), ((4, 5, 3, 3), 0), ((4, 5, 3, 3), 2), ((70,), 1)],
+)
+@pytest.mark.parametrize("bucket", [3, 16, 64])
+def test_buckets_of_columns(shape: tuple[int, ...], axis: int, bucket: int) -> None:
+    """1bitSGD* as its authors reshape matrices: buckets of a column's consecutive values, with
+    residuals, over calls."""
+    codec = compress.codec(f"one_bit bucket={bucket} axis={axis}")
+    states = compress.States()
+    residual = [0.0] * int(np.prod(shape))
+    for call in range(3):
+        x = layer(len(residual), 20 * bucket + call).reshape(shape)
+        places = by_columns(x, axis if len(shape) > 1 else 0)
+        one = oracle.Layer([float(x.reshape(-1)[place]) for place in places], residual, bucket)
+        wanted = [0.0] * len(residual)
+        for place, value in zip(places, one.values, strict=True):
+            wanted[place] = value
+        packet = codec.encode(x, state=states)
+        same(packet.values, wanted)
+        assert packet.bytes == len(one.block(0, len(residual), words=False))
+        same(kept(states), one.next)
+        residual = one.next
 
 
 @pytest.mark.parametrize(("column", "ratio"), [(3, 1.0), (64, 16.0), (512, 28.4)])

@@ -58,6 +58,101 @@ def test_values_are_those_of_rationals(
     np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
+@pytest.mark.parametrize("s", [1, 2, 5, 7, 8, 16, 22, 100, 255, 256, 1000, 32767])
+@pytest.mark.parametrize("norm", ["max", "2"])
+@pytest.mark.parametrize("random_bits", [8, 24])
+def test_any_number_of_levels(s: int, norm: str, random_bits: int) -> None:
+    """The paper's s, with codes of the least bits that hold 2 s + 1 levels, in every coding."""
+    x = layer(700, s + random_bits)
+    random = np.random.default_rng(s).integers(0, 2**random_bits, x.size)
+    expected = oracle.qsgd(x, random, s=s, bucket=100, norm_kind=norm, random_bits=random_bits)
+    name = f"qsgd s={s} bucket=100 norm={norm}"
+    for coding in ("fixed", "elias-dense", "elias-sparse", "smallest"):
+        codec = cpd.compress.codec(f"{name} coding={coding}", random_bits=random_bits)
+        packet = codec.encode(x, random=random)
+        np.testing.assert_array_equal(packet.values.view(np.uint32), expected.view(np.uint32))
+        if coding == "fixed":
+            assert packet.bytes == 7 * 4 + -(-700 * oracle.code_bits(s) // 8)
+
+
+@pytest.mark.parametrize("norm", ["max", "2"])
+@pytest.mark.parametrize("bucket", [64, None])
+def test_one_bit_is_the_sign_of_a_draw(norm: str, bucket: int | None) -> None:
+    """Of one interval over [-norm, norm] both ends: P(+norm) = (1 + v / norm) / 2."""
+    x = layer(700, 1)
+    x[70] = np.nan if bucket else x[70]
+    x[128:192] = 0 if bucket else x[128:192]
+    random = np.random.default_rng(1).integers(0, 2**24, x.size)
+    expected = oracle.qsgd(x, random, bits=1, bucket=bucket, norm_kind=norm, levels="intervals")
+    codec = cpd.compress.codec(
+        f"qsgd bits=1 bucket={bucket or 'tensor'} norm={norm} levels=intervals"
+    )
+    packet = codec.encode(x, random=random)
+    np.testing.assert_array_equal(packet.values.view(np.uint32), expected.view(np.uint32))
+    assert packet.bytes == 4 * (-(-700 // bucket) if bucket else 1) + 88
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "bits", "levels"),
+    [
+        ("s=1", 1, 2, "signed"),
+        ("s=16", 16, 6, "signed"),
+        ("s=7", 7, 4, "signed"),
+        ("s=300", 300, 10, "signed"),
+        ("bits=1 levels=intervals", 1, 1, "intervals"),
+        ("bits=4", 7, 4, "signed"),
+    ],
+)
+def test_bytes(options: str, steps: int, bits: int, levels: str) -> None:
+    x = layer(333, steps)
+    random = np.random.default_rng(2).integers(0, 2**24, x.size)
+    held = cpd.compress.codec(f"qsgd bucket=50 {options}")._held
+    given = cpd._core.CodecGiven(random=random.astype(np.uint32))
+    expected = oracle.qsgd_bytes(x, random, steps=steps, bits=bits, bucket=50, levels=levels)
+    assert bytes(held.encode(x, given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [((40, 7), 0), ((40, 7), -2), ((40, 7), 1), ((6, 5, 3, 3), 0), ((6, 5, 3, 3), 1), ((70,), 3)],
+)
+@pytest.mark.parametrize("options", ["", "norm=2 s=16", "bits=1 levels=intervals"])
+def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> None:
+    """Consecutive values of a column are in the same bucket, with the random integers of theirs."""
+    x = layer(math.prod(shape), 7).reshape(shape)
+    random = np.random.default_rng(7).integers(0, 2**24, shape)
+    places = oracle.by_columns(x, axis if len(shape) > 1 else 0)
+    flat = cpd.compress.codec(f"qsgd bucket=16 {options}")
+    wanted = np.empty(x.size, np.float32)
+    expected = flat.encode(x.reshape(-1)[places], random=random.reshape(-1)[places])
+    wanted[places] = expected.values
+    codec = cpd.compress.codec(f"qsgd bucket=16 axis={axis} {options}")
+    assert codec.by_rows
+    packet = codec.encode(x, random=random)
+    np.testing.assert_array_equal(packet.values.reshape(-1).view(np.uint32), wanted.view(np.uint32))
+    assert packet.bytes == expected.bytes
+    again = codec.decode(packet.data, shape)
+    np.testing.assert_array_equal(again.view(np.uint32), packet.values.view(np.uint32))
+
+
+@pytest.mark.parametrize(("bucket", "whole"), [(64, 9), (64, 25), (9, 9), (100, 1), (49, 25)])
+@pytest.mark.parametrize("norm", ["max", "2"])
+def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
+    """No receptive field is split: values are those of each bucket by itself."""
+    x = layer(9 * 57 + 4, whole).reshape(1, -1, 1)
+    random = np.random.default_rng(8).integers(0, 2**24, x.size)
+    parts = oracle.buckets_of_runs(x.size, bucket, whole)
+    assert all(part.start % whole == 0 for part in parts)
+    assert parts[0].stop <= bucket < parts[0].stop + whole
+    flat = x.reshape(-1)
+    expected = [oracle.qsgd(flat[p], random[p], bucket=None, norm_kind=norm) for p in parts]
+    codec = cpd.compress.codec(f"qsgd bucket={bucket} whole={whole} norm={norm}")
+    packet = codec.encode(x, random=random.reshape(x.shape))
+    np.testing.assert_array_equal(packet.values.reshape(-1), np.concatenate(expected))
+    assert codec.bucket == parts[0].stop
+    assert packet.bytes == 4 * len(parts) + -(-x.size // 2)
+
+
 @pytest.mark.parametrize("norm", ["max", "2"])
 def test_extreme_buckets(norm: str) -> None:
     parts = [
@@ -78,10 +173,11 @@ def test_extreme_buckets(norm: str) -> None:
     np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
-def test_every_random_integer_once_is_without_bias() -> None:
+@pytest.mark.parametrize(("options", "steps"), [("bits=4", 7), ("s=16", 16), ("s=5", 5)])
+def test_every_random_integer_once_is_without_bias(options: str, steps: int) -> None:
     x = layer(64, 5)
-    codec = cpd.compress.codec("qsgd bits=4 bucket=64", random_bits=8)
-    steps, scale = 7, oracle.norm(x, "max")
+    codec = cpd.compress.codec(f"qsgd {options} bucket=64", random_bits=8)
+    scale = oracle.norm(x, "max")
     levels = np.zeros(x.size)
     for r in range(256):
         values = codec.encode(x, random=np.full(x.size, r)).values
@@ -91,7 +187,56 @@ def test_every_random_integer_once_is_without_bias() -> None:
         assert abs(total) == math.floor(place * 256)
 
 
+def test_every_sign_once_is_without_bias() -> None:
+    x = layer(64, 5)
+    codec = cpd.compress.codec("qsgd bits=1 bucket=64 levels=intervals", random_bits=8)
+    scale = Fraction(oracle.norm(x, "max"))
+    above = sum((codec.encode(x, random=np.full(64, r)).values > 0).astype(int) for r in range(256))
+    for value, count in zip(x.tolist(), above.tolist(), strict=True):
+        assert count == math.floor((1 + Fraction(value) / scale) / 2 * 256)
+
+
 def test_bits_a_value() -> None:
     x = layer(1 << 16, 6)
     assert cpd.compress.codec("qsgd bits=4 bucket=512").encode(x).bits_a_value == 4.0625
     assert cpd.compress.codec("qsgd bits=2 bucket=128").encode(x).bits_a_value == 2.25
+    assert cpd.compress.codec("qsgd s=16 bucket=512").encode(x).bits_a_value == 6.0625
+    one = cpd.compress.codec("qsgd bits=1 bucket=512 levels=intervals")
+    assert one.encode(x).bits_a_value == 1.0625
+
+
+def test_texts_of_levels() -> None:
+    assert cpd.compress.codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
+    whole = cpd.compress.codec("qsgd whole=9")
+    assert whole.name == "qsgd bits=4 bucket=504"  # 56 kernels of 3 × 3
+    assert whole == cpd.compress.codec("qsgd bucket=504 whole=9")
+    assert cpd.compress.codec("qsgd bucket=tensor whole=1").name == "qsgd bits=4 bucket=tensor"
+    name = {"s=7": "s=7", "bits=4": "bits=4", "": "bits=4", "norm=2 s=16": "s=16"}
+    for given, shown in name.items():
+        made = cpd.compress.codec(f"qsgd {given}").name
+        assert made == f"qsgd {shown} bucket=512" + (" norm=2" if "norm" in given else "")
+        assert cpd.compress.codec(made).name == made
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("s=0", "s must be an integer 1…32767, got '0'"),
+        ("s=32768", "s must be an integer 1…32767, got '32768'"),
+        ("s=7 bits=4", "qsgd takes bits or s, got 'qsgd s=7 bits=4'"),
+        ("s=7 levels=intervals", "s=7 is of signed levels: give bits with levels=intervals"),
+        ("bits=1", "bits must be 2…16, or 1 with levels=intervals, got 1"),
+        ("bits=0 levels=intervals", "bits must be an integer 1…16, got '0'"),
+        ("bits=17 levels=intervals", "bits must be an integer 1…16, got '17'"),
+        ("s=128 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 128"),
+        ("axis=0 bucket=tensor", "axis=0 is of buckets: give bucket=N, got bucket=tensor"),
+        ("whole=513", "whole must be an integer 1…512, got '513'"),
+        ("bucket=64 whole=0", "whole must be an integer 1…64, got '0'"),
+        ("bucket=tensor whole=9", "whole=9 is of buckets: give bucket=N with it, got 'qsgd bucket"),
+        ("axis=64", "axis must be an integer -64…63, got '64'"),
+        ("bits=9 spacing=optimal", "spacing=optimal is for at most 127 signed levels, got 255"),
+    ],
+)
+def test_refused_levels(options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cpd.compress.codec(f"qsgd {options}")

@@ -37,13 +37,13 @@ def test_another_scaler_may_be_given() -> None:
     np.testing.assert_array_equal(packet.values, expected)
 
 
-def test_buckets_have_scalers_of_their_own() -> None:
+@pytest.mark.parametrize("whole", [1, 9, 25])
+def test_buckets_have_scalers_of_their_own(whole: int) -> None:
     x = layer(300, 10)
     random = np.random.default_rng(5).integers(0, 2**24, x.size)
-    codec = cpd.compress.codec("terngrad clip=none share=off bucket=64")
+    codec = cpd.compress.codec(f"terngrad clip=none share=off bucket=64 whole={whole}")
     got = codec.encode(x, random=random).values
-    for begin in range(0, x.size, 64):
-        part = slice(begin, begin + 64)
+    for part in oracle.buckets_of_runs(x.size, 64, whole):
         scale = oracle.scaler(x[part], None)
         expected = oracle.terngrad(x[part], random[part], scale) * np.float32(scale)
         np.testing.assert_array_equal(got[part], expected)
@@ -59,3 +59,11 @@ def test_small_layers(x: list[float]) -> None:
 
 def test_bits_a_value() -> None:
     assert cpd.compress.codec("terngrad").encode(layer(4096, 1)).bits_a_value == 2
+
+
+def test_runs_are_of_buckets() -> None:
+    assert cpd.compress.codec("terngrad bucket=100 whole=9").name.endswith("bucket=99")
+    with pytest.raises(
+        ValueError, match="whole=9 is of buckets: give bucket=N with it, got 'terng"
+    ):
+        cpd.compress.codec("terngrad whole=9")

@@ -6,6 +6,7 @@ Norms and deviations are made in the documented order of binary64 operations; al
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -83,6 +84,26 @@ def steps_of(bits: int, levels: str) -> int:
     return (1 << (bits if levels == "intervals" else bits - 1)) - 1
 
 
+def code_bits(s: int) -> int:
+    """The least number of bits that tell 2 s + 1 levels apart."""
+    bits = 0
+    while 2**bits < 2 * s + 1:
+        bits += 1
+    return bits
+
+
+def code_of(number: int, steps: int, levels: str, bits: int) -> int:
+    """The code of a level in units of scale / steps: an interval's end by its number, a signed
+    level in two's complement."""
+    return (number + steps) // 2 if levels == "intervals" else number % 2**bits
+
+
+def packed(codes: list[int], bits: int) -> bytes:
+    """Codes one after the other, the first in the lowest bits of the first byte."""
+    word = sum(code << bits * i for i, code in enumerate(codes))
+    return word.to_bytes(-(-len(codes) * bits // 8), "little")
+
+
 def level(value: float, scale: float, steps: int, levels: str, random: int, bits: int) -> int:
     """The level, in units of scale / steps, that a value takes by R = random of `bits` bits."""
     if scale == 0:
@@ -109,13 +130,15 @@ def qsgd(
     random: np.ndarray,
     *,
     bits: int = 4,
+    s: int | None = None,
     bucket: int | None = 512,
     norm_kind: str = "max",
     levels: str = "signed",
     random_bits: int = 24,
 ) -> np.ndarray:
-    """What QSGD makes of a layer; `bucket` None: the whole layer."""
-    steps = steps_of(bits, levels)
+    """What QSGD makes of a layer; `bucket` None: the whole layer; s: levels above zero, in place of
+    those of `bits`."""
+    steps = s or steps_of(bits, levels)
     result = np.empty(x.size, np.float32)
     size = bucket or max(x.size, 1)
     for begin in range(0, x.size, size):
@@ -128,6 +151,47 @@ def qsgd(
             number = level(value, scale, steps, levels, int(random[i]), random_bits)
             result[i] = value_of(number, scale, steps)
     return result
+
+
+def qsgd_bytes(
+    x: np.ndarray, random: np.ndarray, *, steps: int, bits: int, bucket: int, levels: str = "signed"
+) -> bytes:
+    """The bytes of a layer of one block, by largest magnitudes and 24 random bits: norms, then codes
+    of `bits` bits."""
+    scales = [norm(x[begin : begin + bucket], "max") for begin in range(0, x.size, bucket)]
+    codes = [
+        code_of(
+            level(value, scales[i // bucket], steps, levels, int(random[i]), 24),
+            steps,
+            levels,
+            bits,
+        )
+        for i, value in enumerate(x.tolist())
+    ]
+    return np.array(scales, "<f4").tobytes() + packed(codes, bits)
+
+
+def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
+    """The buckets of n values, of as many whole runs of `whole` values as `bucket` values hold; the
+    last run may be short."""
+    buckets, begin, end = [], 0, 0
+    while end < n:
+        if end + whole - begin > bucket:
+            buckets.append(slice(begin, end))
+            begin = end
+        end += whole
+    return [*buckets, slice(begin, n)]
+
+
+def by_columns(x: np.ndarray, axis: int) -> list[int]:
+    """The indices of a layer's values in row-major order, column after column along `axis`."""
+    axis %= x.ndim
+    others = [range(n) for i, n in enumerate(x.shape) if i != axis]
+    return [
+        int(np.ravel_multi_index((*place[:axis], k, *place[axis:]), x.shape))
+        for place in itertools.product(*others)
+        for k in range(x.shape[axis])
+    ]
 
 
 def scaler(x: np.ndarray, clip: float | None) -> float:

@@ -22,6 +22,7 @@ CODECS = [
     "qsgd", "qsgd bits=2 bucket=128", "qsgd bits=3 bucket=tensor",
     "qsgd norm=2 coding=elias-sparse", "qsgd bits=5 bucket=33 coding=smallest", "terngrad",
     "terngrad share=off", "terngrad bucket=50",
+    "qsgd s=16 bucket=33 axis=0", "qsgd bits=1 levels=intervals", "one_bit bucket=64 axis=-1",
     "one_bit", "one_bit axis=0", "one_bit bucket=64", "one_bit bucket=5", "top_k 0.1", "top_k 1",
     "top_k 0.3 qsgd bucket=8", "top_k 0.2 e4m3", "top_k 0.5 e3m0 feedback=off", "int8_rows",
     "int8_rows row=7", "fp8_rows", "int4", "int4 bucket=6", "quantized mxfp8", "quantized mxfp4",
