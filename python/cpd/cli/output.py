@@ -85,7 +85,7 @@ def new_table(*columns: str, title: str | None = None) -> Table:
         pad_edge=False,
     )
     for index, name in enumerate(columns):
-        left = index == 0 or name in ("State", "Weights")
+        left = index == 0 or name in ("State", "Weights", "asks")
         # Words may be broken where the window is narrow, numbers not.
         justify: Literal["left", "right"] = "left" if left else "right"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=not left)

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from cpd.numeric.shown import shown
-from cpd.papers.studies import aps
+from cpd.papers.studies import aps, grubic, terngrad
 from cpd.papers.study import Study
 
-STUDIES: dict[str, Study] = {study.name: study for study in aps.STUDIES}
+STUDIES: dict[str, Study] = {
+    study.name: study for module in (aps, grubic, terngrad) for study in module.STUDIES
+}
 
 STATES = ("reproduced", "substitute", "absent", "out of scope")
 """`reproduced`: by a command, with the paper's own subject. `substitute`: with another model or

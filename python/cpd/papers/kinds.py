@@ -44,6 +44,7 @@ KINDS: dict[str, Kind] = {
     "train": Kind("cpd.papers.trained:trained", _TRAIN),
     "roundoff": Kind("cpd.papers.distributions:roundoff", (*_TRAIN, "cpd.study.reduce")),
     "distribution": Kind("cpd.papers.distributions:distribution", _TRAIN),
+    "ternary": Kind("cpd.papers.ternary:ternary", (*_TRAIN, "cpd.papers.trained")),
     "masks": Kind("cpd.papers.trained:masks", _TRAIN),
     "scale-factor": Kind("cpd.papers.small:scale_factor"),
     "dot-product": Kind("cpd.papers.small:dot_product"),
