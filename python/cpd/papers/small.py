@@ -16,23 +16,23 @@ def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, A
     Returns lists: `values`, cast to the format, `scaled`: after the way there and back, and `same`:
     which are as before.
     """
-    x = ops.cast(np.float32(values), format)
-    there = ops.cast(np.float32(x * np.float32(factor)), format)
-    back = np.float32(there / np.float32(factor))
+    x = ops.cast(np.asarray(values, np.float32), format)
+    there = ops.cast(x * np.float32(factor), format)
+    back = there / np.float32(factor)
     return {"values": x.tolist(), "scaled": back.tolist(), "same": (x == back).tolist()}
 
 
 def dot_product(format: str, a: list[float], b: list[float]) -> dict[str, Any]:
     """A dot product in a format: cast once at the end (as QPyTorch emulates), and rounded at each
     product and sum (as CPD does); `steps` are the sums after each term, `exact` is in binary64."""
-    x, y = ops.cast(np.float32(a), format), ops.cast(np.float32(b), format)
+    x, y = (ops.cast(np.asarray(v, np.float32), format) for v in (a, b))
     exact = float(np.dot(x.astype(np.float64), y.astype(np.float64)))
     steps = [float(ops.gemm(x[None, :n], y[:n, None], format).item()) for n in range(1, len(x) + 1)]
     return {
         "a": x.tolist(),
         "b": y.tolist(),
         "exact": exact,
-        "cast_at_the_end": float(ops.cast(np.float32([exact]), format)[0]),
+        "cast_at_the_end": float(ops.cast(np.asarray([exact], np.float32), format)[0]),
         "steps": steps,
         "each_step": steps[-1],
     }

@@ -185,7 +185,7 @@ def _show_buckets(results: Results) -> Shown:
     return Shown([table], present(findings))
 
 
-_LAYERS = {
+_LAYERS: dict[str, dict[str, Any]] = {
     "fp32": {"wire": "fp32"},
     "2 bits, all layers": {},
     "2 bits, convolutions": {"exempt_types": ["Linear"]},

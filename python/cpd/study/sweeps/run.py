@@ -192,9 +192,10 @@ def _measured(
     if jobs == 1:
         yield from run_here(groups, functools.partial(_measure, Bench(work, how.dots), how))
         return
-    with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=_memory(8 * work.values)) as values:
-        work.save(Path(values))
-        yield from run_in_processes(groups, functools.partial(_part, Path(values), how), jobs)
+    with tempfile.TemporaryDirectory(prefix="cpd-sweep-", dir=_memory(8 * work.values)) as made:
+        values = Path(made)
+        work.save(values)
+        yield from run_in_processes(groups, functools.partial(_part, values, how), jobs)
 
 
 def _memory(size: int) -> Path | None:
