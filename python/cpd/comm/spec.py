@@ -88,6 +88,11 @@ class ReduceSpec:
             sums travel; default `format`, fp32 where that is scaled or `wire` is a compressor.
         step: number of the training step; enters the random streams.
 
+    **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums, res =
+    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`): it is `ReduceSpec("fp32",
+    "e4m3", result="e4m3")`. `ReduceSpec("e4m3")` rounds each contribution too, since that is what
+    travels: res = Q(res + Q(g)).
+
     Raises ValueError or TypeError for anything else. Immutable and picklable.
 
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
