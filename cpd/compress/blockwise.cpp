@@ -53,6 +53,7 @@ Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random)
   if (inner_->bucket() != 1 || inner_->by_rows()) refuse("has buckets or rows of its own");
   const auto state = inner_->MakeState(1);
   if (state != nullptr && !state->Kept().empty()) refuse("feeds its errors back");
+  if (inner_->needs_gradient()) refuse("needs a gradient, which is not known of sums");
   if (!inner_->has_scales()) refuse("has no scale: give result=… for sums in a format");
 }
 

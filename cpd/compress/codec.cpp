@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 #include <vector>
 
 #include "cpd/backend/roster.h"
@@ -80,6 +81,37 @@ CodecStates::CodecStates(CodecStates&&) noexcept = default;
 CodecStates& CodecStates::operator=(CodecStates&&) noexcept = default;
 
 CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t size) {
+  CodecState* const state = FindOrMake(codec, key, size);
+  if (state == nullptr || key.stage != Stage::contribution || !codec.needs_gradient()) return state;
+  const std::optional<float> rms = GradientOf(key);
+  if (!rms) {
+    throw Error("codec '" + codec.name() +
+                "' needs the root mean square of the gradient of layer " +
+                std::to_string(key.number) + " on rank " + std::to_string(key.rank) +
+                ": set it in the call's states");
+  }
+  state->SetGradient(*rms);
+  return state;
+}
+
+void CodecStates::SetGradient(std::int64_t number, std::optional<int> rank, float rms) {
+  if (!(rms >= 0 && std::isfinite(rms))) {
+    std::ostringstream given;
+    given << rms;
+    throw Error("a gradient's root mean square must be finite and not negative, got " +
+                given.str());
+  }
+  if (!rank) std::erase_if(gradients_, [&](const auto& one) { return one.first.first == number; });
+  gradients_[{number, rank}] = rms;
+}
+
+std::optional<float> CodecStates::GradientOf(const Key& key) const {
+  auto found = gradients_.find({key.number, key.rank});
+  if (found == gradients_.end()) found = gradients_.find({key.number, std::nullopt});
+  return found == gradients_.end() ? std::nullopt : std::optional(found->second);
+}
+
+CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int64_t size) {
   auto found = entries_.find(key);
   if (found == entries_.end()) {
     std::unique_ptr<CodecState> made = codec.MakeState(size);
@@ -90,7 +122,7 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
   if (entry.text != codec.text() || entry.size != size) {
     if (entry.state != nullptr && entry.state->Kept().empty()) {
       entries_.erase(found);
-      return Of(codec, key, size);
+      return FindOrMake(codec, key, size);
     }
     throw Error("layer number " + std::to_string(key.number) + " of rank " +
                 std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
@@ -128,9 +160,11 @@ std::optional<CodecStates::Owner> CodecStates::owner() const {
 
 void CodecStates::Reset(std::int64_t number) {
   std::erase_if(entries_, [&](const auto& entry) { return entry.first.number == number; });
+  std::erase_if(gradients_, [&](const auto& one) { return one.first.first == number; });
 }
 void CodecStates::Reset() {
   entries_.clear();
+  gradients_.clear();
   owner_.reset();
   owner_loaded_ = false;
 }
@@ -146,6 +180,7 @@ std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
 
 void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   entries_.clear();
+  gradients_.clear();
   owner_ = owner;
   owner_loaded_ = owner.has_value();
   for (auto& [key, one] : kept) {

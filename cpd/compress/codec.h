@@ -199,24 +199,37 @@ class CPD_API CodecStates {
   CodecStates& operator=(CodecStates&&) noexcept;
 
   /// The layer's state, made on its first use from what Load restored. Null where the codec keeps
-  /// nothing. Throws Error where the layer was kept by another codec, or with another size.
+  /// nothing. Throws Error where the layer was kept by another codec, or with another size, and
+  /// where the codec needs the gradient's root mean square, which was not set.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size);
+  /// Sets the root mean square of the gradient of a layer for later calls: of one rank, or, without
+  /// a rank, of all, whatever was set for one before. Throws Error where it is negative or not
+  /// finite.
+  void SetGradient(std::int64_t number, std::optional<int> rank, float rms);
+  /// All that SetGradient set, by number and rank.
+  using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
+  [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner, before its call. Throws Error where a value of another owner is kept
   /// that is not 0; zeros, which a call that failed leaves too, are forgotten.
   void Claim(const Owner& owner);
   /// The owner; none where nothing is kept, unless Load set one.
   [[nodiscard]] std::optional<Owner> owner() const;
-  /// Forgets a layer on all ranks.
+  /// Forgets a layer and its gradient on all ranks.
   void Reset(std::int64_t number);
-  /// Forgets all layers and the owner.
+  /// Forgets all layers, their gradients and the owner.
   void Reset();
   /// Every layer of which something is kept, for checkpoints.
   [[nodiscard]] std::map<Key, Kept> Save() const;
+  /// Keeps this and nothing else; no gradient is set.
   void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});
 
  private:
   struct Entry;
+  [[nodiscard]] std::optional<float> GradientOf(const Key& key) const;
+  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size);
+
   std::map<Key, Entry> entries_;
+  Gradients gradients_;
   std::optional<Owner> owner_;
   bool owner_loaded_ = false;  // Load set owner_
 };

@@ -50,11 +50,17 @@ struct TopK::Sending final : Residual {
     }
     FindLargest(of, count, sent);
     inner = codec->MakeState(static_cast<std::int64_t>(sent.values.size()));
+    if (inner != nullptr && gradient) inner->SetGradient(*gradient);
     if (inner != nullptr) inner->Begin(InnerOf(layer), sent.values.data());
   }
   void Commit() override {
     Residual::Commit();
     if (inner != nullptr) inner->Commit();
+  }
+
+  void SetGradient(float rms) override { gradient = rms; }
+  [[nodiscard]] std::optional<int> ChosenBits() const override {
+    return inner == nullptr ? std::nullopt : inner->ChosenBits();
   }
 
   /// The kept values, as a layer of the inner codec.
@@ -71,6 +77,7 @@ struct TopK::Sending final : Residual {
   std::int64_t n, count;
   Selection sent;
   std::unique_ptr<CodecState> inner;
+  std::optional<float> gradient;
 };
 
 /// The kept values of a piece.

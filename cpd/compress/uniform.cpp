@@ -13,6 +13,7 @@
 
 #include "cpd/base/guarded.h"
 #include "cpd/compress/bits.h"
+#include "cpd/compress/blockwise.h"
 #include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
 #include "cpd/compress/words.h"
@@ -311,26 +312,6 @@ int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float 
 UniformState::UniformState(const UniformBits& rule, const RoundingOptions& random)
     : rule_(rule), random_(random) {}
 
-void UniformState::TellGradient(float rms) {
-  if (!(rms >= 0 && std::isfinite(rms))) {
-    throw Error("a gradient's root mean square must be finite and not negative, got " +
-                std::to_string(rms));
-  }
-  gradient_ = rms;
-}
-
-std::vector<float> UniformState::Kept() const {
-  return gradient_ < 0 ? std::vector<float>{} : std::vector<float>{gradient_};
-}
-
-void UniformState::Restore(std::span<const float> kept) {
-  if (kept.size() > 1) {
-    throw Error("a state of uniform bins is one number, got " + std::to_string(kept.size()));
-  }
-  gradient_ = -1;
-  if (!kept.empty()) TellGradient(kept[0]);
-}
-
 double UniformState::Entropy(const Piece& layer, const float* x) const {
   const auto step = std::max<int64_t>(1, static_cast<int64_t>(1 / rule_.fraction));
   const uint64_t number = layer.random != nullptr
@@ -368,11 +349,16 @@ int UniformState::ChooseBits(const Piece& layer, const float* x) const {
     case UniformBits::Rule::entropy:
       return WholeBits(Entropy(layer, x) + rule_.c);
     default:
-      return WholeBits(std::log2(std::max(0.0F, gradient_) + rule_.c0) + rule_.c1);
+      return WholeBits(std::log2(gradient_ + rule_.c0) + rule_.c1);
   }
 }
 
 void UniformState::Begin(const Piece& layer, const float* x) {
+  if (rule_.rule == UniformBits::Rule::gradient && !(gradient_ >= 0)) {
+    throw Error(
+        "uniform bits=gradient needs the root mean square of the layer's gradient: set it in the "
+        "call's states");
+  }
   Guarded([&] {
     std::array<float, kRun> buffer;
     float least = INFINITY, greatest = -INFINITY;

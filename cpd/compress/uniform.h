@@ -19,7 +19,8 @@ struct UniformBits {
     /// floor(H + c + 1/2) in 1…30: H is the entropy in bits of every floor(1/fraction)-th value,
     /// from a random one on, in 2^sample bins.
     entropy,
-    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the argument of UniformState::TellGradient.
+    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the root mean square of the layer's gradient
+    /// (CodecState::SetGradient), in the units of the gradient, whatever the values' shift.
     gradient,
   };
   Rule rule = Rule::entropy;
@@ -35,10 +36,8 @@ class CPD_API UniformState final : public CodecState {
  public:
   UniformState(const UniformBits& rule, const RoundingOptions& random);
 
-  /// Sets the root mean square of the layer's gradient, which later calls use; 0 before. Throws
-  /// Error where it is negative or not finite.
-  void TellGradient(float rms);
-
+  void SetGradient(float rms) override { gradient_ = rms; }
+  /// Throws Error where the bits depend on a gradient that was not set.
   void Begin(const Piece& layer, const float* x) override;
   void Commit() override {}
   /// The gradient's root mean square, where it was set.
@@ -90,6 +89,9 @@ class CPD_API Uniform final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] bool needs_gradient() const override {
+    return rule_.rule == UniformBits::Rule::gradient;
+  }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,

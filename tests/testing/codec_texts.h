@@ -39,6 +39,7 @@ inline std::vector<std::string> codec_texts() {
       "one_bit bucket=64",
       "top_k 0.1",
       "top_k 0.3 feedback=off qsgd bits=4",
+      "top_k 0.2 e4m3",
       "uniform",
       "uniform bits=8",
       "uniform bits=3 coding=fixed",

@@ -59,7 +59,9 @@ def terngrad(
         bucket: consecutive values that share a scaler, or "tensor", the default.
         seed, random_bits: of the random bits.
 
-    The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
+    A layer of one value has no deviation, and always becomes 0 where values are clipped
+    (`cpd.WireWarning`); so does a layer of equal values. The paper keeps a network's last layer in
+    full precision: `cpd.Schedule(…, exempt=[…])`.
 
     Raises ValueError or TypeError.
 
@@ -204,9 +206,10 @@ def uniform(
     ICASSP 2015).
 
     Args:
-        bits: log2 of the number of bins, or what it is computed from: the "entropy" of a sample
-            (with `c`, `sample` and `fraction`), or the "gradient"'s RMS (with `c0` and `c1`);
-            "entropy" if None.
+        bits: N = log2 of the number of bins, or what it is computed from: the "entropy" H of a
+            sample (N = H + c, with `c`, `sample` and `fraction`), or the root mean square G of the
+            layer's "gradient" (N = log2(G + c0) + c1), which `States.set_gradient` sets; a call
+            that does not know G raises ValueError. "entropy" if None.
         coding: "huffman" if None.
         seed, random_bits: of the sample.
         rule: these numbers.

@@ -4,6 +4,8 @@ values, what a layer's bits are chosen by; the paper's bits a parameter on a tra
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -85,14 +87,15 @@ def test_shift_scales_exactly() -> None:
     same(values / np.float32(8), codec.encode(x, shift=3).values)
 
 
-def test_bits_by_the_gradient() -> None:
+@pytest.mark.parametrize(("c0", "c1"), [(1, 5), (1, 8), (0.25, 3.5), (1e-6, 12)])
+def test_bits_by_the_gradient(c0: float, c1: float) -> None:
     x = layer("gaussian", 500)
-    codec = cpd.compress.codec("uniform bits=gradient c0=1 c1=5")
+    codec = cpd.compress.codec(f"uniform bits=gradient c0={c0} c1={c1}")
     states = cpd.compress.States()
-    rms = np.float32(3)  # log2(3 + 1) + 5 bits
-    kept = {"rank": 0, "number": 2, "codec": codec.text, "size": 500, "values": rms.tobytes()}
-    stage = {"stage": "contribution"}
-    for expected in (5, 7):
+    for rms in np.float32([0, 1e-5, 0.3, 0.75, 3, 1e6, 1e30]):
+        states.set_gradient(2, rms)
+        bits = oracle.gradient_bits(float(rms), c0, c1)
+        data, values = oracle.uniform(x, bits, "huffman")
         packet = codec.encode(x, state=states, number=2)
         assert oracle.uniform(x, expected, "huffman")[0] in packet.data
         states.load_state_dict({"layers": [kept | stage]})
