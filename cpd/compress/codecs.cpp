@@ -53,7 +53,7 @@ constexpr std::array kCompressors{
               "any other codec, whose errors the next call sends", Feedback::Make},
     CodecInfo{"uniform",
               "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
-              "coding=huffman|fixed",
+              "coding=huffman|fixed results=exact|encoded",
               "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
               Uniform::Make},
     CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",

@@ -73,13 +73,19 @@ class CPD_API UniformState final : public CodecState {
 ///           2 takes N + 1 bits
 /// The first bit is the most significant of its byte, and zeros fill the last byte. coding=huffman
 /// uses the Huffman code where it is smaller.
+///
+/// Results::encoded: an owner encodes its sums again, each 65,536 of a layer with a range and bits
+/// of their own (Blockwise), as section 2 has who averages adapt what the codes mean; layers are
+/// cut into slices at multiples of as many values.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };
+  enum class Results : std::uint8_t { exact, encoded };
 
-  /// Throws Error where an option is out of range.
+  /// Throws Error where an option is out of range, and for encoded results whose bits are to depend
+  /// on a gradient: nobody knows that of a sum.
   explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
-                   const RoundingOptions& random = {});
+                   const RoundingOptions& random = {}, Results results = Results::exact);
   static SharedCodec Make(CodecWords& words, const RoundingOptions& random);
 
   [[nodiscard]] std::string name() const override;
@@ -88,6 +94,9 @@ class CPD_API Uniform final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override;
+  [[nodiscard]] std::int64_t bucket() const override {
+    return results_ == Results::encoded ? block() : 1;
+  }
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] bool needs_gradient() const override {
     return rule_.rule == UniformBits::Rule::gradient;
@@ -98,6 +107,7 @@ class CPD_API Uniform final : public Codec {
               float* y, std::int64_t before = 0) const override;
   /// A UniformState.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
   [[nodiscard]] int MostBits() const;
@@ -105,6 +115,7 @@ class CPD_API Uniform final : public Codec {
   UniformBits rule_;
   Coding coding_;
   RoundingOptions random_;
+  Results results_;
 };
 
 }  // namespace cpd

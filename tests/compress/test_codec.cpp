@@ -52,6 +52,7 @@ constexpr const char* kCompressors[] = {
     "uniform bits=8",
     "uniform bits=20",
     "uniform bits=5 coding=fixed",
+    "uniform bits=6 results=encoded",
     "blockwise nvfp4",
     "blockwise uniform",
     "blockwise qsgd bits=5 bucket=tensor",

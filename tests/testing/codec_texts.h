@@ -43,7 +43,7 @@ inline std::vector<std::string> codec_texts() {
       "uniform",
       "uniform bits=8",
       "uniform bits=3 coding=fixed",
-      "uniform bits=gradient",
+      "uniform bits=6 results=encoded",
       "sparse",
       "sparse e4m3",
       "blockwise nvfp4",

@@ -197,6 +197,7 @@ def blockwise(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_
 def uniform(
     bits: int | Literal["entropy", "gradient"] | None = None,
     coding: Literal["huffman", "fixed"] | None = None,
+    results: Literal["exact", "encoded"] | None = None,
     *,
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
@@ -211,12 +212,18 @@ def uniform(
             layer's "gradient" (N = log2(G + c0) + c1), which `States.set_gradient` sets; a call
             that does not know G raises ValueError. "entropy" if None.
         coding: "huffman" if None.
+        results: with `exchange="owner"`, how sums go back: "exact", in the spec's `result` (fp32),
+            the default; or "encoded": each 65,536 values of a layer in bins again, with a range and
+            bits of their own (§ 2 there). Not with bits="gradient": sums have none.
         seed, random_bits: of the sample.
         rule: these numbers.
 
     Raises ValueError or TypeError.
+
+    >>> uniform(results="encoded").name
+    'uniform bits=entropy c=6 sample=4 fraction=0.03 coding=huffman results=encoded'
     """
-    options: dict[str, Any] = {"bits": bits, **rule, "coding": coding}
+    options: dict[str, Any] = {"bits": bits, **rule, "coding": coding, "results": results}
     return _made("uniform", options, seed, random_bits)
 
 
