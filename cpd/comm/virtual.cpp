@@ -98,7 +98,10 @@ struct Layer {
   Sums group, across;
   std::atomic<std::int64_t> non_finite{0};
   std::atomic<std::int64_t> underflowed{0};
+  std::atomic<std::int64_t> zeros{0};
   std::int64_t overflowed = 0;
+  std::int64_t bytes = 0;  // of the encoded contributions
+  std::vector<int> bits;   // that the codec chose, by rank
 };
 
 bool FitsHalves(const Format& format) {
@@ -118,6 +121,7 @@ struct VirtualReduce::Impl {
   CodecStates* states;     // the caller's, or own_states
   CodecStates own_states;  // of this reduction alone
   bool commits;
+  bool counts_bytes;
   std::set<CodecState*> begun;
   std::vector<float> divided;  // of Entering
 
@@ -126,7 +130,8 @@ struct VirtualReduce::Impl {
       : reduction(spec, world, Checked(sizes), options),
         layers(sizes.size()),
         states(options.states == nullptr ? &own_states : options.states),
-        commits(options.commits) {
+        commits(options.commits),
+        counts_bytes(options.counts_bytes) {
     if (spec.wire != nullptr) states->Claim({world, {}});
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
@@ -245,6 +250,21 @@ struct VirtualReduce::Impl {
     const Losses losses = CountLosses(n, x, terms);
     if (losses.non_finite != 0) layer.non_finite += losses.non_finite;
     if (losses.underflowed != 0) layer.underflowed += losses.underflowed;
+    if (losses.zeros != 0) layer.zeros += losses.zeros;
+  }
+
+  /// Counts, at a rank's first visit, the bytes of its layer and the bits that its codec chose.
+  void CountEncoded(int l, CodecState* state, const float* x) {
+    if (visit >= rounds().units) return;
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const Codec& wire = *reduction.wire(l);
+    if (const auto bits = state == nullptr ? std::nullopt : state->ChosenBits()) {
+      layer.bits.resize(static_cast<std::size_t>(reduction.world()));
+      layer.bits[static_cast<std::size_t>(Rank())] = *bits;
+    }
+    if (!counts_bytes && !wire.is_fixed()) return;
+    const Piece whole = reduction.PieceOf(l, Rank(), layer.shift, layer.scale, 0, layer.size);
+    layer.bytes += LayerBytes(wire, whole, state, x);
   }
 
   void EndGroup() {
@@ -339,8 +359,6 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
     throw Error("layer " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
-  const Reduction& reduction = impl_->reduction;
-  const int rank = observed.observed++;
   const float* values = impl_->Entering(observed, x);
   if (reduction.measured() == Measured::shared) {
     const Piece whole = reduction.PieceOf(layer, rank, reduction.ShiftOf(0));
@@ -373,6 +391,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const float* values = impl_->Entering(into, x);
   CodecState* state = impl_->BeginLayer(layer, values);
+  impl_->CountEncoded(layer, state, values);
   const std::int64_t block = impl_->reduction.wire(layer)->block();
   parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> terms(static_cast<std::size_t>(std::min(block, end - begin)));
@@ -411,7 +430,14 @@ LayerReport VirtualReduce::report(int layer) const {
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];
-  return {from.shift, from.non_finite, from.overflowed, from.underflowed};
+  return {.shift = from.shift,
+          .non_finite = from.non_finite,
+          .overflowed = from.overflowed,
+          .underflowed = from.underflowed,
+          .values = from.size * impl_->reduction.world(),
+          .zeros = from.zeros,
+          .bytes = from.bytes,
+          .bits = from.bits};
 }
 
 }  // namespace cpd

@@ -2,6 +2,7 @@
 #include "cpd/compress/codec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 #include <sstream>
@@ -9,6 +10,7 @@
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/base/parallel.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
@@ -16,6 +18,8 @@
 namespace cpd {
 
 CodecState::~CodecState() = default;
+void CodecState::SetGradient(float /*rms*/) {}
+std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }
 void CodecState::Restore(std::span<const float> kept) {
   if (kept.empty()) return;
@@ -47,6 +51,26 @@ RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
 SharedCodec Codec::ForRows(std::int64_t /*row*/) const { return nullptr; }
 SharedCodec Codec::ForSums(const Format& format) const { return std::make_shared<Packed>(format); }
 SharedCodec Codec::ForResults(const Format& /*format*/, int /*world*/) const { return nullptr; }
+
+std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state, const float* x) {
+  const std::int64_t block = codec.block();
+  if (codec.is_fixed()) {
+    const std::int64_t rest = layer.n % block;
+    return layer.n / block * codec.MostBytes(block) + (rest == 0 ? 0 : codec.MostBytes(rest));
+  }
+  std::atomic<std::int64_t> bytes{0};
+  parallel_for(layer.n, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint8_t> encoded(static_cast<std::size_t>(codec.MostBytes(block)));
+    for (std::int64_t i = begin; i < end; i += block) {
+      Piece piece = layer;
+      piece.begin += i;
+      piece.n = std::min(block, end - i);
+      const bool is_encoded = codec.has_nan() || IsFinite(piece.n, x + i);
+      bytes += is_encoded ? codec.Encode(piece, state, x + i, encoded.data()) : 4 * piece.n;
+    }
+  });
+  return bytes;
+}
 
 std::int64_t BlockOfBucket(std::int64_t bucket) {
   const std::int64_t unit = std::lcm(bucket, std::int64_t{8});

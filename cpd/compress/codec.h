@@ -64,6 +64,12 @@ class CPD_API CodecState {
   virtual void Begin(const Piece& layer, const float* x) = 0;
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
+  /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
+  /// follow (Codec::needs_gradient). By default it is not used.
+  virtual void SetGradient(float rms);
+  /// The bits of a value that the codec chose for the layer, before any entropy coding, after
+  /// Begin; none where it chooses none. 0: all values are equal.
+  [[nodiscard]] virtual std::optional<int> ChosenBits() const;
   /// What the next call will find, for checkpoints; empty where nothing is kept.
   [[nodiscard]] virtual std::vector<float> Kept() const;
   /// Restores what Kept returned. Throws Error for another number of values.
@@ -157,6 +163,13 @@ class CPD_API Codec {
 };
 
 constexpr std::int64_t kMostBucket = 1 << 16;
+
+/// The bytes of a layer by its codec: those of its blocks, from its first value on, as a stream has
+/// them (stream.h); how many they are where messages cut the layer elsewhere differs a little.
+/// `state`: after Begin. A block that holds NaN or infinities, for which the codec has no bytes,
+/// counts in binary32.
+CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
+                                const float* x);
 
 /// A block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
 CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);

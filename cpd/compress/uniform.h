@@ -40,9 +40,7 @@ class CPD_API UniformState final : public CodecState {
   /// Throws Error where the bits depend on a gradient that was not set.
   void Begin(const Piece& layer, const float* x) override;
   void Commit() override {}
-  /// The gradient's root mean square, where it was set.
-  [[nodiscard]] std::vector<float> Kept() const override;
-  void Restore(std::span<const float> kept) override;
+  [[nodiscard]] std::optional<int> ChosenBits() const override { return bits_; }
 
   [[nodiscard]] float least() const { return least_; }
   [[nodiscard]] float greatest() const { return greatest_; }
