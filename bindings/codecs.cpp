@@ -230,6 +230,11 @@ void BindCodec(py::module_& m) {
       .def_property_readonly("by_rows", [](const BoundCodec& c) { return c.codec->by_rows(); })
       .def_property_readonly("has_scales",
                              [](const BoundCodec& c) { return c.codec->has_scales(); })
+      .def(
+          "freezes", [](const BoundCodec& c, std::int64_t n) { return c.codec->Freezes(n); },
+          py::arg("n"))
+      .def_property_readonly("needs_gradient",
+                             [](const BoundCodec& c) { return c.codec->needs_gradient(); })
       .def_property_readonly("block", [](const BoundCodec& c) { return c.codec->block(); })
       .def_property_readonly("bucket", [](const BoundCodec& c) { return c.codec->bucket(); })
       .def_property_readonly("measured",

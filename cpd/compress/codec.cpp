@@ -40,6 +40,8 @@ void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* 
   Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
 }
 
+std::optional<float> Codec::Largest(const CodecState& /*state*/) const { return std::nullopt; }
+bool Codec::Freezes(std::int64_t /*n*/) const { return false; }
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
 RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
   if (!by_rows()) return {};

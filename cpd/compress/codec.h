@@ -120,6 +120,18 @@ class CPD_API Codec {
   /// and hierarchical): the codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
+  /// Whether some values of a layer of n values always become zero, whatever they are: such a
+  /// parameter never changes.
+  [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
+  /// Whether a layer's state must know the root mean square of the layer's gradient before Begin
+  /// (CodecState::SetGradient), which throws Error otherwise.
+  [[nodiscard]] virtual bool needs_gradient() const { return false; }
+
+  /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
+  /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
+  /// values.
+  [[nodiscard]] virtual std::optional<float> Largest(const CodecState& state) const;
+
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
   /// The number that measured() names, finite and not negative. x: the whole layer; state: after
   /// Begin.

@@ -30,8 +30,11 @@ constexpr std::array kCompressors{
               "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
               "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
               "levels below the norms of buckets, rounded without bias", MakeQsgd},
-    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N", "Wen et al., NeurIPS 2017",
-              "-1, 0 and 1 times a scaler, rounded without bias", MakeTernGrad},
+    CodecInfo{"terngrad",
+              "clip=2.5|none share=on|off bucket=tensor|N clip_at=scaler|workers "
+              "coding=fixed|trits",
+              "Wen et al., NeurIPS 2017", "-1, 0 and 1 times a scaler, rounded without bias",
+              MakeTernGrad},
     CodecInfo{"one_bit", "bucket=N | axis=N",
               "Seide et al., Interspeech 2014; Grubic et al., EDBT 2018, section 3.2.1",
               "a bit a value, two means a column or bucket; feeds its errors back", OneBit::Make},

@@ -38,7 +38,11 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  [[nodiscard]] bool has_scales() const override { return true; }
+  /// Whether inner is anything but a packed format.
+  [[nodiscard]] bool has_scales() const override { return has_scales_; }
+  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const override;
+  [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
+  [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
   /// The inner codec's Measure of the kept values.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;

@@ -31,6 +31,8 @@ inline std::vector<std::string> codec_texts() {
       "qsgd bits=3 bucket=50 spacing=optimal",
       "terngrad",
       "terngrad share=off bucket=512",
+      "terngrad coding=trits",
+      "terngrad clip=1 clip_at=workers",
       "fp8_rows",
       "int8_rows",
       "int4 bucket=7 stochastic",

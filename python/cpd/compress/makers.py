@@ -47,6 +47,8 @@ def terngrad(
     clip: float | Literal["none"] | None = None,
     share: bool | None = None,
     bucket: int | Literal["tensor"] | None = None,
+    clip_at: Literal["scaler", "workers"] | None = None,
+    coding: Literal["fixed", "trits"] | None = None,
     *,
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
@@ -57,6 +59,13 @@ def terngrad(
         clip: values are clipped to ± this times their standard deviation first; 2.5 if None.
         share: whether ranks agree on the largest scaler; for whole tensors if None.
         bucket: consecutive values that share a scaler, or "tensor", the default.
+        clip_at: where ranks share a scaler, what clips a rank's values: the shared "scaler", the
+            largest of the ranks' (the default, and what the authors' code does), so that a rank of
+            smaller deviation keeps values beyond its own 2.5 of them; or "workers": each rank's
+            own limit, before the shared scaler, as the paper's § 3.3 says.
+        coding: "fixed": two bits a value, the default; or "trits": five values in a byte, 1.6 bits.
+            Those have no code for NaN: an all-reduce in which one may occur travels in fp32, with
+            the same values, and `encode` raises ValueError.
         seed, random_bits: of the random bits.
 
     A layer of one value has no deviation, and always becomes 0 where values are clipped
@@ -65,10 +74,11 @@ def terngrad(
 
     Raises ValueError or TypeError.
 
-    >>> terngrad(share=False).is_compressor
-    True
+    >>> terngrad(coding="trits", clip_at="workers")
+    cpd.compress.codec('terngrad clip=2.5 clip_at=workers coding=trits')
     """
-    return _made("terngrad", {"clip": clip, "share": share, "bucket": bucket}, seed, random_bits)
+    options = {"clip": clip, "share": share, "bucket": bucket, "clip_at": clip_at, "coding": coding}
+    return _made("terngrad", options, seed, random_bits)
 
 
 @checked
