@@ -288,6 +288,14 @@ class Collective {
     return ranges;
   }
 
+  /// What the codec says of a layer's largest magnitude (Codec::Largest).
+  [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
+    if (states_.empty()) return std::nullopt;
+    const auto layer = static_cast<std::int64_t>(l);
+    states_[l]->Begin(reduction_->PieceOf(layer, rank(), 0), static_cast<const float*>(x_[l].data));
+    return reduction_->wire(layer)->Largest(*states_[l]);
+  }
+
   /// Sets exponents_: each layer's (Reduction::ExponentOf), and last whether any value is NaN or
   /// Inf.
   void Measure() {
@@ -295,7 +303,7 @@ class Collective {
     const std::vector<LayerRange> ranges = RangesOf(x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const LayerRange& range = ranges[l];
-      exponents_[l] = reduction_->ExponentOf(range.max_abs);
+      exponents_[l] = reduction_->ExponentOf(LargestOf(l).value_or(range.max_abs));
       if (range.non_finite > 0) exponents_.back() = 1;
     }
   }

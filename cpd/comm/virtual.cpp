@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -219,6 +220,28 @@ struct VirtualReduce::Impl {
     return divided.data();
   }
 
+  /// Measures a rank's layer, which enters the reduction as `values`: the scale that ranks share,
+  /// or APS's exponent.
+  void Measure(int l, int rank, const TensorView& x, const float* values) {
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const SharedCodec& wire = reduction.wire(l);
+    const bool shares = reduction.measured() == Measured::shared;
+    const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
+    CodecState* const state = states->Of(*wire, {rank, reduction.number(l)}, layer.size);
+    if (state != nullptr) state->Begin(whole, values);
+    if (shares) {
+      layer.scale = std::max(layer.scale, wire->Measure(whole, state, values));
+    } else {
+      std::optional<float> largest;
+      if (state != nullptr) largest = wire->Largest(*state);
+      TensorView entering = x;
+      entering.data = const_cast<float*>(values);
+      if (!largest) largest = MeasureRange(entering).max_abs;
+      layer.exponent = std::max(layer.exponent, ApsExponent(*largest, reduction.world()));
+    }
+    if (states == &own_states) own_states = {};
+  }
+
   /// Begins the codec's state of the layer for the rank whose turn it is, and returns it; null
   /// where there is none.
   CodecState* BeginLayer(int l, const float* x) {
@@ -360,16 +383,8 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
                 std::to_string(observed.observed) + " ranks");
   }
   const float* values = impl_->Entering(observed, x);
-  if (reduction.measured() == Measured::shared) {
-    const Piece whole = reduction.PieceOf(layer, rank, reduction.ShiftOf(0));
-    observed.scale =
-        std::max(observed.scale, reduction.wire(layer)->Measure(whole, nullptr, values));
-    return;
-  }
-  TensorView entering = x;
-  entering.data = const_cast<float*>(values);
-  observed.exponent =
-      std::max(observed.exponent, ApsExponent(MeasureRange(entering).max_abs, reduction.world()));
+  impl_->Measure(layer, observed.observed, x, values);
+  ++observed.observed;
 }
 
 std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
