@@ -230,6 +230,11 @@ void BindCodec(py::module_& m) {
       .def_property_readonly("by_rows", [](const BoundCodec& c) { return c.codec->by_rows(); })
       .def_property_readonly("has_scales",
                              [](const BoundCodec& c) { return c.codec->has_scales(); })
+      .def(
+          "freezes", [](const BoundCodec& c, std::int64_t n) { return c.codec->Freezes(n); },
+          py::arg("n"))
+      .def_property_readonly("needs_gradient",
+                             [](const BoundCodec& c) { return c.codec->needs_gradient(); })
       .def_property_readonly("block", [](const BoundCodec& c) { return c.codec->block(); })
       .def_property_readonly("bucket", [](const BoundCodec& c) { return c.codec->bucket(); })
       .def_property_readonly("measured",
@@ -321,6 +326,14 @@ void LoadStates(CodecStates& states, const std::vector<Kept>& all,
   states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});
 }
 
+/// number, rank (none: all), root mean square.
+std::vector<std::tuple<std::int64_t, std::optional<int>, float>> GradientsOf(
+    const CodecStates& states) {
+  std::vector<std::tuple<std::int64_t, std::optional<int>, float>> all;
+  for (const auto& [key, rms] : states.gradients()) all.emplace_back(key.first, key.second, rms);
+  return all;
+}
+
 void ResetStates(CodecStates& states, std::optional<std::int64_t> number) {
   if (number) {
     states.Reset(*number);
@@ -336,6 +349,9 @@ void BindStates(py::module_& m) {
       .def("load", &LoadStates, py::arg("kept"), py::arg("owner") = std::nullopt)
       .def("claim", &ClaimStates, py::arg("world"), py::arg("rank"))
       .def_property_readonly("owner", &OwnerOf)
+      .def("set_gradient", &CodecStates::SetGradient, py::arg("number"), py::arg("rank"),
+           py::arg("rms"))
+      .def_property_readonly("gradients", &GradientsOf)
       .def("reset", &ResetStates, py::arg("number") = std::nullopt);
 }
 

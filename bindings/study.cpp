@@ -27,15 +27,21 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("shift", &LayerReport::shift)
       .def_readonly("non_finite", &LayerReport::non_finite)
       .def_readonly("overflowed", &LayerReport::overflowed)
-      .def_readonly("underflowed", &LayerReport::underflowed);
+      .def_readonly("underflowed", &LayerReport::underflowed)
+      .def_readonly("values", &LayerReport::values)
+      .def_readonly("zeros", &LayerReport::zeros)
+      .def_readonly("bytes", &LayerReport::bytes)
+      .def_readonly("bits", &LayerReport::bits);
   py::class_<VirtualReduce>(m, "VirtualReduce")
       .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,
-                       GivenStates states, const Sizes& rows) {
+                       GivenStates states, const Sizes& rows, bool counts_bytes) {
              return std::make_unique<VirtualReduce>(
-                 spec, world, sizes, LayerOptions{numbers, states.value_or(nullptr), rows, false});
+                 spec, world, sizes,
+                 LayerOptions{numbers, states.value_or(nullptr), rows, false, counts_bytes});
            }),
            py::arg("spec"), py::arg("world"), py::arg("sizes"), py::arg("numbers") = Sizes(),
-           py::arg("states") = py::none(), py::arg("rows") = Sizes(), py::keep_alive<1, 6>())
+           py::arg("states") = py::none(), py::arg("rows") = Sizes(),
+           py::arg("counts_bytes") = true, py::keep_alive<1, 6>())
       .def("wants_ranges", &VirtualReduce::wants_ranges)
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())

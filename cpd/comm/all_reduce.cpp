@@ -90,12 +90,12 @@ class Collective {
     report.layers.resize(x_.size());
     const auto ops = MakeOps();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
-    const std::vector<Losses> losses = counts ? ops->CountLosses() : std::vector<Losses>{};
+    const std::vector<std::int64_t> own = counts ? CountOwn(*ops) : std::vector<std::int64_t>{};
     Exchanges exchanges(link_, *ops, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
-    if (counts) CountAll(losses, report);
+    if (counts) CountAll(own, report);
     for (CodecState* state : states_) state->Commit();
     for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
@@ -119,6 +119,8 @@ class Collective {
   }
 
  private:
+  static constexpr std::size_t kCounts = 6;
+
   [[nodiscard]] int rank() const { return link_.transport().rank(); }
   [[nodiscard]] int size() const { return link_.transport().size(); }
 
@@ -286,6 +288,14 @@ class Collective {
     return ranges;
   }
 
+  /// What the codec says of a layer's largest magnitude (Codec::Largest).
+  [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
+    if (states_.empty()) return std::nullopt;
+    const auto layer = static_cast<std::int64_t>(l);
+    states_[l]->Begin(reduction_->PieceOf(layer, rank(), 0), static_cast<const float*>(x_[l].data));
+    return reduction_->wire(layer)->Largest(*states_[l]);
+  }
+
   /// Sets exponents_: each layer's (Reduction::ExponentOf), and last whether any value is NaN or
   /// Inf.
   void Measure() {
@@ -293,7 +303,7 @@ class Collective {
     const std::vector<LayerRange> ranges = RangesOf(x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const LayerRange& range = ranges[l];
-      exponents_[l] = reduction_->ExponentOf(range.max_abs);
+      exponents_[l] = reduction_->ExponentOf(LargestOf(l).value_or(range.max_abs));
       if (range.non_finite > 0) exponents_.back() = 1;
     }
   }
@@ -372,27 +382,57 @@ class Collective {
     }
   }
 
-  /// Fills the report's counts with the sums of all ranks'.
-  void CountAll(std::span<const Losses> losses, ReduceReport& report) {
+  /// The bytes of this rank's encoded layer.
+  [[nodiscard]] std::int64_t LayerBytesOf(std::size_t l) const {
+    const auto layer = static_cast<std::int64_t>(l);
+    const float scale = scales_.empty() ? 0 : scales_[l];
+    return LayerBytes(*reduction_->wire(layer),
+                      reduction_->PieceOf(layer, rank(), shifts_[l], scale, 0, sizes_[l]),
+                      states_.empty() ? nullptr : states_[l],
+                      static_cast<const float*>(x_[l].data));
+  }
+
+  /// The bits that the codec chose for this rank's layer; -1: none.
+  [[nodiscard]] std::int64_t ChosenBitsOf(std::size_t l) const {
+    return states_.empty() ? -1 : states_[l]->ChosenBits().value_or(-1);
+  }
+
+  /// kCounts numbers of each layer, of this rank's contribution: NaN and Inf, values that became
+  /// zero, place for results that are not finite, zeros, bytes, chosen bits.
+  [[nodiscard]] std::vector<std::int64_t> CountOwn(const MessageOps& ops) const {
+    const std::vector<Losses> losses = ops.CountLosses();
+    std::vector<std::int64_t> own;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      own.insert(own.end(), {losses[l].non_finite, losses[l].underflowed, 0, losses[l].zeros,
+                             LayerBytesOf(l), ChosenBitsOf(l)});
+    }
+    return own;
+  }
+
+  /// Fills the report's counts with the sums of all ranks' (CountOwn).
+  void CountAll(std::vector<std::int64_t> own, ReduceReport& report) {
     if (x_.empty()) return;
     const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
     std::vector<LayerRange> results =
         RangesOf(counts_results ? out_ : std::span<const TensorView>{});
     results.resize(x_.size());
-    std::vector<std::int64_t> own;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      own.insert(own.end(), {losses[l].non_finite, losses[l].underflowed, results[l].non_finite});
-    }
+    for (std::size_t l = 0; l < x_.size(); ++l) own[kCounts * l + 2] = results[l].non_finite;
     const std::vector<std::uint8_t> all = link_.AllGather(
         Phase::gather, {reinterpret_cast<const std::uint8_t*>(own.data()), own.size() * 8});
     std::vector<std::int64_t> theirs(own.size());
-    for (LayerReport& layer : report.layers) layer = {layer.shift, 0, 0, 0};
+    for (LayerReport& layer : report.layers) layer = {.shift = layer.shift};
     for (std::size_t at = 0; at < all.size(); at += own.size() * 8) {
       std::memcpy(theirs.data(), all.data() + at, own.size() * 8);
       for (std::size_t l = 0; l < report.layers.size(); ++l) {
-        report.layers[l].non_finite += theirs[3 * l];
-        report.layers[l].underflowed += theirs[3 * l + 1];
-        report.layers[l].overflowed += theirs[3 * l + 2];
+        LayerReport& layer = report.layers[l];
+        const std::int64_t* const counts = theirs.data() + kCounts * l;
+        layer.non_finite += counts[0];
+        layer.underflowed += counts[1];
+        layer.overflowed += counts[2];
+        layer.values += sizes_[l];
+        layer.zeros += counts[3];
+        layer.bytes += counts[4];
+        if (counts[5] >= 0) layer.bits.push_back(static_cast<int>(counts[5]));
       }
     }
     for (LayerReport& layer : report.layers) {

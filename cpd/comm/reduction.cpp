@@ -20,15 +20,18 @@ Losses CountLosses(std::int64_t n, const float* x, const float* terms) {
   for (std::int64_t begin = 0; begin < n; begin += kRun) {
     std::uint32_t non_finite = 0;
     std::uint32_t underflowed = 0;
+    std::uint32_t zeros = 0;
     for (std::int64_t i = begin; i < std::min(begin + kRun, n); ++i) {
       const auto given = std::bit_cast<std::uint32_t>(x[i]);
       const auto term = std::bit_cast<std::uint32_t>(terms[i]);
       non_finite += static_cast<std::uint32_t>((given & kExponent) == kExponent);
       underflowed +=
           static_cast<std::uint32_t>(given << 1 != 0) & static_cast<std::uint32_t>(term << 1 == 0);
+      zeros += static_cast<std::uint32_t>(term << 1 == 0);
     }
     losses.non_finite += non_finite;
     losses.underflowed += underflowed;
+    losses.zeros += zeros;
   }
   return losses;
 }

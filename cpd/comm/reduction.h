@@ -40,6 +40,7 @@ struct Level {
 struct Losses {
   std::int64_t non_finite = 0;   ///< NaN and Inf before the cast
   std::int64_t underflowed = 0;  ///< nonzero values that became zero
+  std::int64_t zeros = 0;        ///< values that are zero after the cast
 };
 Losses CountLosses(std::int64_t n, const float* x, const float* terms);
 
@@ -57,6 +58,9 @@ struct LayerOptions {
   /// For virtual ranks: whether the last EndRank commits the states; else VirtualReduce::Commit
   /// does.
   bool commits = true;
+  /// For virtual ranks: whether the report has the contributions' bytes, for which those of a codec
+  /// whose sizes vary are encoded once more.
+  bool counts_bytes = true;
 };
 
 class Reduction {

@@ -21,6 +21,10 @@ struct LayerReport {
   std::int64_t non_finite = 0;   ///< NaN and Inf among the contributions
   std::int64_t overflowed = 0;   ///< results that are not finite though no contribution was
   std::int64_t underflowed = 0;  ///< nonzero contributions that the cast turned into zero
+  std::int64_t values = 0;       ///< contributions, of all ranks
+  std::int64_t zeros = 0;        ///< contributions that are zero after the cast
+  std::int64_t bytes = 0;        ///< of the encoded contributions (LayerBytes)
+  std::vector<int> bits{};       ///< CodecState::ChosenBits of each rank; empty: none are chosen
 };
 
 /// What one rank sent and received in one call.
@@ -35,7 +39,7 @@ struct Traffic {
 
 struct ReduceReport {
   std::vector<LayerReport>
-      layers;  ///< of all ranks together; shift alone unless counts were asked for
+      layers;  ///< of all ranks together; shift alone unless counts were requested
   Traffic traffic;
 };
 

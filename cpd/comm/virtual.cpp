@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -98,7 +99,10 @@ struct Layer {
   Sums group, across;
   std::atomic<std::int64_t> non_finite{0};
   std::atomic<std::int64_t> underflowed{0};
+  std::atomic<std::int64_t> zeros{0};
   std::int64_t overflowed = 0;
+  std::int64_t bytes = 0;  // of the encoded contributions
+  std::vector<int> bits;   // that the codec chose, by rank
 };
 
 bool FitsHalves(const Format& format) {
@@ -118,6 +122,7 @@ struct VirtualReduce::Impl {
   CodecStates* states;     // the caller's, or own_states
   CodecStates own_states;  // of this reduction alone
   bool commits;
+  bool counts_bytes;
   std::set<CodecState*> begun;
   std::vector<float> divided;  // of Entering
 
@@ -126,7 +131,8 @@ struct VirtualReduce::Impl {
       : reduction(spec, world, Checked(sizes), options),
         layers(sizes.size()),
         states(options.states == nullptr ? &own_states : options.states),
-        commits(options.commits) {
+        commits(options.commits),
+        counts_bytes(options.counts_bytes) {
     if (spec.wire != nullptr) states->Claim({world, {}});
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
@@ -214,6 +220,28 @@ struct VirtualReduce::Impl {
     return divided.data();
   }
 
+  /// Measures a rank's layer, which enters the reduction as `values`: the scale that ranks share,
+  /// or APS's exponent.
+  void Measure(int l, int rank, const TensorView& x, const float* values) {
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const SharedCodec& wire = reduction.wire(l);
+    const bool shares = reduction.measured() == Measured::shared;
+    const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
+    CodecState* const state = states->Of(*wire, {rank, reduction.number(l)}, layer.size);
+    if (state != nullptr) state->Begin(whole, values);
+    if (shares) {
+      layer.scale = std::max(layer.scale, wire->Measure(whole, state, values));
+    } else {
+      std::optional<float> largest;
+      if (state != nullptr) largest = wire->Largest(*state);
+      TensorView entering = x;
+      entering.data = const_cast<float*>(values);
+      if (!largest) largest = MeasureRange(entering).max_abs;
+      layer.exponent = std::max(layer.exponent, ApsExponent(*largest, reduction.world()));
+    }
+    if (states == &own_states) own_states = {};
+  }
+
   /// Begins the codec's state of the layer for the rank whose turn it is, and returns it; null
   /// where there is none.
   CodecState* BeginLayer(int l, const float* x) {
@@ -245,6 +273,21 @@ struct VirtualReduce::Impl {
     const Losses losses = CountLosses(n, x, terms);
     if (losses.non_finite != 0) layer.non_finite += losses.non_finite;
     if (losses.underflowed != 0) layer.underflowed += losses.underflowed;
+    if (losses.zeros != 0) layer.zeros += losses.zeros;
+  }
+
+  /// Counts, at a rank's first visit, the bytes of its layer and the bits that its codec chose.
+  void CountEncoded(int l, CodecState* state, const float* x) {
+    if (visit >= rounds().units) return;
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    const Codec& wire = *reduction.wire(l);
+    if (const auto bits = state == nullptr ? std::nullopt : state->ChosenBits()) {
+      layer.bits.resize(static_cast<std::size_t>(reduction.world()));
+      layer.bits[static_cast<std::size_t>(Rank())] = *bits;
+    }
+    if (!counts_bytes && !wire.is_fixed()) return;
+    const Piece whole = reduction.PieceOf(l, Rank(), layer.shift, layer.scale, 0, layer.size);
+    layer.bytes += LayerBytes(wire, whole, state, x);
   }
 
   void EndGroup() {
@@ -339,19 +382,9 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
     throw Error("layer " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
-  const Reduction& reduction = impl_->reduction;
-  const int rank = observed.observed++;
   const float* values = impl_->Entering(observed, x);
-  if (reduction.measured() == Measured::shared) {
-    const Piece whole = reduction.PieceOf(layer, rank, reduction.ShiftOf(0));
-    observed.scale =
-        std::max(observed.scale, reduction.wire(layer)->Measure(whole, nullptr, values));
-    return;
-  }
-  TensorView entering = x;
-  entering.data = const_cast<float*>(values);
-  observed.exponent =
-      std::max(observed.exponent, ApsExponent(MeasureRange(entering).max_abs, reduction.world()));
+  impl_->Measure(layer, observed.observed, x, values);
+  ++observed.observed;
 }
 
 std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
@@ -373,6 +406,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   into.shift = impl_->reduction.ShiftOf(into.exponent);
   const float* values = impl_->Entering(into, x);
   CodecState* state = impl_->BeginLayer(layer, values);
+  impl_->CountEncoded(layer, state, values);
   const std::int64_t block = impl_->reduction.wire(layer)->block();
   parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> terms(static_cast<std::size_t>(std::min(block, end - begin)));
@@ -411,7 +445,14 @@ LayerReport VirtualReduce::report(int layer) const {
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];
-  return {from.shift, from.non_finite, from.overflowed, from.underflowed};
+  return {.shift = from.shift,
+          .non_finite = from.non_finite,
+          .overflowed = from.overflowed,
+          .underflowed = from.underflowed,
+          .values = from.size * impl_->reduction.world(),
+          .zeros = from.zeros,
+          .bytes = from.bytes,
+          .bits = from.bits};
 }
 
 }  // namespace cpd

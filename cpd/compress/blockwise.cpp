@@ -21,12 +21,13 @@ namespace {
 constexpr std::int64_t kSizeBytes = 4;
 
 /// Calls part(i, n) for each run of n values from value i on that is in one bucket and in one of
-/// the blocks counted from value 0; the first bucket has `before` values ahead of value 0.
+/// the blocks counted from value 0, of as many values; the first bucket has `before` values ahead
+/// of value 0.
 template <class Part>
-void ForParts(std::int64_t n, std::int64_t before, Part part) {
-  for (std::int64_t i = 0; i < n; i += Blockwise::kBucket) {
-    const std::int64_t values = std::min(Blockwise::kBucket, n - i);
-    const std::int64_t first = std::min(values, Blockwise::kBucket - before);
+void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part part) {
+  for (std::int64_t i = 0; i < n; i += bucket) {
+    const std::int64_t values = std::min(bucket, n - i);
+    const std::int64_t first = std::min(values, bucket - before);
     part(i, first);
     if (first < values) part(i + first, values - first);
   }
@@ -40,8 +41,8 @@ struct Blockwise::Values {
   std::vector<std::uint32_t> random;
 };
 
-Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random)
-    : inner_(std::move(inner)), random_(random) {
+Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random, std::int64_t bucket)
+    : inner_(std::move(inner)), random_(random), bucket_(bucket) {
   const auto refuse = [&](const std::string& why) {
     throw Error(
         "blockwise takes a codec of whole layers, as uniform or a scaled format with one "
@@ -53,11 +54,14 @@ Blockwise::Blockwise(SharedCodec inner, const RoundingOptions& random)
   if (inner_->bucket() != 1 || inner_->by_rows()) refuse("has buckets or rows of its own");
   const auto state = inner_->MakeState(1);
   if (state != nullptr && !state->Kept().empty()) refuse("feeds its errors back");
+  if (inner_->needs_gradient()) refuse("needs a gradient, which is not known of sums");
   if (!inner_->has_scales()) refuse("has no scale: give result=… for sums in a format");
 }
 
 std::string Blockwise::text() const {
-  return "blockwise " + inner_->text() + " random_bits=" + std::to_string(random_.random_bits) +
+  const std::string size = bucket_ == kBucket ? "" : std::to_string(bucket_) + " ";
+  return "blockwise " + size + inner_->text() +
+         " random_bits=" + std::to_string(random_.random_bits) +
          " seed=" + std::to_string(random_.seed);
 }
 
@@ -67,12 +71,12 @@ std::int64_t Blockwise::HeadBytes() const {
 
 std::int64_t Blockwise::MostBytes(std::int64_t n, std::int64_t before) const {
   if (before == 0) {
-    const std::int64_t rest = n % kBucket;
-    return n / kBucket * (HeadBytes() + inner_->MostBytes(kBucket)) +
+    const std::int64_t rest = n % bucket_;
+    return n / bucket_ * (HeadBytes() + inner_->MostBytes(bucket_)) +
            (rest == 0 ? 0 : HeadBytes() + inner_->MostBytes(rest));
   }
   std::int64_t bytes = 0;
-  ForParts(n, before, [&](std::int64_t /*i*/, std::int64_t values) {
+  ForParts(bucket_, n, before, [&](std::int64_t /*i*/, std::int64_t values) {
     bytes += HeadBytes() + inner_->MostBytes(values);
   });
   return bytes;
@@ -115,11 +119,11 @@ std::int64_t Blockwise::Encode(const Piece& piece, CodecState* /*state*/, const 
                                std::uint8_t* to) const {
   const std::uint8_t* const start = to;
   Values values;
-  ForParts(piece.n, piece.begin % kBucket, [&](std::int64_t i, std::int64_t n) {
+  ForParts(bucket_, piece.n, piece.begin % bucket_, [&](std::int64_t i, std::int64_t n) {
     Piece part = piece;
     part.begin += i;
     part.n = n;
-    const ValueRange around = BucketsAround(part, kBucket);
+    const ValueRange around = BucketsAround(part, bucket_);
     const auto size = static_cast<std::size_t>(around.size());
     values.x.resize(size);
     Unscale(piece.shift, 1, around.size(), x + (around.begin - piece.begin), values.x.data());
@@ -161,7 +165,7 @@ std::int64_t Blockwise::DecodePart(std::span<const std::uint8_t> bytes, std::int
 
 void Blockwise::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
                        float divisor, float* y, std::int64_t before) const {
-  ForParts(n, before, [&](std::int64_t i, std::int64_t values) {
+  ForParts(bucket_, n, before, [&](std::int64_t i, std::int64_t values) {
     const std::int64_t used = DecodePart(bytes, values, y + i);
     bytes = bytes.subspan(static_cast<std::size_t>(used));
   });
@@ -172,7 +176,7 @@ void Blockwise::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int 
 }
 
 SharedCodec Blockwise::ForResults(const Format& /*format*/, int /*world*/) const {
-  return std::make_shared<Blockwise>(inner_, random_);
+  return std::make_shared<Blockwise>(inner_, random_, bucket_);
 }
 
 SharedCodec Blockwise::Make(CodecWords& words, const RoundingOptions& rounding) {

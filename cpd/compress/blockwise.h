@@ -11,19 +11,21 @@ namespace cpd {
 
 class CodecWords;
 
-/// Encodes each 4096 values with `inner` as a layer of their own, with its own scale or range;
-/// random integers belong to indices in the whole layer. Sums are encoded in the same way.
+/// Encodes each 4096 values (`bucket`) with `inner` as a layer of their own, with its own scale or
+/// range; random integers belong to indices in the whole layer. Sums are encoded in the same way.
 ///
-/// A message holds, for each 4096 values or the part of them that is in the piece: where inner's
+/// A message holds, for each bucket or the part of it that is in the piece: where inner's
 /// sizes vary, the number of bytes (u32, little-endian); where inner has no code for NaN, a byte
-/// that is 1 if one of the 4096 is NaN or infinite, and then all 4096 decode to NaN; inner's bytes.
+/// that is 1 if one of the bucket is NaN or infinite, and then all of it decodes to NaN; inner's
+/// bytes.
 class CPD_API Blockwise final : public Codec {
  public:
   static constexpr std::int64_t kBucket = 4096;
 
-  /// Uses seed and random_bits of `random`. Throws Error unless inner encodes a layer as a whole,
-  /// keeps nothing between calls and sends sums without loss.
-  Blockwise(SharedCodec inner, const RoundingOptions& random);
+  /// Uses seed and random_bits of `random`. `bucket`: a multiple of 4096, at most kMostBucket.
+  /// Throws Error unless inner encodes a layer as a whole, keeps nothing between calls and sends
+  /// sums without loss.
+  Blockwise(SharedCodec inner, const RoundingOptions& random, std::int64_t bucket = kBucket);
   /// `CODEC…`.
   static SharedCodec Make(CodecWords& words, const RoundingOptions& rounding);
 
@@ -32,9 +34,10 @@ class CPD_API Blockwise final : public Codec {
   [[nodiscard]] const Format& format() const override { return kFp32; }
   [[nodiscard]] bool is_fixed() const override { return inner_->is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
-  [[nodiscard]] std::int64_t block() const override { return kBucket; }
-  [[nodiscard]] std::int64_t bucket() const override { return kBucket; }
+  [[nodiscard]] std::int64_t block() const override { return bucket_; }
+  [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n % bucket_); }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -52,6 +55,7 @@ class CPD_API Blockwise final : public Codec {
 
   SharedCodec inner_;
   RoundingOptions random_;
+  std::int64_t bucket_;
 };
 
 }  // namespace cpd

@@ -2,12 +2,15 @@
 #include "cpd/compress/codec.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
+#include <sstream>
 #include <vector>
 
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
+#include "cpd/base/parallel.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
@@ -15,6 +18,8 @@
 namespace cpd {
 
 CodecState::~CodecState() = default;
+void CodecState::SetGradient(float /*rms*/) {}
+std::optional<int> CodecState::ChosenBits() const { return std::nullopt; }
 std::vector<float> CodecState::Kept() const { return {}; }
 void CodecState::Restore(std::span<const float> kept) {
   if (kept.empty()) return;
@@ -35,6 +40,8 @@ void Codec::Round(const Piece& piece, CodecState* state, const float* x, float* 
   Decode(std::span(bytes).first(static_cast<std::size_t>(used)), piece.n, 0, 1, y, before);
 }
 
+std::optional<float> Codec::Largest(const CodecState& /*state*/) const { return std::nullopt; }
+bool Codec::Freezes(std::int64_t /*n*/) const { return false; }
 std::unique_ptr<CodecState> Codec::MakeState(std::int64_t /*size*/) const { return nullptr; }
 RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
   if (!by_rows()) return {};
@@ -46,6 +53,26 @@ RowLayout Codec::LayoutOf(std::span<const std::int64_t> shape) const {
 SharedCodec Codec::ForRows(std::int64_t /*row*/) const { return nullptr; }
 SharedCodec Codec::ForSums(const Format& format) const { return std::make_shared<Packed>(format); }
 SharedCodec Codec::ForResults(const Format& /*format*/, int /*world*/) const { return nullptr; }
+
+std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state, const float* x) {
+  const std::int64_t block = codec.block();
+  if (codec.is_fixed()) {
+    const std::int64_t rest = layer.n % block;
+    return layer.n / block * codec.MostBytes(block) + (rest == 0 ? 0 : codec.MostBytes(rest));
+  }
+  std::atomic<std::int64_t> bytes{0};
+  parallel_for(layer.n, block, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint8_t> encoded(static_cast<std::size_t>(codec.MostBytes(block)));
+    for (std::int64_t i = begin; i < end; i += block) {
+      Piece piece = layer;
+      piece.begin += i;
+      piece.n = std::min(block, end - i);
+      const bool is_encoded = codec.has_nan() || IsFinite(piece.n, x + i);
+      bytes += is_encoded ? codec.Encode(piece, state, x + i, encoded.data()) : 4 * piece.n;
+    }
+  });
+  return bytes;
+}
 
 std::int64_t BlockOfBucket(std::int64_t bucket) {
   const std::int64_t unit = std::lcm(bucket, std::int64_t{8});
@@ -80,6 +107,37 @@ CodecStates::CodecStates(CodecStates&&) noexcept = default;
 CodecStates& CodecStates::operator=(CodecStates&&) noexcept = default;
 
 CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t size) {
+  CodecState* const state = FindOrMake(codec, key, size);
+  if (state == nullptr || key.stage != Stage::contribution || !codec.needs_gradient()) return state;
+  const std::optional<float> rms = GradientOf(key);
+  if (!rms) {
+    throw Error("codec '" + codec.name() +
+                "' needs the root mean square of the gradient of layer " +
+                std::to_string(key.number) + " on rank " + std::to_string(key.rank) +
+                ": set it in the call's states");
+  }
+  state->SetGradient(*rms);
+  return state;
+}
+
+void CodecStates::SetGradient(std::int64_t number, std::optional<int> rank, float rms) {
+  if (!(rms >= 0 && std::isfinite(rms))) {
+    std::ostringstream given;
+    given << rms;
+    throw Error("a gradient's root mean square must be finite and not negative, got " +
+                given.str());
+  }
+  if (!rank) std::erase_if(gradients_, [&](const auto& one) { return one.first.first == number; });
+  gradients_[{number, rank}] = rms;
+}
+
+std::optional<float> CodecStates::GradientOf(const Key& key) const {
+  auto found = gradients_.find({key.number, key.rank});
+  if (found == gradients_.end()) found = gradients_.find({key.number, std::nullopt});
+  return found == gradients_.end() ? std::nullopt : std::optional(found->second);
+}
+
+CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int64_t size) {
   auto found = entries_.find(key);
   if (found == entries_.end()) {
     std::unique_ptr<CodecState> made = codec.MakeState(size);
@@ -90,7 +148,7 @@ CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t siz
   if (entry.text != codec.text() || entry.size != size) {
     if (entry.state != nullptr && entry.state->Kept().empty()) {
       entries_.erase(found);
-      return Of(codec, key, size);
+      return FindOrMake(codec, key, size);
     }
     throw Error("layer number " + std::to_string(key.number) + " of rank " +
                 std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
@@ -128,9 +186,11 @@ std::optional<CodecStates::Owner> CodecStates::owner() const {
 
 void CodecStates::Reset(std::int64_t number) {
   std::erase_if(entries_, [&](const auto& entry) { return entry.first.number == number; });
+  std::erase_if(gradients_, [&](const auto& one) { return one.first.first == number; });
 }
 void CodecStates::Reset() {
   entries_.clear();
+  gradients_.clear();
   owner_.reset();
   owner_loaded_ = false;
 }
@@ -146,6 +206,7 @@ std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
 
 void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   entries_.clear();
+  gradients_.clear();
   owner_ = owner;
   owner_loaded_ = owner.has_value();
   for (auto& [key, one] : kept) {

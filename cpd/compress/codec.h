@@ -64,6 +64,12 @@ class CPD_API CodecState {
   virtual void Begin(const Piece& layer, const float* x) = 0;
   /// Ends a call that succeeded, after every value was encoded or rounded.
   virtual void Commit() = 0;
+  /// Sets the root mean square of the layer's gradient, finite and not negative, for the calls that
+  /// follow (Codec::needs_gradient). By default it is not used.
+  virtual void SetGradient(float rms);
+  /// The bits of a value that the codec chose for the layer, before any entropy coding, after
+  /// Begin; none where it chooses none. 0: all values are equal.
+  [[nodiscard]] virtual std::optional<int> ChosenBits() const;
   /// What the next call will find, for checkpoints; empty where nothing is kept.
   [[nodiscard]] virtual std::vector<float> Kept() const;
   /// Restores what Kept returned. Throws Error for another number of values.
@@ -114,6 +120,18 @@ class CPD_API Codec {
   /// and hierarchical): the codec is then only a cast of each rank's values.
   [[nodiscard]] virtual bool may_hop() const { return false; }
 
+  /// Whether some values of a layer of n values always become zero, whatever they are: such a
+  /// parameter never changes.
+  [[nodiscard]] virtual bool Freezes(std::int64_t n) const;
+  /// Whether a layer's state must know the root mean square of the layer's gradient before Begin
+  /// (CodecState::SetGradient), which throws Error otherwise.
+  [[nodiscard]] virtual bool needs_gradient() const { return false; }
+
+  /// For APS, of a codec without scales of its own: the largest finite magnitude that it will
+  /// encode of a layer that its state began with shift 0; none, the default: that of the layer's
+  /// values.
+  [[nodiscard]] virtual std::optional<float> Largest(const CodecState& state) const;
+
   [[nodiscard]] virtual Measured measured() const { return Measured::nothing; }
   /// The number that measured() names, finite and not negative. x: the whole layer; state: after
   /// Begin.
@@ -158,6 +176,13 @@ class CPD_API Codec {
 
 constexpr std::int64_t kMostBucket = 1 << 16;
 
+/// The bytes of a layer by its codec: those of its blocks, from its first value on, as a stream has
+/// them (stream.h); how many they are where messages cut the layer elsewhere differs a little.
+/// `state`: after Begin. A block that holds NaN or infinities, for which the codec has no bytes,
+/// counts in binary32.
+CPD_API std::int64_t LayerBytes(const Codec& codec, const Piece& layer, CodecState* state,
+                                const float* x);
+
 /// A block() for a bucket: the least multiple of `bucket` and of 8 that is at least 4096.
 CPD_API std::int64_t BlockOfBucket(std::int64_t bucket);
 
@@ -199,24 +224,37 @@ class CPD_API CodecStates {
   CodecStates& operator=(CodecStates&&) noexcept;
 
   /// The layer's state, made on its first use from what Load restored. Null where the codec keeps
-  /// nothing. Throws Error where the layer was kept by another codec, or with another size.
+  /// nothing. Throws Error where the layer was kept by another codec, or with another size, and
+  /// where the codec needs the gradient's root mean square, which was not set.
   CodecState* Of(const Codec& codec, const Key& key, std::int64_t size);
+  /// Sets the root mean square of the gradient of a layer for later calls: of one rank, or, without
+  /// a rank, of all, whatever was set for one before. Throws Error where it is negative or not
+  /// finite.
+  void SetGradient(std::int64_t number, std::optional<int> rank, float rms);
+  /// All that SetGradient set, by number and rank.
+  using Gradients = std::map<std::pair<std::int64_t, std::optional<int>>, float>;
+  [[nodiscard]] const Gradients& gradients() const { return gradients_; }
   /// Makes `owner` the owner, before its call. Throws Error where a value of another owner is kept
   /// that is not 0; zeros, which a call that failed leaves too, are forgotten.
   void Claim(const Owner& owner);
   /// The owner; none where nothing is kept, unless Load set one.
   [[nodiscard]] std::optional<Owner> owner() const;
-  /// Forgets a layer on all ranks.
+  /// Forgets a layer and its gradient on all ranks.
   void Reset(std::int64_t number);
-  /// Forgets all layers and the owner.
+  /// Forgets all layers, their gradients and the owner.
   void Reset();
   /// Every layer of which something is kept, for checkpoints.
   [[nodiscard]] std::map<Key, Kept> Save() const;
+  /// Keeps this and nothing else; no gradient is set.
   void Load(std::map<Key, Kept> kept, std::optional<Owner> owner = {});
 
  private:
   struct Entry;
+  [[nodiscard]] std::optional<float> GradientOf(const Key& key) const;
+  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size);
+
   std::map<Key, Entry> entries_;
+  Gradients gradients_;
   std::optional<Owner> owner_;
   bool owner_loaded_ = false;  // Load set owner_
 };

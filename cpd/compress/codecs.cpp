@@ -31,7 +31,9 @@ constexpr std::array kCompressors{
         "whole=N axis=N coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
         "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
         "levels below the norms of buckets, rounded without bias", MakeQsgd},
-    CodecInfo{"terngrad", "clip=2.5|none share=on|off bucket=tensor|N whole=N",
+    CodecInfo{"terngrad",
+              "clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers "
+              "coding=fixed|trits",
               "Wen et al., NeurIPS 2017", "-1, 0 and 1 times a scaler, rounded without bias",
               MakeTernGrad},
     CodecInfo{"one_bit", "bucket=N whole=N axis=N",
@@ -55,7 +57,7 @@ constexpr std::array kCompressors{
               "any other codec, whose errors the next call sends", Feedback::Make},
     CodecInfo{"uniform",
               "bits=entropy|gradient|N [c=6 sample=4 fraction=0.03] [c0=1 c1=8] "
-              "coding=huffman|fixed",
+              "coding=huffman|fixed results=exact|encoded",
               "Øland and Raj, ICASSP 2015", "weights in bins of equal width, Huffman-coded",
               Uniform::Make},
     CodecInfo{"sparse", "[FORMAT]", "this library", "all values but +0, without loss",

@@ -75,6 +75,12 @@ struct Feedback::State final : Residual {
     inner->Commit();
     std::vector<float>().swap(v);
   }
+  void SetGradient(float rms) override {
+    if (inner != nullptr) inner->SetGradient(rms);
+  }
+  [[nodiscard]] std::optional<int> ChosenBits() const override {
+    return inner == nullptr ? std::nullopt : inner->ChosenBits();
+  }
 
   std::unique_ptr<CodecState> inner;
   std::vector<float> v;

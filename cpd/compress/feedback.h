@@ -34,6 +34,8 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
   /// True: a layer's residuals are for one shift, which APS must not change.
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(n); }
+  [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,

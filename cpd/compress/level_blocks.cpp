@@ -10,6 +10,7 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/compress/spacing.h"
+#include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {
@@ -19,6 +20,8 @@ constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
 constexpr int kLevelBits = 16;   // of a level before its Elias code is written or after it is read
 constexpr int kMostShift = 126;  // the largest |shift| that a kernel takes
 constexpr std::int64_t kTagBytes = 1;
+constexpr std::int64_t kTrits = 5;          // in a byte
+constexpr std::uint8_t kTritsOfByte = 243;  // 3^5
 
 /// Returns x * 2^shift: x itself for shift 0, else in `scratch`.
 const float* Shifted(int shift, std::int64_t n, const float* x, std::vector<float>& scratch) {
@@ -63,6 +66,7 @@ EliasLayout LayoutOf(LevelCoding coding) {
 
 struct LevelBlocks::Block {
   LevelPlan plan;
+  int layer = 0;  ///< for error texts
   std::int64_t before = 0, n = 0;
   const float* norms = nullptr;
   std::int64_t first = 0;                 ///< the first element's index, for random bits
@@ -101,6 +105,8 @@ std::int64_t LevelBlocks::MostLevelBytes(std::int64_t n, std::int64_t before) co
       return PlaceBytes() + FixedBytes(n);
     case LevelCoding::smallest:
       return PlaceBytes() + kTagBytes + FixedBytes(n);
+    case LevelCoding::trits:
+      return (n + kTrits - 1) / kTrits;
     default:
       return PlaceBytes() + MostEliasBytes(LayoutOf(options_.coding), n, before);
   }
@@ -172,6 +178,47 @@ LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const
 
 // --- levels --------------------------------------------------------------------------------------
 
+void LevelBlocks::EncodeTrits(const Block& block, const float* x, std::uint8_t* to) const {
+  LevelPlan plan = block.plan;
+  plan.bits = kLevelBits;
+  std::vector<std::int16_t> levels(static_cast<std::size_t>(block.n));
+  Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
+                          reinterpret_cast<std::uint8_t*>(levels.data()));
+  levels.resize(static_cast<std::size_t>((block.n + kTrits - 1) / kTrits * kTrits));
+  for (std::size_t i = 0; i < levels.size(); i += kTrits) {
+    int byte = 0;
+    for (std::size_t j = kTrits; j-- > 0;) {
+      const int level = levels[i + j];
+      if (level < -1) {
+        throw Error("layer " + std::to_string(block.layer) +
+                    " has NaN or infinities, for which coding=trits has no code");
+      }
+      byte = 3 * byte + (level < 0 ? 2 : level);
+    }
+    *to++ = static_cast<std::uint8_t>(byte);
+  }
+}
+
+void LevelBlocks::DecodeTrits(const Block& block, const std::uint8_t* from, float* y) const {
+  std::vector<std::int16_t> levels(
+      static_cast<std::size_t>((block.n + kTrits - 1) / kTrits * kTrits));
+  for (std::size_t i = 0; i < levels.size(); i += kTrits) {
+    int byte = *from++;
+    if (byte >= kTritsOfByte) throw DamagedBytes("a byte holds no five levels");
+    for (std::size_t j = 0; j < kTrits; ++j, byte /= 3) {
+      levels[i + j] = static_cast<std::int16_t>(byte % 3 == 2 ? -1 : byte % 3);
+    }
+  }
+  const auto end = levels.begin() + block.n;
+  if (std::any_of(end, levels.end(), [](std::int16_t level) { return level != 0; })) {
+    throw DamagedBytes("there are more levels than values");
+  }
+  LevelPlan plan = block.plan;
+  plan.bits = kLevelBits;
+  Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n,
+                          reinterpret_cast<const std::uint8_t*>(levels.data()), block.norms, y);
+}
+
 std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const {
   const auto encode = [&](const LevelPlan& plan, std::uint8_t* packed) {
     Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
@@ -180,6 +227,10 @@ std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::
   if (options_.coding == LevelCoding::fixed) {
     encode(block.plan, to);
     return FixedBytes(block.n);
+  }
+  if (options_.coding == LevelCoding::trits) {
+    EncodeTrits(block, x, to);
+    return MostLevelBytes(block.n, block.before);
   }
   LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
@@ -237,12 +288,18 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
     tag = kTagBytes;
     bytes = bytes.subspan(1);
   }
-  if (coding == LevelCoding::fixed) {
-    const std::int64_t size = FixedBytes(block.n);
+  if (coding == LevelCoding::fixed || coding == LevelCoding::trits) {
+    const bool is_trits = coding == LevelCoding::trits;
+    const std::int64_t size =
+        is_trits ? MostLevelBytes(block.n, block.before) : FixedBytes(block.n);
     if (static_cast<std::int64_t>(bytes.size()) < size) {
       throw DamagedBytes("there are fewer bytes than levels");
     }
-    decode(block.plan, bytes.data());
+    if (is_trits) {
+      DecodeTrits(block, bytes.data(), y);
+    } else {
+      decode(block.plan, bytes.data());
+    }
     return tag + size;
   }
   std::vector<std::int32_t> levels(static_cast<std::size_t>(block.n));
@@ -267,7 +324,8 @@ std::int64_t LevelBlocks::Encode(const Piece& piece, const LayerLevels& layer, c
                                  std::uint8_t* to) const {
   const std::uint8_t* const begin = to;
   const std::int64_t bucket = options_.bucket;
-  Block block{.plan = plan_, .before = bucket == 0 ? 0 : piece.begin % bucket};
+  Block block{
+      .plan = plan_, .layer = piece.layer, .before = bucket == 0 ? 0 : piece.begin % bucket};
   block.plan.stream = piece.stream;
   if (options_.spaced) block.plan.spacing = &layer.spacing;
   const std::int64_t ahead = piece.size == 0 ? 0 : block.before;  // values read before the piece

@@ -27,6 +27,9 @@ enum class LevelCoding : std::uint8_t {
   dense,     ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
   sparse,    ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
   smallest,  ///< each block's shortest of these, at equal lengths the first; a byte has its number
+  /// Levels -1, 0 and 1 alone, five in a byte: the sum of d[i] * 3^i, where d is 0 for level 0, 1
+  /// for 1 and 2 for -1; a block's last byte has zeros for levels beyond its end. None is NaN.
+  trits,
 };
 
 /// What the levels of every piece of a layer need of the whole layer.
@@ -53,7 +56,9 @@ class LevelBlocks {
 
   [[nodiscard]] std::int64_t block() const { return block_; }
   /// Whether n values always take MostBytes.
-  [[nodiscard]] bool is_fixed() const { return options_.coding == LevelCoding::fixed; }
+  [[nodiscard]] bool is_fixed() const {
+    return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;
+  }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before) const;
   /// A whole layer's norm.
   [[nodiscard]] float Measure(const Piece& layer, const float* x) const;
@@ -76,6 +81,8 @@ class LevelBlocks {
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
+  void EncodeTrits(const Block& block, const float* x, std::uint8_t* to) const;
+  void DecodeTrits(const Block& block, const std::uint8_t* from, float* y) const;
   std::int64_t EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const;
   std::int64_t DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
                             float* y) const;

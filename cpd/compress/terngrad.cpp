@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/compress/terngrad.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cpd/backend/roster.h"
 #include "cpd/compress/buckets.h"
@@ -18,8 +21,11 @@ constexpr int kBits = 2;
 constexpr int kMostRanks = 1 << 16;
 constexpr double kLeastClip = 1e-6, kMostClip = 1e6;
 constexpr std::array<std::string_view, 2> kShare{"off", "on"};
+constexpr std::array<std::string_view, 2> kClipAt{"scaler", "workers"};
+constexpr std::array<std::string_view, 2> kCoding{"fixed", "trits"};
 
-LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& rounding) {
+LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& rounding,
+                     LevelCoding coding) {
   Check(rounding);
   if (options.clip != 0 && !(options.clip >= kLeastClip && options.clip <= kMostClip)) {
     throw Error("terngrad: clip must be a number from " + NumberText(kLeastClip) + " to " +
@@ -32,6 +38,12 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
   if (options.share && options.bucket != 0) {
     throw Error("terngrad: ranks share one scaler a layer: give share=off with buckets");
   }
+  if (options.clips_own && (!options.share || options.clip == 0)) {
+    throw Error(
+        std::string("terngrad: clip_at=workers is of ranks that clip and share a scaler; ") +
+        (options.clip == 0 ? "with clip=none they do not clip"
+                           : "with share=off each clips by its own already"));
+  }
   return {{.bits = kBits,
            .steps = 1,
            .most = 1,
@@ -41,7 +53,8 @@ LevelBlocks BlocksOf(const TernGradOptions& options, const RoundingOptions& roun
           {.norm = LevelNorm::clipped,
            .clip = options.clip,
            .bucket = options.bucket,
-           .stores_norms = !options.share}};
+           .stores_norms = !options.share,
+           .coding = coding}};
 }
 
 LevelBlocks SumsOf(int world) {
@@ -57,13 +70,27 @@ LevelBlocks SumsOf(int world) {
 
 }  // namespace
 
+/// A rank's own limit of a layer's values times 2^shift: its scaler before ranks share one.
+struct TernGrad::Limit final : CodecState {
+  explicit Limit(const TernGrad& codec) : blocks(codec.blocks_) {}
+  void Begin(const Piece& layer, const float* x) override { value = blocks.Measure(layer, x); }
+  void Commit() override {}
+
+  LevelBlocks blocks;
+  float value = 0;
+};
+
 TernGrad::TernGrad(const TernGradOptions& options, const RoundingOptions& rounding)
-    : options_(options), rounding_(rounding), blocks_(BlocksOf(options, rounding)) {}
+    : options_(options),
+      rounding_(rounding),
+      blocks_(BlocksOf(options, rounding, options.trits ? LevelCoding::trits : LevelCoding::fixed)),
+      with_nan_(BlocksOf(options, rounding, LevelCoding::fixed)) {}
 
 std::string TernGrad::name() const {
   return "terngrad clip=" + (options_.clip == 0 ? "none" : NumberText(options_.clip)) +
          (options_.share ? "" : " share=off") +
-         (options_.bucket == 0 ? "" : BucketText(options_.bucket));
+         (options_.bucket == 0 ? "" : BucketText(options_.bucket)) +
+         (options_.clips_own ? " clip_at=workers" : "") + (options_.trits ? " coding=trits" : "");
 }
 
 std::string TernGrad::text() const {
@@ -82,13 +109,44 @@ Measured TernGrad::measured() const {
   return options_.bucket == 0 ? Measured::own : Measured::nothing;
 }
 
-float TernGrad::Measure(const Piece& layer, CodecState* /*state*/, const float* x) const {
+float TernGrad::Measure(const Piece& layer, CodecState* state, const float* x) const {
+  if (options_.clips_own && state != nullptr) return dynamic_cast<const Limit&>(*state).value;
   return options_.bucket == 0 ? blocks_.Measure(layer, x) : 0;
 }
 
-std::int64_t TernGrad::Encode(const Piece& piece, CodecState* /*state*/, const float* x,
+bool TernGrad::Freezes(std::int64_t n) const {
+  const std::int64_t last = options_.bucket == 0 ? n : n % options_.bucket;
+  return options_.clip != 0 && n > 0 && (last == 1 || options_.bucket == 1);
+}
+
+std::int64_t TernGrad::EncodeBy(const LevelBlocks& blocks, const Piece& piece,
+                                const CodecState* state, const float* x, std::uint8_t* to) const {
+  if (!options_.clips_own) return blocks.Encode(piece, {.norm = piece.scale}, x, to);
+  const float limit = dynamic_cast<const Limit&>(*state).value;
+  std::vector<float> clipped(static_cast<std::size_t>(piece.n));
+  Unscale(piece.shift, 1, piece.n, x, clipped.data());
+  for (float& value : clipped) {
+    if (std::isfinite(value)) value = std::clamp(value, -limit, limit);
+  }
+  Piece own = piece;
+  own.shift = 0;
+  return blocks.Encode(own, {.norm = piece.scale}, clipped.data(), to);
+}
+
+std::int64_t TernGrad::Encode(const Piece& piece, CodecState* state, const float* x,
                               std::uint8_t* to) const {
-  return blocks_.Encode(piece, {.norm = piece.scale}, x, to);
+  return EncodeBy(blocks_, piece, state, x, to);
+}
+
+void TernGrad::Round(const Piece& piece, CodecState* state, const float* x, float* y) const {
+  const std::int64_t before = piece.begin % bucket();
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(with_nan_.MostBytes(piece.n, before)));
+  EncodeBy(with_nan_, piece, state, x, bytes.data());
+  with_nan_.Decode(bytes, piece.n, 0, 1, y, before);
+}
+
+std::unique_ptr<CodecState> TernGrad::MakeState(std::int64_t /*size*/) const {
+  return options_.clips_own ? std::make_unique<Limit>(*this) : nullptr;
 }
 
 void TernGrad::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -130,7 +188,11 @@ SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding) {
   if (clip) options.clip = *clip == "none" ? 0 : ParseNumber("clip", *clip, kLeastClip, kMostClip);
   options.bucket = TakeBucket(words, options.bucket);
   options.share = words.Choice("share", kShare, options.bucket == 0 ? 1 : 0) == 1;
-  words.End("clip=2.5|none, share=on|off, bucket=tensor|1…65536 and whole=1…bucket");
+  options.clips_own = words.Choice("clip_at", kClipAt, 0) == 1;
+  options.trits = words.Choice("coding", kCoding, 0) == 1;
+  words.End(
+      "clip=2.5|none, share=on|off, bucket=tensor|1…65536, whole=1…bucket, clip_at=scaler|workers "
+      "and coding=fixed|trits");
   return std::make_shared<TernGrad>(options, rounding);
 }
 

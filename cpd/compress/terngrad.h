@@ -20,16 +20,21 @@ struct TernGradOptions {
   /// All ranks use the largest of their scalers, so that sums are integers.
   bool share = true;
   std::int64_t bucket = 0;  ///< values that share a scaler of their own; 0: all of a layer
+  /// Where ranks share a scaler: whether each clips its values by its own deviation first, as
+  /// section 3.3 says. Else its own deviation enters the shared scaler alone, by which all values
+  /// are clipped, as in the authors' code (wenwei202/terngrad).
+  bool clips_own = false;
+  bool trits = false;  ///< five values in a byte; none is then NaN
 };
 
 /// The scaler is the largest magnitude after clipping; the rounding is in numeric/scaled/levels.h,
-/// with one step. Two bits per value: 0 zero, 1 and 3 plus and minus one, 2 NaN; the byte layout is
-/// in level_blocks.h. NaN and infinities become NaN one by one; the scaler and the deviation ignore
-/// them. Integer sums are sent as IntegerSums, others without loss.
+/// with one step. Two bits per value: 0 zero, 1 and 3 plus and minus one, 2 NaN; or five values in
+/// a byte; the byte layout is in level_blocks.h. NaN and infinities become NaN one by one; the
+/// scaler and the deviation ignore them. Integer sums are sent as IntegerSums, others without loss.
 class CPD_API TernGrad final : public Codec {
  public:
-  /// Throws Error for an option out of range, or for `share` with buckets. Uses only seed and
-  /// random_bits of `rounding`.
+  /// Throws Error for an option out of range, for `share` with buckets, and for `clips_own` without
+  /// `share` or without clipping. Uses only seed and random_bits of `rounding`.
   explicit TernGrad(const TernGradOptions& options = {}, const RoundingOptions& rounding = {});
 
   [[nodiscard]] std::string name() const override;
@@ -39,19 +44,30 @@ class CPD_API TernGrad final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
+  [[nodiscard]] bool has_nan() const override { return !options_.trits; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] bool Freezes(std::int64_t n) const override;
   [[nodiscard]] Measured measured() const override;
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
+  void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
+  /// Where ranks clip their own values, a state that has the rank's limit; else null.
+  [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
+  struct Limit;
+  /// Encodes with `blocks`, the values clipped by the rank's own limit first where it has one.
+  std::int64_t EncodeBy(const LevelBlocks& blocks, const Piece& piece, const CodecState* state,
+                        const float* x, std::uint8_t* to) const;
+
   TernGradOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
+  LevelBlocks with_nan_;  ///< the same values in two bits each, of which one is NaN
 };
 
 /// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
@@ -78,7 +94,8 @@ class CPD_API IntegerSums final : public Codec {
   LevelBlocks blocks_;
 };
 
-/// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N`.
+/// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers
+/// coding=fixed|trits`.
 SharedCodec MakeTernGrad(CodecWords& words, const RoundingOptions& rounding);
 
 }  // namespace cpd

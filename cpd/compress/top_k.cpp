@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -37,12 +38,6 @@ struct TopK::Sending final : Residual {
         count(codec.Count(size)) {}
 
   void Begin(const Piece& layer, const float* x) override {
-    std::vector<float> shifted;
-    if (layer.shift != 0) {
-      shifted.resize(static_cast<std::size_t>(n));
-      Unscale(layer.shift, 1, n, x, shifted.data());
-      x = shifted.data();
-    }
     Summands of{.n = n, .x = x};
     if (size() > 0) {
       of.r = kept(0);
@@ -50,6 +45,7 @@ struct TopK::Sending final : Residual {
     }
     FindLargest(of, count, sent);
     inner = codec->MakeState(static_cast<std::int64_t>(sent.values.size()));
+    if (inner != nullptr && gradient) inner->SetGradient(*gradient);
     if (inner != nullptr) inner->Begin(InnerOf(layer), sent.values.data());
   }
   void Commit() override {
@@ -57,11 +53,17 @@ struct TopK::Sending final : Residual {
     if (inner != nullptr) inner->Commit();
   }
 
+  void SetGradient(float rms) override { gradient = rms; }
+  [[nodiscard]] std::optional<int> ChosenBits() const override {
+    return inner == nullptr ? std::nullopt : inner->ChosenBits();
+  }
+
   /// The kept values, as a layer of the inner codec.
   [[nodiscard]] Piece InnerOf(const Piece& layer) const {
     const auto values = static_cast<std::int64_t>(sent.values.size());
     return {.layer = layer.layer,
             .n = values,
+            .shift = layer.shift,
             .stream = layer.stream,
             .size = values,
             .scale = layer.scale};
@@ -71,6 +73,7 @@ struct TopK::Sending final : Residual {
   std::int64_t n, count;
   Selection sent;
   std::unique_ptr<CodecState> inner;
+  std::optional<float> gradient;
 };
 
 /// The kept values of a piece.
@@ -89,13 +92,19 @@ struct TopK::Run {
   [[nodiscard]] const float* values() const { return sending.sent.values.data() + piece.begin; }
   [[nodiscard]] std::int64_t before() const { return piece.begin % sending.codec->bucket(); }
 
-  /// Records the residuals of the kept values, which decode to `decoded`.
-  void Leave(const std::vector<float>& decoded) const {
+  /// Records the residuals of the kept values, which decode to `decoded` times 2^shift.
+  void Leave(std::vector<float> decoded) const {
     const float unit = sending.codec->measured() == Measured::shared ? piece.scale : 1;
+    Guarded([&] {
+      for (float& value : decoded) value *= unit;
+    });
+    if (piece.shift != 0) {
+      Unscale(-piece.shift, 1, piece.n, decoded.data(), decoded.data());
+    }
     Guarded([&] {
       for (std::size_t k = 0; k < places.size(); ++k) {
         const float v = values()[k];
-        const float sent = decoded[k] * unit;
+        const float sent = decoded[k];
         const float left = std::isfinite(sent) ? v - sent : v;
         *sending.next(places[k]) = std::isfinite(v) ? left : 0;
       }
@@ -125,6 +134,8 @@ TopK::TopK(double fraction, bool feeds_back, SharedCodec inner)
   if (inner_->by_rows()) refuse("rows");
   const std::unique_ptr<CodecState> state = inner_->MakeState(1);
   if (state != nullptr && !state->Kept().empty()) refuse("neighbours that stay from call to call");
+  has_scales_ = dynamic_cast<const Packed*>(inner_.get()) == nullptr;
+  if (!has_scales_ && inner_->format().has_zero()) format_ = inner_->format();
 }
 
 SharedCodec TopK::Make(CodecWords& words, const RoundingOptions& rounding) {
@@ -155,6 +166,14 @@ std::int64_t TopK::MostBytes(std::int64_t n, std::int64_t /*before*/) const {
   return MostPlaceBytes(n) + kMostNumberBytes + inner_->MostBytes(n, inner_->bucket() - 1);
 }
 
+std::optional<float> TopK::Largest(const CodecState& state) const {
+  float largest = 0;
+  for (const float value : dynamic_cast<const Sending&>(state).sent.values) {
+    if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
+  }
+  return largest;
+}
+
 float TopK::Measure(const Piece& layer, CodecState* state, const float* /*x*/) const {
   const auto& sending = dynamic_cast<const Sending&>(*state);
   return inner_->Measure(sending.InnerOf(layer), sending.inner.get(), sending.sent.values.data());
@@ -173,7 +192,7 @@ std::int64_t TopK::Encode(const Piece& piece, CodecState* state, const float* /*
     std::vector<float> decoded(run.places.size());
     inner_->Decode({to, static_cast<std::size_t>(size)}, run.piece.n, 0, 1, decoded.data(),
                    run.before());
-    run.Leave(decoded);
+    run.Leave(std::move(decoded));
   }
   return to + size - begin;
 }
@@ -201,7 +220,7 @@ void TopK::Round(const Piece& piece, CodecState* state, const float* /*x*/, floa
   inner_->Round(run.piece, run.sending.inner.get(), run.values(), decoded.data());
   std::fill_n(y, piece.n, 0.0F);
   for (std::size_t k = 0; k < decoded.size(); ++k) y[run.places[k] - piece.begin] = decoded[k];
-  if (feeds_back_) run.Leave(decoded);
+  if (feeds_back_) run.Leave(std::move(decoded));
 }
 
 std::unique_ptr<CodecState> TopK::MakeState(std::int64_t size) const {

@@ -12,13 +12,14 @@ namespace cpd {
 
 class CodecWords;
 
-/// Keeps, of v = x * 2^shift + residual (each of the two operations rounded once to binary32), the
-/// ceil(fraction * n) values of largest magnitude, of equal ones those of lower index, and every
-/// NaN and infinity, even where that is more. The kept values, in order, are a layer of the inner
-/// codec, whose random bits count that layer's elements (but Piece::random has integers for the
-/// outer layer's); all others become +0. The residual becomes v less the decoded value, rounded
-/// once: v where it is not sent or does not decode to a finite number, 0 where v itself is not
-/// finite. It is of values times 2^shift.
+/// Keeps, of v = x + residual (rounded once to binary32), the ceil(fraction * n) values of largest
+/// magnitude, of equal ones those of lower index, and every NaN and infinity, even where that is
+/// more. The kept values, in order, are a layer of the inner codec, which encodes them times
+/// 2^shift, and whose random bits count that layer's elements (but Piece::random has integers for
+/// the outer layer's); all others become +0. The residual becomes v less the decoded value times
+/// 2^-shift (rounded once each): v where it is not sent or does not decode to a finite number, 0
+/// where v itself is not finite. It is of the values as they are, whatever the shift, so that APS
+/// may choose another in each call.
 ///
 /// A message holds the places of a piece's kept values (places.h); where the inner codec has
 /// buckets, how many values of the first one are ahead of them; and the inner codec's bytes.
@@ -33,12 +34,17 @@ class CPD_API TopK final : public Codec {
 
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
-  [[nodiscard]] const Format& format() const override { return kFp32; }
+  /// Inner's, where inner is a packed format that has a zero; else kFp32.
+  [[nodiscard]] const Format& format() const override { return format_; }
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return inner_->has_nan(); }
-  [[nodiscard]] bool has_scales() const override { return true; }
+  /// Whether inner is anything but a packed format.
+  [[nodiscard]] bool has_scales() const override { return has_scales_; }
+  [[nodiscard]] std::optional<float> Largest(const CodecState& state) const override;
+  [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
+  [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
   /// The inner codec's Measure of the kept values.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
@@ -66,6 +72,8 @@ class CPD_API TopK final : public Codec {
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9
   bool feeds_back_ = true;
   SharedCodec inner_;
+  bool has_scales_ = true;
+  Format format_ = kFp32;
 };
 
 }  // namespace cpd

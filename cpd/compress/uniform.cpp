@@ -13,6 +13,7 @@
 
 #include "cpd/base/guarded.h"
 #include "cpd/compress/bits.h"
+#include "cpd/compress/blockwise.h"
 #include "cpd/compress/huffman.h"
 #include "cpd/compress/radix.h"
 #include "cpd/compress/words.h"
@@ -311,26 +312,6 @@ int64_t ReadPackage(std::span<const uint8_t> bytes, int64_t n, int shift, float 
 UniformState::UniformState(const UniformBits& rule, const RoundingOptions& random)
     : rule_(rule), random_(random) {}
 
-void UniformState::TellGradient(float rms) {
-  if (!(rms >= 0 && std::isfinite(rms))) {
-    throw Error("a gradient's root mean square must be finite and not negative, got " +
-                std::to_string(rms));
-  }
-  gradient_ = rms;
-}
-
-std::vector<float> UniformState::Kept() const {
-  return gradient_ < 0 ? std::vector<float>{} : std::vector<float>{gradient_};
-}
-
-void UniformState::Restore(std::span<const float> kept) {
-  if (kept.size() > 1) {
-    throw Error("a state of uniform bins is one number, got " + std::to_string(kept.size()));
-  }
-  gradient_ = -1;
-  if (!kept.empty()) TellGradient(kept[0]);
-}
-
 double UniformState::Entropy(const Piece& layer, const float* x) const {
   const auto step = std::max<int64_t>(1, static_cast<int64_t>(1 / rule_.fraction));
   const uint64_t number = layer.random != nullptr
@@ -368,11 +349,16 @@ int UniformState::ChooseBits(const Piece& layer, const float* x) const {
     case UniformBits::Rule::entropy:
       return WholeBits(Entropy(layer, x) + rule_.c);
     default:
-      return WholeBits(std::log2(std::max(0.0F, gradient_) + rule_.c0) + rule_.c1);
+      return WholeBits(std::log2(gradient_ + rule_.c0) + rule_.c1);
   }
 }
 
 void UniformState::Begin(const Piece& layer, const float* x) {
+  if (rule_.rule == UniformBits::Rule::gradient && !(gradient_ >= 0)) {
+    throw Error(
+        "uniform bits=gradient needs the root mean square of the layer's gradient: set it in the "
+        "call's states");
+  }
   Guarded([&] {
     std::array<float, kRun> buffer;
     float least = INFINITY, greatest = -INFINITY;
@@ -395,8 +381,9 @@ void UniformState::Begin(const Piece& layer, const float* x) {
 
 // ---- the codec
 
-Uniform::Uniform(const UniformBits& rule, Coding coding, const RoundingOptions& random)
-    : rule_(rule), coding_(coding), random_(random) {
+Uniform::Uniform(const UniformBits& rule, Coding coding, const RoundingOptions& random,
+                 Results results)
+    : rule_(rule), coding_(coding), random_(random), results_(results) {
   Check(random_);
   const auto check = [](const char* what, double value, double least, double most) {
     if (value >= least && value <= most) return;
@@ -409,6 +396,11 @@ Uniform::Uniform(const UniformBits& rule, Coding coding, const RoundingOptions& 
   check("fraction", rule_.fraction, 1e-6, 1);
   check("c0", rule_.c0, 0, 1e30);
   check("c1", rule_.c1, -100, 100);
+  if (results_ == Results::encoded && needs_gradient()) {
+    throw Error(
+        "uniform: results=encoded takes bits=entropy or bits=N: sums have no gradient, by which "
+        "bits=gradient would choose");
+  }
 }
 
 SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
@@ -429,10 +421,12 @@ SharedCodec Uniform::Make(CodecWords& words, const RoundingOptions& random) {
   }
   constexpr std::array<std::string_view, 2> kCodings{"huffman", "fixed"};
   const auto coding = static_cast<Coding>(words.Choice("coding", kCodings, 0));
+  constexpr std::array<std::string_view, 2> kResults{"exact", "encoded"};
+  const auto results = static_cast<Results>(words.Choice("results", kResults, 0));
   words.End(
       "bits=N, bits=entropy c=… sample=… fraction=…, bits=gradient c0=… c1=…, "
-      "coding=huffman or fixed");
-  return std::make_shared<Uniform>(rule, coding, random);
+      "coding=huffman or fixed, results=exact or encoded");
+  return std::make_shared<Uniform>(rule, coding, random, results);
 }
 
 std::string Uniform::name() const {
@@ -443,7 +437,8 @@ std::string Uniform::name() const {
   } else if (rule_.rule == UniformBits::Rule::gradient) {
     bits = "gradient c0=" + NumberText(rule_.c0) + " c1=" + NumberText(rule_.c1);
   }
-  return "uniform bits=" + bits + " coding=" + (coding_ == Coding::huffman ? "huffman" : "fixed");
+  return "uniform bits=" + bits + " coding=" + (coding_ == Coding::huffman ? "huffman" : "fixed") +
+         (results_ == Results::encoded ? " results=encoded" : "");
 }
 
 std::string Uniform::text() const {
@@ -505,6 +500,12 @@ void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float
 
 std::unique_ptr<CodecState> Uniform::MakeState(int64_t /*size*/) const {
   return std::make_unique<UniformState>(rule_, random_);
+}
+
+SharedCodec Uniform::ForResults(const Format& /*format*/, int /*world*/) const {
+  if (results_ == Results::exact) return nullptr;
+  return std::make_shared<Blockwise>(std::make_shared<Uniform>(rule_, coding_, random_), random_,
+                                     block());
 }
 
 }  // namespace cpd

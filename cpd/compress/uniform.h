@@ -19,7 +19,8 @@ struct UniformBits {
     /// floor(H + c + 1/2) in 1…30: H is the entropy in bits of every floor(1/fraction)-th value,
     /// from a random one on, in 2^sample bins.
     entropy,
-    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the argument of UniformState::TellGradient.
+    /// floor(log2(G + c0) + c1 + 1/2) in 1…30: G is the root mean square of the layer's gradient
+    /// (CodecState::SetGradient), in the units of the gradient, whatever the values' shift.
     gradient,
   };
   Rule rule = Rule::entropy;
@@ -35,15 +36,11 @@ class CPD_API UniformState final : public CodecState {
  public:
   UniformState(const UniformBits& rule, const RoundingOptions& random);
 
-  /// Sets the root mean square of the layer's gradient, which later calls use; 0 before. Throws
-  /// Error where it is negative or not finite.
-  void TellGradient(float rms);
-
+  void SetGradient(float rms) override { gradient_ = rms; }
+  /// Throws Error where the bits depend on a gradient that was not set.
   void Begin(const Piece& layer, const float* x) override;
   void Commit() override {}
-  /// The gradient's root mean square, where it was set.
-  [[nodiscard]] std::vector<float> Kept() const override;
-  void Restore(std::span<const float> kept) override;
+  [[nodiscard]] std::optional<int> ChosenBits() const override { return bits_; }
 
   [[nodiscard]] float least() const { return least_; }
   [[nodiscard]] float greatest() const { return greatest_; }
@@ -74,13 +71,19 @@ class CPD_API UniformState final : public CodecState {
 ///           2 takes N + 1 bits
 /// The first bit is the most significant of its byte, and zeros fill the last byte. coding=huffman
 /// uses the Huffman code where it is smaller.
+///
+/// Results::encoded: an owner encodes its sums again, each 65,536 of a layer with a range and bits
+/// of their own (Blockwise), as section 2 has who averages adapt what the codes mean; layers are
+/// cut into slices at multiples of as many values.
 class CPD_API Uniform final : public Codec {
  public:
   enum class Coding : std::uint8_t { huffman, fixed };
+  enum class Results : std::uint8_t { exact, encoded };
 
-  /// Throws Error where an option is out of range.
+  /// Throws Error where an option is out of range, and for encoded results whose bits are to depend
+  /// on a gradient: nobody knows that of a sum.
   explicit Uniform(const UniformBits& rule = {}, Coding coding = Coding::huffman,
-                   const RoundingOptions& random = {});
+                   const RoundingOptions& random = {}, Results results = Results::exact);
   static SharedCodec Make(CodecWords& words, const RoundingOptions& random);
 
   [[nodiscard]] std::string name() const override;
@@ -89,13 +92,20 @@ class CPD_API Uniform final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return false; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override;
+  [[nodiscard]] std::int64_t bucket() const override {
+    return results_ == Results::encoded ? block() : 1;
+  }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] bool needs_gradient() const override {
+    return rule_.rule == UniformBits::Rule::gradient;
+  }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
               float* y, std::int64_t before = 0) const override;
   /// A UniformState.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+  [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
   [[nodiscard]] int MostBits() const;
@@ -103,6 +113,7 @@ class CPD_API Uniform final : public Codec {
   UniformBits rule_;
   Coding coding_;
   RoundingOptions random_;
+  Results results_;
 };
 
 }  // namespace cpd

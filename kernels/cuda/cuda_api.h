@@ -160,6 +160,7 @@ struct ReduceCall {
 struct SegmentCounts {
   unsigned long long non_finite = 0;   ///< NaN and Inf
   unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
+  unsigned long long zeros = 0;        ///< values that are zero after the cast
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
@@ -224,7 +225,7 @@ struct Api {
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
   int (*reduce)(const Launch& launch, const ReduceCall& call);
-  /// Counts in each segment (underflowed only where `casts`) and waits.
+  /// Counts in each segment (underflowed and zeros only where `casts`) and waits.
   int (*count)(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);

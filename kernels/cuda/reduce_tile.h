@@ -275,7 +275,8 @@ CPD_FN void unpack_block(const Block& block, const ReduceCall& call) {
   });
 }
 
-/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero.
+/// Counts in each segment; with `kCasts` also the values that the cast rounds to zero, and all that
+/// are zero after it.
 template <Rounding mode, bool kCasts, class Block>
 CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCounts* counts) {
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
@@ -284,6 +285,7 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
       std::uint32_t largest = 0;
       std::uint32_t non_finite = 0;
       std::uint32_t underflowed = 0;
+      std::uint32_t zeros = 0;
       CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
         const float x = segment.x[begin + i];
         const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
@@ -291,12 +293,18 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
         if (!finite) ++non_finite;
         if (finite && size > largest) largest = size;
         if constexpr (kCasts) {
-          if (x != 0 && contribution<mode>(call, segment, begin + i) == 0) ++underflowed;
+          if (contribution<mode>(call, segment, begin + i) == 0) {
+            ++zeros;
+            if (x != 0) ++underflowed;
+          }
         }
       }
       block.raise(&to.largest, largest);
       block.add(&to.non_finite, non_finite);
-      if constexpr (kCasts) block.add(&to.underflowed, underflowed);
+      if constexpr (kCasts) {
+        block.add(&to.underflowed, underflowed);
+        block.add(&to.zeros, zeros);
+      }
     });
   });
 }

@@ -99,6 +99,9 @@ class ReduceGpu : public testing::GpuTest {
         EXPECT_EQ(report.non_finite, reports[l].non_finite);
         EXPECT_EQ(report.underflowed, reports[l].underflowed);
         EXPECT_EQ(report.overflowed, reports[l].overflowed);
+        EXPECT_EQ(report.values, reports[l].values);
+        EXPECT_EQ(report.zeros, reports[l].zeros);
+        EXPECT_EQ(report.bytes, reports[l].bytes);
       }
     }
   }

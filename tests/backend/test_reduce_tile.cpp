@@ -372,6 +372,9 @@ class ReduceOnGpu : public ::testing::Test {
         EXPECT_EQ(report.non_finite, reports[l].non_finite);
         EXPECT_EQ(report.underflowed, reports[l].underflowed);
         EXPECT_EQ(report.overflowed, reports[l].overflowed);
+        EXPECT_EQ(report.values, reports[l].values);
+        EXPECT_EQ(report.zeros, reports[l].zeros);
+        EXPECT_EQ(report.bytes, reports[l].bytes);
       }
     }
   }

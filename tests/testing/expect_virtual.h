@@ -44,6 +44,10 @@ inline void expect_same_report(const std::vector<LayerReport>& expected,
     EXPECT_EQ(counts ? expected[l].non_finite : 0, got[l].non_finite) << "layer " << l;
     EXPECT_EQ(counts ? expected[l].overflowed : 0, got[l].overflowed) << "layer " << l;
     EXPECT_EQ(counts ? expected[l].underflowed : 0, got[l].underflowed) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].values : 0, got[l].values) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].zeros : 0, got[l].zeros) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].bytes : 0, got[l].bytes) << "layer " << l;
+    EXPECT_EQ(counts ? expected[l].bits : std::vector<int>(), got[l].bits) << "layer " << l;
   }
 }
 

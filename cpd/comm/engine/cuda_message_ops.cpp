@@ -138,7 +138,8 @@ class CudaMessageOps final : public MessageOps {
     std::vector<Losses> all;
     for (const cuda::SegmentCounts& counts : queue_->Count(call, true)) {
       all.push_back({static_cast<std::int64_t>(counts.non_finite),
-                     static_cast<std::int64_t>(counts.underflowed)});
+                     static_cast<std::int64_t>(counts.underflowed),
+                     static_cast<std::int64_t>(counts.zeros)});
     }
     return all;
   }

@@ -340,6 +340,7 @@ std::vector<Losses> HostMessageOps::CountLosses() const {
       const Losses found = cpd::CountLosses(block.n, layers().x[l] + i, terms[0]);
       losses.non_finite += found.non_finite;
       losses.underflowed += found.underflowed;
+      losses.zeros += found.zeros;
     }
     all.push_back(losses);
   }

@@ -32,7 +32,8 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class WireWarning(UserWarning):
-    """A layer takes no fewer bytes by its codec than in float32."""
+    """A codec does not suit a layer: it takes no fewer bytes than float32, or makes all or some of
+    the layer's values zero, whatever they are."""
 
 
 class Inputs:
@@ -132,7 +133,9 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
 
 def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[RowLayout]:
     """Each layer's layout for a codec that works by rows; empty for any other, and for a format.
-    Warns of layers that take no fewer bytes than in float32."""
+    Warns of layers that take no fewer bytes than in float32, and of those that never change."""
+    if wire is not None:
+        _warn_of_frozen(wire, shapes, numbers)
     if wire is None or not wire.by_rows:
         return []
     layouts = []
@@ -143,6 +146,25 @@ def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> l
             raise ValueError(f"layer {number}: {error}") from None
     _warn_of_short_rows(wire, layouts, shapes, numbers)
     return layouts
+
+
+def _warn_of_frozen(wire: Codec, shapes: Shapes, numbers: Sequence[int]) -> None:
+    frozen = [
+        (number, shape)
+        for number, shape in zip(numbers, shapes, strict=True)
+        if wire._held.freezes(math.prod(shape))
+    ]
+    if not frozen:
+        return
+    number, shape = frozen[0]
+    others = f" and of layers {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
+    warnings.warn(
+        f"{wire.name} makes zero of a value of layer {number} of shape {shape}{others}: one value "
+        "alone has no deviation by which it is clipped, so that such a parameter never changes. "
+        "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
+        WireWarning,
+        stacklevel=5,
+    )
 
 
 def _warn_of_short_rows(

@@ -53,9 +53,10 @@ class ReduceSpec:
         wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
             bucket=512"`): what each rank's layer becomes in a message. With `gather` it is decoded
             by every rank and summed; with `owner` sums travel as the codec defines, encoded again
-            or without loss. `ring` and `hierarchical` exchanges, `aps`, and the options of a cast
-            but `seed` and `random_bits` are refused. The name of a format is that format. Seed and
-            random_bits of a `Codec` are the spec's where these are not given.
+            or without loss. `ring` and `hierarchical` exchanges, `aps` but with `top_k F FORMAT`,
+            and the options of a cast but `seed` and `random_bits` are refused. The name of a format
+            is that format. Seed and random_bits of a `Codec` are the spec's where these are not
+            given.
         order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
             mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
             neighbours first, an odd one passes up, each sum rounded (with a sequential
@@ -72,7 +73,8 @@ class ReduceSpec:
         aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
             the rounding can go outward; `"paper"`: the paper's exponent), undone at the end. Its
             exponent travels in a byte and is at least -118: what a layer of smaller gradients
-            keeps then depends on the format, and below its least value nothing is left.
+            keeps then depends on the format, and below its least value nothing is left. With
+            `top_k` it is that of the values which are kept, with what was fed back.
         loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
         average: divide by the number of ranks W, where `divide` says.
         divide: `"after"`: the sum, once, in binary32, at the end (so a sum beyond the format stays
@@ -87,6 +89,11 @@ class ReduceSpec:
         result: format to which a wider accumulator is rounded once more at each level, and in which
             sums travel; default `format`, fp32 where that is scaled or `wire` is a compressor.
         step: number of the training step; enters the random streams.
+
+    **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums, res =
+    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`): it is `ReduceSpec("fp32",
+    "e4m3", result="e4m3")`. `ReduceSpec("e4m3")` rounds each contribution too, since that is what
+    travels: res = Q(res + Q(g)).
 
     Raises ValueError or TypeError for anything else. Immutable and picklable.
 

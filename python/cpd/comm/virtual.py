@@ -23,7 +23,14 @@ from cpd.ops.flat import check_layer, host_values
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What happened to one layer of an all-reduce."""
+    """What happened to one layer of an all-reduce, on all ranks together.
+
+    >>> ranks = [[np.float32([0.0, 1e-6, 0.5, -2.0])], [np.float32([0.25, 0.5, 0.75, 1.0])]]
+    >>> spec = ReduceSpec(wire="uniform c=2 fraction=1")
+    >>> _, [report] = simulate_all_reduce(ranks, spec, report=True)
+    >>> report.values, report.bits, report.bits_a_value
+    (8, (4, 4), 28.0)
+    """
 
     shift: int
     """APS scaled the layer by 2^shift."""
@@ -33,6 +40,26 @@ class LayerReport:
     """Results that are not finite though no contribution was."""
     underflowed: int
     """Nonzero contributions that the cast turned into zero."""
+    values: int = 0
+    """Contributions."""
+    zeros: int = 0
+    """Contributions that are zero after the cast, those that were before it too."""
+    bytes: int = 0
+    """What the encoded contributions take, each rank's layer on its own, as `Codec.encode` cuts it
+    and without headers. A call's `Traffic` has the bytes of its messages, results too."""
+    bits: tuple[int, ...] = ()
+    """The bits a value that a codec chose for the layer on each rank, by rank, before any entropy
+    coding: N of `uniform`, 0 where all values are equal. Empty for codecs that choose none."""
+
+    @property
+    def bits_a_value(self) -> float:
+        """Of the encoded contributions."""
+        return 8 * self.bytes / self.values if self.values else 0.0
+
+    @property
+    def zeros_share(self) -> float:
+        """The share of the contributions that are zero after the cast."""
+        return self.zeros / self.values if self.values else 0.0
 
 
 @overload
@@ -94,7 +121,7 @@ def simulate_all_reduce(
     owner = Owner(source.world, None)
     with native_states(states, wanted=spec.wire is not None, owner=owner) as kept:
         reduce = _core.VirtualReduce(
-            spec._native(), source.world, source.sizes, source.numbers, kept, source.rows
+            spec._native(), source.world, source.sizes, source.numbers, kept, source.rows, report
         )
         if reduce.wants_ranges():
             for rank in range(source.world):
@@ -110,7 +137,9 @@ def simulate_all_reduce(
 
 
 def layer_report(native: _core.LayerReport) -> LayerReport:
-    return LayerReport(native.shift, native.non_finite, native.overflowed, native.underflowed)
+    counts = native.non_finite, native.overflowed, native.underflowed
+    encoded = native.values, native.zeros, native.bytes
+    return LayerReport(native.shift, *counts, *encoded, tuple(native.bits))
 
 
 @_checked

@@ -132,6 +132,12 @@ class Codec:
         return RowLayout(*self._held.layout(shape)) if self._held.by_rows else _AS_IT_IS
 
     @property
+    def needs_gradient(self) -> bool:
+        """Whether a call's `States` must know the root mean square of each layer's gradient
+        (`States.set_gradient`)."""
+        return self._held.needs_gradient
+
+    @property
     def bucket(self) -> int:
         """How many values share something that costs bytes, such as a norm."""
         return self._held.bucket

@@ -71,6 +71,8 @@ def terngrad(
     clip: float | Literal["none"] | None = None,
     share: bool | None = None,
     bucket: int | Literal["tensor"] | None = None,
+    clip_at: Literal["scaler", "workers"] | None = None,
+    coding: Literal["fixed", "trits"] | None = None,
     *,
     whole: int | None = None,
     seed: int = 0,
@@ -83,16 +85,26 @@ def terngrad(
         share: whether ranks agree on the largest scaler; for whole tensors if None.
         bucket: consecutive values that share a scaler, or "tensor", the default.
         whole: a bucket holds whole runs of so many values, and is shortened to them; 1 if None.
+        clip_at: where ranks share a scaler, what clips a rank's values: the shared "scaler", the
+            largest of the ranks' (the default, and what the authors' code does), so that a rank of
+            smaller deviation keeps values beyond its own 2.5 of them; or "workers": each rank's
+            own limit, before the shared scaler, as the paper's § 3.3 says.
+        coding: "fixed": two bits a value, the default; or "trits": five values in a byte, 1.6 bits.
+            Those have no code for NaN: an all-reduce in which one may occur travels in fp32, with
+            the same values, and `encode` raises ValueError.
         seed, random_bits: of the random bits.
 
-    The paper keeps a network's last layer in full precision: `cpd.Schedule(…, exempt=[…])`.
+    A layer of one value has no deviation, and always becomes 0 where values are clipped
+    (`cpd.WireWarning`); so does a layer of equal values. The paper keeps a network's last layer in
+    full precision: `cpd.Schedule(…, exempt=[…])`.
 
     Raises ValueError or TypeError.
 
-    >>> terngrad(share=False).is_compressor
-    True
+    >>> terngrad(coding="trits", clip_at="workers")
+    cpd.compress.codec('terngrad clip=2.5 clip_at=workers coding=trits')
     """
-    options = {"clip": clip, "share": share, "bucket": bucket, "whole": whole}
+    options = {"clip": clip, "share": share, "bucket": bucket, "whole": whole, "clip_at": clip_at}
+    options["coding"] = coding
     return _made("terngrad", options, seed, random_bits)
 
 
@@ -229,6 +241,7 @@ def blockwise(inner: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_
 def uniform(
     bits: int | Literal["entropy", "gradient"] | None = None,
     coding: Literal["huffman", "fixed"] | None = None,
+    results: Literal["exact", "encoded"] | None = None,
     *,
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
@@ -238,16 +251,23 @@ def uniform(
     ICASSP 2015).
 
     Args:
-        bits: log2 of the number of bins, or what it is computed from: the "entropy" of a sample
-            (with `c`, `sample` and `fraction`), or the "gradient"'s RMS (with `c0` and `c1`);
-            "entropy" if None.
+        bits: N = log2 of the number of bins, or what it is computed from: the "entropy" H of a
+            sample (N = H + c, with `c`, `sample` and `fraction`), or the root mean square G of the
+            layer's "gradient" (N = log2(G + c0) + c1), which `States.set_gradient` sets; a call
+            that does not know G raises ValueError. "entropy" if None.
         coding: "huffman" if None.
+        results: with `exchange="owner"`, how sums go back: "exact", in the spec's `result` (fp32),
+            the default; or "encoded": each 65,536 values of a layer in bins again, with a range and
+            bits of their own (§ 2 there). Not with bits="gradient": sums have none.
         seed, random_bits: of the sample.
         rule: these numbers.
 
     Raises ValueError or TypeError.
+
+    >>> uniform(results="encoded").name
+    'uniform bits=entropy c=6 sample=4 fraction=0.03 coding=huffman results=encoded'
     """
-    options: dict[str, Any] = {"bits": bits, **rule, "coding": coding}
+    options: dict[str, Any] = {"bits": bits, **rule, "coding": coding, "results": results}
     return _made("uniform", options, seed, random_bits)
 
 

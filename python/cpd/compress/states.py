@@ -14,7 +14,7 @@ from cpd import _core
 from cpd.compress.merging import Kept, merged
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import flag
-from cpd.numeric.numbers import int64
+from cpd.numeric.numbers import int32, int64
 from cpd.numeric.shown import shown
 
 _FLOAT = np.dtype("<f4")
@@ -81,6 +81,37 @@ class States:
         with self.used() as native:
             native.reset(given)
 
+    def set_gradient(self, number: int, rms: float, rank: int | None = None) -> None:
+        """Sets the root mean square of the gradient of layer `number` for later calls, by which
+        `uniform bits=gradient` chooses its bits.
+
+        It is used until another is set or the layer is `reset`, and is part of `state_dict`.
+        `cpd.outer.WeightAverage` sets it by itself.
+
+        Args:
+            number: the layer's, as in the call's `numbers`.
+            rms: finite and not negative.
+            rank: the virtual rank whose gradient it is; None: that of all ranks here, which takes
+                the place of what was set for one of them.
+
+        Raises ValueError or TypeError.
+
+        >>> import numpy as np
+        >>> from cpd import compress
+        >>> states = compress.States()
+        >>> states.set_gradient(0, rms=3.0)
+        >>> codec = compress.codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
+        >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), state=states)
+        >>> round(packet.bits_a_value, 2)  # log2(3 + 1) + 2, and a head of 12 bytes
+        4.0
+        """
+        if isinstance(rms, bool) or not isinstance(rms, (int, float, np.number)):
+            raise TypeError(f"rms must be a number, got {shown(rms)}")
+        layer = int64("number", number)
+        of = None if rank is None else int32("rank", rank)
+        with self.used() as native:
+            native.set_gradient(layer, of, float(rms))
+
     def merge(
         self,
         world: int,
@@ -108,8 +139,8 @@ class States:
                 it is rounded, so that the new average makes good the errors of the old one.
 
         Raises ValueError, and changes nothing, unless the states of every old rank are there once,
-        with each layer by one codec and of one size; and for other codecs that keep something
-        (`uniform` a gradient's root mean square, which belongs to no sum): `reset` those layers.
+        with each layer by one codec and of one size; and for other codecs that keep something:
+        `reset` those layers. Gradients (`set_gradient`) are forgotten.
 
         >>> import numpy as np, cpd
         >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
@@ -131,15 +162,23 @@ class States:
     def state_dict(self) -> dict[str, Any]:
         """All that is kept, for `load_state_dict`: a new dict of numbers, texts and bytes."""
         with self.used() as native:
-            kept, owner = native.save(), native.owner
+            kept, owner, gradients = native.save(), native.owner, native.gradients
         names = ("rank", "number", "stage", "codec", "size")
         whose = {} if owner is None else Owner(*owner)._asdict()
-        return whose | {
-            "layers": [
-                {**dict(zip(names, row, strict=False)), "values": values.astype(_FLOAT).tobytes()}
-                for *row, values in kept
-            ]
-        }
+        of_gradients = {"gradients": gradients} if gradients else {}
+        return (
+            whose
+            | {
+                "layers": [
+                    {
+                        **dict(zip(names, row, strict=False)),
+                        "values": values.astype(_FLOAT).tobytes(),
+                    }
+                    for *row, values in kept
+                ]
+            }
+            | of_gradients
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Keeps what `state_dict` returned, and nothing else. Raises ValueError for anything else;
@@ -153,8 +192,11 @@ class States:
                 for layer in state["layers"]
             ]
             owner = Owner.checked(state["world"], state["rank"]) if "world" in state else None
+            gradients = [(number, rank, rms) for number, rank, rms in state.get("gradients", ())]
             with self.used() as native:
                 native.load(kept, owner)
+                for row in gradients:
+                    native.set_gradient(*row)
         except (KeyError, TypeError) as error:
             raise ValueError(f"this is no state of codecs: {error!r}") from None
 

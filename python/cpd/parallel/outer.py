@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -175,6 +176,8 @@ class _Workers(abc.ABC):
         for spec, part in self.schedule.parts(self.names, step, self._sizes()):
             chosen = [n for n in part if n in numbers]
             if chosen:
+                if spec.wire is not None and spec.wire.needs_gradient:
+                    self._set_gradients(chosen)
                 averages, reports = self._all_reduce(chosen, spec)
                 yield from zip(chosen, zip(averages, reports, strict=True), strict=True)
 
@@ -190,6 +193,15 @@ class _Workers(abc.ABC):
         workers = range(len(self.models))
         asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
         return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
+
+    def _set_gradients(self, numbers: list[int]) -> None:
+        """Sets, for the codec, the root mean square of each layer's gradient on each worker."""
+        with nullcontext() if self.comm is None else self.comm._telling():
+            for worker in range(len(self.models)):
+                rank = worker if self.comm is None else None
+                for n, parameter in enumerate(self._parameters(worker)):
+                    if n in numbers and parameter.grad is not None:
+                        self.states.set_gradient(n, _rms(parameter.grad), rank)
 
     def _on_host(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
         return [layer.cpu() for layer in self._contributions(worker, numbers)]
@@ -355,7 +367,10 @@ class WeightAverage(_Workers):
             what is cast.
         period: steps between two meetings.
 
-    `step()` is called after each step of the inner optimizer.
+    `step()` is called after each step of the inner optimizer. Where the codec chooses its bits by
+    gradients (`uniform bits=gradient`, § 3.2 there), it takes the root mean square of each layer's
+    `grad` as it then is, on each worker its own; where a parameter has none, what
+    `states.set_gradient` was given, and raises ValueError where that is nothing.
 
     Raises ValueError or TypeError for other arguments, or where workers begin differently.
 
@@ -416,6 +431,12 @@ def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
         for begin, size in zip(before, sizes, strict=False)
     ]
     return [[n for n, place in enumerate(places) if place == f] for f in range(count)]
+
+
+def _rms(gradient: torch.Tensor) -> float:
+    """The root mean square, computed in binary64; of no values 0."""
+    squares = gradient.detach().double().square()
+    return math.sqrt(squares.mean().item()) if squares.numel() else 0.0
 
 
 def _at_least_one(name: str, value: Any) -> int:

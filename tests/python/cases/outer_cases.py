@@ -53,6 +53,10 @@ CASES: dict[str, Case] = {
     },
     "weights": {"spec": cpd.ReduceSpec("int8 block=64", order="tree"), "weights": True},
     "weights, uniform": {"spec": cpd.ReduceSpec(wire="uniform"), "weights": True},
+    "weights, gradient": {
+        "spec": cpd.ReduceSpec(wire="uniform bits=gradient c0=1e-6 c1=14"),
+        "weights": True,
+    },
     "weights, bf16": {"spec": "bf16", "weights": True, "dtype": torch.bfloat16},
 }
 
@@ -165,6 +169,11 @@ def by_hand(case: Case, world: int) -> list[str]:
                 given = local if case.get("weights") else [start[name] - x for x in local]
                 rule = schedule.spec_of(name, (step - 1) // PERIOD, local[0].size)
                 rule = dataclasses.replace(rule, average=True)
+                if rule.wire is not None and rule.wire.needs_gradient:
+                    for worker in range(world):
+                        gradient = np.float64(_values(named[worker][name].grad))
+                        rms = np.sqrt(np.mean(gradient**2))
+                        states.set_gradient(number, float(rms), rank=worker)
                 (mean,) = cpd.simulate_all_reduce(
                     [[x] for x in given], rule, numbers=[number], states=states
                 )

@@ -101,8 +101,12 @@ def test_reports():
         _, reports = cpd.simulate_all_reduce(
             ranks, cpd.ReduceSpec("e4m3", order=order), report=True
         )
-        assert reports[0] == cpd.LayerReport(shift=0, non_finite=0, overflowed=1, underflowed=1)
-        assert reports[1] == cpd.LayerReport(shift=0, non_finite=2, overflowed=0, underflowed=0)
+        assert reports[0] == cpd.LayerReport(
+            shift=0, non_finite=0, overflowed=1, underflowed=1, values=8, zeros=3, bytes=8
+        )
+        assert reports[1] == cpd.LayerReport(
+            shift=0, non_finite=2, overflowed=0, underflowed=0, values=4, zeros=0, bytes=4
+        )
 
 
 def test_no_layers_and_empty_layers():

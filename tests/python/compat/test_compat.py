@@ -442,6 +442,18 @@ def test_gradients_are_summed(aps, kahan):
     assert model[2].grad is None
 
 
+@pytest.mark.parametrize(("format", "exp", "man"), [("e4m3", 4, 3), ("e5m2", 5, 2)])
+def test_the_form_of_2020_is_a_spec(format, exp, man):
+    """Gradients in fp32, sums rounded: the spec that ReduceSpec's docstring names."""
+    spec = cpd.ReduceSpec("fp32", format, result=format)
+    assert spec == cpd2020._reduction(False, exp, man, False)
+    ranks = [normal(200, seed=r) for r in range(8)]
+    wanted = summed(ranks, False, exp, man, False)
+    assert torch.equal(cpd.simulate_all_reduce([[x] for x in ranks], spec)[0], wanted)
+    rounded_first = cpd.simulate_all_reduce([[x] for x in ranks], cpd.ReduceSpec(format))[0]
+    assert not torch.equal(rounded_first, wanted)
+
+
 def test_gradients_over_torch_distributed():
     import torch.distributed as dist
 

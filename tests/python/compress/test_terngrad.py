@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
 
 import compress_oracle_levels as oracle
 import cpd
+from reduce_oracle import elementwise_integer
 from test_qsgd import layer
 
 
@@ -59,6 +61,93 @@ def test_small_layers(x: list[float]) -> None:
 
 def test_bits_a_value() -> None:
     assert cpd.compress.codec("terngrad").encode(layer(4096, 1)).bits_a_value == 2
+    packet = cpd.compress.codec("terngrad coding=trits").encode(layer(1 << 16, 1))
+    assert 1.6 <= packet.bits_a_value < 1.602
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 6, 4096, 4097, 10001])
+@pytest.mark.parametrize("name", ["terngrad clip=none", "terngrad", "terngrad share=off"])
+def test_trits_are_the_same_values_in_fewer_bytes(name: str, n: int) -> None:
+    x = layer(n, n)
+    packets = [cpd.compress.codec(f"{name}{c}").encode(x, stream=3) for c in ("", " coding=trits")]
+    np.testing.assert_array_equal(packets[0].values, packets[1].values)
+    levels = np.sign(packets[0].values)
+    whole = b"".join(oracle.trits(levels[i : i + 4096]) for i in range(0, n, 4096))
+    norms = 4 * -(-n // 4096) if "off" in name else 0
+    assert packets[1].bytes == len(whole) + norms
+    if not norms:
+        assert whole in packets[1].data
+
+
+def test_trits_have_no_nan() -> None:
+    x = layer(100, 2)
+    x[17] = math.nan
+    codec = cpd.compress.codec("terngrad coding=trits")
+    with pytest.raises(ValueError, match="NaN or infinities, for which coding=trits has no code"):
+        codec.encode(x)
+    ranks = [[layer(100, 3)], [x]]
+    [expected] = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire="terngrad"))
+    assert np.flatnonzero(np.isnan(expected)).tolist() == [17]
+    spec = cpd.ReduceSpec(wire=codec)
+    [virtual] = cpd.simulate_all_reduce(ranks, spec)
+    with cpd.comm.local(2) as group:
+        real = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec))
+    for got in (virtual, real[0][0], real[1][0]):
+        np.testing.assert_array_equal(got, expected)
+
+
+def summed(ranks: list[np.ndarray], clip: float, clips_own: bool, seed: int) -> np.ndarray:
+    """The sum over ranks by rationals: levels of the shared scaler, their sum, times the scaler."""
+    scale = max(oracle.scaler(x, clip) for x in ranks)
+    total = np.zeros(ranks[0].size, np.float32)
+    for rank, x in enumerate(ranks):
+        stream = 1 << 60 | rank  # of the contributions of layer 0 at step 0
+        random = [elementwise_integer(i, 24, seed, stream) for i in range(x.size)]
+        own = oracle.clipped(x, oracle.scaler(x, clip)) if clips_own else x
+        total += oracle.terngrad(own, np.array(random), scale)
+    return total * np.float32(scale)
+
+
+@pytest.mark.parametrize("exchange", ["owner", "gather"])
+@pytest.mark.parametrize("coding", ["fixed", "trits"])
+@pytest.mark.parametrize("clip_at", ["scaler", "workers"])
+def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
+    """Ranks of different deviations: by the paper's text each clips by its own."""
+    ranks = [layer(400, 60 + rank) * np.float32(1 + rank) for rank in range(3)]
+    wire = f"terngrad clip=1.5 clip_at={clip_at} coding={coding}"
+    spec = cpd.ReduceSpec(wire=wire, seed=11, exchange=exchange)
+    [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec)
+    np.testing.assert_array_equal(got, summed(ranks, 1.5, clip_at == "workers", 11))
+    other = summed(ranks, 1.5, clip_at != "workers", 11)
+    assert (got != other).any()
+    with cpd.comm.local(3) as group:
+        for [mine] in group.run(lambda comm: comm.all_reduce([ranks[comm.rank]], spec)):
+            np.testing.assert_array_equal(mine, got)
+
+
+def test_workers_clip_as_they_share_nothing() -> None:
+    """One rank's own limit is the scaler: both rules are one."""
+    x = layer(500, 8)
+    packets = [cpd.compress.codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
+    np.testing.assert_array_equal(packets[0].values, packets[1].values)
+    for wrong, why in (("clip=none", "they do not clip"), ("share=off", "by its own already")):
+        with pytest.raises(ValueError, match=why):
+            cpd.compress.codec(f"terngrad clip_at=workers {wrong}")
+
+
+def test_layers_that_never_change_are_named() -> None:
+    ranks = [[np.float32([0.5]), layer(9, 1), np.ones((1, 1), np.float32)] for _ in range(2)]
+    for wire in ("terngrad", "feedback terngrad share=off", "top_k 0.1 terngrad"):
+        layers = r"layer 4 of shape \(1,\) and of layers 6" if "top_k" not in wire else "5, 6"
+        with pytest.warns(cpd.WireWarning, match=f"(?s){layers}.*never changes.*exempt="):
+            cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire=wire), numbers=[4, 5, 6])
+    with cpd.comm.local(1) as group, pytest.warns(cpd.WireWarning, match="min_size=2"):
+        group.run(lambda comm: comm.all_reduce(ranks[0], cpd.ReduceSpec(wire="terngrad")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire="terngrad clip=none"))
+        schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), min_size=2)
+        schedule.simulate_all_reduce(["a", "b", "c"], ranks, step=0)
 
 
 def test_runs_are_of_buckets() -> None:

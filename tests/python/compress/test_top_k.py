@@ -11,6 +11,8 @@ import pytest
 
 import compress_oracle_sparse as by_rule
 import cpd
+import oracle
+import reduce_oracle
 
 
 def same(expected, got) -> None:
@@ -109,6 +111,124 @@ def test_sums_over_ranks(exchange):
             total += np.asarray(sent.values, np.float32)
         [got] = cpd.simulate_all_reduce([[x] for x in per_rank], spec, states=states)
         same(total, got)
+
+
+FORMATS = {
+    "e4m3": oracle.Spec(4, 3),
+    "e5m2": oracle.Spec(5, 2),
+    "e2m1": oracle.Spec(2, 1, encoding="finite"),
+}
+
+
+def patterns(x) -> list[int]:
+    return np.asarray(x, np.float32).view(np.uint32).tolist()
+
+
+def floats(bits) -> np.ndarray:
+    return np.array(bits, np.uint32).view(np.float32)
+
+
+class ByRule:
+    """An all-reduce of APS over sparsified layers: each rank's residual is added and the largest
+    values are kept; the exponent is theirs; they are cast times 2^shift; what is not sent is left,
+    in the values' own units."""
+
+    def __init__(self, fraction, spec, world, n):
+        self.fraction, self.spec = fraction, spec
+        self.residuals = [[0.0] * n for _ in range(world)]
+
+    def __call__(self, ranks):
+        kept, sums = [], []
+        for x, residual in zip(ranks, self.residuals, strict=True):
+            v = [by_rule.add(a, r) for a, r in zip(x.tolist(), residual, strict=True)]
+            places = set(by_rule.largest(v, by_rule.count(self.fraction, len(v))))
+            kept.append(patterns([a if i in places else 0.0 for i, a in enumerate(v)]))
+            sums.append((v, places))
+        shift = reduce_oracle.layer_shift(kept, self.spec)
+        for rank, (v, places) in enumerate(sums):
+            cast = reduce_oracle._to_wire(rank, kept[rank], self.spec, shift, 0)
+            sent = [
+                by_rule.binary32(by_rule.Fraction(float(a)) / oracle.power_of_two(shift))
+                for a in floats(cast)
+            ]
+            self.residuals[rank] = [
+                by_rule.add(a, -sent[i]) if i in places else a for i, a in enumerate(v)
+            ]
+        return floats(reduce_oracle.all_reduce(kept, self.spec))
+
+
+@pytest.mark.parametrize("exchange", ["owner", "gather"])
+@pytest.mark.parametrize("aps", [True, "paper"])
+@pytest.mark.parametrize("sums", ["fp32", "e4m3"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_aps_over_kept_values(name, sums, aps, exchange):
+    """Layers whose magnitudes change from call to call, so that each has another shift."""
+    wide = {"fp32": reduce_oracle.FP32, "e4m3": FORMATS["e4m3"]}[sums]
+    rule = ByRule("0.2", reduce_oracle.Reduce(FORMATS[name], wide, wide, aps=aps), 3, 60)
+    spec = cpd.ReduceSpec(
+        accumulator=sums, wire=f"top_k 0.2 {name}", result=sums, aps=aps, exchange=exchange
+    )
+    states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(3)]
+    shifts = set()
+    for call, size in enumerate([1e-6, 3.0, 2.0**-20, 1e5]):
+        ranks = [layer(60, 10 * call + rank) * np.float32(size) for rank in range(3)]
+        expected = rule(ranks)
+        [got], [report] = cpd.simulate_all_reduce(
+            [[x] for x in ranks], spec, states=states, report=True
+        )
+        same(expected, got)
+        shifts.add(report.shift)
+        with cpd.comm.local(3) as group:
+            made = group.run(
+                lambda comm, ranks=ranks: comm.all_reduce(
+                    [ranks[comm.rank]], spec, states=own[comm.rank], report=True
+                )
+            )
+        for [mine], told in made:
+            same(got, mine)
+            assert told.layers == [report]
+    assert len(shifts) == 4
+    kept = [np.frombuffer(one["values"], "<f4") for one in states.state_dict()["layers"]]
+    for residual, held in zip(rule.residuals, kept, strict=True):
+        same(residual, held)
+
+
+def test_aps_without_feedback_and_without_values():
+    spec = cpd.ReduceSpec(wire="top_k 0.1 feedback=off e4m3", aps=True)
+    x = layer(100, 3) * np.float32(1e-5)
+    largest = by_rule.top_k(x.tolist(), [0.0] * 100, "0.1").values
+    cast = cpd.ReduceSpec("e4m3", "fp32", aps=True, result="fp32")
+    same(
+        cpd.simulate_all_reduce([[np.float32(largest)]], cast)[0],
+        cpd.simulate_all_reduce([[x]], spec)[0],
+    )
+    for empty in (np.zeros(0, np.float32), np.zeros(7, np.float32)):
+        same(empty, cpd.simulate_all_reduce([[empty], [empty]], spec)[0])
+
+
+@pytest.mark.parametrize("inner", ["mxfp8", "int4", "qsgd bits=4", "terngrad", "sparse e4m3"])
+def test_aps_is_refused_beside_scales(inner):
+    with pytest.raises(ValueError, match=r"it takes a format, or top_k of a format"):
+        cpd.ReduceSpec(wire=f"top_k 0.1 {inner}", aps=True)
+    with pytest.raises(ValueError, match="hands partial sums on"):
+        cpd.ReduceSpec(wire="top_k 0.1 e4m3", order="ring", exchange="ring")
+
+
+def test_a_scaler_of_kept_values_is_shared():
+    """TernGrad's of virtual ranks is measured over what each keeps, as that of real ranks."""
+    spec = cpd.ReduceSpec(wire="top_k 0.3 terngrad clip=none", seed=3)
+    states, own = cpd.compress.States(), [cpd.compress.States() for _ in range(2)]
+    for call in range(3):
+        ranks = [layer(90, 70 + 2 * call + rank) for rank in range(2)]
+        [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec, states=states)
+        with cpd.comm.local(2) as group:
+            made = group.run(
+                lambda comm, ranks=ranks: comm.all_reduce(
+                    [ranks[comm.rank]], spec, states=own[comm.rank]
+                )
+            )
+        for [mine] in made:
+            same(got, mine)
 
 
 def test_bits_a_value():

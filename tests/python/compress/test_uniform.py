@@ -4,6 +4,8 @@ values, what a layer's bits are chosen by; the paper's bits a parameter on a tra
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -85,17 +87,207 @@ def test_shift_scales_exactly() -> None:
     same(values / np.float32(8), codec.encode(x, shift=3).values)
 
 
-def test_bits_by_the_gradient() -> None:
+@pytest.mark.parametrize(("c0", "c1"), [(1, 5), (1, 8), (0.25, 3.5), (1e-6, 12)])
+def test_bits_by_the_gradient(c0: float, c1: float) -> None:
     x = layer("gaussian", 500)
-    codec = cpd.compress.codec("uniform bits=gradient c0=1 c1=5")
+    codec = cpd.compress.codec(f"uniform bits=gradient c0={c0} c1={c1}")
     states = cpd.compress.States()
-    rms = np.float32(3)  # log2(3 + 1) + 5 bits
-    kept = {"rank": 0, "number": 2, "codec": codec.text, "size": 500, "values": rms.tobytes()}
-    stage = {"stage": "contribution"}
-    for expected in (5, 7):
+    for rms in np.float32([0, 1e-5, 0.3, 0.75, 3, 1e6, 1e30]):
+        states.set_gradient(2, rms)
+        bits = oracle.gradient_bits(float(rms), c0, c1)
+        data, values = oracle.uniform(x, bits, "huffman")
         packet = codec.encode(x, state=states, number=2)
-        assert oracle.uniform(x, expected, "huffman")[0] in packet.data
-        states.load_state_dict({"layers": [kept | stage]})
+        assert data in packet.data
+        same(values, packet.values)
+
+
+def test_bits_of_each_virtual_rank() -> None:
+    ranks = [[layer("gaussian", n)[:300], layer("laplace", n)[:50]] for n in (400, 500)]
+    spec = cpd.ReduceSpec(wire="uniform bits=gradient c1=4", exchange="gather")
+    states = cpd.compress.States()
+    states.set_gradient(7, 1.0)
+    states.set_gradient(9, 3.0, rank=0)
+    states.set_gradient(9, 1000.0, rank=1)
+    got = cpd.simulate_all_reduce(ranks, spec, numbers=[7, 9], states=states)
+    expected = [
+        np.float32(sum(oracle.uniform(rank[at], bits[at], "huffman")[1] for rank, bits in whose))
+        for whose in [list(zip(ranks, [(5, 6), (5, 14)], strict=True))]
+        for at in (0, 1)
+    ]
+    for one, other in zip(expected, got, strict=True):
+        same(one, other)
+
+
+def test_no_gradient_no_bits() -> None:
+    x = layer("gaussian", 100)
+    text = "uniform bits=gradient"
+    for name in (text, f"feedback {text}", f"top_k 0.5 {text}"):
+        codec, states = cpd.compress.codec(name), cpd.compress.States()
+        assert codec.needs_gradient
+        with pytest.raises(ValueError, match="root mean square of the layer's gradient"):
+            codec.encode(x)
+        with pytest.raises(ValueError, match="of the gradient of layer 3 on rank 0"):
+            codec.encode(x, state=states, number=3)
+        for kept in (None, states):
+            with pytest.raises(ValueError, match="of the gradient of layer 0 on rank 0"):
+                cpd.simulate_all_reduce([[x]], cpd.ReduceSpec(wire=name), states=kept)
+        states.set_gradient(3, 0.5)
+        codec.encode(x, state=states, number=3)
+    with pytest.raises(ValueError, match="not known of sums"):
+        cpd.compress.codec(f"blockwise {text}")
+
+
+def test_ranks_without_a_gradient_refuse() -> None:
+    spec = cpd.ReduceSpec(wire="uniform bits=gradient")
+    x = layer("gaussian", 100)
+
+    def call(comm: cpd.comm.Communicator) -> str:
+        states = cpd.compress.States()
+        if comm.rank == 0:
+            states.set_gradient(0, 1.0)
+        try:
+            comm.all_reduce([x], spec, states=states)
+        except (ValueError, cpd.comm.Mismatch) as error:
+            states.set_gradient(0, 2.0)
+            comm.all_reduce([x], spec, states=states)
+            return str(error)
+        return ""
+
+    with cpd.comm.local(2) as group:
+        told = group.run(call)
+    assert all("gradient of layer 0 on rank 1" in text for text in told), told
+
+
+def test_gradients_are_kept_with_states() -> None:
+    x = layer("gaussian", 500)
+    codec = cpd.compress.codec("uniform bits=gradient c1=5")
+    states = cpd.compress.States()
+    states.set_gradient(0, 3.0)
+    states.set_gradient(1, 2.0, rank=4)
+    kept = states.state_dict()
+    assert kept == {"layers": [], "gradients": [(0, None, 3.0), (1, 4, 2.0)]}
+    other = cpd.compress.States()
+    other.load_state_dict(kept)
+    assert other.state_dict() == kept
+    assert codec.encode(x, state=other).data == codec.encode(x, state=states).data
+    other.reset(0)
+    assert other.state_dict()["gradients"] == [(1, 4, 2.0)]
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="finite and not negative"):
+            states.set_gradient(0, wrong)
+    with pytest.raises(TypeError, match="rms must be a number"):
+        states.set_gradient(0, "3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", ["bits=5", "c=3 sample=4 fraction=1", "bits=9 coding=fixed"])
+def test_results_are_encoded_again(rule: str) -> None:
+    """Owners put each 65,536 sums into bins of their own range; `gather` sends no results."""
+    n = oracle.PACKAGE + 700
+    ranks = [layer("laplace", n), layer("gaussian", n)]
+    ranks[0][3], ranks[1][n - 2] = np.inf, np.nan
+    coding = "fixed" if "fixed" in rule else "huffman"
+
+    def binned(x: np.ndarray) -> np.ndarray:
+        bits = int(rule[5]) if "bits" in rule else oracle.sampled_bits(x, 0, 24, 3, 4, 1)
+        return oracle.uniform(x, bits, coding)[1]
+
+    sums = binned(ranks[0]) + binned(ranks[1])
+    again = np.concatenate([binned(sums[: oracle.PACKAGE]), binned(sums[oracle.PACKAGE :])])
+    for exchange, expected in (("gather", sums), ("owner", again / np.float32(2))):
+        spec = cpd.ReduceSpec(
+            wire=f"uniform {rule} results=encoded", exchange=exchange, average=exchange == "owner"
+        )
+        [got] = cpd.simulate_all_reduce([[x] for x in ranks], spec)
+        same(expected.astype(np.float32), got)
+        with cpd.comm.local(2) as group:
+            for [mine] in group.run(lambda comm, s=spec: comm.all_reduce([ranks[comm.rank]], s)):
+                same(got, mine)
+
+
+def test_traffic_of_encoded_results() -> None:
+    """The paper's 9 times are of both directions: with sums in fp32 it is less than 2."""
+    ranks = [[layer("laplace", 400_000 + rank)[:400_000]] for rank in range(4)]
+
+    def sent(text: str, exchange: str) -> int:
+        spec = cpd.ReduceSpec(wire=text, exchange=exchange)
+        with cpd.comm.local(4) as group:
+            made = group.run(lambda comm: comm.all_reduce(ranks[comm.rank], spec, report=True)[1])
+        return sum(report.traffic.bytes_sent for report in made)
+
+    plain = 4 * 2 * 3 / 4 * 400_000 * 4  # of fp32 both ways
+    exact, encoded = (sent(f"uniform c=5{r}", "owner") for r in ("", " results=encoded"))
+    assert 1.5 < plain / exact < 2
+    assert plain / encoded > 5
+    assert sent("uniform c=5 results=encoded", "gather") == sent("uniform c=5", "gather")
+
+
+def test_results_have_no_gradient() -> None:
+    with pytest.raises(ValueError, match="results=encoded takes bits=entropy or bits=N"):
+        cpd.compress.codec("uniform bits=gradient results=encoded")
+    assert cpd.compress.uniform(8, results="exact").name == "uniform bits=8 coding=huffman"
+
+
+def test_what_was_chosen_is_reported() -> None:
+    ranks = [
+        [layer("laplace", n)[:3000], layer("gaussian", n)[:50], np.zeros(9, np.float32)]
+        for n in (3000, 3001, 3002)
+    ]
+    spec = cpd.ReduceSpec(wire="uniform c=4 fraction=1")
+    _, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
+    codec = cpd.compress.codec("uniform c=4 fraction=1")
+    for at, report in enumerate(reports):
+        layers = [rank[at] for rank in ranks]
+        bits = [oracle.sampled_bits(x, 0, 24, 4, 4, 1) if x.any() else 0 for x in layers]
+        assert report.bits == tuple(bits)
+        packets = [oracle.uniform(x, n, "huffman") for x, n in zip(layers, bits, strict=True)]
+        assert report.bytes == sum(len(data) for data, _ in packets)
+        assert report.bytes == sum(codec.encode(x).bytes for x in layers)
+        assert report.values == 3 * layers[0].size
+        assert report.zeros == sum(int((values == 0).sum()) for _, values in packets)
+        assert report.bits_a_value == 8 * report.bytes / report.values
+        assert report.zeros_share == report.zeros / report.values
+    assert reports[2].zeros_share == 1
+    assert reports[2].bits == (0, 0, 0)
+    for exchange in ("owner", "gather"):
+        real = dataclasses.replace(spec, exchange=exchange)
+        with cpd.comm.local(3) as group:
+            made = group.run(
+                lambda comm, s=real: comm.all_reduce(
+                    [x.copy() for x in ranks[comm.rank]], s, report=True
+                )[1]
+            )
+        assert [one.layers for one in made] == [reports] * 3
+
+
+def test_what_was_chosen_in_place() -> None:
+    """Counted before results take the place of contributions."""
+    ranks = [[layer("laplace", n)[:3000]] for n in (3000, 3001)]
+    spec = cpd.ReduceSpec(wire="uniform")
+    _, expected = cpd.simulate_all_reduce(ranks, spec, report=True)
+
+    def call(comm: cpd.comm.Communicator) -> list[cpd.LayerReport]:
+        layers = [x.copy() for x in ranks[comm.rank]]
+        return comm.all_reduce(layers, spec, out=layers, report=True)[1].layers
+
+    with cpd.comm.local(2) as group:
+        assert group.run(call) == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("wire", "bits"),
+    [("e4m3", 8), ("terngrad", 2), ("terngrad coding=trits", 1.6), ("top_k 0.5", None)],
+)
+def test_reports_of_other_codecs(wire: str, bits: float | None) -> None:
+    ranks = [[layer("gaussian", 4000 + n)[:4000]] for n in range(2)]
+    _, [report] = cpd.simulate_all_reduce(ranks, cpd.ReduceSpec(wire=wire), report=True)
+    assert report.bits == ()
+    assert report.values == 8000
+    if bits is not None:
+        assert report.bits_a_value == pytest.approx(bits, rel=1e-3)
+    if wire == "top_k 0.5":
+        assert report.zeros_share == 0.5
+        assert 16 < report.bits_a_value < 18
+    assert report.zeros == report.underflowed  # no value was 0
 
 
 def test_layouts_of_levels_are_the_figures() -> None:

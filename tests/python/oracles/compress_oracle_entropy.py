@@ -125,6 +125,13 @@ def sampled_bits(
     return whole_bits(entropy(bins) + Decimal(c))
 
 
+def gradient_bits(rms: float, c0: float, c1: float) -> int:
+    """N = log2(G + c0) + c1 of a gradient's root mean square G, which is a binary32 number."""
+    with localcontext() as context:
+        context.prec = 60
+        return whole_bits((Decimal(rms) + Decimal(c0)).ln() / Decimal(2).ln() + Decimal(c1))
+
+
 def range_of(x: np.ndarray) -> tuple[float, float]:
     numbers = x[np.isfinite(x)]
     return (float(numbers.min()) + 0.0, float(numbers.max()) + 0.0) if numbers.size else (0.0, 0.0)

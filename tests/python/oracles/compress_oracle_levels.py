@@ -218,3 +218,18 @@ def terngrad(
         else:
             result[i] = level(value, scale, 1, "signed", int(random[i]), random_bits)
     return result
+
+
+def clipped(x: np.ndarray, limit: float) -> np.ndarray:
+    """Finite values limited to ±limit, as TernGrad's section 3.3 has each worker do."""
+    bound = np.float32(limit)
+    return np.array([max(-bound, min(bound, v)) if np.isfinite(v) else v for v in x], np.float32)
+
+
+def trits(levels: np.ndarray) -> bytes:
+    """Levels -1, 0 and 1, five in a byte, the first in the least digit: 0, 1, 2 for 0, 1, -1."""
+    digits = [int(v) % 3 for v in levels]
+    return bytes(
+        sum(digit * 3**place for place, digit in enumerate(digits[i : i + 5]))
+        for i in range(0, len(digits), 5)
+    )

@@ -296,3 +296,50 @@ def test_states_that_do_not_fit():
     models[1][3].bias.requires_grad_(False)
     with pytest.raises(RuntimeError, match="others than when its DiLoCo was made"):
         changed.step()
+
+
+# ---- bits by the gradient ------------------------------------------------------------------------
+
+
+def pair(spec: str = "uniform bits=gradient"):
+    models = [torch.nn.Linear(3, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    return models, cpd.outer.WeightAverage(models, None, cpd.ReduceSpec(wire=spec), period=1)
+
+
+def test_gradients_must_be_known():
+    models, outer = pair()
+    before = copy.deepcopy(models[0].state_dict())
+    with pytest.raises(ValueError, match="of the gradient of layer 0 on rank 0: set it"):
+        outer.step()
+    assert outer.steps == 0
+    for name, value in models[0].state_dict().items():
+        assert torch.equal(value, before[name])
+    for number in range(2):
+        outer.states.set_gradient(number, 1.0)
+    assert outer.step()
+
+
+def test_gradients_that_are_not_finite():
+    models, outer = pair()
+    for model in models:
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan)
+    with pytest.raises(ValueError, match="finite and not negative, got nan"):
+        outer.step()
+
+    spec = cpd.ReduceSpec(wire="uniform bits=gradient")
+
+    def work(comm):
+        model = copy.deepcopy(models[0])
+        outer = cpd.outer.WeightAverage(model, comm, spec, period=1)
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan if comm.rank else 1.0)
+        try:
+            outer.step()
+        except (ValueError, cpd.comm.Mismatch) as error:
+            return str(error)
+        return ""
+
+    with cpd.comm.local(2) as group:
+        assert all("finite and not negative, got nan" in text for text in group.run(work))
