@@ -17,6 +17,7 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/comm/engine/arguments.h"
+#include "cpd/comm/engine/counts.h"
 #include "cpd/comm/engine/exchanges.h"
 #include "cpd/comm/engine/handshake.h"
 #include "cpd/comm/engine/layout.h"
@@ -90,12 +91,13 @@ class Collective {
     report.layers.resize(x_.size());
     const auto ops = MakeOps();
     for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].shift = shifts_[l];
-    const std::vector<std::int64_t> own = counts ? CountOwn(*ops) : std::vector<std::int64_t>{};
+    std::vector<std::int64_t> own;
+    if (counts) own = CountContributions(*ops, MakeLayers());
     Exchanges exchanges(link_, *ops, delivery, root);
     Drive(exchanges.Slices(), [&](std::int64_t chunk, std::vector<Part> parts) {
       return exchanges.Run(chunk, std::move(parts));
     });
-    if (counts) CountAll(own, report);
+    if (counts) CountAll(std::move(own), report);
     for (CodecState* state : states_) state->Commit();
     for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
@@ -119,8 +121,6 @@ class Collective {
   }
 
  private:
-  static constexpr std::size_t kCounts = 6;
-
   [[nodiscard]] int rank() const { return link_.transport().rank(); }
   [[nodiscard]] int size() const { return link_.transport().size(); }
 
@@ -382,62 +382,19 @@ class Collective {
     }
   }
 
-  /// The bytes of this rank's encoded layer.
-  [[nodiscard]] std::int64_t LayerBytesOf(std::size_t l) const {
-    const auto layer = static_cast<std::int64_t>(l);
-    const float scale = scales_.empty() ? 0 : scales_[l];
-    return LayerBytes(*reduction_->wire(layer),
-                      reduction_->PieceOf(layer, rank(), shifts_[l], scale, 0, sizes_[l]),
-                      states_.empty() ? nullptr : states_[l],
-                      static_cast<const float*>(x_[l].data));
-  }
-
-  /// The bits that the codec chose for this rank's layer; -1: none.
-  [[nodiscard]] std::int64_t ChosenBitsOf(std::size_t l) const {
-    return states_.empty() ? -1 : states_[l]->ChosenBits().value_or(-1);
-  }
-
-  /// kCounts numbers of each layer, of this rank's contribution: NaN and Inf, values that became
-  /// zero, place for results that are not finite, zeros, bytes, chosen bits.
-  [[nodiscard]] std::vector<std::int64_t> CountOwn(const MessageOps& ops) const {
-    const std::vector<Losses> losses = ops.CountLosses();
-    std::vector<std::int64_t> own;
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      own.insert(own.end(), {losses[l].non_finite, losses[l].underflowed, 0, losses[l].zeros,
-                             LayerBytesOf(l), ChosenBitsOf(l)});
-    }
-    return own;
-  }
-
-  /// Fills the report's counts with the sums of all ranks' (CountOwn).
+  /// Fills the report's counts with the sums of all ranks'; `own`: this rank's.
   void CountAll(std::vector<std::int64_t> own, ReduceReport& report) {
     if (x_.empty()) return;
     const bool counts_results = delivery_ != Delivery::to_all || rank() == 0;
     std::vector<LayerRange> results =
         RangesOf(counts_results ? out_ : std::span<const TensorView>{});
     results.resize(x_.size());
-    for (std::size_t l = 0; l < x_.size(); ++l) own[kCounts * l + 2] = results[l].non_finite;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      own[kCounts * l + kCountOfResults] = results[l].non_finite;
+    }
     const std::vector<std::uint8_t> all = link_.AllGather(
         Phase::gather, {reinterpret_cast<const std::uint8_t*>(own.data()), own.size() * 8});
-    std::vector<std::int64_t> theirs(own.size());
-    for (LayerReport& layer : report.layers) layer = {.shift = layer.shift};
-    for (std::size_t at = 0; at < all.size(); at += own.size() * 8) {
-      std::memcpy(theirs.data(), all.data() + at, own.size() * 8);
-      for (std::size_t l = 0; l < report.layers.size(); ++l) {
-        LayerReport& layer = report.layers[l];
-        const std::int64_t* const counts = theirs.data() + kCounts * l;
-        layer.non_finite += counts[0];
-        layer.underflowed += counts[1];
-        layer.overflowed += counts[2];
-        layer.values += sizes_[l];
-        layer.zeros += counts[3];
-        layer.bytes += counts[4];
-        if (counts[5] >= 0) layer.bits.push_back(static_cast<int>(counts[5]));
-      }
-    }
-    for (LayerReport& layer : report.layers) {
-      if (layer.non_finite != 0) layer.overflowed = 0;
-    }
+    SumCounts(all, sizes_, report.layers);
   }
 
   Link& link_;

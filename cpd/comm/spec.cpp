@@ -95,7 +95,7 @@ void Check(const ReduceSpec& spec) {
   }
   if (spec.wire != nullptr && spec.wire->has_scales() && spec.aps != Aps::off) {
     throw Error("aps chooses a scale of each layer; codec '" + spec.wire->text() +
-                "' has scales of its own: it takes a format, or top_k of a format");
+                "' has scales of its own");
   }
   const bool hops = spec.exchange == Exchange::ring || spec.exchange == Exchange::hierarchical;
   if (spec.wire != nullptr && !spec.wire->may_hop() && hops) {

@@ -105,6 +105,45 @@ TEST(TernGrad, ClippingShortensAGaussianByAPercent) {
   EXPECT_NEAR(std::acos(both / std::sqrt(before * after)) * 180 / M_PI, 2.75, 0.3);
 }
 
+TEST(TernGrad, TritsRefuseWhatNoEncoderWrites) {
+  const auto codec = MakeCodec("terngrad coding=trits");
+  EXPECT_FALSE(codec->has_nan());
+  EXPECT_TRUE(codec->is_fixed());
+  EXPECT_EQ(codec->MostBytes(0), 0);
+  EXPECT_EQ(codec->MostBytes(5), 1);
+  EXPECT_EQ(codec->MostBytes(6), 2);
+  std::vector<float> y(7);
+  const auto decode = [&](std::vector<std::uint8_t> bytes) {
+    codec->Decode(bytes, 7, 0, 1, y.data());
+    return y;
+  };
+  // 0 1 -1 1 0, then -1 1: digits from the least place on
+  EXPECT_EQ(decode({1 * 3 + 2 * 9 + 1 * 27, 2 + 1 * 3}),
+            (std::vector<float>{0, 1, -1, 1, 0, -1, 1}));
+  EXPECT_EQ(decode({242, 8}), (std::vector<float>{-1, -1, -1, -1, -1, -1, -1}));
+  EXPECT_THROW(decode({243, 0}), DamagedBytes);
+  EXPECT_THROW(decode({0, 9}), DamagedBytes);  // a third value
+  EXPECT_THROW(decode({0}), DamagedBytes);
+  EXPECT_THROW(decode({0, 0, 0}), DamagedBytes);
+}
+
+TEST(TernGrad, FreezesValuesThatAreAlone) {
+  const auto freezes = [](const char* text, std::int64_t n) { return MakeCodec(text)->Freezes(n); };
+  for (const char* text : {"terngrad", "terngrad share=off", "feedback terngrad share=off"}) {
+    EXPECT_TRUE(freezes(text, 1)) << text;
+    EXPECT_FALSE(freezes(text, 0)) << text;
+    EXPECT_FALSE(freezes(text, 2)) << text;
+  }
+  EXPECT_FALSE(freezes("terngrad clip=none", 1));
+  EXPECT_TRUE(freezes("terngrad bucket=64", 129));
+  EXPECT_FALSE(freezes("terngrad bucket=64", 128));
+  EXPECT_TRUE(freezes("terngrad bucket=1", 5));
+  EXPECT_TRUE(freezes("top_k 0.1 terngrad", 10));
+  EXPECT_FALSE(freezes("top_k 0.1 terngrad", 11));
+  EXPECT_TRUE(freezes("blockwise terngrad share=off", 4097));
+  EXPECT_FALSE(freezes("qsgd", 1));
+}
+
 TEST(TernGrad, BytesAreTwoBitsAValue) {
   std::vector<float> x = gradient_like(9001, 2);
   x[17] = kNan;

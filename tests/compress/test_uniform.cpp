@@ -473,62 +473,6 @@ TEST(Uniform, BitsByTheEntropyOfASample) {
   }
 }
 
-TEST(Uniform, BitsByTheGradient) {
-  const Floats x = gaussian(100, 6);
-  const auto codec = MakeCodec("uniform bits=gradient c0=1 c1=6.5");
-  EXPECT_TRUE(codec->needs_gradient());
-  EXPECT_FALSE(MakeCodec("uniform")->needs_gradient());
-  CodecStates states;
-  const auto bits = [&](int rank, std::int64_t number) {
-    CodecState* const state = states.Of(*codec, {rank, number}, 100);
-    state->Begin({.n = 100}, x.data());
-    return bits_of(*state);
-  };
-  EXPECT_THROW(bits(0, 3), Error);
-  states.SetGradient(3, {}, 3);
-  EXPECT_EQ(bits(0, 3), 9);
-  EXPECT_EQ(bits(1, 3), 9);
-  EXPECT_THROW(bits(0, 4), Error);
-  states.SetGradient(3, 1, 1e30F);
-  EXPECT_EQ(bits(0, 3), 9);
-  EXPECT_EQ(bits(1, 3), 30);
-  states.SetGradient(3, {}, 0);  // of all ranks again
-  EXPECT_EQ(bits(0, 3), 7);
-  EXPECT_EQ(bits(1, 3), 7);
-  states.SetGradient(4, 0, 1);
-  EXPECT_TRUE(states.Save().empty());
-  EXPECT_EQ(states.gradients(), (CodecStates::Gradients{{{3, {}}, 0}, {{4, 0}, 1}}));
-  states.Reset(3);
-  EXPECT_THROW(bits(1, 3), Error);
-  EXPECT_EQ(bits(0, 4), 8);
-  EXPECT_THROW(bits(1, 4), Error);
-  for (const float wrong : {-1.0F, kNaN, kInfinity}) {
-    EXPECT_THROW(states.SetGradient(4, {}, wrong), Error) << wrong;
-  }
-  states.Reset();
-  EXPECT_TRUE(states.gradients().empty());
-}
-
-TEST(Uniform, InnerCodecsGetTheGradient) {
-  const Floats x = gaussian(1000, 7);
-  const Piece whole{.n = 1000, .size = 1000};
-  for (const std::string text :
-       {"feedback uniform bits=gradient c1=5", "top_k 1 uniform bits=gradient c1=5"}) {
-    const auto codec = MakeCodec(text);
-    EXPECT_TRUE(codec->needs_gradient()) << text;
-    const auto state = codec->MakeState(1000);
-    EXPECT_THROW(state->Begin(whole, x.data()), Error);
-    state->SetGradient(3);
-    state->Begin(whole, x.data());
-    Floats y(x.size()), expected(x.size());
-    codec->Round(whole, state.get(), x.data(), y.data());
-    const auto seven = MakeCodec("uniform bits=7");
-    seven->Round(whole, begun(*seven, whole, x).get(), x.data(), expected.data());
-    EXPECT_TRUE(same(expected, y)) << text;
-  }
-  EXPECT_THROW(MakeCodec("blockwise uniform bits=gradient"), Error);
-}
-
 TEST(Uniform, Texts) {
   const auto name = [](const char* text) { return MakeCodec(text, {.seed = 5})->name(); };
   EXPECT_EQ(name("uniform"), "uniform bits=entropy c=6 sample=4 fraction=0.03 coding=huffman");

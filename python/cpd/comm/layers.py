@@ -131,11 +131,16 @@ def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
     return given
 
 
-def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> list[RowLayout]:
+def row_layouts(
+    wire: Codec | None,
+    shapes: Shapes,
+    numbers: Sequence[int],
+    names: Sequence[str] | None = None,
+) -> list[RowLayout]:
     """Each layer's layout for a codec that works by rows; empty for any other, and for a format.
     Warns of layers that take no fewer bytes than in float32, and of those that never change."""
     if wire is not None:
-        _warn_of_frozen(wire, shapes, numbers)
+        _warn_of_frozen(wire, shapes, numbers if names is None else names)
     if wire is None or not wire.by_rows:
         return []
     layouts = []
@@ -148,18 +153,18 @@ def row_layouts(wire: Codec | None, shapes: Shapes, numbers: Sequence[int]) -> l
     return layouts
 
 
-def _warn_of_frozen(wire: Codec, shapes: Shapes, numbers: Sequence[int]) -> None:
+def _warn_of_frozen(wire: Codec, shapes: Shapes, layers: Sequence[int | str]) -> None:
     frozen = [
-        (number, shape)
-        for number, shape in zip(numbers, shapes, strict=True)
+        (layer, shape)
+        for layer, shape in zip(layers, shapes, strict=True)
         if wire._held.freezes(math.prod(shape))
     ]
     if not frozen:
         return
-    number, shape = frozen[0]
+    layer, shape = frozen[0]
     others = f" and of layers {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
     warnings.warn(
-        f"{wire.name} makes zero of a value of layer {number} of shape {shape}{others}: one value "
+        f"{wire.name} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
         "alone has no deviation by which it is clipped, so that such a parameter never changes. "
         "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
         WireWarning,

@@ -324,3 +324,27 @@ def test_copies_go_on_by_themselves(copied):
     assert other.model is not nodes.model
     pairs = zip(other.model.parameters(), nodes.model.parameters(), strict=True)
     assert all(torch.equal(a.grad, b.grad) for a, b in pairs)
+
+
+def test_layers_that_never_change_are_named():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.PReLU(), torch.nn.Linear(4, 1))
+    nodes = cpd.VirtualNodes(model, 2, cpd.ReduceSpec(wire="terngrad"))
+    named = r"layer 1\.weight of shape \(1,\) and of layers 2\.bias: .*exempt=\[its name\]"
+    with pytest.warns(cpd.WireWarning, match=named):
+        nodes.step(lambda x: model(x).sum(), torch.randn(2, 3))
+    schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), exempt=["1.weight", "2.bias"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nodes = cpd.VirtualNodes(model, 2, schedule)
+        nodes.step(lambda x: model(x).sum(), torch.randn(2, 3))
+
+
+def test_reports_have_what_codecs_chose():
+    model = torch.nn.Linear(30, 20)
+    nodes = cpd.VirtualNodes(model, 3, cpd.ReduceSpec(wire="uniform bits=6 coding=fixed"))
+    nodes.step(lambda x: model(x).square().sum(), torch.randn(6, 30))
+    report = nodes.report["weight"]
+    assert report.bits == (6, 6, 6)
+    assert report.values == 3 * 600
+    assert report.bytes == 3 * (12 + 600 * 6 // 8)
+    assert report.bits_a_value == 8 * report.bytes / report.values

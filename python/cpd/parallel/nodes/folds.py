@@ -33,10 +33,12 @@ class Part:
         shapes: Sequence[tuple[int, ...]],
         world: int,
         states: _core.CodecStates | None,
+        names: Sequence[str],
     ) -> None:
         self.numbers = numbers
         chosen = [shapes[number] for number in numbers]
-        self._layouts = row_layouts(spec.wire, chosen, numbers)
+        called = [names[number] for number in numbers]
+        self._layouts = row_layouts(spec.wire, chosen, numbers, called)
         self._reduce = _core.VirtualReduce(
             spec._native(),
             world,
@@ -109,7 +111,8 @@ class Folds:
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
         shapes = [(0,) for _ in layers] if planned else self._shapes
-        self._parts = [Part(spec, numbers, shapes, world, states) for spec, numbers in parts]
+        names = list(layers)
+        self._parts = [Part(spec, numbers, shapes, world, states, names) for spec, numbers in parts]
         self.sweeps = max(part.sweeps for part in self._parts)
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
