@@ -123,8 +123,8 @@ class Codec:
         A row has the values of one index of the first dimension; a vector is one row. The columns
         of one_bit run along the first dimension of two (matrices of outputs × inputs), along the
         last of three and more (kernels of convolutions), or along `axis`; a vector is one column.
-        With `axis`, those of buckets' values too (`qsgd axis=0`). Raises ValueError for an axis that
-        the shape does not have.
+        With `axis`, those of buckets' values too (`qsgd axis=0`). Raises ValueError for an axis
+        that the shape does not have.
         """
         return self._layout_of(shape)
 

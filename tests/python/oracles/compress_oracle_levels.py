@@ -156,8 +156,8 @@ def qsgd(
 def qsgd_bytes(
     x: np.ndarray, random: np.ndarray, *, steps: int, bits: int, bucket: int, levels: str = "signed"
 ) -> bytes:
-    """The bytes of a layer of one block, by largest magnitudes and 24 random bits: norms, then codes
-    of `bits` bits."""
+    """The bytes of a layer of one block, by largest magnitudes and 24 random bits: norms, then
+    codes of `bits` bits."""
     scales = [norm(x[begin : begin + bucket], "max") for begin in range(0, x.size, bucket)]
     codes = [
         code_of(

@@ -61,7 +61,8 @@ GRAMMARS = {
     "cast": (cpd.CastSpec, "e4m{} rounding=up|e4m3 rounding=stochastic random_bits={}"),
     "codec": (
         cpd.compress.Codec,
-        "e4m{}|qsgd bits={}|qsgd bits=4 bucket={}|qsgd s={}|qsgd axis={}|qsgd whole={}|terngrad clip={}|terngrad bucket={}|"
+        "e4m{}|qsgd bits={}|qsgd bits=4 bucket={}|qsgd s={}|qsgd axis={}|qsgd whole={}|"
+        "terngrad clip={}|terngrad bucket={}|"
         "one_bit bucket={}|one_bit axis={}|one_bit axis=-{}|top_k {}|top_k 0.{}|top_k 0.1 e4m{}|"
         "fp8_rows row={}|int8_rows row={}|int4 bucket={}|quantized e4m3fn {}|quantized e4m{} row|"
         "feedback e4m{}|feedback int4 {}|uniform bits={}|uniform bits=entropy c={}|"
