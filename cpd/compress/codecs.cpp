@@ -25,12 +25,11 @@ namespace cpd {
 namespace {
 
 constexpr std::array kCompressors{
-    CodecInfo{
-        "qsgd",
-        "bits=4|s=N bucket=512|tensor norm=max|2 levels=signed|intervals "
-        "whole=N axis=N coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
-        "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
-        "levels below the norms of buckets, rounded without bias", MakeQsgd},
+    CodecInfo{"qsgd",
+              "bits=4|s=N bucket=512|tensor whole=N axis=N norm=max|2 levels=signed|intervals "
+              "coding=fixed|elias-dense|elias-sparse|smallest spacing=uniform|optimal",
+              "Alistarh et al., NeurIPS 2017, section 3; Grubic et al., EDBT 2018, section 3.2.2",
+              "levels below the norms of buckets, rounded without bias", MakeQsgd},
     CodecInfo{"terngrad",
               "clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers "
               "coding=fixed|trits",
