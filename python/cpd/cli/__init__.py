@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cpd._core import PARTS, __version__
 from cpd.cli import (
     compress,
+    cost,
     demo,
     format,
     presets,
@@ -78,7 +79,7 @@ def build_parser() -> Parser:
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     studies = (replay, probe, vectors, sweep)
-    for command in (format, presets, *studies, compress, train, roundoff, demo, report):
+    for command in (format, presets, *studies, compress, train, roundoff, cost, demo, report):
         command.register(commands)
     return parser
 
