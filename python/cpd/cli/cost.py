@@ -4,6 +4,10 @@
 import argparse
 import csv
 import io
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,7 @@ from cpd.cli.output import (
     new_table,
     percent,
 )
+from cpd.comm.layers import WireWarning
 from cpd.comm.spec import EXCHANGES
 
 if TYPE_CHECKING:
@@ -146,7 +151,7 @@ def _steps(options: argparse.Namespace) -> int:
     quiet = is_stdout(options.csv) or is_stdout(options.json)
     with new_progress(quiet=quiet, unit="rows") as progress:
         bar = progress.add_task("modelling", total=len(ranks) * len(options.wire), note="")
-        with users_mistakes():
+        with users_mistakes(), _warned_in_lines():
             rows = step_rows(
                 network,
                 on,
@@ -171,6 +176,16 @@ def _steps(options: argparse.Namespace) -> int:
     if options.plot is not None:
         draw_rows(options.plot, rows, f"{network.name} on {on.name}")
     return 0
+
+
+@contextmanager
+def _warned_in_lines() -> Iterator[None]:
+    """Prints each warning of a wire once, in one line."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", WireWarning)
+        yield
+    for text in dict.fromkeys(str(one.message) for one in found):
+        print(f"cpd cost: warning: {text}", file=sys.stderr)
 
 
 def ranks_of(text: str) -> list[int]:
@@ -201,7 +216,7 @@ _MOST_RANKS = 1000
 def _between(before: int, last: int, end: int, text: str) -> list[int]:
     if not before < last < end:
         raise ValueError(f"ranks must rise to …, got {text!r}")
-    found = []
+    found: list[int] = []
     while True:
         after = last * (last // before) if last % before == 0 else 2 * last - before
         if after >= end:

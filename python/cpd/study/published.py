@@ -8,12 +8,14 @@ import dataclasses
 import functools
 import itertools
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from cpd.comm.layers import WireWarning
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.codec import codec
 from cpd.numeric.shown import shown
@@ -171,11 +173,11 @@ def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = Fa
     """
     check_figure(figure)
     rate = codec_rate or _NO_CODEC
-    cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
-    cells += [_claimed(row, rate) for row in _claims(figure)]
-    if figure == "grubic-16":
-        cells += _prices(rate)
-    return cells
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WireWarning)  # of 1bitSGD by columns, as the paper says
+        cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
+        cells += [_claimed(row, rate) for row in _claims(figure)]
+    return cells + (_prices(rate) if figure == "grubic-16" else [])
 
 
 def _of_table(figure: str, rate: CodecRate, shared: bool) -> list[Cell]:

@@ -195,9 +195,13 @@ def step_time(
     """
     spec = reduce_spec(wire)
     check_spec(spec)
-    samples = network.samples(ranks, batch)
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, got {ranks}")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if not (codec_rate is None or isinstance(codec_rate, CodecRate)):
+        raise TypeError(f"codec_rate must be a CodecRate, got {type(codec_rate).__name__}")
+    samples = network.samples(ranks, batch)
     found, sent = messages_of(spec, ranks, network, machine.gpus, bits, largest)
     values = network.values
     encoded, decoded = codec_values(spec, ranks)

@@ -3,7 +3,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 import cpd
@@ -86,11 +85,11 @@ def test_mean_code_lengths():
 
 
 def test_rows_of_shapes_count():
-    """One scale a row: 64 rows of 8 values, not one of 512."""
+    """A scale of 4 bytes for each of 64 rows of 8 values, not one for all 512."""
     text = "alpha=0 beta=1"
     by_shape = messages("int8_rows", 2, text, Network("rows", ((64, 8),)))
-    flat = messages("int8_rows", 2, text, Network("flat", ((512,),)))
-    assert by_shape.messages > flat.messages + 60 * 4
+    assert by_shape.bytes_sent == by_shape.messages == 64 * (8 + 4)
+    assert messages("int8_rows", 2, text, Network("flat", ((512,),))).bytes_sent == 512 + 4
 
 
 # ---- two levels -------------------------------------------------------------------------------
@@ -227,11 +226,11 @@ def test_more_wrong_steps():
         step_time(network("alexnet"), on, 2)
     with pytest.raises(ValueError, match="0"):
         step_time(EIGHT, on, 0, compute=1.0)
-    with pytest.raises(ValueError, match="no all-reduce|format"):
+    with pytest.raises(ValueError, match="nonsense"):
         step_time(EIGHT, on, 2, "nonsense", compute=1.0)
     with pytest.raises(ValueError, match="above 0 GB/s"):
         CodecRate(0.0, 1.0)
-    with pytest.raises(ValueError, match="per_host|host"):
+    with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
         cpd.study.rounds(cpd.ReduceSpec("fp32"), 2, [4], per_host=0)
 
 
@@ -257,3 +256,94 @@ def test_machines_have_the_fitted_constants(name, figure):
     link = fit(figure).link
     assert machine(name).within.alpha == pytest.approx(link.alpha, rel=0.01)
     assert machine(name).within.bandwidth == pytest.approx(link.bandwidth, rel=0.01)
+
+
+def by_wire(figure):
+    cells = compared(figure)
+    return {
+        wire: rms([one for one in cells if one.wire == wire]) for wire in {c.wire for c in cells}
+    }
+
+
+def test_the_fit_of_mpi():
+    """Two constants of 24 cells of 32 bits predict the other rows as well as these, but 1bitSGD,
+    whose kernels cost more than its bytes save: the model counts no codec for those GPUs."""
+    found = fit("grubic-10")
+    assert found.error == pytest.approx(0.1555, abs=0.002)
+    assert fit("grubic-10", shared=True).error == pytest.approx(0.0652, abs=0.002)
+    assert found.left_out == ()
+    errors = by_wire("grubic-10")
+    assert errors["fp32"] == pytest.approx(found.error, rel=1e-6)
+    assert all(error < 0.2 for wire, error in errors.items() if wire.startswith("qsgd"))
+    assert errors["one_bit bucket=64"] < 0.26
+    assert errors["one_bit"] < 0.46
+
+
+def test_the_fit_of_nccl():
+    found = fit("grubic-11")
+    assert found.error == pytest.approx(0.0968, abs=0.002)
+    assert found.left_out == (("vgg19", 2), ("vgg19", 8))  # superlinear there
+    cells = compared("grubic-11")
+    assert rms(cells) < 0.155
+    assert rms([one for one in cells if (one.network, one.ranks) != ("vgg19", 8)]) < 0.10
+
+
+def test_fewer_bits_gain_at_most_their_ratio():
+    """Grubic et al., Fig. 16 right: with larger gradients 8 bits approach 4 times."""
+    points = by_ratio([1, 4, 16, 64, 256, 4096])
+    speedups = [speedup for _, speedup in points]
+    assert speedups == sorted(speedups)
+    assert all(1 <= speedup < 32 / 8.0625 < 4 for speedup in speedups)
+    assert speedups[-1] > 3.9
+    (bound, *_) = compared("grubic-16")
+    assert (bound.published, bound.error) == (4.0, 0.0)
+
+
+def test_prices():
+    """Fig. 16 left: trainings on the cheapest number of GPUs."""
+    _, first, second = compared("grubic-16")
+    assert first.predicted == pytest.approx(600, rel=0.13)
+    assert second.predicted == pytest.approx(1500, rel=0.02)
+
+
+def test_terngrad_on_slow_ethernet():
+    """AlexNet on 8 GPUs at 1 Gb/s: 3.04 in the paper, whose model is not published. With the rate
+    that others measured on its GPU this one gives 10.2; with 157 images a second, a tenth, 3.04."""
+    (hops, owner, vgg) = compared("terngrad-5")
+    assert hops.published == owner.published == 3.04
+    assert hops.predicted == pytest.approx(10.2, abs=0.1)
+    assert owner.predicted == pytest.approx(8.45, abs=0.1)
+    assert vgg.predicted == pytest.approx(vgg.published, rel=0.11)
+    spec, on = all_reduce_of("fp32", "hierarchical", 4), machine("ethernet-1g")
+    slow = {"compute": 128 / 157, "codec_rate": FREE}
+    whole = step_time(network("alexnet"), on, 8, spec, **slow).apart
+    assert whole / step_time(network("alexnet"), on, 8, spec, bits=2.0, **slow).apart == (
+        pytest.approx(3.04, rel=0.02)
+    )
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure(figure):
+    cells = compared(figure)
+    assert cells
+    assert all(math.isfinite(one.error) and one.predicted > 0 for one in cells)
+
+
+def test_a_codec_that_takes_time_slows_a_step():
+    fast, slow = (compared("qsgd-2", rate) for rate in (None, CodecRate(10.0, 10.0)))
+    for a, b in zip(fast, slow, strict=True):
+        assert b.predicted < a.predicted or a.quantity == "share"
+
+
+def test_figures_that_are_not_known():
+    with pytest.raises(ValueError, match="did you mean grubic-10"):
+        check_figure("grubic10")
+    with pytest.raises(ValueError, match="no figure 'nonsense'"):
+        compared("nonsense")
+
+
+def test_largest_magnitudes_decide_whether_values_are_packed():
+    """e3m0 has no code for NaN: sums that may overflow travel in binary32."""
+    small = messages("e3m0", 2, "alpha=0 beta=1", largest=1.0)
+    assert small.messages == messages("fp32", 2, "alpha=0 beta=1").messages / 8
+    assert messages("e3m0", 2, "alpha=0 beta=1").messages > small.messages
