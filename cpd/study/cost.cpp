@@ -117,7 +117,9 @@ class Hosts {
   Hosts(const Reduction& reduction, std::int64_t world, std::int64_t per_host)
       : world_(world),
         per_host_(per_host),
-        group_(reduction.grouped() ? reduction.group_size(0) : world) {}
+        group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
+                   ? reduction.group_size(0)
+                   : world) {}
 
   /// The messages of one step of rank 0's and of all ranks' that take part.
   Crossings Of(const Step& step) {
@@ -137,9 +139,12 @@ class Hosts {
 
   /// Every rank sends to that `by` places on in its group (which all ranks are without groups).
   [[nodiscard]] Crossings OfRotation(std::int64_t by) const {
-    if (per_host_ >= world_) return {0, world_};
-    if (per_host_ % group_ == 0) return {0, per_host_};
-    if (group_ == world_ || group_ % per_host_ == 0) {  // of a host of this size, which sends most
+    if (group_ == world_ && per_host_ >= world_) return {0, world_};
+    if (world_ % group_ == 0 && world_ >= per_host_ && per_host_ % group_ == 0) {
+      return {0, per_host_};
+    }
+    if (world_ % group_ == 0 && (group_ == world_ || group_ % per_host_ == 0)) {
+      // A whole host sends and keeps most.
       const std::int64_t stay = std::max<std::int64_t>(per_host_ - by, 0) +
                                 std::max<std::int64_t>(per_host_ - (group_ - by), 0);
       return {per_host_ - stay, stay};
@@ -148,7 +153,7 @@ class Hosts {
     for (std::int64_t rank = 0; rank < world_; ++rank) {
       const std::int64_t first = rank / group_ * group_;
       const std::int64_t size = std::min(group_, world_ - first);
-      count.Add(rank, first + (rank - first + by) % size);
+      if (by < size) count.Add(rank, first + (rank - first + by) % size);
     }
     return count.most();
   }
@@ -181,7 +186,6 @@ class Hosts {
     void Add(std::int64_t from, std::int64_t to) {
       const auto source = static_cast<std::size_t>(from / per_host_);
       const auto target = static_cast<std::size_t>(to / per_host_);
-      if (from == to) return;
       if (source == target) {
         ++stayed_[source];
       } else {
