@@ -239,13 +239,11 @@ def _check_wires(options: argparse.Namespace) -> None:
     """Finds out before the work what is wrong with the wires."""
     from cpd.study.throughput import all_reduce_of
 
+    if options.exchange == "hierarchical" and options.group_size is None:
+        raise UsageError("--exchange hierarchical needs --group-size")
     with users_mistakes():
         for wire in options.wire:
             all_reduce_of(wire, options.exchange, options.group_size)
-        if options.exchange == "hierarchical" and options.group_size is None:
-            raise UsageError("--exchange hierarchical needs --group-size")
-        if options.batch is not None and options.batch < 1:
-            raise UsageError(f"--batch must be at least 1, got {options.batch}")
 
 
 def _gradients(options: argparse.Namespace) -> "tuple[Network, dict[str, float] | None]":
