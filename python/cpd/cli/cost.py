@@ -147,7 +147,7 @@ def _steps(options: argparse.Namespace) -> int:
         on = machine(options.machine)
         rate = _codec_rate(options)
     _check_wires(options)
-    network, roundoffs = _gradients(options)
+    network, largest, roundoffs = _gradients(options)
     quiet = is_stdout(options.csv) or is_stdout(options.json)
     with new_progress(quiet=quiet, unit="rows") as progress:
         bar = progress.add_task("modelling", total=len(ranks) * len(options.wire), note="")
@@ -163,6 +163,7 @@ def _steps(options: argparse.Namespace) -> int:
                 batch=options.batch,
                 codec_rate=rate,
                 bits=options.bits,
+                largest=largest,
                 roundoffs=roundoffs,
                 done=lambda: progress.advance(bar),
             )
@@ -246,8 +247,11 @@ def _check_wires(options: argparse.Namespace) -> None:
             all_reduce_of(wire, options.exchange, options.group_size)
 
 
-def _gradients(options: argparse.Namespace) -> "tuple[Network, dict[str, float] | None]":
-    """The network, and the round-off of each wire where there are gradients."""
+def _gradients(
+    options: argparse.Namespace,
+) -> "tuple[Network, list[float] | None, dict[str, float] | None]":
+    """The network; of gradients the largest magnitude of each of its layers, and the round-off of
+    each wire."""
     from cpd.study.networks import Network, network
 
     if options.gradients is None:
@@ -256,7 +260,7 @@ def _gradients(options: argparse.Namespace) -> "tuple[Network, dict[str, float] 
         if options.model is None:
             raise UsageError("give a network by --model, gradients by --gradients, or --figure")
         with users_mistakes():
-            return network(options.model), None
+            return network(options.model), None, None
     from cpd.study import roundoff
     from cpd.study.gradients import load_gradients
     from cpd.study.throughput import all_reduce_of
@@ -270,9 +274,13 @@ def _gradients(options: argparse.Namespace) -> "tuple[Network, dict[str, float] 
             sizes = [size or loaded.ranks]
             errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
         if options.model is not None:
-            return network(options.model), errors
+            return network(options.model), None, errors
     shapes = tuple(tuple(layer.shape) for layer in loaded.per_rank[0])
-    return Network(options.gradients.stem, shapes), errors
+    layers = zip(*loaded.per_rank, strict=True)
+    largest = [
+        max((float(x.abs().max()) for x in ranks if x.numel()), default=0.0) for ranks in layers
+    ]
+    return Network(options.gradients.stem, shapes), largest, errors
 
 
 def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 from cpd._files import replaced
 from cpd.comm.spec import ReduceSpec
+from cpd.study.costs import Largest
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
 from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
@@ -72,6 +73,7 @@ def step_rows(
     batch: int | None = None,
     codec_rate: CodecRate | None = None,
     bits: float | None = None,
+    largest: Largest = None,
     roundoffs: Mapping[str, float] | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[StepRow]:
@@ -92,6 +94,7 @@ def step_rows(
             batch=batch,
             codec_rate=codec_rate,
             bits=bits if varies else None,
+            largest=largest,
         )
 
     for wire in wires:
@@ -173,7 +176,7 @@ def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
             handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.set_xticks(world, [str(one) for one in world])
+        axes.set_xticks(world, [str(one) for one in world], rotation=45 * (len(world) > 8))
         axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
         axes.set_xlabel("ranks")
         axes.set_ylabel("samples a second (dotted: codec and messages overlap)")

@@ -133,6 +133,8 @@ def test_round_off_of_gradients(tmp_path, capsys, monkeypatch):
     assert errors[1] == cpd.study.roundoff(ranks, spec, [4])[4].relative_rms
     assert run(*base, *wires) == 0
     assert "Round-off" in capsys.readouterr().out
+    packed = as_json(capsys, *base, "--wire", "fp32,e3m0 aps")  # no sum overflows
+    assert packed["rows"][1]["bytes_sent"] == packed["rows"][0]["bytes_sent"] / 8
     other = as_json(capsys, *base, *wires, "--model", "resnet50")
     assert other["values"] == network("resnet50").values
     assert [row["roundoff"] for row in other["rows"]] == errors
