@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -86,6 +87,17 @@ double TimeOfLayers(const ReduceSpec& spec, int world, const Sizes& sizes, doubl
   return TimeOf(spec, world, sizes, alpha, beta, {rows, largest});
 }
 
+/// Each round as (steps, bytes, across, within).
+std::vector<std::array<std::int64_t, 4>> RoundsOfLayers(const ReduceSpec& spec, int world,
+                                                        const Sizes& sizes, std::int64_t per_host,
+                                                        const Sizes& rows, const Floats& largest) {
+  std::vector<std::array<std::int64_t, 4>> rounds;
+  for (const Round& round : RoundsOf(spec, world, sizes, per_host, {rows, largest})) {
+    rounds.push_back({round.steps, round.bytes, round.across, round.within});
+  }
+  return rounds;
+}
+
 void BindStudy(py::module_& m) {
   py::class_<Roundoff>(m, "Roundoff")
       .def_readonly("error", &Roundoff::error)
@@ -115,6 +127,8 @@ void BindStudy(py::module_& m) {
       .def_readonly("exact", &Cost::exact);
   m.def("cost", &CostOfLayers, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
         py::arg("chunk"), py::arg("rows"), py::arg("largest"));
+  m.def("rounds", &RoundsOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
+        py::arg("per_host"), py::arg("rows"), py::arg("largest"));
   m.def("time", &TimeOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
         py::arg("alpha"), py::arg("beta"), py::arg("rows"), py::arg("largest"));
 }

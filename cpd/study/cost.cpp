@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,8 +20,13 @@ namespace {
 
 constexpr std::int64_t kOneChunk = std::int64_t{1} << 60;
 
-/// The bytes of the longest message of each step of one transfer.
-using Steps = std::vector<std::int64_t>;
+/// A step of a transfer: its longest message.
+struct Step {
+  std::int64_t bytes = 0;
+  int peer = 0;          ///< of the rank whose transfer it is
+  bool is_star = false;  ///< between masters and one member each, not of all ranks at once
+};
+using Steps = std::vector<Step>;
 
 /// The steps of all transfers, from the transfers of one rank. Where a rank sends and receives, as
 /// to and from all others or around a ring, pieces rotate: in each step every piece is sent by some
@@ -45,12 +52,19 @@ class Rotations {
 
  private:
   static Steps StepsOf(const Moves& moves) {
+    const bool is_star = moves.out.empty() || moves.in.empty();
     Steps steps;
-    for (const auto* messages : {&moves.out, &moves.in}) {
-      for (const Moves::Message& message : *messages) steps.push_back(message.bytes);
+    for (const Moves::Message& message :
+         moves.in.size() > moves.out.size() ? moves.in : moves.out) {
+      steps.push_back({message.bytes, message.peer, is_star});
     }
-    if (moves.out.empty() || moves.in.empty()) return steps;
-    return Steps(std::max(moves.out.size(), moves.in.size()), std::ranges::max(steps));
+    if (is_star) return steps;
+    std::int64_t longest = 0;
+    for (const auto* messages : {&moves.out, &moves.in}) {
+      for (const Moves::Message& message : *messages) longest = std::max(longest, message.bytes);
+    }
+    for (Step& step : steps) step.bytes = longest;
+    return steps;
   }
 
   /// Makes all hops since the last turn as long as the longest of them.
@@ -58,8 +72,8 @@ class Rotations {
     std::int64_t longest = 0;
     const auto begin = transfers_.end() - hops_;
     for (auto hop = begin; hop != transfers_.end(); ++hop)
-      longest = std::max(longest, hop->front());
-    for (auto hop = begin; hop != transfers_.end(); ++hop) hop->front() = longest;
+      longest = std::max(longest, hop->front().bytes);
+    for (auto hop = begin; hop != transfers_.end(); ++hop) hop->front().bytes = longest;
     hops_ = 0;
   }
 
@@ -86,11 +100,112 @@ std::vector<Steps> StepsOfAll(const DryRun& run) {
   const std::vector<Steps> in_last = StepsOf(run, static_cast<int>(reduction.group_begin(last)));
   for (std::size_t t = 0; t < all.size(); ++t) {
     for (std::size_t i = 0; i < in_last[t].size(); ++i) {
-      all[t][i] = std::max(all[t][i], in_last[t][i]);
+      all[t][i].bytes = std::max(all[t][i].bytes, in_last[t][i].bytes);
     }
   }
   return all;
 }
+
+/// Where the messages of a step go: how many at most leave one host, and how many stay in one.
+struct Crossings {
+  std::int64_t across = 0, within = 0;
+};
+
+/// Ranks in hosts: rank r is in host r / per_host.
+class Hosts {
+ public:
+  Hosts(const Reduction& reduction, std::int64_t world, std::int64_t per_host)
+      : world_(world),
+        per_host_(per_host),
+        group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
+                   ? reduction.group_size(0)
+                   : world) {}
+
+  /// The messages of one step of rank 0's and of all ranks' that take part.
+  Crossings Of(const Step& step) {
+    if (step.peer >= group_) return Counted(masters_, step.peer, [&] { return OfMasters(); });
+    if (step.is_star) return Counted(stars_, step.peer, [&] { return OfStar(step.peer); });
+    return Counted(rotations_, step.peer, [&] { return OfRotation(step.peer); });
+  }
+
+ private:
+  using Known = std::map<int, Crossings>;
+
+  template <typename Count>
+  static Crossings Counted(Known& known, int peer, const Count& count) {
+    const auto found = known.find(peer);
+    return found != known.end() ? found->second : known.emplace(peer, count()).first->second;
+  }
+
+  /// Every rank sends to that `by` places on in its group (which all ranks are without groups).
+  [[nodiscard]] Crossings OfRotation(std::int64_t by) const {
+    if (group_ == world_ && per_host_ >= world_) return {0, world_};
+    if (world_ % group_ == 0 && world_ >= per_host_ && per_host_ % group_ == 0) {
+      return {0, per_host_};
+    }
+    if (world_ % group_ == 0 && (group_ == world_ || group_ % per_host_ == 0)) {
+      // A whole host sends and keeps most.
+      const std::int64_t stay = std::max<std::int64_t>(per_host_ - by, 0) +
+                                std::max<std::int64_t>(per_host_ - (group_ - by), 0);
+      return {per_host_ - stay, stay};
+    }
+    Count count(*this);
+    for (std::int64_t rank = 0; rank < world_; ++rank) {
+      const std::int64_t first = rank / group_ * group_;
+      const std::int64_t size = std::min(group_, world_ - first);
+      if (by < size) count.Add(rank, first + (rank - first + by) % size);
+    }
+    return count.most();
+  }
+  /// Each master and its member `member`.
+  [[nodiscard]] Crossings OfStar(std::int64_t member) const {
+    Count count(*this);
+    for (std::int64_t first = 0; first + member < world_; first += group_) {
+      count.Add(first + member, first);
+    }
+    return count.most();
+  }
+  /// Each master sends to the next.
+  [[nodiscard]] Crossings OfMasters() const {
+    Count count(*this);
+    for (std::int64_t first = 0; first < world_; first += group_) {
+      count.Add(first, first + group_ < world_ ? first + group_ : 0);
+    }
+    return count.most();
+  }
+
+  /// Counts messages by host.
+  class Count {
+   public:
+    explicit Count(const Hosts& hosts)
+        : per_host_(hosts.per_host_),
+          sent_(static_cast<std::size_t>((hosts.world_ - 1) / per_host_ + 1)),
+          received_(sent_.size()),
+          stayed_(sent_.size()) {}
+
+    void Add(std::int64_t from, std::int64_t to) {
+      const auto source = static_cast<std::size_t>(from / per_host_);
+      const auto target = static_cast<std::size_t>(to / per_host_);
+      if (source == target) {
+        ++stayed_[source];
+      } else {
+        ++sent_[source];
+        ++received_[target];
+      }
+    }
+    [[nodiscard]] Crossings most() const {
+      return {std::max(std::ranges::max(sent_), std::ranges::max(received_)),
+              std::ranges::max(stayed_)};
+    }
+
+   private:
+    std::int64_t per_host_;
+    std::vector<std::int64_t> sent_, received_, stayed_;
+  };
+
+  std::int64_t world_, per_host_, group_;
+  Known rotations_, stars_, masters_;
+};
 
 /// The most that a layer's largest magnitude is taken to be where it is not known.
 constexpr float kUnknown = 0x1.fffffep95F;
@@ -155,12 +270,29 @@ Cost MostOf(const Cost& a, const Cost& b) {
           std::max(a.bytes_received, b.bytes_received), a.exact && b.exact && equal};
 }
 
+std::vector<Round> RoundsOf(const DryRun& run, int world, std::int64_t per_host) {
+  Hosts hosts(run.reduction(), world, per_host);
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
+  for (const Steps& transfer : StepsOfAll(run)) {
+    for (const Step& step : transfer) {
+      const auto [across, within] = hosts.Of(step);
+      ++counts[{step.bytes, across, within}];
+    }
+  }
+  std::vector<Round> rounds;
+  for (const auto& [key, steps] : counts) {
+    const auto [bytes, across, within] = key;
+    rounds.push_back({steps, bytes, across, within});
+  }
+  return rounds;
+}
+
 double TimeOf(const DryRun& run, double alpha, double beta) {
   std::int64_t steps = 0;
   std::int64_t bytes = 0;
   for (const Steps& transfer : StepsOfAll(run)) {
     steps += static_cast<std::int64_t>(transfer.size());
-    for (const std::int64_t longest : transfer) bytes += longest;
+    for (const Step& step : transfer) bytes += step.bytes;
   }
   return Guarded(
       [&] { return static_cast<double>(steps) * alpha + static_cast<double>(bytes) * beta; });
@@ -177,6 +309,26 @@ Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::in
   if (chunk < 1) throw Error("chunk must be at least 1, got " + std::to_string(chunk));
   Cost cost = CostOf(ways.front(), rank, chunk);
   return ways.size() == 1 ? cost : MostOf(cost, CostOf(ways.back(), rank, chunk));
+}
+
+std::vector<Round> RoundsOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
+                            std::int64_t per_host, const KnownLayers& known) {
+  const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
+  if (per_host < 1) {
+    throw Error("ranks of a host must be at least 1, got " + std::to_string(per_host));
+  }
+  return Guarded([&] {
+    std::vector<Round> most;
+    std::int64_t most_bytes = -1;
+    for (const DryRun& run : ways) {
+      std::int64_t bytes = 0;
+      std::vector<Round> rounds = RoundsOf(run, world, per_host);
+      for (const Round& round : rounds) bytes += round.steps * round.bytes;
+      if (bytes > most_bytes) most = std::move(rounds);
+      most_bytes = std::max(most_bytes, bytes);
+    }
+    return most;
+  });
 }
 
 double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes, double alpha,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cpd/comm/spec.h"
 
@@ -35,6 +36,20 @@ struct KnownLayers {
 CPD_API Cost CostOf(const ReduceSpec& spec, int world, int rank,
                     std::span<const std::int64_t> sizes, std::int64_t chunk,
                     const KnownLayers& known = {});
+
+/// Steps of an all-reduce of equal bytes and equal ways, over hosts.
+struct Round {
+  std::int64_t steps = 0;
+  std::int64_t bytes = 0;   ///< of the longest message of each step
+  std::int64_t across = 0;  ///< messages of a step that leave one host, or reach it, at most
+  std::int64_t within = 0;  ///< messages of a step that stay in one host, at most
+};
+
+/// The steps of TimeOf, where rank r is in host r / per_host: what a model of two levels needs.
+/// Throws Error.
+CPD_API std::vector<Round> RoundsOf(const ReduceSpec& spec, int world,
+                                    std::span<const std::int64_t> sizes, std::int64_t per_host,
+                                    const KnownLayers& known = {});
 
 /// The time in seconds, in the alpha-beta model: the steps of CostOf one after the other, all ranks
 /// at once, each taking `alpha` and `beta` times the bytes of its longest message; in one chunk; an

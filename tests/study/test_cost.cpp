@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <numeric>
 
 #include "cpd/spec/error.h"
@@ -139,6 +140,31 @@ class Messages {
     }
     return seconds;
   }
+  /// [bytes of the longest message, messages that leave or reach one host, that stay in one]:
+  /// steps.
+  [[nodiscard]] std::map<std::array<std::int64_t, 3>, std::int64_t> rounds(int per_host) const {
+    std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
+    for (const auto& chunk : steps_) {
+      for (const Step& step : chunk) {
+        std::int64_t longest = 0;
+        std::map<int, std::int64_t> sent, received, stayed;
+        for (const SentMessage& message : step) {
+          longest = std::max(longest, message.bytes);
+          const int from = message.from / per_host;
+          const int to = message.to / per_host;
+          ++(from == to ? stayed[from] : sent[from]);
+          if (from != to) ++received[to];
+        }
+        const auto most = [](const std::map<int, std::int64_t>& counts) {
+          std::int64_t found = 0;
+          for (const auto& [host, count] : counts) found = std::max(found, count);
+          return found;
+        };
+        ++rounds[{longest, std::max(most(sent), most(received)), most(stayed)}];
+      }
+    }
+    return rounds;
+  }
 
  private:
   [[nodiscard]] std::int64_t wire(const Values& v) const {
@@ -270,6 +296,14 @@ void expect_counted(const ReduceSpec& spec, int world, const Sizes& sizes) {
   }
   const Messages whole(spec, world, sizes, 1 << 20);
   EXPECT_NEAR(TimeOf(spec, world, sizes, 3, 0.25, small), whole.time(3, 0.25), 1e-9);
+  for (const int per_host : {1, 2, 3, 4, 5, 8, 100}) {
+    std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
+    for (const Round& round : RoundsOf(spec, world, sizes, per_host, small)) {
+      rounds[{round.bytes, round.across, round.within}] += round.steps;
+    }
+    EXPECT_EQ(rounds, whole.rounds(per_host)) << per_host << " ranks a host, W = " << world << ", "
+                                              << ToString(spec.exchange) << spec.group_size;
+  }
 }
 
 TEST(Cost, EqualsTheMessagesCounted) {
@@ -297,6 +331,11 @@ TEST(Cost, EqualsTheMessagesCounted) {
       }
     }
   }
+}
+
+TEST(Cost, RoundsOfNoHosts) {
+  EXPECT_THROW((void)RoundsOf(spec_of(Exchange::owner, 0), 2, Sizes{4}, 0), Error);
+  EXPECT_TRUE(RoundsOf(spec_of(Exchange::owner, 0), 1, Sizes{4}, 1).empty());
 }
 
 TEST(Cost, PublishedSteps) {

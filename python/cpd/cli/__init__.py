@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from cpd._core import PARTS, __version__
 from cpd.cli import (
     compress,
+    cost,
     demo,
     format,
     presets,
@@ -79,7 +80,8 @@ def build_parser() -> Parser:
         dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
     )
     studies = (replay, probe, vectors, sweep)
-    for command in (format, presets, *studies, compress, train, roundoff, study, demo, report):
+    reports = (study, demo, report)
+    for command in (format, presets, *studies, compress, train, roundoff, cost, *reports):
         command.register(commands)
     return parser
 

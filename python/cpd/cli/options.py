@@ -60,7 +60,7 @@ def reduce_arguments(
         group.add_argument(
             "--format",
             action="extend",
-            type=_names,
+            type=names,
             metavar="NAME,…",
             help=f"one or several, also by giving the option again; default {format}",
         )
@@ -141,7 +141,7 @@ def integer(
     parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
 
 
-def _names(text: str) -> list[str]:
+def names(text: str) -> list[str]:
     """Words between commas, where these are not in parentheses."""
     return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
 

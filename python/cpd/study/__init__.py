@@ -33,10 +33,14 @@ from cpd.study.costs import (
     DEFAULT_CHUNK,
     Cost,
     MeasuredCost,
+    Round,
     cost,
     measured_cost,
+    rounds,
     transfer_time,
 )
+from cpd.study.machines import Link, Machine, machine
+from cpd.study.networks import Network, network
 from cpd.study.reduce import (
     DRAWS,
     Contributions,
@@ -49,6 +53,7 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.results import Sweep
 from cpd.study.sweeps.rows import Row, Tensor
 from cpd.study.sweeps.run import sweep
+from cpd.study.throughput import CodecRate, StepTime, step_time
 
 if TYPE_CHECKING:
     from cpd.study.sweeps.capture import capture as capture
@@ -58,25 +63,31 @@ __all__ = [
     "DRAWS",
     "Cell",
     "Choice",
+    "CodecRate",
     "Command",
     "CommandError",
     "Contributions",
     "Cost",
     "HardwareCost",
     "Layers",
+    "Link",
     "Losses",
+    "Machine",
     "MeasuredCost",
     "Measurement",
     "Mismatch",
+    "Network",
     "PerRank",
     "Probed",
     "Recommendation",
     "ReduceSpec",
     "Replay",
+    "Round",
     "Roundoff",
     "Row",
     "Source",
     "StallWarning",
+    "StepTime",
     "Sweep",
     "Tensor",
     "check_recommended",
@@ -84,13 +95,17 @@ __all__ = [
     "cost",
     "dots_of_matmul",
     "hardware_cost",
+    "machine",
     "measured_cost",
+    "network",
     "probe",
     "recommend",
     "recommend_over",
     "replay",
     "roundoff",
     "roundoff_over",
+    "rounds",
+    "step_time",
     "sweep",
     "transfer_time",
 ]

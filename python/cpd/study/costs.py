@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cpd import _core
 from cpd.comm import local
@@ -56,6 +56,18 @@ class MeasuredCost:
     bytes_received: float
     most_sent: int
     """The bytes of the rank that sent most."""
+
+
+class Round(NamedTuple):
+    """Steps of an all-reduce that are alike."""
+
+    steps: int
+    bytes: float
+    """Of the longest message of each step; an upper bound where `cost` gives one."""
+    across: int
+    """The most messages of a step that leave one host, or reach it."""
+    within: int
+    """The most messages of a step that stay in one host."""
 
 
 @checked
@@ -173,6 +185,34 @@ def transfer_time(
         rows,
         _largest(largest, len(values)),
     )
+
+
+@checked
+def rounds(
+    spec: ReduceSpec,
+    world: int,
+    sizes: Sizes,
+    *,
+    per_host: int,
+    largest: Largest = None,
+) -> list[Round]:
+    """The steps of an all-reduce where rank r is in host r // per_host, steps that are alike
+    together: what `transfer_time` adds up, and between whom. `sizes` and `largest` as in `cost`.
+
+    >>> rounds(ReduceSpec("fp32"), 4, [1000], per_host=2)
+    [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
+    """
+    check_spec(spec)
+    values, rows = _values_and_rows(spec, sizes)
+    found = _core.rounds(
+        spec._native(),
+        int32("world", world),
+        values,
+        int64("per_host", per_host),
+        rows,
+        _largest(largest, len(values)),
+    )
+    return [Round(*one) for one in found]
 
 
 def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:

@@ -137,7 +137,8 @@ def test_a_mistake_points_to_the_commands_own_help(capsys, arguments):
 
 
 @pytest.mark.parametrize(
-    "command", ["format", "presets", "replay", "compress", "train", "roundoff", "demo", "report"]
+    "command",
+    ["format", "presets", "replay", "compress", "train", "roundoff", "cost", "demo", "report"],
 )
 def test_help(capsys, command):
     assert run(command, "--help") == 0

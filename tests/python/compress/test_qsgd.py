@@ -107,7 +107,7 @@ def test_bytes(options: str, steps: int, bits: int, levels: str) -> None:
     x = layer(333, steps)
     random = np.random.default_rng(2).integers(0, 2**24, x.size)
     held = cpd.compress.codec(f"qsgd bucket=50 {options}")._held
-    given = cpd._core.CodecGiven(random=random.astype(np.uint32))
+    given = cpd._core.CodecLayerCall(random=random.astype(np.uint32))
     expected = oracle.qsgd_bytes(x, random, steps=steps, bits=bits, bucket=50, levels=levels)
     assert bytes(held.encode(x, given)) == expected
 

@@ -62,6 +62,9 @@ MODULES = (
     "cpd.parallel.virtual_nodes",
     "cpd.study.choices",
     "cpd.study.costs",
+    "cpd.study.machines",
+    "cpd.study.networks",
+    "cpd.study.throughput",
     "cpd.hardware.hardware_cost",
     "cpd.hardware.probe.command",
     "cpd.hardware.probe.find",
@@ -105,6 +108,7 @@ SHOWN_BY = {
     "Sweep": "sweep",
     "Tensor": "sweep",
     "Row": "sweep",
+    "Round": "rounds",
     "choose": "recommend",
     "check_recommended": "recommend",
 }

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd cost`: the time, bytes and price of a training step by number of ranks."""
+
+import argparse
+import csv
+import io
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cpd._files import STDOUT, write_json, write_text
+from cpd.cli.errors import UsageError, users_mistakes
+from cpd.cli.options import Commands, add_command, integer, names
+from cpd.cli.output import (
+    check_writable,
+    counted,
+    is_stdout,
+    new_console,
+    new_progress,
+    new_table,
+    percent,
+)
+from cpd.comm.layers import WireWarning
+from cpd.comm.spec import EXCHANGES
+
+if TYPE_CHECKING:
+    from cpd.study.machines import Machine
+    from cpd.study.networks import Network
+    from cpd.study.published import Cell
+    from cpd.study.step_rows import StepRow
+
+_TEXT = """\
+The time of a training step: computation, codec and messages, with the bytes that a
+rank sends and the price. Rows on the Pareto front are marked: none has as many
+samples a second, as low a price of a sample (or seconds of GPUs, where no price is
+known) and as small a round-off, and is better in one of these.
+
+Messages are those of the exchange itself, run without values: each step takes as
+long as its longest message, `alpha` seconds and its bytes over `beta` bytes a second,
+within a host or between hosts, where the GPUs of a host share its link. Two times
+are shown: all after one another, and codec and messages at once. The computation is
+from published rates of one K80 and the machine's speed unless --compute gives it; the
+codec's speed is measured on this machine unless --codec-gbps gives it. Codecs of
+variable sizes count at their most unless --bits gives their mean.
+
+Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
+Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
+ethernet-100g, nvlink-like; a .toml file of one (as cpd/study/machines.toml); or a text
+as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 dollars=30'.
+
+Wires are texts of all-reduces with commas between them, or the option again: fp32,
+'e4m3 aps', 'qsgd bits=4 bucket=512'. Codecs cannot hop: for exchange ring and
+hierarchical they take owner. --gradients measures the round-off of each wire on a
+file's ranks, as cpd roundoff does; without --model its layers are the network.
+
+--figure shows what the papers publish next to the model, and the error of each cell:
+grubic-6 to grubic-16, qsgd-2, terngrad-5. For tables the constants of the links are
+fitted to the rows of 32 bits alone; a codec's time, which is not published for those
+GPUs, is 0 unless --codec-gbps gives its speed.
+"""
+
+_DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": "4,8,16", "wire": ["fp32"]}
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(commands, "cost", _run, "time, bytes and price of a training step", _TEXT)
+    parser.add_argument("--model", metavar="NAME", help="the network")
+    parser.add_argument(
+        "--machine", metavar="NAME|FILE|TEXT", help=f"default {_DEFAULTS['machine']}"
+    )
+    parser.add_argument(
+        "--ranks",
+        metavar="N,N,…",
+        help=f"'…' or '...' goes on by the same factor: 4,8,…,65536; default {_DEFAULTS['ranks']}",
+    )
+    parser.add_argument(
+        "--wire",
+        action="extend",
+        type=names,
+        metavar="TEXT,…",
+        help="what is sent; default fp32",
+    )
+    parser.add_argument("--exchange", choices=EXCHANGES, help="default: the wire's, owner")
+    integer(parser, "group-size", None, "ranks of a group")
+    group = parser.add_argument_group("the step")
+    group.add_argument("--compute", type=float, metavar="S", help="seconds of a computation")
+    integer(group, "batch", None, "samples of each rank; default: the published ones")
+    group.add_argument(
+        "--codec-gbps",
+        type=float,
+        metavar="X",
+        help="GB of binary32 values that a codec encodes, and decodes, in a second",
+    )
+    group.add_argument(
+        "--bits", type=float, metavar="B", help="mean bits a value of codecs of variable sizes"
+    )
+    group.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
+    group.add_argument(
+        "--round", action="store_true", help="round a file's binary64 values to binary32 first"
+    )
+    group = parser.add_argument_group("published figures")
+    group.add_argument("--figure", metavar="NAME", help="such as grubic-10")
+    group.add_argument(
+        "--shared",
+        action="store_true",
+        help="fit a third constant: what the GPUs of a host share, such as its memory",
+    )
+    group = parser.add_argument_group("files to write (- is standard output)")
+    group.add_argument("--csv", type=Path, metavar="FILE")
+    group.add_argument("--json", type=Path, metavar="FILE")
+    group.add_argument("--plot", type=Path, metavar="FILE", help="samples a second, .png or .svg")
+
+
+def _run(options: argparse.Namespace) -> int:
+    for path in (options.csv, options.json, options.plot):
+        check_writable(path)
+    if options.csv == options.json == STDOUT:
+        raise UsageError("only one of --csv and --json can go to standard output")
+    if options.plot is not None:
+        from cpd.study.plot import check_plot_path
+
+        with users_mistakes():
+            check_plot_path(options.plot)
+    if options.figure is not None:
+        return _figure(options)
+    if options.shared:
+        raise UsageError("--shared needs --figure")
+    return _steps(options)
+
+
+# ---- steps ----------------------------------------------------------------------------------
+
+
+def _steps(options: argparse.Namespace) -> int:
+    from cpd.study.machines import machine
+    from cpd.study.step_rows import draw_rows, step_rows
+
+    for name, default in _DEFAULTS.items():
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+    with users_mistakes():
+        ranks = ranks_of(options.ranks)
+        on = machine(options.machine)
+        rate = _codec_rate(options)
+    _check_wires(options)
+    network, largest, roundoffs = _gradients(options)
+    quiet = is_stdout(options.csv) or is_stdout(options.json)
+    with new_progress(quiet=quiet, unit="rows") as progress:
+        bar = progress.add_task("modelling", total=len(ranks) * len(options.wire), note="")
+        with users_mistakes(), _warned_in_lines():
+            rows = step_rows(
+                network,
+                on,
+                ranks,
+                options.wire,
+                exchange=options.exchange,
+                group_size=options.group_size,
+                compute=options.compute,
+                batch=options.batch,
+                codec_rate=rate,
+                bits=options.bits,
+                largest=largest,
+                roundoffs=roundoffs,
+                done=lambda: progress.advance(bar),
+            )
+    if not quiet:
+        _show(rows, network, on)
+    if options.csv is not None:
+        write_text(options.csv, _csv([row.json() for row in rows]))
+    if options.json is not None:
+        setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
+        write_json(options.json, {**setting, "rows": [row.json() for row in rows]})
+    if options.plot is not None:
+        draw_rows(options.plot, rows, f"{network.name} on {on.name}")
+    return 0
+
+
+@contextmanager
+def _warned_in_lines() -> Iterator[None]:
+    """Prints each warning of a wire once, in one line."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", WireWarning)
+        yield
+    for text in dict.fromkeys(str(one.message) for one in found):
+        print(f"cpd cost: warning: {text}", file=sys.stderr)
+
+
+def ranks_of(text: str) -> list[int]:
+    """Numbers of ranks between commas; … goes on by the factor (or, where that is not whole, the
+    step) of the two numbers before it, to the number after it. Raises ValueError."""
+    words = [word.strip() for word in text.split(",")]
+    ranks: list[int] = []
+    for number, word in enumerate(words):
+        if word in ("…", "..."):
+            if len(ranks) < 2 or number != len(words) - 2:
+                raise ValueError(f"… stands between two ranks and the last one, got {text!r}")
+            continue
+        try:
+            value = int(word)
+        except ValueError:
+            raise ValueError(f"ranks must be integers like 4,8,16, got {text!r}") from None
+        if value < 1:
+            raise ValueError(f"ranks must be at least 1, got {value}")
+        if number and words[number - 1] in ("…", "..."):
+            ranks += _between(ranks[-2], ranks[-1], value, text)
+        ranks.append(value)
+    return ranks
+
+
+_MOST_RANKS = 1000
+
+
+def _between(before: int, last: int, end: int, text: str) -> list[int]:
+    if not before < last < end:
+        raise ValueError(f"ranks must rise to …, got {text!r}")
+    found: list[int] = []
+    while True:
+        after = last * (last // before) if last % before == 0 else 2 * last - before
+        if after >= end:
+            return found
+        found.append(after)
+        before, last = last, after
+        if len(found) > _MOST_RANKS:
+            raise ValueError(f"{text!r} has more than {_MOST_RANKS} numbers of ranks")
+
+
+def _codec_rate(options: argparse.Namespace) -> Any:
+    from cpd.study.throughput import CodecRate
+
+    if options.codec_gbps is None:
+        return None
+    return CodecRate(options.codec_gbps, options.codec_gbps)
+
+
+def _check_wires(options: argparse.Namespace) -> None:
+    """Finds out before the work what is wrong with the wires."""
+    from cpd.study.throughput import all_reduce_of
+
+    if options.exchange == "hierarchical" and options.group_size is None:
+        raise UsageError("--exchange hierarchical needs --group-size")
+    with users_mistakes():
+        for wire in options.wire:
+            all_reduce_of(wire, options.exchange, options.group_size)
+
+
+def _gradients(
+    options: argparse.Namespace,
+) -> "tuple[Network, list[float] | None, dict[str, float] | None]":
+    """The network; of gradients the largest magnitude of each of its layers, and the round-off of
+    each wire."""
+    from cpd.study.networks import Network, network
+
+    if options.gradients is None:
+        if options.round:
+            raise UsageError("--round needs --gradients")
+        if options.model is None:
+            raise UsageError("give a network by --model, gradients by --gradients, or --figure")
+        with users_mistakes():
+            return network(options.model), None, None
+    from cpd.study import roundoff
+    from cpd.study.gradients import load_gradients
+    from cpd.study.throughput import all_reduce_of
+
+    with users_mistakes():
+        loaded = load_gradients(options.gradients, options.round)
+        errors = {}
+        for wire in options.wire:
+            size = None if options.group_size is None else min(options.group_size, loaded.ranks)
+            spec = all_reduce_of(wire, options.exchange, size)
+            sizes = [size or loaded.ranks]
+            errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
+        if options.model is not None:
+            return network(options.model), None, errors
+    shapes = tuple(tuple(layer.shape) for layer in loaded.per_rank[0])
+    layers = zip(*loaded.per_rank, strict=True)
+    largest = [
+        max((float(x.abs().max()) for x in ranks if x.numel()), default=0.0) for ranks in layers
+    ]
+    return Network(options.gradients.stem, shapes), largest, errors
+
+
+def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
+    console = new_console()
+    source = f" ({on.summary})" if on.summary else ""
+    console.print(
+        f"{network.name}, {counted(network.values, 'value')}, on {on.name}{source}", soft_wrap=True
+    )
+    has_price = any(row.step.dollars_an_hour for row in rows)
+    has_error = any(row.roundoff is not None for row in rows)
+    head = ["Wire", "Exchange", "Ranks", "Computation", "Codec", "Messages", "Step", "Overlapped"]
+    head += ["Samples/s", "Speed-up", "MB a rank"]
+    head += ["$ / 1,000 steps"] * has_price + ["Round-off"] * has_error
+    table = new_table(*head, "")
+    for row in rows:
+        step = row.step
+        cells = [row.wire, step.exchange, str(step.ranks)]
+        times = (step.computation, step.codec, step.messages, step.apart, step.overlapped)
+        cells += [_seconds(one) for one in times]
+        cells += [f"{step.samples_a_second:,.1f}", f"{row.speedup:.2f}×"]
+        cells += [("" if step.exact else "≤ ") + f"{step.bytes_sent / 1e6:,.2f}"]
+        if has_price:
+            cells.append(f"{step.dollars():,.2f}" if step.dollars_an_hour else "")
+        if has_error:
+            cells.append("" if row.roundoff is None else percent(row.roundoff))
+        table.add_row(*cells, "front" if row.front else "", style="bold" if row.front else None)
+    console.print(table)
+
+
+def _seconds(value: float) -> str:
+    if value >= 1:
+        return f"{value:,.3f} s"
+    return f"{value * 1e3:.3f} ms" if value >= 1e-3 or value == 0 else f"{value * 1e6:.2f} µs"
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+# ---- figures ----------------------------------------------------------------------------------
+
+
+def _figure(options: argparse.Namespace) -> int:
+    from cpd.study.published import by_ratio, compared, rms
+
+    for name in ("model", "machine", "ranks", "wire", "exchange", "group_size", "compute", "batch"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--figure has its own --{name.replace('_', '-')}")
+    for name in ("bits", "gradients", "plot"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--figure takes no --{name}")
+    with users_mistakes():
+        cells = compared(options.figure, _codec_rate(options), options.shared)
+    rows = [{**asdict(cell), "error": cell.error} for cell in cells]
+    curve = by_ratio([1, 2, 4, 8, 16, 32, 64, 128]) if options.figure == "grubic-16" else []
+    if not (is_stdout(options.csv) or is_stdout(options.json)):
+        console = new_console()
+        for line in _fitted(options):
+            console.print(line, soft_wrap=True)
+        _show_cells(cells)
+        if curve:
+            console.print("AlexNet with larger gradients, 8 GPUs by NCCL, 8 bits:")
+            for ratio, speedup in curve:
+                console.print(f"  {ratio:8.3f} MB/GFLOP  {speedup:.3f}×")
+        console.print(f"RMS of the errors: {percent(rms(cells))} of {counted(len(cells), 'cell')}")
+    if options.csv is not None:
+        write_text(options.csv, _csv(rows))
+    if options.json is not None:
+        data: dict[str, Any] = {"figure": options.figure, "cells": rows, "rms": rms(cells)}
+        if curve:
+            data["by_ratio"] = [list(point) for point in curve]
+        write_json(options.json, data)
+    return 0
+
+
+def _fitted(options: argparse.Namespace) -> list[str]:
+    from cpd.study.published import fit, table_of
+
+    source = table_of(options.figure)
+    if source is None:
+        return []
+    found = fit(source, options.shared)
+    shared = f", shared {found.link.shared / 1e9:.3g} GB/s" if found.link.shared else ""
+    bandwidth = found.link.bandwidth / 1e9
+    lines = [
+        f"fitted to the rows of 32 bits: alpha {_seconds(found.link.alpha)}, "
+        f"beta {bandwidth:.3g} GB/s{shared}; RMS error {percent(found.error)}"
+    ]
+    if found.left_out:
+        left = ", ".join(f"{name} on {ranks}" for name, ranks in found.left_out)
+        lines.append(f"left out of the fit, as faster than their computation alone: {left}")
+    return lines
+
+
+def _show_cells(cells: "list[Cell]") -> None:
+    from cpd.study.published import rms
+
+    console = new_console()
+    has_source = any(cell.source for cell in cells)
+    head = ["Network", "Wire", "Ranks", "Quantity", "Published", "Model", "Error"]
+    table = new_table(*head, *["Source"] * has_source)
+    for column in (1, 3, 7):
+        if column < len(table.columns):
+            table.columns[column].justify = "left"
+    for cell in cells:
+        relation = "" if cell.relation == "=" else f"{cell.relation} "
+        texts = [cell.network, cell.wire, str(cell.ranks), cell.quantity]
+        texts += [f"{relation}{cell.published:,.6g}", f"{cell.predicted:,.4g}"]
+        texts += [f"{cell.error:+.1%}"]
+        table.add_row(*texts, *[cell.source] * has_source)
+    console.print(table)
+    if has_source:
+        return
+    summary = new_table("Wire", "Cells", "RMS error", "Mean", "Worst")
+    for wire in dict.fromkeys(cell.wire for cell in cells):
+        mine = [cell for cell in cells if cell.wire == wire]
+        errors = [cell.error for cell in mine]
+        worst = max(errors, key=abs)
+        mean = sum(errors) / len(errors)
+        summary.add_row(wire, str(len(mine)), f"{rms(mine):.1%}", f"{mean:+.1%}", f"{worst:+.1%}")
+    console.print(summary)

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published samples a second and speed-ups, next to what `cpd.study.step_time` makes of them."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import itertools
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cpd.comm.layers import WireWarning
+from cpd.comm.spec import ReduceSpec
+from cpd.compress.codec import codec
+from cpd.numeric.shown import shown
+from cpd.study.machines import Link, Machine, machine, nearest
+from cpd.study.networks import network
+from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, messages_of, step_time
+
+_FOLDER = Path(__file__).with_name("papers")
+_TABLES = {
+    "grubic-10": ("ec2-p2", "owner"),
+    "grubic-11": ("ec2-p2-nccl", "ring"),
+}
+"""The tables of samples a second: machine and exchange."""
+_OF_TABLES = {
+    "grubic-6": ("grubic-10", "epoch"),
+    "grubic-7": ("grubic-11", "epoch"),
+    "grubic-10": ("grubic-10", "rate"),
+    "grubic-11": ("grubic-11", "rate"),
+    "grubic-12": ("grubic-10", "scale"),
+    "grubic-13": ("grubic-11", "scale"),
+}
+"""Figures that are such a table, or follow from it: seconds of an epoch, or the rate relative to
+that of one GPU."""
+FIGURES = (
+    *(f"grubic-{number}" for number in range(6, 17)),
+    "qsgd-2",
+    "terngrad-5",
+)
+_NO_CODEC = CodecRate(math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A published number and the model's."""
+
+    network: str
+    wire: str
+    ranks: int
+    quantity: str
+    """`rate`: samples a second; `epoch`: seconds; `scale`: the rate relative to that of one GPU;
+    `speedup`: of a step, relative to fp32; `messages`: of messages and codec alone; `share`: of a
+    step, that is messages; `price`: dollars of a training."""
+    published: float
+    predicted: float
+    relation: str = "="
+    """Of the published number: `=` as it is, `<` and `>` a bound, `~` about."""
+    source: str = ""
+
+    @property
+    def error(self) -> float:
+        """Relative; of a bound 0 where it is kept."""
+        if (self.relation == "<" and self.predicted <= self.published) or (
+            self.relation == ">" and self.predicted >= self.published
+        ):
+            return 0.0
+        return self.predicted / self.published - 1
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Constants of a link, fitted to the 32-bit rows of a table."""
+
+    link: Link
+    error: float
+    """The RMS of the relative errors of these rows' samples a second."""
+    left_out: tuple[tuple[str, int], ...]
+    """Cells that are faster than their computation alone, by the rate of one GPU: network, GPUs."""
+
+
+def check_figure(figure: str) -> None:
+    """Raises ValueError for a figure that is not known, naming the nearest."""
+    if figure not in FIGURES:
+        raise ValueError(f"no figure {shown(figure)}{nearest(figure, FIGURES)}")
+
+
+def table_of(figure: str) -> str | None:
+    """The table of samples a second that a figure is, or follows from."""
+    return _OF_TABLES[figure][0] if figure in _OF_TABLES else None
+
+
+@functools.cache
+def table(figure: str) -> tuple[tuple[str, str, int, float], ...]:
+    """The cells of a table: network, wire, GPUs, samples a second."""
+    head, *rows = _rows(f"{figure}.csv")
+    return tuple(
+        (name, wire, int(ranks), float(value))
+        for name, wire, *values in rows
+        for ranks, value in zip(head[2:], values, strict=True)
+        if value
+    )
+
+
+def _rows(name: str) -> list[list[str]]:
+    with (_FOLDER / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.reader(line for line in file if not line.startswith("#")))
+
+
+@functools.cache
+def fit(figure: str, shared: bool = False) -> Fit:
+    """The constants of least squared relative error of a step's time in the rows of 32 bits: alpha
+    and bandwidth, and what the GPUs of a host share where `shared` is set; none below 0.
+
+    Cells that are faster than their computation alone are left out: no link explains them.
+    """
+    name, exchange = _TABLES[figure]
+    left_out, columns, wanted, cells = [], [], [], []
+    for net, wire, ranks, value in table(figure):
+        if wire != "fp32" or ranks == 1:
+            continue
+        whole = network(net).samples(ranks) / value
+        computed = _step(net, machine(name), ranks, wire, exchange).computation
+        if whole <= computed:
+            left_out.append((net, ranks))
+            continue
+        rounds, _ = messages_of(
+            all_reduce_of(wire, exchange), ranks, network(net), machine(name).gpus
+        )
+        terms = [
+            sum(one.steps for one in rounds),
+            sum(one.steps * one.bytes for one in rounds),
+            sum(one.steps * one.bytes * one.within for one in rounds),
+        ]
+        columns.append([term / whole for term in terms[: 2 + shared]])
+        wanted.append(1 - computed / whole)
+        cells.append(computed / whole)
+    alpha, *inverse = _least_squares(np.array(columns), np.array(wanted))
+    rates = [1 / one if one > 0 else 0.0 for one in inverse]
+    link = Link(alpha, rates[0] or 1e15, *rates[1:])
+    times = np.array(columns) @ np.array([alpha, *inverse]) + np.array(cells)
+    return Fit(link, math.sqrt(np.mean((1 / times - 1) ** 2)), tuple(left_out))
+
+
+def _least_squares(columns: np.ndarray, wanted: np.ndarray) -> list[float]:
+    """The numbers of least squares that are at least 0, by trying which of them are 0."""
+    count = columns.shape[1]
+    best, found = math.inf, np.zeros(count)
+    for size in range(1, count + 1):
+        for chosen in itertools.combinations(range(count), size):
+            part, *_ = np.linalg.lstsq(columns[:, chosen], wanted, rcond=None)
+            if (part < 0).any():
+                continue
+            left = float(np.square(columns[:, chosen] @ part - wanted).sum())
+            if left < best:
+                best, found = left, np.zeros(count)
+                found[list(chosen)] = part
+    return [float(one) for one in found]
+
+
+def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = False) -> list[Cell]:
+    """Every published number of a figure and the model's. Tables take the constants of `fit`;
+    others those of `machines.toml`. The time of a codec, which no paper publishes for its GPUs, is
+    0 unless it is given.
+
+    Raises ValueError for a figure that is not known.
+    """
+    check_figure(figure)
+    rate = codec_rate or _NO_CODEC
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WireWarning)  # of 1bitSGD by columns, as the paper says
+        cells = _of_table(figure, rate, shared) if figure in _OF_TABLES else []
+        cells += [_claimed(row, rate) for row in _claims(figure)]
+    return cells + (_prices(rate) if figure == "grubic-16" else [])
+
+
+def _of_table(figure: str, rate: CodecRate, shared: bool) -> list[Cell]:
+    source, quantity = _OF_TABLES[figure]
+    name, exchange = _TABLES[source]
+    on = dataclasses.replace(machine(name), within=fit(source, shared).link)
+    cells = []
+    for net, wire, ranks, value in table(source):
+        if ranks == 1:
+            continue
+        step = _step(net, on, ranks, wire, exchange, rate=rate)
+        cells.append(
+            Cell(
+                net,
+                wire,
+                ranks,
+                quantity,
+                _in(quantity, net, value),
+                _in(quantity, net, step.samples_a_second),
+            )
+        )
+    return cells
+
+
+def _in(quantity: str, net: str, rate: float) -> float:
+    """Samples a second as another quantity."""
+    of = network(net)
+    if quantity == "epoch":
+        return (of.examples or 0) / rate
+    return rate / (of.rate or math.nan) if quantity == "scale" else rate
+
+
+def _step(
+    net: str,
+    on: Machine,
+    ranks: int,
+    wire: str,
+    exchange: str,
+    *,
+    rate: CodecRate = _NO_CODEC,
+    group_size: int | None = None,
+    bits: float | None = None,
+    batch: int | None = None,
+    compute: float | None = None,
+) -> StepTime:
+    """A step; a codec that cannot hop sends as many bytes by a sum in binary32 that does."""
+    spec = all_reduce_of(wire, exchange, group_size)
+    if spec.exchange != exchange:
+        bits = bits or _bits(wire)
+        spec = all_reduce_of("fp32", exchange, group_size)
+    return step_time(
+        network(net),
+        on,
+        ranks,
+        spec,
+        compute=compute,
+        batch=batch,
+        codec_rate=rate,
+        bits=bits,
+    )
+
+
+@functools.cache
+def _bits(wire: str) -> float:
+    return codec(wire).encode(np.zeros(1 << 16, np.float32)).bits_a_value
+
+
+def _claims(figure: str) -> list[dict[str, str]]:
+    head, *rows = _rows("claims.csv")
+    return [dict(zip(head, row, strict=True)) for row in rows if row[0] == figure]
+
+
+def _claimed(row: dict[str, str], rate: CodecRate) -> Cell:
+    on = machine(row["machine"])
+    ranks = int(row["ranks"])
+    group = int(row["group_size"]) if row["group_size"] else None
+    batch = int(row["batch"]) if row["batch"] else None
+    compute = float(row["compute"]) if row["compute"] else None
+
+    def step(wire: str, bits: float | None) -> StepTime:
+        return _step(
+            row["network"],
+            on,
+            ranks,
+            wire,
+            row["exchange"],
+            rate=rate,
+            group_size=group,
+            bits=bits,
+            batch=batch,
+            compute=compute,
+        )
+
+    mine = step(row["wire"], float(row["bits"]) if row["bits"] else None)
+    predicted = {
+        "speedup": lambda: step("fp32", None).apart / mine.apart,
+        "messages": lambda: step("fp32", None).messages / (mine.messages + mine.codec),
+        "share": lambda: (mine.messages + mine.codec) / mine.apart,
+        "scale": lambda: (
+            mine.samples_a_second / (on.speed or 1) / (network(row["network"]).rate or math.nan)
+        ),
+    }[row["quantity"]]()
+    wire = row["wire"] if not row["bits"] else f"{float(row['bits']):g} bits"
+    return Cell(
+        row["network"],
+        wire,
+        ranks,
+        row["quantity"],
+        float(row["value"]),
+        predicted,
+        row["relation"],
+        row["source"],
+    )
+
+
+_PRICES = (("alexnet", "resnet50", 600.0), ("resnet50", "resnet152", 1500.0))
+"""Networks, and how much more dollars the second one's training takes."""
+
+
+def _prices(rate: CodecRate) -> list[Cell]:
+    """Of whole trainings with 8 bits by NCCL, each on the cheapest number of GPUs."""
+    on = machine("ec2-p2-nccl")
+
+    def price(net: str) -> tuple[float, int]:
+        of = network(net)
+        return min(
+            (
+                on.hourly(ranks)
+                / 3600
+                * (of.epochs or 0)
+                * (of.examples or 0)
+                / _step(net, on, ranks, "fp32", "ring", rate=rate, bits=8.0625).samples_a_second,
+                ranks,
+            )
+            for ranks in (1, 2, 4, 8)
+        )
+
+    return [
+        Cell(
+            f"{more} - {less}",
+            "8.0625 bits",
+            price(more)[1],
+            "price",
+            dollars,
+            price(more)[0] - price(less)[0],
+            "~",
+            "section 5.4: what the larger network costs more",
+        )
+        for less, more, dollars in _PRICES
+    ]
+
+
+def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[float, float]]:
+    """The speed-up of a step of AlexNet by fewer bits on 8 GPUs by NCCL, where its gradients are so
+    many times as large and its computation stays (Grubic et al. 2018, Fig. 16 right): megabytes a
+    GFLOP, and the speed-up, which is below 32 / bits."""
+    on, of = machine("ec2-p2-nccl"), network("alexnet")
+    gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)
+    samples = of.samples(8) / 8
+    points = []
+    for times in multiples:
+        large = dataclasses.replace(of, shapes=((round(of.values * times),),))
+        spec = ReduceSpec("fp32", order="ring", exchange="ring")
+        whole, less = (
+            step_time(large, on, 8, spec, codec_rate=_NO_CODEC, bits=one).apart
+            for one in (32.0, bits)
+        )
+        points.append((4e-6 * large.values / (gflops * samples), whole / less))
+    return points
+
+
+def rms(cells: Sequence[Cell]) -> float:
+    """The RMS of relative errors."""
+    return math.sqrt(sum(cell.error**2 for cell in cells) / len(cells)) if cells else 0.0

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of `cpd cost`: a step's time by ranks and by what is sent, and the Pareto front."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.ticker
+from matplotlib.figure import Figure
+
+from cpd._files import replaced
+from cpd.comm.spec import ReduceSpec
+from cpd.study.costs import Largest
+from cpd.study.machines import Machine
+from cpd.study.networks import Network
+from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
+from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, step_time
+
+_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
+_MARKERS = "os^DvPX*"
+
+
+@dataclass
+class StepRow:
+    """One number of ranks and one wire."""
+
+    wire: str
+    step: StepTime
+    speedup: float
+    """Of a step relative to fp32 by as many ranks, where nothing overlaps."""
+    overlapped_speedup: float
+    """Where codec and messages overlap."""
+    roundoff: float | None = None
+    """The relative RMS of the sum of the gradients given."""
+    front: bool = False
+
+    @property
+    def price(self) -> float:
+        """Of a sample: dollars, or where they are not known seconds of GPUs."""
+        hourly = self.step.dollars_an_hour or self.step.ranks * 3600.0
+        return hourly / 3600 / self.step.samples_a_second
+
+    def json(self) -> dict[str, Any]:
+        step = asdict(self.step)
+        return {
+            "wire": self.wire,
+            **step,
+            "step_seconds": self.step.apart,
+            "overlapped_seconds": self.step.overlapped,
+            "samples_a_second": self.step.samples_a_second,
+            "speedup": self.speedup,
+            "overlapped_speedup": self.overlapped_speedup,
+            "dollars_1000_steps": self.step.dollars() if self.step.dollars_an_hour else None,
+            "roundoff": self.roundoff,
+            "front": self.front,
+        }
+
+
+def step_rows(
+    network: Network,
+    machine: Machine,
+    ranks: Sequence[int],
+    wires: Sequence[str],
+    *,
+    exchange: str | None = None,
+    group_size: int | None = None,
+    compute: float | None = None,
+    batch: int | None = None,
+    codec_rate: CodecRate | None = None,
+    bits: float | None = None,
+    largest: Largest = None,
+    roundoffs: Mapping[str, float] | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> list[StepRow]:
+    """The rows, wire by wire; `done` is called after each. `bits` is for codecs of variable sizes
+    alone; other arguments as in `step_time` and `all_reduce_of`."""
+    rows = []
+    plain: dict[int, StepTime] = {}
+
+    def step(wire: str, world: int) -> StepTime:
+        spec = _limited(all_reduce_of(wire, exchange, group_size), exchange, group_size, world)
+        varies = spec.wire is not None and not spec.wire.is_fixed
+        return step_time(
+            network,
+            machine,
+            world,
+            spec,
+            compute=compute,
+            batch=batch,
+            codec_rate=codec_rate,
+            bits=bits if varies else None,
+            largest=largest,
+        )
+
+    for wire in wires:
+        for world in ranks:
+            if world not in plain:
+                plain[world] = step("fp32", world)
+            one = step(wire, world)
+            base = plain[world]
+            rows.append(
+                StepRow(
+                    wire,
+                    one,
+                    _ratio(base.apart, one.apart),
+                    _ratio(base.overlapped, one.overlapped),
+                    (roundoffs or {}).get(wire),
+                )
+            )
+            done()
+    mark_front(rows)
+    return rows
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else math.nan if a else 1.0
+
+
+def _limited(
+    spec: ReduceSpec, exchange: str | None, group_size: int | None, world: int
+) -> ReduceSpec:
+    """The spec with groups no larger than the number of ranks."""
+    if group_size is None or group_size <= world:
+        return spec
+    return all_reduce_of(spec, exchange, world)
+
+
+def mark_front(rows: Sequence[StepRow]) -> None:
+    """Marks the rows that no other beats: none has as many samples a second, as low a price of a
+    sample and, where it is measured, as small a round-off, and is better in one of these."""
+
+    def goals(row: StepRow) -> tuple[float, ...]:
+        error = math.inf if row.roundoff is None else row.roundoff
+        return (-row.step.samples_a_second, row.price, error)
+
+    for row in rows:
+        mine = goals(row)
+        row.front = not any(
+            goals(other) != mine and all(a <= b for a, b in zip(goals(other), mine, strict=True))
+            for other in rows
+        )
+
+
+def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
+    """Writes the picture: samples a second by ranks, a line for each wire; what is not overlapped
+    is solid, what is overlapped dotted. Raises ValueError for an ending that is not drawn."""
+    check_plot_path(path)
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "cost"}):
+        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+        axes = figure.subplots()
+        wires = list(dict.fromkeys(row.wire for row in rows))
+        handles = []
+        for number, wire in enumerate(wires):
+            mine = [row for row in rows if row.wire == wire]
+            colour = _COLOURS[number % len(_COLOURS)]
+            world = [row.step.ranks for row in mine]
+            apart = [row.step.samples_a_second for row in mine]
+            both = [row.step.samples / row.step.overlapped for row in mine]
+            marker = _MARKERS[number % len(_MARKERS)]
+            handles += axes.plot(world, apart, color=colour, marker=marker, ms=4, label=wire)
+            axes.plot(world, both, color=colour, ls=":", lw=1)
+        world = sorted({row.step.ranks for row in rows})
+        ideal = {
+            row.step.ranks: row.step.samples / row.step.computation
+            for row in rows
+            if row.step.computation
+        }
+        if ideal:
+            points = [ideal[one] for one in world]
+            label = "computation alone"
+            handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(world, [str(one) for one in world], rotation=45 * (len(world) > 8))
+        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
+        axes.set_xlabel("ranks")
+        axes.set_ylabel("samples a second (dotted: codec and messages overlap)")
+        axes.set_title(title)
+        figure.legend(handles=handles, loc="outside right upper")
+        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+        with replaced(path) as file:
+            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)

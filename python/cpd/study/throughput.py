@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time of a training step: computation, codec and messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.comm.spec_text import reduce_spec
+from cpd.compress.codec import codec
+from cpd.numeric.checked import checked
+from cpd.numeric.shown import shown
+from cpd.study.costs import Largest, Round, cost, rounds
+from cpd.study.machines import Machine
+from cpd.study.networks import Network
+
+_TIMED = 1 << 20
+"""The values on which a codec is timed."""
+_TIMES = 3
+_HOPPING = ("ring", "hierarchical")
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A training step of one number of ranks, in seconds.
+
+    >>> StepTime(2, 64, computation=1.0, codec=0.25, messages=0.5, bytes_sent=8).overlapped
+    1.5
+    """
+
+    ranks: int
+    samples: int
+    """Of all ranks."""
+    computation: float
+    codec: float
+    """Encoding and decoding, of the rank that has most."""
+    messages: float
+    bytes_sent: float
+    """By rank 0; an upper bound where `exact` is false."""
+    steps: int = 0
+    """Rounds of messages."""
+    exact: bool = True
+    dollars_an_hour: float = 0.0
+    """Of all ranks; 0: not known."""
+    exchange: str = "owner"
+
+    @property
+    def apart(self) -> float:
+        """Where nothing overlaps: the sum."""
+        return self.computation + self.codec + self.messages
+
+    @property
+    def overlapped(self) -> float:
+        """Where the codec works while messages move: computation, then the longer of both."""
+        return self.computation + max(self.codec, self.messages)
+
+    @property
+    def samples_a_second(self) -> float:
+        """Where nothing overlaps."""
+        return self.samples / self.apart if self.apart else math.inf
+
+    def dollars(self, steps: int = 1000) -> float:
+        """The price of so many steps, where nothing overlaps."""
+        return self.dollars_an_hour * self.apart * steps / 3600
+
+
+@dataclass(frozen=True)
+class CodecRate:
+    """How fast a codec is: GB (10^9 bytes) of binary32 values a second.
+
+    >>> CodecRate(encode=4.0, decode=8.0).seconds(10**9, 10**9)
+    1.5
+    """
+
+    encode: float
+    decode: float
+
+    def __post_init__(self) -> None:
+        for name in ("encode", "decode"):
+            value = getattr(self, name)
+            if math.isnan(value) or value <= 0:
+                raise ValueError(f"a codec's rate must be above 0 GB/s, got {shown(value)}")
+
+    def seconds(self, encoded: float, decoded: float) -> float:
+        """Of so many values."""
+        return 4e-9 * (encoded / self.encode + decoded / self.decode)
+
+
+def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
+    """How often the rank that has most encodes and decodes each value of the layers. A sum in
+    binary32 whose contributions are binary32 needs neither."""
+    if ranks == 1 or (spec.wire is None and str(spec.format) == "fp32"):
+        return 0.0, 0.0
+    share = (ranks - 1) / ranks
+    if spec.exchange == "gather":
+        return 1.0, ranks - 1.0
+    if spec.exchange == "ring":
+        return 1.0, 2 * share
+    if spec.exchange == "hierarchical":
+        size = min(spec.group_size or ranks, ranks)
+        groups = -(-ranks // size)
+        between = 2 * (groups - 1) / groups
+        return 1.0 + 1 / size + (groups > 1), 2 * (size - 1) / size + between
+    return 1.0 + 1 / ranks, 2 * share
+
+
+@functools.cache
+def measured_rate(text: str) -> CodecRate:
+    """The rate of a codec or a format on this machine, on 2^20 normal values: the best of three.
+
+    >>> measured_rate("e4m3").encode > 0
+    True
+    """
+    by = codec(text)
+    values = np.random.default_rng(0).standard_normal(_TIMED, np.float32)
+    best = [math.inf, math.inf]
+    for _ in range(_TIMES):
+        begin = time.perf_counter()
+        packet = by.encode(values)
+        middle = time.perf_counter()
+        by.decode(packet.data)
+        end = time.perf_counter()
+        best = [min(best[0], middle - begin), min(best[1], end - middle)]
+    return CodecRate(*(4e-9 * _TIMED / seconds for seconds in best))
+
+
+def text_of(spec: ReduceSpec) -> str:
+    """The text of the codec or format of a contribution."""
+    return spec.wire.name if spec.wire is not None else str(spec.format)
+
+
+def all_reduce_of(
+    wire: str | ReduceSpec, exchange: str | None = None, group_size: int | None = None
+) -> ReduceSpec:
+    """The all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups. A
+    compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
+    `hierarchical`.
+
+    Raises ValueError as `cpd.ReduceSpec`.
+    """
+    spec = reduce_spec(wire)
+    if exchange is not None and not (spec.wire is not None and exchange in _HOPPING):
+        order = "ring" if exchange in _HOPPING else spec.order
+        spec = dataclasses.replace(
+            spec,
+            order=order,
+            exchange=exchange,
+            group_size=group_size if exchange == "hierarchical" else spec.group_size,
+        )
+    if group_size is not None and spec.exchange != "ring":
+        spec = dataclasses.replace(spec, group_size=group_size)
+    return spec
+
+
+@checked
+def step_time(
+    network: Network,
+    machine: Machine,
+    ranks: int,
+    wire: str | ReduceSpec = "fp32",
+    *,
+    compute: float | None = None,
+    batch: int | None = None,
+    codec_rate: CodecRate | None = None,
+    bits: float | None = None,
+    largest: Largest = None,
+) -> StepTime:
+    """The time of a training step: computation, then the all-reduce of all gradients.
+
+    Messages are those of the exchange itself, run without values, each step as long as its longest
+    message on the machine's links (`Machine.seconds`).
+
+    Args:
+        compute: seconds of a step's computation on one rank; default: from the network's published
+            rate on one K80 and the machine's `speed`.
+        batch: samples of each rank; default: the network's.
+        codec_rate: default: measured on this machine (`measured_rate`).
+        bits: the mean of bits a value in messages, both ways, for codecs of variable sizes, which
+            else count at their most.
+        largest: as in `cost`.
+
+    Raises ValueError where the computation is not known, and as `cost`.
+
+    >>> from cpd.study.machines import machine
+    >>> two = Network("two values", ((2,),), batch=1)
+    >>> found = step_time(two, machine("alpha=1 beta=4"), 2, compute=10.0)
+    >>> found.messages, found.apart  # two steps of a message of 4 bytes
+    (4.0, 14.0)
+    """
+    spec = reduce_spec(wire)
+    check_spec(spec)
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
+    if batch is not None and batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if not (codec_rate is None or isinstance(codec_rate, CodecRate)):
+        raise TypeError(f"codec_rate must be a CodecRate, got {type(codec_rate).__name__}")
+    samples = network.samples(ranks, batch)
+    found, sent = messages_of(spec, ranks, network, machine.gpus, bits, largest)
+    values = network.values
+    encoded, decoded = codec_values(spec, ranks)
+    seconds = 0.0
+    if encoded or decoded:
+        rate = measured_rate(text_of(spec)) if codec_rate is None else codec_rate
+        seconds = rate.seconds(encoded * values, decoded * values)
+    return StepTime(
+        ranks,
+        samples,
+        computation=_computation(network, machine, samples / ranks, compute),
+        codec=seconds,
+        messages=machine.seconds(found),
+        bytes_sent=sent[0],
+        steps=sum(one.steps for one in found),
+        exact=sent[1],
+        dollars_an_hour=machine.hourly(ranks),
+        exchange=spec.exchange,
+    )
+
+
+def messages_of(
+    spec: ReduceSpec,
+    ranks: int,
+    network: Network,
+    per_host: int,
+    bits: float | None = None,
+    largest: Largest = None,
+) -> tuple[list[Round], tuple[float, bool]]:
+    """The rounds, and the bytes that rank 0 sends with whether these are exact."""
+    if bits is None:
+        sent = cost(spec, ranks, network.shapes, largest=largest)
+        found = rounds(spec, ranks, network.shapes, per_host=per_host, largest=largest)
+        return found, (sent.bytes_sent, sent.exact)
+    if not (math.isfinite(bits) and bits > 0):
+        raise ValueError(f"bits must be finite and above 0, got {shown(bits)}")
+    plain = ReduceSpec("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
+    whole, (sent_bytes, _) = messages_of(plain, ranks, network, per_host)
+    scaled = [one._replace(bytes=one.bytes * bits / 32) for one in whole]
+    return scaled, (sent_bytes * bits / 32, False)
+
+
+def _computation(
+    network: Network, machine: Machine, samples: float, compute: float | None
+) -> float:
+    if compute is not None:
+        if not (math.isfinite(compute) and compute >= 0):
+            raise ValueError(f"compute must be finite and at least 0 seconds, got {shown(compute)}")
+        return compute
+    if network.rate is None:
+        raise ValueError(
+            f"the computation of {network.name} is not published: give its seconds a step"
+        )
+    if machine.speed is None:
+        raise ValueError(
+            f"the speed of a GPU of {machine.name} is not known: give the seconds of a step's "
+            "computation, or speed=…, relative to a K80"
+        )
+    return samples / (network.rate * machine.speed)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd cost`: its table, its files, published figures, and what a mistake looks like."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.cli import main
+from cpd.cli.cost import ranks_of
+from cpd.study import network
+
+FAST = ["--codec-gbps", "100"]
+
+
+def run(*arguments):
+    try:
+        return main(["cost", *map(str, arguments)])
+    except SystemExit as stop:
+        return int(stop.code or 0)
+
+
+def as_json(capsys, *arguments):
+    assert run(*arguments, "--json", "-") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_table(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    wires = "fp32,e4m3 aps,qsgd bits=4 bucket=512"
+    assert run("--model", "resnet50", "--ranks", "4,8,16", "--wire", wires, *FAST) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("resnet50, 25557032 values, on ec2-p2 (Amazon")
+    assert sum(line.rstrip().endswith("front") for line in lines) == 3
+    assert any("qsgd bits=4 bucket=512" in line and "16" in line for line in lines)
+    assert "$ / 1,000 steps" in "".join(lines)
+    assert "Round-off" not in "".join(lines)
+
+
+def test_rows_are_those_of_the_functions(capsys):
+    told = as_json(
+        capsys, "--model", "alexnet", "--machine", "dgx-1", "--ranks", "8,16", *FAST,
+        "--wire", "fp32", "--wire", "e5m2,terngrad",
+    )  # fmt: skip
+    assert [row["wire"] for row in told["rows"]] == ["fp32"] * 2 + ["e5m2"] * 2 + ["terngrad"] * 2
+    assert told["machine"]["gpus"] == 8
+    rate = cpd.study.CodecRate(100.0, 100.0)
+    for row in told["rows"]:
+        step = cpd.study.step_time(
+            network("alexnet"), cpd.study.machine("dgx-1"), row["ranks"], row["wire"],
+            codec_rate=rate,
+        )  # fmt: skip
+        assert row["step_seconds"] == step.apart
+        assert row["overlapped_seconds"] == step.overlapped
+        assert row["samples_a_second"] == step.samples_a_second
+        assert row["bytes_sent"] == step.bytes_sent
+        assert row["dollars_1000_steps"] == step.dollars()
+    assert told["rows"][0]["speedup"] == 1 < told["rows"][4]["speedup"]
+
+
+def test_exchanges_and_groups(capsys):
+    base = ["--model", "resnet50", "--machine", "ethernet-10g", "--ranks", "16", *FAST]
+    groups = ["--exchange", "hierarchical", "--group-size", "4"]
+    wires = ["--wire", "fp32,e4m3 aps,terngrad"]
+    told = as_json(capsys, *base, *groups, *wires)
+    assert [row["exchange"] for row in told["rows"]] == ["hierarchical", "hierarchical", "owner"]
+    owner = as_json(capsys, *base, *wires)
+    assert told["rows"][0]["messages"] < owner["rows"][0]["messages"]  # one link for 4 GPUs
+    assert told["rows"][0]["dollars_1000_steps"] is None
+    ring = as_json(capsys, *base, "--exchange", "ring")
+    assert [row["steps"] for row in ring["rows"]] == [30]
+
+
+def test_files(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    files = {kind: tmp_path / f"cost.{kind}" for kind in ("csv", "json", "png", "svg")}
+    base = ["--model", "resnet50", "--ranks", "4,8,...,64", *FAST]
+    one = ["--csv", files["csv"], "--json", files["json"], "--plot", files["png"]]
+    assert run(*base, *one) == 0
+    assert run(*base, "--plot", files["svg"]) == 0
+    table = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    rows = json.loads(files["json"].read_text())["rows"]
+    assert [int(row["ranks"]) for row in table] == [4, 8, 16, 32, 64]
+    assert [float(row["step_seconds"]) for row in table] == [row["step_seconds"] for row in rows]
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    assert "computation alone" in files["svg"].read_text()
+    capsys.readouterr()
+    assert run(*base, "--csv", "-") == 0
+    assert capsys.readouterr().out == files["csv"].read_text()
+
+
+def test_a_machine_of_ones_own(tmp_path, capsys):
+    path = tmp_path / "mine.toml"
+    path.write_text("gpus = 2\nspeed = 10.0\nwithin = { alpha = 1e-6, bandwidth = 1e10 }\n")
+    base = ["--model", "alexnet", "--ranks", "2", *FAST]
+    by_file = as_json(capsys, *base, "--machine", path)
+    by_text = as_json(capsys, *base, "--machine", "alpha=1e-6 beta=1e10 gpus=2 speed=10")
+    assert by_file["rows"] == by_text["rows"]
+    assert by_file["machine"]["name"] == "mine"
+    given = as_json(capsys, *base, "--machine", "alpha=1e-6 beta=1e10", "--compute", "0.5")
+    assert given["rows"][0]["computation"] == 0.5
+
+
+def test_mean_bits(capsys):
+    base = ["--model", "alexnet", "--ranks", "8", *FAST, "--wire"]
+    wire = "qsgd bits=4 bucket=512 coding=elias-sparse"
+    most = as_json(capsys, *base, f"fp32,{wire}")
+    mean = as_json(capsys, *base, f"fp32,{wire}", "--bits", "2.8")
+    assert most["rows"][0] == mean["rows"][0]
+    assert mean["rows"][1]["messages"] < most["rows"][1]["messages"]
+    assert not mean["rows"][1]["exact"]
+
+
+def test_round_off_of_gradients(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("COLUMNS", "250")
+    draw = np.random.default_rng(0)
+    path = tmp_path / "g.npz"
+    np.savez(path, a=draw.normal(size=(4, 64, 32)).astype("f4"))
+    base = ["--gradients", path, "--compute", "0.001", "--ranks", "4", *FAST]
+    wires = ["--wire", "fp32,e4m3 aps,terngrad"]
+    told = as_json(capsys, *base, *wires)
+    assert (told["network"], told["values"]) == ("g", 2048)
+    errors = [row["roundoff"] for row in told["rows"]]
+    assert errors == sorted(errors)
+    ranks = [[layer] for layer in np.load(path)["a"]]
+    spec = cpd.ReduceSpec("e4m3", aps=True)
+    assert errors[1] == cpd.study.roundoff(ranks, spec, [4])[4].relative_rms
+    assert run(*base, *wires) == 0
+    assert "Round-off" in capsys.readouterr().out
+    packed = as_json(capsys, *base, "--wire", "fp32,e3m0 aps")  # no sum overflows
+    assert packed["rows"][1]["bytes_sent"] == packed["rows"][0]["bytes_sent"] / 8
+    other = as_json(capsys, *base, *wires, "--model", "resnet50")
+    assert other["values"] == network("resnet50").values
+    assert [row["roundoff"] for row in other["rows"]] == errors
+
+
+def test_wires_with_short_rows_are_a_warning(capsys):
+    assert run("--model", "resnet50", "--ranks", "4,8", "--wire", "one_bit", *FAST) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("cpd cost: warning: one_bit takes 96 bits a value")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [
+        ("4", [4]),
+        ("4,8", [4, 8]),
+        ("4,8,…,65536", [2**k for k in range(2, 17)]),
+        ("4,8,...,40", [4, 8, 16, 32, 40]),
+        ("8,12,...,24", [8, 12, 16, 20, 24]),
+        ("1, 2, …, 4, 5", None),
+    ],
+)
+def test_ranks(text, ranks):
+    if ranks is None:
+        with pytest.raises(ValueError, match="stands between"):
+            ranks_of(text)
+    else:
+        assert ranks_of(text) == ranks
+
+
+# ---- figures ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("figure", ["grubic-10", "grubic-11", "grubic-6", "grubic-12"])
+def test_tables_of_figures(capsys, monkeypatch, figure):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run("--figure", figure) == 0
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0].startswith("fitted to the rows of 32 bits: alpha ")
+    assert lines[-1].startswith("RMS of the errors: ")
+    assert said.err == ""
+
+
+def test_errors_of_a_figure(tmp_path, capsys):
+    told = as_json(capsys, "--figure", "grubic-10")
+    assert len(told["cells"]) == 6 * 7 * 4
+    cell = told["cells"][0]
+    assert (cell["network"], cell["wire"], cell["ranks"]) == ("alexnet", "fp32", 2)
+    assert cell["error"] == pytest.approx(cell["predicted"] / cell["published"] - 1)
+    assert told["rms"] == pytest.approx(np.sqrt(np.mean([c["error"] ** 2 for c in told["cells"]])))
+    shared = as_json(capsys, "--figure", "grubic-10", "--shared")
+    assert shared["cells"] != told["cells"]
+    slow = as_json(capsys, "--figure", "grubic-10", "--codec-gbps", "1")
+    assert slow["cells"][5]["predicted"] < told["cells"][5]["predicted"]
+    path = tmp_path / "cells.csv"
+    assert run("--figure", "terngrad-5", "--csv", path) == 0
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert {row["published"] for row in rows} == {"3.04", "2.0"}
+    capsys.readouterr()
+
+
+def test_the_curve_of_larger_models(capsys):
+    told = as_json(capsys, "--figure", "grubic-16")
+    speedups = [speedup for _, speedup in told["by_ratio"]]
+    assert speedups == sorted(speedups)
+    assert speedups[-1] < 4
+    assert run("--figure", "grubic-16") == 0
+    assert "MB/GFLOP" in capsys.readouterr().out
+
+
+# ---- mistakes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--model"),
+        (["--model", "resnet5"], "did you mean resnet50"),
+        (["--model", "resnet50", "--machine", "ec2"], "did you mean ec2-p2"),
+        (["--model", "resnet50", "--machine", "none.toml"], "none.toml"),
+        (["--model", "resnet50", "--machine", "alpha=1"], "has no beta"),
+        (["--model", "resnet50", "--ranks", "4,x"], "must be integers"),
+        (["--model", "resnet50", "--ranks", "0"], "at least 1"),
+        (["--model", "resnet50", "--ranks", "4,…"], "stands between"),
+        (["--model", "resnet50", "--ranks", "8,4,…,64"], "must rise"),
+        (["--model", "resnet50", "--wire", "e4m"], "e4m"),
+        (["--model", "resnet50", "--wire", "qsgd bits=99"], "99"),
+        (["--model", "resnet50", "--wire", "qsgd aps"], "aps"),
+        (["--model", "resnet50", "--exchange", "star"], "hierarchical"),
+        (["--model", "resnet50", "--exchange", "hierarchical"], "needs --group-size"),
+        (["--model", "resnet50", "--group-size", "0"], "group_size"),
+        (["--model", "resnet50", "--compute", "-1"], "at least 0"),
+        (["--model", "resnet50", "--batch", "0"], "at least 1"),
+        (["--model", "resnet50", "--codec-gbps", "0"], "above 0"),
+        (["--model", "resnet50", "--wire", "top_k 0.1", "--bits", "0"], "above 0"),
+        (["--model", "lstm"], "computation of lstm"),
+        (["--model", "resnet50", "--machine", "alpha=1 beta=1"], "speed"),
+        (["--model", "resnet50", "--round"], "--round needs --gradients"),
+        (["--model", "resnet50", "--shared"], "--shared needs --figure"),
+        (["--model", "resnet50", "--plot", "x.pdf"], ".png"),
+        (["--model", "resnet50", "--csv", "no/such/folder.csv"], "no/such"),
+        (["--model", "resnet50", "--csv", "-", "--json", "-"], "only one"),
+        (["--gradients", "none.npz"], "none.npz"),
+        (["--figure", "grubic10"], "did you mean grubic-10"),
+        (["--figure", "grubic-10", "--model", "alexnet"], "--model"),
+        (["--figure", "grubic-10", "--ranks", "4"], "--ranks"),
+        (["--figure", "grubic-10", "--bits", "4"], "--bits"),
+        (["--figure", "grubic-10", "--plot", "x.png"], "--plot"),
+    ],
+)
+def test_mistakes(capsys, arguments, told):
+    assert run(*arguments, *([] if "--codec-gbps" in arguments else FAST)) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("cpd cost: error: ")
+    assert said.err.count("\n") == 1
+    assert told in said.err
