@@ -103,8 +103,8 @@ def terngrad(
     >>> terngrad(coding="trits", clip_at="workers")
     cpd.compress.codec('terngrad clip=2.5 clip_at=workers coding=trits')
     """
-    options = {"clip": clip, "share": share, "bucket": bucket, "whole": whole, "clip_at": clip_at}
-    options["coding"] = coding
+    options: dict[str, Any] = {"clip": clip, "share": share, "bucket": bucket, "whole": whole}
+    options |= {"clip_at": clip_at, "coding": coding}
     return _made("terngrad", options, seed, random_bits)
 
 
