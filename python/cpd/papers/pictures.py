@@ -37,7 +37,7 @@ def curves(
             padded = factor * np.array([run + [np.nan] * (length - len(run)) for run in runs])
             epochs = np.arange(1, length + 1)
             colour = COLOURS[number % len(COLOURS)]
-            style = "-" if number < len(COLOURS) else "--"
+            style = ".-" if number < len(COLOURS) else ".--"  # a point where a run ends at once
             axes.plot(epochs, np.nanmean(padded, 0), style, color=colour, label=label)
             axes.fill_between(
                 epochs, np.nanmin(padded, 0), np.nanmax(padded, 0), color=colour, alpha=0.15

@@ -353,8 +353,7 @@ def _show12(results: Results) -> Shown:
             if "1" in epochs
         }
         title = f"log₂|g| by layer: {label}, first epoch"
-        weights = {name: of for name, of in by_layer.items() if name.endswith("weight")}
-        drawn[title] = pictures.histograms(title, weights, "floor(log₂ |g|)")
+        drawn[title] = pictures.histograms(title, _spread_out(by_layer), "floor(log₂ |g|)")
         whole[label] = _summed(by_layer.values())
         rows.append([label, *_quantiles(whole[label])])
     title = "log₂|g| of five models, first epoch"
@@ -378,6 +377,17 @@ def _ranges(whole: dict[str, dict[int, int]]) -> list[Finding]:
             medians[high] - medians[low] >= 2,
         )
     ]
+
+
+_MOST_DRAWN = 8
+
+
+def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
+    """At most 8 of the weights, the first and the last among them, evenly through the model."""
+    names = [name for name in by_layer if name.endswith("weight")]
+    last, most = len(names) - 1, min(len(names), _MOST_DRAWN)
+    chosen = [names[round(n * last / max(most - 1, 1))] for n in range(most)]
+    return {name: by_layer[name] for name in chosen}
 
 
 def _summed(layers: Any) -> dict[int, int]:
