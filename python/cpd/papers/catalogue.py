@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cpd.numeric.shown import shown
-from cpd.papers.studies import aps, grubic, terngrad
+from cpd.papers.studies import aps, grubic, oland, terngrad
 from cpd.papers.study import Study
 
 STUDIES: dict[str, Study] = {
-    study.name: study for module in (aps, grubic, terngrad) for study in module.STUDIES
+    study.name: study for module in (aps, grubic, terngrad, oland) for study in module.STUDIES
 }
 
 STATES = ("reproduced", "substitute", "absent", "out of scope")

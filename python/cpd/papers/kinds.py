@@ -45,6 +45,7 @@ KINDS: dict[str, Kind] = {
     "roundoff": Kind("cpd.papers.distributions:roundoff", (*_TRAIN, "cpd.study.reduce")),
     "distribution": Kind("cpd.papers.distributions:distribution", _TRAIN),
     "ternary": Kind("cpd.papers.ternary:ternary", (*_TRAIN, "cpd.papers.trained")),
+    "weights": Kind("cpd.papers.weights:weights", ("cpd.parallel.outer", "cpd.train.digits")),
     "masks": Kind("cpd.papers.trained:masks", _TRAIN),
     "scale-factor": Kind("cpd.papers.small:scale_factor"),
     "dot-product": Kind("cpd.papers.small:dot_product"),
