@@ -6,6 +6,7 @@ import os
 import random
 import re
 import resource
+import sys
 import shlex
 import warnings
 from dataclasses import replace
@@ -189,10 +190,11 @@ def test_report_command_makes_the_same_page(folder, capsys):
     assert page.read_text() == before
 
 
-def test_report_on_a_full_disk(folder, capsys):
+def test_report_on_a_full_disk(folder, capsys, monkeypatch):
     """The page that was there stays, and nothing lies beside it."""
     page = folder / "report.html"
     before, files = page.read_text(), sorted(os.listdir(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a module's cache would be cut short
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (90, limit[1]))
     try:

@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import stat
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +27,15 @@ OLD = "what was there"
 
 @contextlib.contextmanager
 def full_disk(room: int = 90) -> Iterator[None]:
-    """No file can grow beyond so many bytes."""
+    """No file can grow beyond so many bytes. Python's own caches of modules, which it would leave
+    cut short for later tests, are not written."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
