@@ -6,8 +6,8 @@ import os
 import random
 import re
 import resource
-import sys
 import shlex
+import sys
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
