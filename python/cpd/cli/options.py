@@ -2,10 +2,11 @@
 """What the commands' options are made of, and those that several commands have."""
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from cpd import _core
 from cpd.cli.errors import one_line
@@ -49,6 +50,17 @@ def add_command(
     )
     made.set_defaults(run=run)
     return made
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An option's value that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
+    return found
 
 
 def reduce_arguments(

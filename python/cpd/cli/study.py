@@ -2,14 +2,13 @@
 """`cpd study`: the papers' tables and figures, measured again."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, Parser, add_command, integer
+from cpd.cli.options import Commands, Parser, add_command, integer, json_object
 from cpd.cli.output import counted, new_console, new_progress, new_table
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def register(commands: Commands) -> None:
         choices=("slurm", "local", "debug"),
         help="as jobs of submitit, in the folder of --out, which all nodes share",
     )
-    running.add_argument("--cluster-options", type=_object, metavar="JSON")
+    running.add_argument("--cluster-options", type=json_object, metavar="JSON")
     reporting = _action(actions, "report", "make the page of what is measured")
     _sizes(reporting)
     reporting.add_argument(
@@ -77,16 +76,6 @@ def _sizes(parser: Parser) -> None:
         group.add_argument(f"--{size}", dest="size", action="store_const", const=size, help=text)
     integer(parser, "seeds", None, "runs of each cell; default 3, of --smoke 1")
     parser.set_defaults(size="small")
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
-    return found
 
 
 def _run(options: argparse.Namespace) -> int:

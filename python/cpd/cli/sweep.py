@@ -3,7 +3,6 @@
 
 import argparse
 import importlib
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _core
 from cpd.cli.errors import UsageError, users_mistakes
-from cpd.cli.options import Commands, add_command, integer
+from cpd.cli.options import Commands, add_command, integer, json_object
 from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def register(commands: Commands) -> None:
     )
     group.add_argument(
         "--cluster-options",
-        type=_options,
+        type=json_object,
         metavar="JSON",
         help='what submitit calls parameters, as \'{"slurm_partition": "cpu", "timeout_min": 60}\'',
     )
@@ -116,16 +115,6 @@ def register(commands: Commands) -> None:
     group.add_argument("--csv", type=Path, metavar="FILE", help="- is standard output")
     group.add_argument("--json", type=Path, metavar="FILE", help="- is standard output")
     group.add_argument("--plot", type=Path, metavar="FILE", help="the front, as .png or .svg")
-
-
-def _options(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"must be a JSON object: {error}") from None
-    if not isinstance(found, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text}")
-    return found
 
 
 def _run(options: argparse.Namespace) -> int:

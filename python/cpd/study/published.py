@@ -23,7 +23,7 @@ from cpd.study.machines import Link, Machine, machine, nearest
 from cpd.study.networks import network
 from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, messages_of, step_time
 
-_FOLDER = Path(__file__).with_name("papers")
+_FOLDER = Path(__file__).with_name("tables")
 _TABLES = {
     "grubic-10": ("ec2-p2", "owner"),
     "grubic-11": ("ec2-p2-nccl", "ring"),

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the README says of the papers' questions is what the stored results say."""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def figures(study, table, label):
+    """Numbers of a row of a stored table, its first column apart."""
+    stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
+    (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
+    return [re.match(r"[\d.]*", text)[0] for text in row[1:]]
+
+
+def answer(command):
+    """The answers of the README's rows with this command."""
+    return " ".join(line for line in README.splitlines() if line.endswith(f"| `{command}` |"))
+
+
+def test_table_4():
+    said = answer("cpd study run aps-table4")
+    for table, label in (
+        (0, "davidnet fp32"),
+        (0, "davidnet e4m3 aps"),
+        (0, "davidnet (3,0) aps"),
+        (0, "davidnet (3,0)"),
+        (2, "resnet18 loss/N (3,0) aps"),
+        (2, "resnet18 loss/N (3,0)"),
+    ):
+        assert figures("aps-table4", table, label)[0] in said, label
+
+
+def test_segmentation():
+    said = answer("cpd study run aps-fcn")
+    for label in ("fp32", "e4m3", "e4m3 aps"):
+        assert figures("aps-fcn", 0, label)[0] in said, label
+
+
+def test_group_sizes():
+    stored = json.loads((ROOT / "benchmarks/results/papers/aps-table9.json").read_text())
+    rows = stored["tables"][0]["rows"]
+    best = min(rows, key=lambda row: float(row[1]))[0]
+    assert f"| {best}, of 4 … 256" in answer("cpd study run aps-table9")
+
+
+def test_averaged_weights():
+    said = answer("cpd study run oland-weights")
+    for label in ("fp32", "8 bits", "2 bits"):
+        assert figures("oland-weights", 0, label)[1] in said, label
