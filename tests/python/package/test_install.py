@@ -105,7 +105,7 @@ def test_pip_install_in_a_bare_venv_then_the_command_that_a_tensor_names(bare):
 
 
 def test_pip_install_beside_a_torch(bare):
-    bare.pip(TORCH, "scikit-build-core", "pybind11", "pybind11-stubgen")
+    bare.pip(TORCH, "scikit-build-core", "pybind11", "pybind11-stubgen", "numpy")
     bare.pip("--no-build-isolation", str(ROOT))
     bare.python(NUMPY_WORKS)
     bare.python(TORCH_WORKS)
