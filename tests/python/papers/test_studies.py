@@ -14,6 +14,7 @@ from cpd.papers.catalogue import STUDIES
 from cpd.papers.kinds import KINDS, measure, sources_of
 from cpd.papers.run import is_stale, kept, run
 from cpd.papers.small import dot_product, scale_factor
+from cpd.papers.studies import aps, grubic
 from cpd.papers.studies.common import compared
 from cpd.papers.study import SIZES, Cell, Found, Results, Spread
 
@@ -184,3 +185,36 @@ def test_cells_are_distinct_and_bounded(study, size):
 def test_a_study_shows_what_little_there_is(study):
     shown = study.show(Results([]))
     assert not shown.findings
+
+
+@pytest.mark.parametrize(
+    ("row", "fp32", "below", "holds"),
+    [
+        ((0.5, 0.6, 0.7), (0.1, 0.2, 0.3), False, True),
+        ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), False, False),
+        ((0.1, 0.2, 0.6), (0.5, 0.6, 0.7), False, True),
+        ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7), True, True),
+        ((0.5, 0.6, 0.7), (0.1, 0.2, 0.3), True, False),
+        ((0.1, 0.2, 0.6), (0.5, 0.6, 0.7), True, None),
+        ((0.1,), (0.5,), True, None),
+    ],
+)
+def test_a_row_against_fp32(row, fp32, below, holds):
+    given = results(**{"CNN fp32": fp32, "CNN 2 bits": row})
+    said = grubic._against_fp32(given, "grubic.F5", "CNN 2 bits", "", below=below)
+    assert said.holds is holds
+
+
+@pytest.mark.parametrize(
+    ("errors", "holds"),
+    [
+        (((3, 1, 2), (3, 1, 2), (3, 1, 2)), True),
+        (((1, 2, 3), (1, 2, 3), (1, 2, 3)), False),
+        (((9, 1, 2), (9, 1, 2), (0, 30, 40)), None),  # one seed has it at the end
+        (((3, 1, 2),), None),
+    ],
+)
+def test_where_the_least_error_is(errors, holds):
+    every = [[{"error": float(error)} for error in seed] for seed in errors]
+    means = [sum(of) / len(errors) for of in zip(*errors, strict=True)]
+    assert aps._minimum("a layer", every, [4, 16, 256], means).holds is holds

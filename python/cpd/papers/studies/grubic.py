@@ -88,13 +88,15 @@ def _show_accuracy(results: Results) -> Shown:
         title = f"{name}: {metric} by epoch"
         drawn[title] = pictures.curves(title, results, labels[:7], metric, what)
     keep = [
-        _judged(results, "grubic.F5", "CNN 8 bits", "at least fp32"),
-        _judged(results, "grubic.F5", "CNN 4 bits", "within 0.1 %"),
-        _judged(results, "grubic.F5", "CNN 1bitSGD* (64)", "within 0.3 %"),
-        _judged(results, "grubic.F5", "LSTM 2 bits", "nothing lost"),
-        _lower(results, "grubic.F5", "CNN 2 bits", "at least 1 point"),
-        _lower(results, "grubic.low", "CNN 1 bit QSGD", "loses"),
-        _lower(results, "qsgd.T1", "CNN 4 bits", "74.76 for 74.68 and others: not below"),
+        _against_fp32(results, "grubic.F5", "CNN 8 bits", "at least fp32"),
+        _against_fp32(results, "grubic.F5", "CNN 4 bits", "within 0.1 %"),
+        _against_fp32(results, "grubic.F5", "CNN 1bitSGD* (64)", "within 0.3 %"),
+        _against_fp32(results, "grubic.F5", "LSTM 2 bits", "nothing lost"),
+        _against_fp32(results, "grubic.F5", "CNN 2 bits", "at least 1 point", below=True),
+        _against_fp32(results, "grubic.low", "CNN 1 bit QSGD", "loses", below=True),
+        _against_fp32(
+            results, "qsgd.T1", "CNN 4 bits", "74.76 for 74.68 and others: not below", below=True
+        ),
     ]
     return Shown(tables, present(keep), drawn)
 
@@ -123,32 +125,20 @@ def _metric_table(title: str, results: Results, labels: list[str], metric: str, 
     return Table(title, [" ", what, "paper", "MB sent a step", "quantized, %"], rows)
 
 
-def _judged(results: Results, row: str, label: str, paper: str) -> Finding | None:
-    """Whether a row is not below fp32 of the same model."""
-    model = label.split()[0]
-    a, b = results.spread(label, _accuracy), results.spread(f"{model} fp32", _accuracy)
+def _against_fp32(
+    results: Results, row: str, label: str, paper: str, *, below: bool = False
+) -> Finding | None:
+    """Whether a row is not below fp32 of the same model, or, with `below`, is, for all seeds."""
+    a = results.spread(label, _accuracy)
+    b = results.spread(f"{label.split()[0]} fp32", _accuracy)
     if a is None or b is None:
         return None
-    few = min(len(a.values), len(b.values)) < 3
-    ours = f"{a.text(1, 100)}; fp32 {b.text(1, 100)}"
-    why = "one seed or two do not decide" if few else ""
-    return Finding(row, f"{label} is not below fp32", paper, ours, None if few else not b.above(a),
-                   why)  # fmt: skip
-
-
-def _lower(results: Results, row: str, label: str, paper: str) -> Finding | None:
-    """Whether a row is below fp32 of the same model, for all seeds."""
-    model = label.split()[0]
-    a, b = results.spread(label, _accuracy), results.spread(f"{model} fp32", _accuracy)
-    if a is None or b is None:
-        return None
-    few = min(len(a.values), len(b.values)) < 3
-    holds = None if few or a.meets(b) else b.above(a)
-    why = "one seed or two do not decide" if few else ""
-    if not few and holds is None:
-        why = "the ranges over seeds meet: this setting cannot tell"
-    ours = f"{a.text(1, 100)}; fp32 {b.text(1, 100)}"
-    return Finding(row, f"{label} is below fp32", paper, ours, holds, why)
+    few, meet = min(len(a.values), len(b.values)) < 3, below and a.meets(b)
+    holds = None if few or meet else b.above(a) == below
+    why = "the ranges over seeds meet: this setting cannot tell" if meet else ""
+    why = "one seed or two do not decide" if few else why
+    claim = f"{label} is {'' if below else 'not '}below fp32"
+    return Finding(row, claim, paper, f"{a.text(1, 100)}; fp32 {b.text(1, 100)}", holds, why)
 
 
 # ---- section 5.1: buckets, layers ----------------------------------------------------------------
