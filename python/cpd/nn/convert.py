@@ -17,6 +17,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
+from cpd.nn.coverage import WARN_BELOW, Census
+from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import recipe as _recipe
@@ -32,7 +34,13 @@ WITHOUT_PRODUCTS = ("norm", "table")
 
 
 @checked
-def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) -> Report:
+def convert(
+    model: nn.Module,
+    recipe: RecipeLike,
+    rules: Iterable[Rule] = (),
+    *,
+    coverage: float | bool = WARN_BELOW,
+) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
     Each layer that is known (`Report` names those that are not, and why) gets a subclass of its own
@@ -50,6 +58,9 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
+        coverage: the first training step of `model` counts which of its products run emulated
+            (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
+            number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
 
     The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
     they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
@@ -74,11 +85,25 @@ def convert(model: nn.Module, recipe: RecipeLike, rules: Iterable[Rule] = ()) ->
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
+    warn_below = _share(coverage)
     plan = _Plan(root, _recipe(recipe), _pairs(rules))
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
-    return plan.carry_out(step)
+    report = plan.carry_out(step)
+    if warn_below is not None:
+        report.census = Census(root, warn_below if report.emulated else 0)
+    return report
+
+
+def _share(coverage: float | bool) -> float | None:
+    """The share below which a step warns; None: nothing is counted."""
+    if coverage is False:
+        return None
+    share = WARN_BELOW if coverage is True else coverage
+    if not isinstance(share, (int, float)) or not 0 <= share <= 1:
+        raise ValueError(f"coverage must be a share, 0…1, or False, got {shown(coverage)}")
+    return share
 
 
 def _pairs(rules: Any) -> list[Rule]:
@@ -98,6 +123,7 @@ def restore(model: nn.Module) -> None:
             module.__dict__.pop(name, None)
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
+        detach_census(module)
         _give_back_to_ddp(module)
 
 

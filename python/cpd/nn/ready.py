@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,17 @@ def named_recipes() -> dict[str, Recipe]:
     ['aps-e3m0', 'aps-e4m3', 'bf16']
     """
     return {name: make() for name, make in _READY.items()}
+
+
+def name_of(how: Recipe) -> str:
+    """The name of the recipe whose products compute as those of `how`, or its text."""
+    return _names().get(how.text, how.text)
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    made = {name: make() for name, make in _READY.items()}
+    return {how.text: name for name, how in made.items() if how.rounds}
 
 
 def _made(how: Any) -> Recipe:

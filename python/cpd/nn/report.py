@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cpd.nn.converted.state import State
+from cpd.nn.coverage import Census, Coverage
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,10 @@ class Report(Sequence[Row]):
         notes: what holds for the model as a whole.
         elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
             optimizer's, the exchange of gradients.
+        census: counts the products of the model's first training step; None: nothing does.
     """
+
+    census: Census | None = None
 
     def __init__(
         self,
@@ -64,6 +68,28 @@ class Report(Sequence[Row]):
     def not_emulated(self) -> tuple[Row, ...]:
         """The rows of modules that are not, each with its reason."""
         return tuple(row for row in self.rows if row.why_not)
+
+    def coverage(self, *inputs: Any, **keywords: Any) -> Coverage:
+        """Which of the products of a training step ran emulated, and which torch computed.
+
+        Without arguments: of the first training step since `cpd.convert`, forward and backward, as
+        counted. With a model's arguments: of such a step as it would be, from its forward and
+        backward pass on tensors without values, which computes and changes nothing; the model must
+        be one that torch.compile could take.
+
+        Raises ValueError where there was no training step yet, or nothing is counted.
+        """
+        if self.census is None:
+            raise ValueError("nothing is counted: cpd.convert was called with coverage=False")
+        if inputs or keywords:
+            return self.census.trace(inputs, keywords)
+        counted = self.census.finish()
+        if counted is None:
+            raise ValueError(
+                "there was no training step yet: call the model in training mode, or give "
+                "report.coverage the model's arguments"
+            )
+        return counted
 
     def off(self) -> None:
         """Makes the converted layers compute as torch does, until `on`."""
@@ -103,6 +129,8 @@ class Report(Sequence[Row]):
         ):
             if rows:
                 parts += [f"{title}: {len(rows)}", *_table(rows, said)]
+        if self.census is not None and self.census.result is not None:
+            parts.insert(0, str(self.census.result))
         notes = [f"note: {note}" for note in self.notes if note not in self.elsewhere]
         others = [f"not convert's: {note}" for note in self.elsewhere]
         return "\n".join([*parts, *notes, *others] if self.emulated else [*others, *parts, *notes])

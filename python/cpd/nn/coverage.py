@@ -1,0 +1,513 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a training step ran emulated: `Coverage`, counted by a `Census`."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo.comptime import comptime
+from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.func import functional_call
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from cpd.nn.autocast import autocast
+from cpd.nn.clock import recomputes_or_transforms
+from cpd.nn.converted.state import State
+from cpd.nn.products import is_ours, macs
+from cpd.nn.ready import name_of
+from cpd.nn.recipe import Recipe
+
+WARN_BELOW = 0.9
+"""The share of multiply-accumulates below which the first step of a converted model warns."""
+
+
+class CoverageWarning(UserWarning):
+    """A large part of a converted model's products ran as torch computes them."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of one module and operation.
+
+    Attributes:
+        module: the qualified name of the innermost module whose forward computed them, or whose
+            backward pass; "" for the model itself.
+        operation: of torch.ops, "aten.bmm" or "cpd.matmul".
+        backward: whether the backward pass computed them.
+        recipe: by which recipe, its name or text; "": as torch computes.
+        macs: multiply-accumulates.
+        calls: how often.
+    """
+
+    module: str
+    operation: str
+    backward: bool
+    recipe: str
+    macs: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What of a training step's products ran emulated, and what did not: matrix products,
+    convolutions, attention, recurrence, forward and backward, counted as they were called.
+
+    Attributes:
+        products: all of them, in the order of their first calls.
+        parameters: how many parameters, those of two dimensions or more, the modules with products
+            have of their own.
+        emulated_parameters: those of them in modules whose products were all emulated.
+        never_called: names of the converted layers that were not called.
+    """
+
+    products: tuple[Products, ...]
+    parameters: int
+    emulated_parameters: int
+    never_called: tuple[str, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all products."""
+        return sum(one.macs for one in self.products)
+
+    @property
+    def left(self) -> tuple[Products, ...]:
+        """The products that torch computed, the largest first."""
+        return tuple(sorted((p for p in self.products if not p.recipe), key=lambda p: -p.macs))
+
+    @property
+    def share(self) -> float:
+        """The share of multiply-accumulates that ran emulated; 1 of a step without products."""
+        left = sum(one.macs for one in self.left)
+        return 1.0 - left / self.macs if self.macs else 1.0
+
+    @property
+    def by_recipe(self) -> dict[str, float]:
+        """The share of each recipe, the largest first."""
+        sums: dict[str, int] = {}
+        for one in self.products:
+            if one.recipe:
+                sums[one.recipe] = sums.get(one.recipe, 0) + one.macs
+        ordered = sorted(sums.items(), key=lambda item: -item[1])
+        return {recipe: count / self.macs for recipe, count in ordered}
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
+        "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
+        "never_called": […]}."""
+        left = [
+            {"module": p.module, "operation": p.operation, "backward": p.backward, "macs": p.macs,
+             "calls": p.calls}
+            for p in self.left
+        ]  # fmt: skip
+        return {
+            "share": self.share,
+            "macs": self.macs,
+            "parameters": self.parameters,
+            "emulated_parameters": self.emulated_parameters,
+            "by_recipe": self.by_recipe,
+            "left": left,
+            "never_called": list(self.never_called),
+        }
+
+    def __str__(self) -> str:
+        """The first line says how much; then what torch computed, a line for each operation of
+        modules alike."""
+        return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])
+
+    def _first_line(self) -> str:
+        if not self.macs:
+            return "coverage: the training step had no products"
+        recipes = ", ".join(f"{name} {_percent(s)}" for name, s in self.by_recipe.items())
+        by = f" ({recipes})" if recipes else ""
+        share = self.emulated_parameters / self.parameters if self.parameters else 1.0
+        return (
+            f"coverage: {_percent(self.share)} emulated{by} of {_count(self.macs)} "
+            f"multiply-accumulates of a training step; {_percent(share)} of the "
+            f"{_count(self.parameters)} parameters in them"
+        )
+
+    def _left_lines(self) -> list[str]:
+        alike: dict[tuple[str, str], int] = {}
+        for one in self.left:
+            key = one.operation, re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", one.module)
+            alike[key] = alike.get(key, 0) + one.macs
+        ordered = sorted(alike.items(), key=lambda item: -item[1])
+        lines = [
+            f"  not emulated: {_percent(count / self.macs)}  {operation} in {module or '(model)'}"
+            for (operation, module), count in ordered[:_MOST_LINES]
+        ]
+        more = sum(count for _, count in ordered[_MOST_LINES:])
+        if more:
+            kinds = len(ordered) - _MOST_LINES
+            lines.append(f"  not emulated: {_percent(more / self.macs)}  in {kinds} further kinds")
+        return lines
+
+    def _never_called_line(self) -> list[str]:
+        names = list(self.never_called)
+        if not names:
+            return []
+        shown = ", ".join(names[:_MOST_LINES]) + (" …" if len(names) > _MOST_LINES else "")
+        return [f"  converted and never called: {len(names)}: {shown}"]
+
+
+_MOST_LINES = 6
+
+
+def _percent(share: float) -> str:
+    """With one decimal place; 0 % and 100 % only where that is exact."""
+    if share in (0, 1):
+        return f"{round(100 * share)} %"
+    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+
+
+def _count(number: int) -> str:
+    """In thousands, millions and so on."""
+    for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g} {letter}"
+    return str(number)
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+class Counter(TorchDispatchMode):
+    """Counts the products of one training step of a model, as the dispatcher sees them, below
+    autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
+    the mode is entered around each as the backward pass computes it; what activation checkpointing
+    computes again is not counted."""
+
+    def __init__(self, model: nn.Module, done: Callable[[], None]) -> None:
+        super().__init__()
+        self._modules = dict(model.named_modules())
+        self._names = {id(module): name for name, module in self._modules.items()}
+        self._done = done
+        self._counts: dict[tuple[str, str, bool, str], list[int]] = {}
+        self._recipes: dict[tuple[str, str], str] = {}
+        self._called: set[str] = set()
+        self._within: list[str] = []
+        self._nodes: list[str] = []
+        self._ascribed: dict[Any, None] = {}
+        self._handles: list[Any] = []
+        self._backward = self._creates_graph = False
+        self.failed = False
+
+    # ---- the forward pass ----
+
+    def begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """Starts counting: in a forward pre-hook of the model itself, as its last one."""
+        for module in self._modules.values():
+            after = module.register_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
+            self._handles.append(after)
+            if module is not model:
+                before = module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+                self._handles.append(before)
+        for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
+            del node
+        self._enter_module(model, (), {})
+        self.__enter__()
+
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._within:
+            self._watch((args, kwargs), self._within[-1])
+        name = self._names[id(module)]
+        self._within.append(name)
+        self._called.add(name)
+
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        name = self._names[id(module)]
+        self._watch(output, name)
+        while self._within and self._within.pop() != name:
+            pass  # modules that raised before their hooks were called
+        if not name:
+            self.failed = output is None
+            self._ascribed.clear()
+            self._unhook()
+            self.__exit__(None, None, None)
+
+    def _watch(self, values: Any, name: str) -> None:
+        """Ascribes the nodes that led to `values` and belong to no module yet."""
+        for node in self._new_nodes(values):
+            node.register_prehook(functools.partial(self._enter_node, name))
+            node.register_hook(self._leave_node)
+
+    def _new_nodes(self, values: Any) -> Iterator[Any]:
+        waiting = [x.grad_fn for x in tensors_in(values) if x.grad_fn is not None]
+        while waiting:
+            node = waiting.pop()
+            if node in self._ascribed or node.name() == "torch::autograd::AccumulateGrad":
+                continue
+            self._ascribed[node] = None
+            yield node
+            waiting += [following for following, _ in node.next_functions if following is not None]
+
+    def _unhook(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    # ---- the backward pass: the engine restores the modes of its thread after each node ----
+
+    def _enter_node(self, name: str, *grads: Any) -> None:
+        if not self._backward:
+            self._backward = True
+            self._creates_graph = torch.is_grad_enabled()
+            torch.autograd.Variable._execution_engine.queue_callback(self._done)
+        self._nodes.append(name)
+        if len(self._nodes) == 1:
+            self.__enter__()
+
+    def _leave_node(self, *grads: Any) -> None:
+        self._nodes.pop()
+        if not self._nodes:
+            self.__exit__(None, None, None)
+
+    # ---- both ----
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        number = macs(func, args, keywords, result)
+        if number is not None:
+            self._count(func, args, number)
+        return result
+
+    def _count(self, func: Any, args: Sequence[Any], number: int) -> None:
+        if self._nodes and torch.is_grad_enabled() and not self._creates_graph:
+            return  # activation checkpointing computes it again
+        module = self._nodes[-1] if self._nodes else self._within[-1]
+        text = _text_of_node()
+        if text is None and is_ours(func):
+            text = _text_of(func, args)
+        recipe = "" if text is None else self._recipe(module, text)
+        key = module, str(func._overloadpacket), bool(self._nodes), recipe
+        count = self._counts.setdefault(key, [0, 0])
+        count[0] += number
+        count[1] += 1
+
+    def _recipe(self, module: str, text: str) -> str:
+        """The name of the recipe by which a product of that text was computed in a module."""
+        key = module, text
+        if key not in self._recipes:
+            self._recipes[key] = _described(self._recipes_at(module), text)
+        return self._recipes[key]
+
+    def _recipes_at(self, module: str) -> Iterator[Recipe]:
+        state = self._modules[module].__dict__.get("cpd")
+        if isinstance(state, State) and state.recipe is not None:
+            yield state.recipe
+        stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        yield from (mode.recipe for mode in reversed(stack) if isinstance(mode, autocast))
+
+    def end(self) -> Coverage:
+        """What was counted."""
+        self._unhook()
+        products = tuple(Products(*key, *count) for key, count in self._counts.items())
+        left = {one.module for one in products if not one.recipe}
+        weights = {
+            name: sum(p.numel() for p in self._modules[name].parameters(recurse=False) if p.dim() > 1)
+            for name in dict.fromkeys(one.module for one in products)
+        }
+        converted = [
+            name
+            for name, module in self._modules.items()
+            if isinstance(module.__dict__.get("cpd"), State)
+        ]
+        return Coverage(
+            products,
+            sum(weights.values()),
+            sum(number for name, number in weights.items() if name not in left),
+            tuple(name for name in converted if name not in self._called),
+        )
+
+
+def _text_of_node() -> str | None:
+    """The text by which the derivative of an operator of ours computes that autograd computes now;
+    None where it computes another."""
+    node = torch._C._current_autograd_node()
+    if node is None or not node.name().startswith("Derivative_of_"):
+        return None
+    text: str = getattr(node, "recipe", getattr(node, "text", ""))
+    return text
+
+
+def _text_of(func: Any, args: Sequence[Any]) -> str:
+    """The text by which an operator of ours computes: a recipe's or an accumulator's."""
+    names = [argument.name for argument in func._schema.arguments]
+    return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
+
+
+def _described(recipes: Iterator[Recipe], text: str) -> str:
+    """The name of that one of the recipes, or of their attention's, whose GEMMs have that text; of
+    the first where none has; else the text. "" where a recipe rounds nothing in products."""
+    known = [each for one in recipes for each in (one, one.attention) if each is not None]
+    if not known:
+        return text
+    found = next((one for one in known if one.gemms == text), known[0])
+    rounds = not found.is_native or any(c is not None for c in (*found.operands, found.output))
+    return name_of(found) if rounds else ""
+
+
+def tensors_in(values: Any) -> Iterable[Tensor]:
+    """The tensors in arguments or results of a module, in containers and mappings of any kind."""
+    for leaf in tree_leaves(values):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif hasattr(leaf, "values") and callable(leaf.values):
+            yield from tensors_in(list(leaf.values()))
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (type, nn.Module)):
+            yield from (x for x in vars(leaf).values() if isinstance(x, Tensor))
+
+
+# ---- the first step of a converted model ---------------------------------------------------------
+
+
+class Census:
+    """Counts the first training step of a converted model: its forward pre-hook, which removes
+    itself after the step.
+
+    Attributes:
+        result: what was counted, after the step.
+        warn_below: the share below which it warns; 0: never.
+    """
+
+    result: Coverage | None
+
+    def __init__(self, model: nn.Module, warn_below: float) -> None:
+        self.result = None
+        self.warn_below = warn_below
+        self._model: Any = weakref.ref(model)
+        self._counter: Counter | None = None
+        self._traces = False
+        model.register_forward_pre_hook(self.look, with_kwargs=True)
+
+    def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """The forward pre-hook."""
+        if torch.compiler.is_compiling():
+            comptime(_look_at_compiled)
+            return
+        if self._traces or recomputes_or_transforms():
+            return
+        if self._counter is not None and not self._counter.failed:
+            self.finish()
+        elif model.training and torch.is_grad_enabled():
+            self._model = weakref.ref(model)
+            self._counter = Counter(model, self.finish)
+            self._counter.begin(model, args, kwargs)
+
+    def finish(self) -> Coverage | None:
+        """Ends the count of a step, if one has begun; what was counted."""
+        if self._counter is None or self._counter.failed:
+            return self.result
+        counted, self._counter = self._counter.end(), None
+        detach(self._model())
+        self.note(counted)
+        return self.result
+
+    def note(self, counted: Coverage) -> None:
+        """Keeps what was counted, and warns where the share is too small."""
+        self.result = counted
+        if counted.share < self.warn_below:
+            warnings.warn(str(counted), CoverageWarning, stacklevel=2)
+
+    def trace(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Coverage:
+        """What a training step of such arguments counts: forward, and backward from the sum of the
+        results; on tensors without values, so that nothing is computed and nothing changed."""
+        model = None if self._model is None else self._model()
+        if model is None:
+            raise ValueError("the converted model is no more, or was copied with its report")
+        counter = Counter(model, lambda: None)
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        tensors = dict(chain(model.named_parameters(), model.named_buffers()))
+        first = model.register_forward_pre_hook(counter.begin, with_kwargs=True)
+        self._traces = True
+        try:
+            with mode, torch.enable_grad():
+                fakes = {name: _without_values(x, mode) for name, x in tensors.items()}
+                inputs = tree_map_only(Tensor, lambda x: _without_values(x, mode), (args, kwargs))
+                results = functional_call(model, fakes, *inputs)
+                ends = [x for x in tensors_in(results) if x.requires_grad]
+                torch.autograd.backward([x.float().sum() for x in ends])
+        finally:
+            self._traces = False
+            first.remove()
+            counted = counter.end()
+        return counted
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_counter": None, "_model": None}
+
+
+def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
+    """A tensor of the mode with the layout of `x`; where that is symbolic, with its hints."""
+    if not isinstance(x, FakeTensor):
+        return mode.from_tensor(x, static_shapes=True)
+    size, stride = ([_hint(n) for n in numbers] for numbers in (x.shape, x.stride()))
+    made = torch.empty_strided(size, stride, dtype=x.dtype, device=x.device)
+    return made.requires_grad_(x.requires_grad)
+
+
+def _hint(number: Any) -> int:
+    return int(number.node.hint) if isinstance(number, torch.SymInt) else int(number)
+
+
+def _look_at_compiled(context: Any) -> None:
+    """The part of `Census.look` that a compiler carries out as it traces the model."""
+    census, model, args, kwargs = (
+        context.get_local(name)._i_will_not_complain_if_bc_breaks_VariableTracker()
+        for name in ("self", "model", "args", "kwargs")
+    )
+    census, model = census.realize().value, model.realize().value
+    if census.result is not None or not (model.training and torch.is_grad_enabled()):
+        return
+    census._model = weakref.ref(model)
+    try:
+        census.note(census.trace(_traced(args), _traced(kwargs)))
+    except Exception as error:
+        warnings.warn(
+            f"coverage could not be counted as the model was compiled ({error}): give "
+            "report.coverage the model's arguments, or call the model once before torch.compile",
+            CoverageWarning,
+            stacklevel=2,
+        )
+
+
+def _traced(variable: Any) -> Any:
+    """The value of a variable of torch.compile's tracer, its tensors without values."""
+    variable = variable.realize()
+    if isinstance(variable, TensorVariable):
+        return variable.as_proxy().node.meta["example_value"]
+    if isinstance(variable, BaseListVariable):
+        return variable.python_type()([_traced(x) for x in variable.items])
+    if isinstance(variable, ConstDictVariable):
+        pairs = variable.items.items()
+        return {key.vt.as_python_constant(): _traced(x) for key, x in pairs}
+    return variable.as_python_constant()
+
+
+def census_of(model: nn.Module) -> Census | None:
+    """The census of `model` that has not been taken, or None."""
+    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
+    return next((one for one in owners if isinstance(one, Census)), None)
+
+
+def detach(model: nn.Module) -> None:
+    """Removes the census of `model`, if it has one."""
+    for number, hook in list(model._forward_pre_hooks.items()):
+        if isinstance(getattr(hook, "__self__", None), Census):
+            del model._forward_pre_hooks[number]

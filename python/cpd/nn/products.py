@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which operations of torch and of ours are products of matrices, convolutions or attention, and
+how many multiply-accumulates each computes: `macs`."""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+
+def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
+    """The multiply-accumulates of one call of an overload of torch.ops, its biases not counted;
+    None where the operation is no product."""
+    packet = operation._overloadpacket
+    name = packet._qualified_op_name
+    if name in _MACS:
+        return int(_MACS[name](result, *args, **kwargs))
+    if name.startswith("aten::") and packet in flop_registry:
+        return int(flop_registry[packet](*args, **kwargs, out_val=result)) // 2
+    return None
+
+
+def is_ours(operation: Any) -> bool:
+    """Whether it is an operation of CPD, which computes as a recipe or an accumulator says."""
+    return operation.namespace == "cpd"
+
+
+# ---- matrices ------------------------------------------------------------------------------------
+
+
+def _terms(result: Tensor, left: Tensor) -> int:
+    """Of a product: as many terms for each value of the result as a row of `left` has values."""
+    return result.numel() * left.shape[-1]
+
+
+def _second(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) -> int:
+    return _terms(result, left)
+
+
+def _first(result: Tensor, left: Tensor, *rest: Any, **kwargs: Any) -> int:
+    return _terms(result, left)
+
+
+def _batch_summed(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) -> int:
+    return _terms(result, left) * left.shape[0]
+
+
+def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
+    """The terms of each value lie within its group, where groups divide the summed dimension."""
+    if left.dim() == right.dim() == 2:
+        return left.shape[0] * left.shape[1] * right.shape[1]
+    return _terms(result, left)
+
+
+def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> int:
+    """Of a linear layer's backward pass."""
+    return sum(mask[:2]) * g.numel() * x.shape[-1]
+
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _slid(images: Sequence[int], w: Sequence[int]) -> int:
+    """Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
+    `images` are the results of a convolution, or what a transposed one takes."""
+    return images[0] * math.prod(images[2:]) * math.prod(w)
+
+
+def _convolution(result: Tensor, x: Tensor, w: Tensor, *rest: Any, **kwargs: Any) -> int:
+    transposed = rest[4] if len(rest) > 4 else kwargs.get("transposed", False)
+    return _slid((x if transposed else result).shape, w.shape)
+
+
+def _functional_convolution(result: Tensor, x: Tensor, w: Tensor, *rest: Any, **kw: Any) -> int:
+    return _slid(result.shape, w.shape)
+
+
+def _convolution_backward(result: Any, g: Tensor, x: Tensor, w: Tensor, *rest: Any) -> int:
+    transposed, mask = rest[4], rest[-1]
+    return sum(mask[:2]) * _slid((x if transposed else g).shape, w.shape)
+
+
+def _convolution_input(result: Tensor, g: Tensor, w: Tensor, *rest: Any) -> int:
+    transposed = rest[5]
+    return _slid((result if transposed else g).shape, w.shape)
+
+
+def _convolution_weight(result: Tensor, g: Tensor, x: Tensor, *rest: Any) -> int:
+    transposed = rest[5]
+    return _slid((x if transposed else g).shape, result.shape)
+
+
+# ---- attention and recurrence --------------------------------------------------------------------
+
+
+def _attention(result: Any, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any) -> int:
+    """Query by key, and weights by value."""
+    scores = q.numel() // q.shape[-1] * k.shape[-2]
+    return scores * (q.shape[-1] + v.shape[-1])
+
+
+def _attention_backward(
+    result: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any, **kwargs: Any
+) -> int:
+    """The scores once more, and four gradients: of weights and value, query and key."""
+    scores = q.numel() // q.shape[-1] * k.shape[-2]
+    return scores * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def _recurrent_layer(
+    result: Any, x: Tensor, of_input: Tensor, of_hidden: Tensor, *rest: Any
+) -> int:
+    steps = x.numel() // x.shape[-1]
+    return steps * (of_input.numel() + of_hidden.numel())
+
+
+def _recurrent(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any) -> int:
+    steps = x.numel() // x.shape[-1]
+    return steps * sum(w.numel() for w in weights if w.dim() == 2)
+
+
+def _twice(forward: Callable[..., int]) -> Callable[..., int]:
+    """Of a backward pass: the gradients of input and weight."""
+    return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
+
+
+def _trilinear(result: Tensor, first: Tensor, second: Tensor, third: Tensor, *rest: Any) -> int:
+    """Of torch.nn.functional.bilinear: x1 by the weights, and that by x2."""
+    samples = result.numel() // result.shape[-1]
+    return samples * (math.prod(second.shape[-3:]) + second.shape[-3] * third.shape[-1])
+
+
+_MACS: dict[str, Callable[..., int]] = {
+    "cpd::matmul": _first,
+    "cpd::gemm": _first,
+    "cpd::gemm_plain": _first,
+    "cpd::gemm_scaled": _first,
+    "cpd::convolution": _convolution,
+    "cpd::convolution_input": _convolution_input,
+    "cpd::convolution_weight": _convolution_weight,
+    "aten::mv": _first,
+    "aten::dot": _first,
+    "aten::vdot": _first,
+    "aten::matmul": _first,
+    "aten::linear": _first,
+    "aten::addmv": _second,
+    "aten::addbmm": _batch_summed,
+    "aten::_addmm_activation": _second,
+    "aten::_int_mm": _first,
+    "aten::_grouped_mm": _grouped,
+    "aten::_scaled_grouped_mm": _grouped,
+    "aten::_trilinear": _trilinear,
+    "aten::_cdist_forward": _first,
+    "aten::linear_backward": _both,
+    "aten::convolution": _convolution,
+    "aten::convolution_backward": _convolution_backward,
+    "aten::conv1d": _functional_convolution,
+    "aten::conv2d": _functional_convolution,
+    "aten::conv3d": _functional_convolution,
+    "aten::scaled_dot_product_attention": _attention,
+    "aten::_scaled_dot_product_attention_math": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    "aten::mkldnn_rnn_layer": _recurrent_layer,
+    "aten::mkldnn_rnn_layer_backward": _twice(_recurrent_layer),
+    "aten::_cudnn_rnn": _recurrent,
+    "aten::_cudnn_rnn_backward": _twice(_recurrent),
+}
+"""Besides those of torch.utils.flop_counter."""
