@@ -4,6 +4,7 @@ casts before and after a product."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -56,6 +57,10 @@ def asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
     return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
 
 
+watchers: list[Callable[[Recipe], None]] = []
+"""Called with the recipe of each call of an operator, just before it (`cpd.nn.coverage`)."""
+
+
 class Arguments(NamedTuple):
     """A call's recipe: what is cast before the operator, and what the operator takes."""
 
@@ -95,6 +100,8 @@ class Arguments(NamedTuple):
 
     def of_operator(self) -> tuple[Any, ...]:
         """The operator's recipe, numbers, multipliers and dtype (`cpd._torch.recipe`)."""
+        for watch in watchers:
+            watch(self.how)
         multipliers = self.delayed.multipliers() if self.how.delays else None
         return self.how.gemms, self.numbers, multipliers, self.element
 

@@ -18,11 +18,10 @@ from torch._dynamo.comptime import comptime
 from torch._dynamo.variables import BaseListVariable, ConstDictVariable, TensorVariable
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.func import functional_call
-from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from cpd.nn.autocast import autocast
+from cpd.nn.arguments import watchers
 from cpd.nn.clock import recomputes_or_transforms
 from cpd.nn.converted.state import State
 from cpd.nn.products import is_ours, macs
@@ -202,6 +201,7 @@ class Counter(TorchDispatchMode):
         self._nodes: list[str] = []
         self._ascribed: dict[Any, None] = {}
         self._handles: list[Any] = []
+        self._calls: Recipe | None = None
         self._backward = self._creates_graph = False
         self.failed = False
 
@@ -218,6 +218,7 @@ class Counter(TorchDispatchMode):
         for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
             del node
         self._enter_module(model, (), {})
+        watchers.append(self._note)
         self.__enter__()
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -258,6 +259,7 @@ class Counter(TorchDispatchMode):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        watchers[:] = [watch for watch in watchers if watch != self._note]
 
     # ---- the backward pass: the engine restores the modes of its thread after each node ----
 
@@ -291,28 +293,26 @@ class Counter(TorchDispatchMode):
         if self._nodes and torch.is_grad_enabled() and not self._creates_graph:
             return  # activation checkpointing computes it again
         module = self._nodes[-1] if self._nodes else self._within[-1]
-        text = _text_of_node()
-        if text is None and is_ours(func):
-            text = _text_of(func, args)
-        recipe = "" if text is None else self._recipe(module, text)
+        recipe = self._recipe(module, func, args)
         key = module, str(func._overloadpacket), bool(self._nodes), recipe
         count = self._counts.setdefault(key, [0, 0])
         count[0] += number
         count[1] += 1
 
-    def _recipe(self, module: str, text: str) -> str:
-        """The name of the recipe by which a product of that text was computed in a module."""
-        key = module, text
-        if key not in self._recipes:
-            self._recipes[key] = _described(self._recipes_at(module), text)
-        return self._recipes[key]
+    def _recipe(self, module: str, func: Any, args: Sequence[Any]) -> str:
+        """The name of the recipe by which a product is computed; "": torch computes it."""
+        text = _text_of_node()
+        if text is None and is_ours(func):
+            text = _text_of(func, args)
+        if text is None:
+            return ""
+        if self._calls is not None:
+            self._recipes[module, text], self._calls = _described(self._calls), None
+        return self._recipes.get((module, text), text)
 
-    def _recipes_at(self, module: str) -> Iterator[Recipe]:
-        state = self._modules[module].__dict__.get("cpd")
-        if isinstance(state, State) and state.recipe is not None:
-            yield state.recipe
-        stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-        yield from (mode.recipe for mode in reversed(stack) if isinstance(mode, autocast))
+    def _note(self, how: Recipe) -> None:
+        """Notes the recipe of the call of an operator that follows."""
+        self._calls = how
 
     def end(self) -> Coverage:
         """What was counted."""
@@ -352,15 +352,11 @@ def _text_of(func: Any, args: Sequence[Any]) -> str:
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
 
-def _described(recipes: Iterator[Recipe], text: str) -> str:
-    """The name of that one of the recipes, or of their attention's, whose GEMMs have that text; of
-    the first where none has; else the text. "" where a recipe rounds nothing in products."""
-    known = [each for one in recipes for each in (one, one.attention) if each is not None]
-    if not known:
-        return text
-    found = next((one for one in known if one.gemms == text), known[0])
-    rounds = not found.is_native or any(c is not None for c in (*found.operands, found.output))
-    return name_of(found) if rounds else ""
+def _described(how: Recipe) -> str:
+    """The recipe's name or text; "" where it rounds nothing in products."""
+    casts = (*how.operands, how.output)
+    rounds = not how.is_native or any(cast is not None for cast in casts)
+    return name_of(how) if rounds else ""
 
 
 def tensors_in(values: Any) -> Iterable[Tensor]:

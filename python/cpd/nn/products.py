@@ -22,7 +22,7 @@ def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: An
     packet = operation._overloadpacket
     name = packet._qualified_op_name
     if name in _MACS:
-        return int(_MACS[name](result, *args, **kwargs))
+        return _MACS[name](result, *args, **kwargs)
     if name.startswith("aten::") and packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result)) // 2
     return None
@@ -39,6 +39,11 @@ def is_ours(operation: Any) -> bool:
 def _terms(result: Tensor, left: Tensor) -> int:
     """Of a product: as many terms for each value of the result as a row of `left` has values."""
     return result.numel() * left.shape[-1]
+
+
+def _ours(result: Tensor, left: Tensor, *rest: Any, **kwargs: Any) -> int | None:
+    """None for the sums of a bias's gradient, which are formed as products with broadcast ones."""
+    return None if left.stride(-1) == 0 and left.shape[-2] == 1 else _terms(result, left)
 
 
 def _second(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) -> int:
@@ -138,10 +143,10 @@ def _trilinear(result: Tensor, first: Tensor, second: Tensor, third: Tensor, *re
     return samples * (math.prod(second.shape[-3:]) + second.shape[-3] * third.shape[-1])
 
 
-_MACS: dict[str, Callable[..., int]] = {
+_MACS: dict[str, Callable[..., int | None]] = {
     "cpd::matmul": _first,
-    "cpd::gemm": _first,
-    "cpd::gemm_plain": _first,
+    "cpd::gemm": _ours,
+    "cpd::gemm_plain": _ours,
     "cpd::gemm_scaled": _first,
     "cpd::convolution": _convolution,
     "cpd::convolution_input": _convolution_input,

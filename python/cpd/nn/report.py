@@ -129,11 +129,11 @@ class Report(Sequence[Row]):
         ):
             if rows:
                 parts += [f"{title}: {len(rows)}", *_table(rows, said)]
-        if self.census is not None and self.census.result is not None:
-            parts.insert(0, str(self.census.result))
         notes = [f"note: {note}" for note in self.notes if note not in self.elsewhere]
         others = [f"not convert's: {note}" for note in self.elsewhere]
-        return "\n".join([*parts, *notes, *others] if self.emulated else [*others, *parts, *notes])
+        ordered = [*parts, *notes, *others] if self.emulated else [*others, *parts, *notes]
+        counted = None if self.census is None else self.census.result
+        return "\n".join(ordered if counted is None else [str(counted), *ordered])
 
 
 def _table(rows: Sequence[Row], said: str) -> list[str]:
