@@ -13,6 +13,7 @@ from cpd.nn.convolution import (
 )
 from cpd.nn.embedding import embedding
 from cpd.nn.functional import linear, matmul
+from cpd.nn.grouped import grouped_mm
 from cpd.nn.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
 from cpd.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
@@ -35,6 +36,7 @@ __all__ = [
     "conv_transpose3d",
     "embedding",
     "group_norm",
+    "grouped_mm",
     "gru",
     "gru_cell",
     "instance_norm",

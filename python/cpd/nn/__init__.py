@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cpd.nn.layers import Conv2d, Linear
     from cpd.nn.quantizers import Quantizer
+    from cpd.nn.registered import register
 
-__all__ = ["Conv2d", "Linear", "Quantizer"]
+__all__ = ["Conv2d", "Linear", "Quantizer", "register"]
 
-_NAMES = {"Conv2d": "layers", "Linear": "layers", "Quantizer": "quantizers"}
+_NAMES = {
+    "Conv2d": "layers",
+    "Linear": "layers",
+    "Quantizer": "quantizers",
+    "register": "registered",
+}
 _MODULES = ("bypasses", "functional", "layers", "observers", "quantizers")
 
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils.checkpoint import CheckpointFunction
 
 from cpd._torch.rounding import rounded
-from cpd.nn import attention, convolution, embedding, functional, norms
+from cpd.nn import attention, convolution, embedding, functional, grouped, norms
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
 from cpd.numeric.numbers import Number, check_number
@@ -52,6 +52,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     [16.0, 16.0, 16.0]
     """
 
+    forms: ClassVar[Mapping[str, Callable[..., Any]]]
+    """What computes torch's functions, by their names in `_NAMES`."""
+
     def __init__(self, recipe: RecipeLike, *, stream: Number = 0) -> None:
         super().__init__()
         self.recipe = _recipe(recipe)
@@ -84,7 +87,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         name = None if self._paused else _NAMES.get(func)
         if name is None:
             return func(*args, **keywords)
-        form = _FORMS.get(name)
+        form = self.forms.get(name)
         if form is not None and _are_ours(args) and "out" not in keywords:
             if _checkpoint() is not self._around:
                 raise RuntimeError(
@@ -160,8 +163,12 @@ def _addmm(
     return torch.add(product if alpha == 1 else alpha * product, input, alpha=beta)
 
 
+def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
+    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode.next())
+
+
 def _as_torch(form: Callable[..., Any]) -> Callable[..., Any]:
-    """The entry of `_FORMS` for a functional form whose arguments are those of torch's function."""
+    """The entry of `FORMS` for a functional form whose arguments are those of torch's function."""
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
         return form(*args, **kwargs, **mode.next())
@@ -193,13 +200,14 @@ def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) 
     return input.copy_(_add(mode, input, other, alpha=alpha))
 
 
-_FORMS: dict[str, Callable[..., Any]] = {
+FORMS: dict[str, Callable[..., Any]] = {
     "linear": _linear,
     "matmul": _matmul,
     "rmatmul": _rmatmul,
     "addmm": _addmm,
     "add": _add,
     "add_": _add_in_place,
+    "grouped_mm": _grouped_mm,
     "softmax": _softmax,
     "conv1d": _as_torch(convolution.conv1d),
     "conv2d": _as_torch(convolution.conv2d),
@@ -216,6 +224,7 @@ _FORMS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention),
     "multi_head_attention_forward": _as_torch(attention.multi_head_attention),
 }
+autocast.forms = FORMS
 _ADDITIONS = ("add", "add_")
 _LEFT = (
     *("einsum", "tensordot", "inner", "addbmm", "addmv", "chain_matmul", "bilinear", "cdist"),
@@ -228,6 +237,7 @@ _TORCHS = {
     "addmm": "addmm baddbmm",
     "add": "add __add__ __radd__",
     "add_": "add_ __iadd__",
+    "grouped_mm": "grouped_mm _grouped_mm",
     "softmax": "softmax",
     "rms_norm": "rms_norm",  # which compiled programs call
     **{name: name for name in _LEFT},
@@ -236,8 +246,8 @@ _TORCHS = {
 
 
 def _names() -> dict[Any, str]:
-    """Torch's functions, each with its name in `_FORMS` or `_LEFT`."""
-    found = {getattr(F, name): name for name in _FORMS if hasattr(F, name)}
+    """Torch's functions, each with its name in `FORMS` or `_LEFT`."""
+    found = {getattr(F, name): name for name in FORMS if hasattr(F, name)}
     for ours, theirs in _TORCHS.items():
         for name in theirs.split():
             for home in (torch, Tensor, F, torch._VF):

@@ -23,6 +23,7 @@ from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Rule
 from cpd.numeric.checked import checked
@@ -207,11 +208,11 @@ class _Plan:
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
-        mixins = {name: _nearest(module, MIXINS) for name, module in self._modules.items()}
+        mixins = {name: mixin_of(classes.own_class(m)) for name, m in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
-        counted = [n for n in known if mixins[n].what not in WITHOUT_PRODUCTS]
+        counted = [n for n in known if _is_counted(mixins[n])]
         self._choice = Choice(root, counted, [*rules, *how.rules], how)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
@@ -312,6 +313,12 @@ class _Plan:
             classes.emulate(module, _nearest(module, encoder.MIXINS))
 
 
+def _is_counted(mixin: type[Any]) -> bool:
+    """Whether "first N" and "last N" count a layer: it has products, and not those of attention
+    alone, whose projections are layers of their own."""
+    return mixin.what not in WITHOUT_PRODUCTS and getattr(mixin, "counted", True)
+
+
 def _nearest(module: nn.Module, table: dict[type[nn.Module], type[Any]]) -> Any:
     """The mixin of the nearest class of torch that is known, or None."""
     return next((table[base] for base in type(module).__mro__ if base in table), None)
@@ -343,12 +350,12 @@ _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.Pa
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     """What a layer of a known class computes in a way of its own, or lacks; "" where nothing."""
-    base = next(base for base in cls.__mro__ if base in MIXINS)
     if "forward" in vars(module):
         return "its forward was replaced on the object"
-    for name in layers.COMPUTING_METHODS:
+    base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)
+    for name in layers.COMPUTING_METHODS if base is not None else ():
         if getattr(cls, name, None) is not getattr(base, name, None):
-            return f"has its own {name}: write it with cpd.functional"
+            return f"has its own {name}: write it with cpd.functional, or cpd.nn.register its class"
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
     if any(is_lazy(x) for x in tensors):
         return "is lazy, its shapes not known yet: call it on an input first"
@@ -366,7 +373,9 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
     if not cls.__module__.startswith("torch.nn."):
-        return "its own code is not seen; cpd.autocast emulates torch's functions in it"
+        return (
+            "its own code is not seen; cpd.nn.register its class, or use cpd.autocast within it"
+        )
     return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 

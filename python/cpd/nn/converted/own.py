@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Modules of other packages and one's own, which compute by torch's functions in their forward:
+that runs as it is, and those functions by the recipe. `cpd.nn.registered` says which they are."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from cpd._torch.rounding import rounded
+from cpd.nn import functional
+from cpd.nn.autocast import FORMS, autocast
+from cpd.nn.converted.replaced import delays, idle, lacks, used
+from cpd.nn.converted.state import State
+from cpd.nn.streams import MAX_POSITIONS, at, stream_of
+
+_POSITIONS = 256
+"""Of one call in the stream of its module: the parts of an attention, or groups."""
+
+
+class ByRecipe(autocast):
+    """Torch's products, attention and softmax by the recipe of a converted module, for one call of
+    its forward. Call number n draws from the module's stream XOR 256 n."""
+
+    forms = {
+        name: form
+        for name, form in FORMS.items()
+        if name not in ("add", "add_", "embedding") and not name.endswith("_norm")
+    }
+
+    def __init__(self, state: State) -> None:
+        TorchFunctionMode.__init__(self)  # type: ignore[no-untyped-call]
+        assert state.recipe is not None
+        self.recipe = state.recipe
+        self.stream = stream_of(state.recipe, state.stream())  # type: ignore[assignment]
+        self.left: dict[str, int] = {}
+        self._calls = self._paused = 0
+        self._around: Any = None
+
+    def next(self) -> dict[str, Any]:
+        position = self._calls * _POSITIONS % MAX_POSITIONS
+        self._calls += 1
+        return {"recipe": self.recipe, "stream": at(self.stream, position)}
+
+
+def _product_of_attention(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+    how = mode.next()
+    recipe = how["recipe"].attention
+    if recipe is None:
+        return a @ b
+    return functional.matmul(a, b, recipe, stream=how["stream"])
+
+
+class ByAttention(ByRecipe):
+    """As `ByRecipe`, products of two matrices by the recipe's `attention`: by these attention is
+    written out, its projections being layers of their own."""
+
+    forms = {
+        **ByRecipe.forms,
+        "matmul": _product_of_attention,
+        "rmatmul": lambda mode, b, a: _product_of_attention(mode, a, b),
+    }
+
+
+class EmulatedForward:
+    """The module's own forward, the products in it by the recipe."""
+
+    what: ClassVar[str] = "products"
+    mode: ClassVar[type[ByRecipe]] = ByRecipe
+    parts: ClassVar[tuple[str, ...]] = ("attention", "softmax")
+    cpd: State
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with self.mode(self.cpd):
+            return self._computed(*args, **kwargs)
+
+    def _computed(self, *args: Any, **kwargs: Any) -> Any:
+        return super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
+
+    @classmethod
+    def describe(cls, state: State) -> str:
+        return used(state, *cls.parts)
+
+    @classmethod
+    def refuses(cls, module: Any, state: State) -> str:
+        return delays(state, "several products") or idle(state, *cls.parts)
+
+
+class EmulatedAttention(EmulatedForward):
+    """The module's own forward, the products of attention in it by the recipe's `attention`."""
+
+    what: ClassVar[str] = "attention"
+    counted: ClassVar[bool] = False
+    mode: ClassVar[type[ByRecipe]] = ByAttention
+
+    @classmethod
+    def refuses(cls, module: Any, state: State) -> str:
+        if all(how.attention is None and how.softmax is None for how in state.phases()):
+            return "the recipe leaves attention's products to torch (attention=)"
+        chosen = getattr(getattr(module, "config", None), "_attn_implementation", "")
+        if str(chosen).startswith(("flex", "flash", "paged")):
+            return f"{chosen} is one kernel, which is not seen: choose sdpa or eager"
+        return delays(state, "two products")
+
+
+class EmulatedMamba(EmulatedForward):
+    """A mixer that multiplies by weights of layers within it, without calling them."""
+
+    inner: ClassVar[tuple[str, ...]] = ("conv1d", "dt_proj")
+
+
+class EmulatedExperts(EmulatedForward):
+    """Experts of transformers, the products of each expert by the recipe. They are computed by the
+    implementation 'grouped_mm' whichever is chosen, so that all have its bits: an expert's rows are
+    in the order of tokens, those of a token in the order of its experts."""
+
+    def _computed(self, *args: Any, **kwargs: Any) -> Any:
+        from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+        if not hasattr(self, "is_transposed"):  # written without implementations to choose from
+            return super()._computed(*args, **kwargs)
+        return ALL_EXPERTS_FUNCTIONS["grouped_mm"](self, *args, **kwargs)
+
+
+class EmulatedOwnNorm:
+    """The module's own forward, its result and the gradient that comes back to it rounded to the
+    recipe's `norm`."""
+
+    what: ClassVar[str] = "norm"
+    cpd: State
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        how = self.cpd.recipe
+        assert how is not None
+        y = super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
+        return rounded(y, how.norm, how.norm, stream=self.cpd.stream(), layer=how.layer)
+
+    @classmethod
+    def describe(cls, state: State) -> str:
+        return f"norm={next(str(how.norm) for how in state.phases() if how.norm is not None)!r}"
+
+    @classmethod
+    def refuses(cls, module: Any, state: State) -> str:
+        return lacks(state, "norm")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of groups, as of a mixture of experts, in a customized precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cpd.nn.arguments import check_operand
+from cpd.nn.functional import matmul
+from cpd.nn.recipe import RecipeLike
+from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.streams import at, stream_of
+from cpd.numeric.checked import refused_by_torch
+from cpd.numeric.numbers import Number
+
+
+@refused_by_torch
+def grouped_mm(
+    mat_a: Tensor,
+    mat_b: Tensor,
+    *,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+) -> Tensor:
+    """torch.nn.functional.grouped_mm: a product for each group, each a `cpd.functional.matmul` of
+    the group's rows and columns by the recipe, with a's part the activation.
+
+    Args:
+        mat_a, mat_b: by their dimensions, with M or K or N divided into G groups:
+            M × K and G × K × N: groups of a's rows; result M × N;
+            G × M × K and K × N: groups of b's columns; result M × N;
+            M × K and K × N: groups of the summed dimension; result G × M × N;
+            G × M × K and G × K × N: without offs; result G × M × N.
+        offs: int32, the end of each group, not falling; needed unless both have three dimensions.
+        bias: not supported, as in torch.
+        out_dtype: of the result; default a's.
+        recipe, stream: as in `cpd.functional.matmul`; a group draws from the stream XOR its number.
+
+    Rows and columns after the last group are zeros. The ends of groups are read by the host: a
+    compiled program is divided there. Raises ValueError for shapes that do not go together.
+
+    >>> a, b = torch.ones(3, 40), torch.ones(2, 40, 1)
+    >>> ends = torch.tensor([1, 3], dtype=torch.int32)
+    >>> grouped_mm(a, b, offs=ends, recipe="e4m3").flatten().tolist()
+    [16.0, 16.0, 16.0]
+    """
+    how = _recipe(recipe)
+    check_operand("mat_a", mat_a, like="mat_a")
+    check_operand("mat_b", mat_b, like="mat_a")
+    if bias is not None:
+        raise ValueError("bias must be None: torch's grouped_mm takes none; add it to the result")
+    dims = mat_a.dim(), mat_b.dim()
+    if not {*dims} <= {2, 3}:
+        raise ValueError(f"mat_a and mat_b must have 2 or 3 dimensions, got {dims[0]} and {dims[1]}")
+    if dims == (3, 3):
+        if offs is not None:
+            raise ValueError("offs must be None where both operands have three dimensions")
+        return matmul(mat_a, mat_b, how, dtype=out_dtype, stream=stream)
+    begins, ends = _groups(mat_a, mat_b, offs)
+    base = stream_of(how, stream)
+    parts = [
+        matmul(*_parts(mat_a, mat_b, n, *group), how, dtype=out_dtype, stream=at(base, n))
+        for n, group in enumerate(zip(begins, ends, strict=True))
+    ]
+    if dims == (2, 2):
+        return torch.stack(parts)
+    along = 0 if dims == (2, 3) else 1
+    missing = (mat_a.shape[0] if along == 0 else mat_b.shape[1]) - (ends[-1] if ends else 0)
+    if missing:
+        rows, columns = mat_a.shape[-2], mat_b.shape[-1]
+        shape = (missing, columns) if along == 0 else (rows, missing)
+        parts.append(mat_a.new_zeros(shape, dtype=out_dtype or mat_a.dtype))
+    return torch.cat(parts, along)
+
+
+def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tensor, Tensor]:
+    """The operands of one group."""
+    if a.dim() == 2 and b.dim() == 2:
+        return a[:, begin:end], b[begin:end]
+    if a.dim() == 2:
+        return a[begin:end], b[group]
+    return a[group], b[:, begin:end]
+
+
+def _groups(a: Tensor, b: Tensor, offs: Tensor | None) -> tuple[list[int], list[int]]:
+    """Where each group begins and ends. Raises ValueError for ends that are none."""
+    if offs is None or offs.dim() != 1 or offs.is_floating_point():
+        raise ValueError("offs must be a vector of integers, the end of each group")
+    whole = b if b.dim() == 3 else a
+    if whole.dim() == 3 and len(offs) != whole.shape[0]:
+        raise ValueError(
+            f"offs must have an end for each of {whole.shape[0]} groups, got {len(offs)}"
+        )
+    size = a.shape[0] if b.dim() == 3 else b.shape[1] if a.dim() == 3 else a.shape[1]
+    ends: list[int] = offs.tolist()
+    begins = [0, *ends[:-1]]
+    if any(not 0 <= begin <= end <= size for begin, end in zip(begins, ends, strict=True)):
+        raise ValueError(f"offs must not fall and lie in 0…{size}, got {ends}")
+    return begins, ends

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which modules that are not torch's `cpd.convert` emulates, and how: `register`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from cpd.nn.converted import MIXINS, own
+from cpd.numeric.checked import checked
+from cpd.numeric.shown import shown
+
+_WAYS: dict[str, type[Any]] = {
+    "products": own.EmulatedForward,
+    "attention": own.EmulatedAttention,
+    "norm": own.EmulatedOwnNorm,
+}
+_CLASSES: dict[type[nn.Module], type[Any]] = {}
+
+
+@checked
+def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
+    """Makes `cpd.convert` emulate modules of a class of one's own, and of its subclasses that keep
+    its forward.
+
+    Args:
+        cls: a class of modules.
+        how: what its forward is:
+            "products": torch's products, convolutions, attention (by the recipe's `attention`) and
+                softmax, called in its forward, are computed as the recipe says, as in
+                `cpd.autocast`; each call draws from its own position in the module's stream;
+            "attention": as "products", but products of two matrices are attention's;
+            "norm": its result and the gradient that comes back to it are rounded to the recipe's
+                `norm`;
+            a class of torch that `convert` knows: computed as that is, by its attributes.
+
+    Modules within it that are converted too keep their own recipes. Raises TypeError or ValueError
+    for anything else; a class is registered once, or again in the same way.
+
+    >>> from torch import nn
+    >>> class Scores(nn.Module):
+    ...     def forward(self, a, b):
+    ...         return a @ b.mT
+    >>> register(Scores, "products")
+    """
+    if not (isinstance(cls, type) and issubclass(cls, nn.Module)):
+        raise TypeError(f"cls must be a class of modules, got {shown(cls)}")
+    mixin = MIXINS.get(how) if isinstance(how, type) else _WAYS.get(how)
+    if mixin is None:
+        raise ValueError(
+            f"how must be one of {', '.join(map(repr, _WAYS))}, or a class of torch that "
+            f"cpd.convert knows, got {shown(how)}"
+        )
+    if cls.__module__.startswith("torch.nn."):
+        raise ValueError(f"{cls.__name__} is torch's own: register classes of your own")
+    if _CLASSES.setdefault(cls, mixin) is not mixin:
+        raise ValueError(f"{cls.__name__} is registered already, in another way")
+    mixin_of.cache_clear()
+
+
+_OF_PACKAGES: tuple[tuple[str, type[Any]], ...] = (
+    ("transformers.pytorch_utils.Conv1D", own.EmulatedForward),
+    ("transformers.models.*Experts", own.EmulatedExperts),
+    ("transformers.models.*Router", own.EmulatedForward),
+    ("transformers.models.*.MambaMixer", own.EmulatedMamba),
+    ("transformers.models.*Norm", own.EmulatedOwnNorm),
+    ("transformers.models.*Attention", own.EmulatedAttention),
+    ("timm.layers.std_conv.*", own.EmulatedForward),
+    ("timm.layers.norm*.*", own.EmulatedOwnNorm),
+    ("timm.*Attention", own.EmulatedAttention),
+)
+"""Patterns of qualified names of classes, of which the first that fits decides."""
+_OF_ATTENTION = {
+    *("ALL_ATTENTION_FUNCTIONS", "eager_attention_forward", "scaled_dot_product_attention"),
+    *("softmax", "matmul", "bmm", "baddbmm", "einsum"),
+}
+"""Names that the forward of a class has in which attention is computed, not only around it."""
+
+
+@functools.cache
+def mixin_of(cls: type[nn.Module]) -> type[Any] | None:
+    """The mixin by which modules of a class are emulated; None: they are not known."""
+    for base in cls.__mro__:
+        if base in _CLASSES:
+            return _CLASSES[base] if cls.forward is base.forward else None
+        if base in MIXINS:
+            return MIXINS[base]
+        found = _of_packages(base)
+        if found is not None:
+            return found
+    return None
+
+
+def is_registered(cls: type[nn.Module]) -> bool:
+    """Whether modules of a class are emulated by their own forward."""
+    return mixin_of(cls) is not None and MIXINS.get(_known_base(cls)) is not mixin_of(cls)
+
+
+def _known_base(cls: type[nn.Module]) -> Any:
+    return next((base for base in cls.__mro__ if base in MIXINS), None)
+
+
+def _of_packages(cls: type) -> type[Any] | None:
+    name = f"{cls.__module__}.{cls.__qualname__}"
+    for pattern, mixin in _OF_PACKAGES:
+        if fnmatchcase(name, pattern):
+            return mixin if mixin is not own.EmulatedAttention or _attends(cls) else None
+    return None
+
+
+def _attends(cls: Any) -> bool:
+    """Whether the class's own forward computes attention."""
+    code = getattr(inspect.unwrap(cls.forward), "__code__", None)
+    return code is not None and not _OF_ATTENTION.isdisjoint(code.co_names)
