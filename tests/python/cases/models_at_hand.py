@@ -17,6 +17,15 @@ LENGTH = 16
 VOCABULARY = 96
 
 
+class _Constants(type):
+    """The class of classes that have a constant for each name."""
+
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
 class _Placeholder(types.ModuleType):
     """A module that has a new class for each name."""
 
@@ -27,7 +36,7 @@ class _Placeholder(types.ModuleType):
             raise AttributeError(name)
         if f"{self.__name__}.{name}" in sys.modules:
             return sys.modules[f"{self.__name__}.{name}"]
-        made = type(name, (), {})
+        made = _Constants(name, (), {})
         setattr(self, name, made)
         return made
 
@@ -146,7 +155,7 @@ TIMM = {
     "vit_tiny_patch16_224": {"img_size": 64, "depth": 2},
     "convnext_atto": {"depths": (1, 1, 2, 1)},
     "nf_resnet26": {},
-    "mixer_s32_224": {"img_size": 64, "num_blocks": 2},
+    "mixer_s32_224": {"img_size": 64},
     "efficientnet_b0": {},
 }
 """Options, by the name of the model."""
