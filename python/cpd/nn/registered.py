@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from cpd.nn.converted import MIXINS, own
+from cpd.nn.converted import MIXINS, own, products
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 
@@ -63,7 +63,7 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
 
 
 _OF_PACKAGES: tuple[tuple[str, type[Any]], ...] = (
-    ("transformers.pytorch_utils.Conv1D", own.EmulatedForward),
+    ("transformers.pytorch_utils.Conv1D", products.EmulatedConv1D),
     ("transformers.models.*Experts", own.EmulatedExperts),
     ("transformers.models.*Router", own.EmulatedForward),
     ("transformers.models.*.MambaMixer", own.EmulatedMamba),

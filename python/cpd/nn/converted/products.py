@@ -45,6 +45,13 @@ class EmulatedLinear(Product):
         return linear(input, self.weight, self.bias, **self.cpd.arguments())
 
 
+class EmulatedConv1D(Product):
+    """The linear layer of transformers that has its weight as in × out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight.t(), self.bias, **self.cpd.arguments())
+
+
 class Convolution(Product):
     """The attributes that all convolutions have."""
 
