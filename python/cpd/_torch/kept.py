@@ -12,9 +12,10 @@ mode and under torch.func's transforms the function is called as it is.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +63,19 @@ def _call(
     return list(_FUNCTIONS[name](*in_place, sizes=sizes, numbers=numbers))
 
 
+@contextlib.contextmanager
+def _autograd() -> Iterator[None]:
+    """A context in which autograd records, though a mode below it called us, as those of
+    torch.utils.flop_counter do."""
+    key = torch._C.DispatchKey.AutogradFunctionality
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+
+
 def _gradients(
     name: str,
     places: str,
@@ -72,7 +86,7 @@ def _gradients(
     needs: Sequence[bool],
 ) -> list[Tensor]:
     """The gradients of those operands that need them."""
-    with torch.enable_grad():
+    with torch.enable_grad(), _autograd():
         leaves = [x.detach().requires_grad_(n) for x, n in zip(operands, needs, strict=True)]
         results = _call(name, places, leaves, sizes, numbers)
         pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y.requires_grad]

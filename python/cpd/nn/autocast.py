@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+import string
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,10 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointFunction
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, grouped, norms
+from cpd.nn.products import is_ours, is_product
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
 from cpd.numeric.numbers import Number, check_number
@@ -28,12 +33,17 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
 
     These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
-    `attention`), the normalisations, softmax and embedding (rounded as the recipe says);
-    matmul (@, mm, mv, bmm, addmm, baddbmm); and, where the recipe has `residual`, the addition of
-    two tensors of one shape: all calls to them, also those that torch's own modules make. A
-    converted layer keeps its own recipe. Functions that hold products within them and are not
-    among these (einsum, tensordot, lstm, …), and products of other types than float32, bfloat16
-    and float16, stay torch's; `left` counts them by name, except in compiled code.
+    `attention`), grouped_mm, the normalisations, softmax and embedding (rounded as the recipe
+    says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm,
+    addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul, and
+    those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors of
+    one shape: all calls to them, also those that torch's own modules make. A converted layer keeps
+    its own recipe. All other products (lstm, bilinear, cdist, multi_dot, einsum of three tensors,
+    …), and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts
+    them by name, or as aten's operation, except in compiled code.
+
+    Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
+    the order in which the first operand has them.
 
     Args:
         recipe: as for `cpd.convert`; its rules and schedule are ignored. Raises ValueError where
@@ -41,6 +51,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         stream: of all random bits, instead of the streams of the recipe's parts: a tensor, for
             compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
             number << 20.
+        watch: whether `left` also counts what is called below the level of torch's functions. That
+            takes some microseconds for each operation of torch within the context, which small
+            models notice; False: it counts functions alone.
 
     Works under torch.compile, inside the compiled function and around it. A function under
     activation checkpointing must enter the context itself, as it is recomputed outside of any
@@ -55,7 +68,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     forms: ClassVar[Mapping[str, Callable[..., Any]]]
     """What computes torch's functions, by their names in `_NAMES`."""
 
-    def __init__(self, recipe: RecipeLike, *, stream: Number = 0) -> None:
+    def __init__(self, recipe: RecipeLike, *, stream: Number = 0, watch: bool = True) -> None:
         super().__init__()
         self.recipe = _recipe(recipe)
         if self.recipe.delays:
@@ -69,12 +82,21 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         self._calls = 0
         self._paused = 0
         self._around: Any = None
+        self._watch = watch
+        self._unseen: list[Unseen] = []
 
     def __enter__(self) -> autocast:
         self._calls = 0
         self._around = _checkpoint()
+        if self._watch and not torch.compiler.is_compiling():
+            self._unseen.append(Unseen(self.left).__enter__())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        if self._unseen and not torch.compiler.is_compiling():
+            self._unseen.pop().__exit__(*error)
 
     def __torch_function__(
         self,
@@ -88,16 +110,22 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         if name is None:
             return func(*args, **keywords)
         form = self.forms.get(name)
+        if keywords.get("out") is None:
+            keywords = {key: value for key, value in keywords.items() if key != "out"}
         if form is not None and _are_ours(args) and "out" not in keywords:
             if _checkpoint() is not self._around:
                 raise RuntimeError(
                     "activation checkpointing would recompute this outside of cpd.autocast: enter "
                     "the context within the function that is checkpointed"
                 )
-            return form(self, *args, **keywords)
-        if name not in _ADDITIONS and not torch.compiler.is_compiling():
-            self.left[name] = self.left.get(name, 0) + 1
-        return func(*args, **keywords)
+            result = form(self, *args, **keywords)
+            if result is not NotImplemented:
+                return result
+        if name in _ADDITIONS or torch.compiler.is_compiling():
+            return func(*args, **keywords)
+        self.left[name] = self.left.get(name, 0) + 1
+        with unwatched():
+            return func(*args, **keywords)
 
     def next(self) -> dict[str, Any]:
         """Counts a call, and returns the recipe and stream for its functional form."""
@@ -106,6 +134,42 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         number = self._calls % MAX_LAYERS
         self._calls += 1
         return {"recipe": self.recipe, "stream": self.stream ^ stream_tag(Purpose.given, number)}
+
+
+class Unseen(TorchDispatchMode):
+    """Counts in `left` the products that torch computes below its functions' level."""
+
+    _unwatched: ClassVar[int] = 0
+
+    def __init__(self, left: dict[str, int]) -> None:
+        super().__init__()
+        self.left = left
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: compiled functions stay compiled within it."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        result = func(*args, **keywords)
+        if not (Unseen._unwatched or is_ours(func)) and is_product(func):
+            if torch._C._current_autograd_node() is None:  # backward passes are the forward's
+                name = str(func._overloadpacket)
+                self.left[name] = self.left.get(name, 0) + 1
+        return result
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """A context in which nothing is counted below the level of torch's functions."""
+    Unseen._unwatched += 1
+    try:
+        yield
+    finally:
+        Unseen._unwatched -= 1
 
 
 @contextmanager
@@ -159,8 +223,106 @@ def _addmm(
 ) -> Tensor:
     if input.dim() == 1 and beta == 1 and alpha == 1 and input.shape[0] == b.shape[-1]:
         return _linear(mode, a, b.t(), input)
-    product = _matmul(mode, a, b)
-    return torch.add(product if alpha == 1 else alpha * product, input, alpha=beta)
+    return _adding(_matmul)(mode, input, a, b, beta=beta, alpha=alpha)
+
+
+def _adding(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The form of beta * input + alpha * (a product)."""
+
+    def compute(
+        mode: autocast, input: Tensor, *operands: Tensor, beta: Any = 1, alpha: Any = 1
+    ) -> Tensor:
+        made = product(mode, *operands)
+        return torch.add(made if alpha == 1 else alpha * made, input, alpha=beta)
+
+    return compute
+
+
+def _in_place(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The form that writes into its first operand."""
+
+    def compute(mode: autocast, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
+        return input.copy_(form(mode, input, *operands, **factors))
+
+    return compute
+
+
+def _outer(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0))
+
+
+def _batch_summed(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+    return _tensordot(mode, a, b, ([0, 2], [0, 1]))
+
+
+def _inner(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+    return _tensordot(mode, a, b, ([-1], [-1])) if a.dim() and b.dim() else NotImplemented
+
+
+def _tensordot(mode: autocast, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        dims = list(range(a.dim() - dims, a.dim())), list(range(dims))
+    of_a, of_b = ([d % x.dim() for d in _listed(ds)] for x, ds in zip((a, b), dims, strict=True))
+    if not of_a:
+        return NotImplemented
+    letters = iter(string.ascii_letters)
+    in_a = [next(letters) for _ in range(a.dim())]
+    in_b = [next(letters) for _ in range(b.dim())]
+    for d, e in zip(of_a, of_b, strict=True):
+        in_b[e] = in_a[d]
+    free = [x for x in in_a + in_b if not (x in in_a and x in in_b)]
+    return _pair(mode, a, b, in_a, in_b, free)
+
+
+def _listed(dims: Any) -> list[int]:
+    return [dims] if isinstance(dims, int) else list(dims)
+
+
+def _einsum(mode: autocast, equation: Any, *operands: Any) -> Tensor:
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
+    if match is None or len(operands) != 2:
+        return NotImplemented
+    in_a, in_b = match[1], match[2]
+    out = match[3]
+    if out is None:
+        both = in_a + in_b
+        out = "".join(sorted(x for x in both if both.count(x) == 1))
+    once = all(len(set(text)) == len(text) for text in (in_a, in_b, out))
+    summed_alone = set(in_a) ^ set(in_b)
+    if not once or not summed_alone <= set(out) or not set(out) <= set(in_a + in_b):
+        return NotImplemented
+    return _pair(mode, *operands, list(in_a), list(in_b), list(out))
+
+
+_TWO = re.compile("([a-zA-Z]*),([a-zA-Z]*)(?:->([a-zA-Z]*))?")
+
+
+def _pair(
+    mode: autocast, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
+) -> Tensor:
+    """The product of two tensors by the letters of their dimensions: those of `out` are kept, the
+    others, which both have, are summed over in a's order."""
+    batch = [x for x in in_a if x in in_b and x in out]
+    summed = [x for x in in_a if x in in_b and x not in out]
+    rows, columns = ([x for x in own if x in out and x not in batch] for own in (in_a, in_b))
+    size = dict(zip(in_a + in_b, (*a.shape, *b.shape), strict=True))
+
+    def arranged(x: Tensor, own: list[str], *parts: list[str]) -> Tensor:
+        moved = x.permute([own.index(letter) for part in parts for letter in part])
+        return moved.reshape([size[i] for i in batch] + [_product(size, p) for p in parts[1:]])
+
+    left = arranged(a, in_a, batch, rows, summed)
+    made = _matmul(mode, left, arranged(b, in_b, batch, summed, columns))
+    has = batch + rows + columns
+    return made.reshape([size[x] for x in has]).permute([has.index(x) for x in out])
+
+
+def _product(size: dict[str, int], letters: list[str]) -> int:
+    return math.prod(size[x] for x in letters)
 
 
 def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
@@ -205,6 +367,15 @@ FORMS: dict[str, Callable[..., Any]] = {
     "matmul": _matmul,
     "rmatmul": _rmatmul,
     "addmm": _addmm,
+    "addmm_": _in_place(_addmm),
+    "addr": _adding(_outer),
+    "addr_": _in_place(_adding(_outer)),
+    "addbmm": _adding(_batch_summed),
+    "addbmm_": _in_place(_adding(_batch_summed)),
+    "outer": _outer,
+    "inner": _inner,
+    "tensordot": _tensordot,
+    "einsum": _einsum,
     "add": _add,
     "add_": _add_in_place,
     "grouped_mm": _grouped_mm,
@@ -227,14 +398,22 @@ FORMS: dict[str, Callable[..., Any]] = {
 autocast.forms = FORMS
 _ADDITIONS = ("add", "add_")
 _LEFT = (
-    *("einsum", "tensordot", "inner", "addbmm", "addmv", "chain_matmul", "bilinear", "cdist"),
-    *("embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("chain_matmul", "bilinear", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
 )
 _TORCHS = {
-    "matmul": "matmul mm mv bmm __matmul__",
+    "matmul": "matmul mm mv bmm dot vdot __matmul__",
     "rmatmul": "__rmatmul__",
-    "addmm": "addmm baddbmm",
+    "addmm": "addmm addmv baddbmm",
+    "addmm_": "addmm_ addmv_ baddbmm_",
+    "addr": "addr",
+    "addr_": "addr_",
+    "addbmm": "addbmm",
+    "addbmm_": "addbmm_",
+    "outer": "outer ger",
+    "inner": "inner",
+    "tensordot": "tensordot",
+    "einsum": "einsum",
     "add": "add __add__ __radd__",
     "add_": "add_ __iadd__",
     "grouped_mm": "grouped_mm _grouped_mm",
@@ -253,7 +432,17 @@ def _names() -> dict[Any, str]:
             for home in (torch, Tensor, F, torch._VF):
                 if hasattr(home, name):
                     found[getattr(home, name)] = ours
+            packet = getattr(torch.ops.aten, name, None) if ours in _OF_ATEN else None
+            if packet is not None:
+                found[packet] = found[packet.default] = ours
+    found[torch.linalg.matmul] = "matmul"
+    found[torch.linalg.multi_dot] = "multi_dot"
+    found[torch.ops.aten.linear] = found[torch.ops.aten.linear.default] = "linear"
     return found
+
+
+_OF_ATEN = ("matmul", "addmm", "addmm_", "addbmm", "addr", "outer", "inner", "grouped_mm")
+"""Products whose operations of torch.ops.aten have the arguments of torch's functions."""
 
 
 _NAMES = _names()

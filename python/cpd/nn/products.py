@@ -28,6 +28,12 @@ def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: An
     return None
 
 
+def is_product(operation: Any) -> bool:
+    """Whether an overload of torch.ops is a product."""
+    packet = operation._overloadpacket
+    return packet._qualified_op_name in _MACS or packet in flop_registry
+
+
 def is_ours(operation: Any) -> bool:
     """Whether it is an operation of CPD, which computes as a recipe or an accumulator says."""
     return operation.namespace == "cpd"

@@ -62,6 +62,75 @@ CASES = {
         lambda: A[:, :, :5].baddbmm(A, A.mT),
         lambda: functional.matmul(A, A.mT, HOW) + A[:, :, :5],
     ),
+    "linalg.matmul": (
+        lambda: torch.linalg.matmul(A, A.mT),
+        lambda: functional.matmul(A, A.mT, HOW),
+    ),
+    "dot": (lambda: X[0].dot(W[1]), lambda: functional.matmul(X[0], W[1], HOW)),
+    "vdot": (lambda: torch.vdot(X[0], W[1]), lambda: functional.matmul(X[0], W[1], HOW)),
+    "outer": (
+        lambda: torch.outer(X[0], W[1]),
+        lambda: functional.matmul(X[0][:, None], W[1][None], HOW),
+    ),
+    "inner": (lambda: torch.inner(A, W), lambda: functional.matmul(A, W.T, HOW)),
+    "tensordot": (
+        lambda: torch.tensordot(A, A, ([1, 2], [1, 2])),
+        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, HOW),
+    ),
+    "tensordot of a number of dimensions": (
+        lambda: torch.tensordot(A, W.T, 1),
+        lambda: functional.matmul(A, W.T, HOW),
+    ),
+    "einsum": (
+        lambda: torch.einsum("bij, kj -> kib", A, W),
+        lambda: functional.matmul(A.flatten(0, 1), W.T, HOW).reshape(2, 5, 6).permute(2, 1, 0),
+    ),
+    "einsum of batches": (
+        lambda: torch.einsum("bij,bkj->bki", A, A + 1),
+        lambda: functional.matmul(A, (A + 1).mT, HOW).mT,
+    ),
+    "einsum without a result's letters": (
+        lambda: torch.einsum("ij,kj", X, W),
+        lambda: functional.matmul(X, W.T, HOW),
+    ),
+    "einsum of several sums": (
+        lambda: torch.einsum("bij,cij->bc", A, A),
+        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, HOW),
+    ),
+    "addmv": (
+        lambda: torch.addmv(B, W, X[0], beta=2),
+        lambda: functional.matmul(W, X[0], HOW) + 2 * B,
+    ),
+    "addr": (
+        lambda: torch.addr(X, X[:, 0], W[0], alpha=3),
+        lambda: 3 * functional.matmul(X[:, :1], W[:1], HOW) + X,
+    ),
+    "addbmm": (
+        lambda: torch.addbmm(X[:, :5], A, A.mT),
+        lambda: functional.matmul(A.transpose(0, 1).flatten(1), A.mT.flatten(0, 1), HOW)
+        + X[:, :5],
+    ),
+    "addmm_": (
+        lambda: X[:, :6].clone().addmm_(X, W.T),
+        lambda: functional.matmul(X, W.T, HOW) + X[:, :6],
+    ),
+    "baddbmm_": (
+        lambda: A[:, :, :5].clone().baddbmm_(A, A.mT, beta=0.5),
+        lambda: functional.matmul(A, A.mT, HOW) + 0.5 * A[:, :, :5],
+    ),
+    "aten.mm": (lambda: torch.ops.aten.mm(X, W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "aten.bmm.default": (
+        lambda: torch.ops.aten.bmm.default(A, A.mT),
+        lambda: functional.matmul(A, A.mT, HOW),
+    ),
+    "aten.addmm": (
+        lambda: torch.ops.aten.addmm(B, X, W.T),
+        lambda: functional.linear(X, W, B, recipe=HOW),
+    ),
+    "aten.linear": (
+        lambda: torch.ops.aten.linear(X, W, B),
+        lambda: functional.linear(X, W, B, recipe=HOW),
+    ),
     "conv1d": (
         lambda: F.conv1d(IMAGES[:, 0, :3], KERNEL[:, :3, 0], padding=1),
         lambda: functional.conv1d(IMAGES[:, 0, :3], KERNEL[:, :3, 0], padding=1, recipe=HOW),
@@ -136,12 +205,51 @@ def test_gradients():
 
 def test_what_stays_torchs_is_counted():
     with cpd.autocast("e4m3") as mode:
-        torch.einsum("ij,kj->ik", X, W)
-        torch.einsum("ij,kj->ik", X, W)
+        torch.einsum("ij,kj,kj->ik", X, W, W)
+        torch.einsum("ij,kj,kj->ik", X, W, W)
         X.double() @ W.double().T
         torch.ones(2, 2, dtype=torch.int64) @ torch.ones(2, 2, dtype=torch.int64)
         X.relu().sum()
     assert mode.left == {"einsum": 2, "matmul": 2}
+
+
+def _lstm():
+    torch.nn.LSTM(8, 3)(X)
+
+
+@pytest.mark.parametrize(
+    ("run", "left"),
+    [
+        (lambda: torch.linalg.multi_dot([X, W.T, W]), {"multi_dot": 1}),
+        (lambda: F.bilinear(X, X, normal(2, 8, 8)), {"bilinear": 1}),
+        (lambda: torch.cdist(X, W), {"cdist": 1}),
+        (_lstm, {"lstm": 1}),
+        (lambda: torch.einsum("ii,ij->j", X[:, :5], X), {"einsum": 1}),
+        (lambda: torch.einsum("ij,k->k", X, B), {"einsum": 1}),
+        (lambda: torch.einsum("...j,kj->...k", X, W), {"einsum": 1}),
+        (lambda: torch.cov(X), {"aten.mm": 1}),
+        (lambda: torch.linalg.matrix_power(A[:, :, :5], 2), {"aten.bmm": 1}),
+        (lambda: torch.ops.aten.convolution(IMAGES, KERNEL, None, *([1, 1], [0, 0], [1, 1]),
+                                            False, [0, 0], 1), {"aten.convolution": 1}),
+    ],
+)  # fmt: skip
+def test_every_product_is_emulated_or_counted(run, left):
+    with cpd.autocast("e4m3") as mode:
+        run()
+    assert mode.left == left
+
+
+def test_attention_that_the_recipe_leaves_to_torch_is_counted():
+    with cpd.autocast("mxfp8") as mode:
+        F.scaled_dot_product_attention(A[None], A[None], A[None])
+    assert mode.left == {"aten._scaled_dot_product_flash_attention_for_cpu": 1}
+
+
+def test_backward_passes_are_not_counted():
+    x, w = leaves_of((5, 8), (6, 8))
+    with cpd.autocast(cpd.recipe("mxfp8")) as mode:
+        (x @ w.T).square().sum().backward()
+    assert mode.left == {}
 
 
 def test_calls_draw_different_bits():

@@ -39,6 +39,13 @@ class ByRecipe(autocast):
         self._calls = self._paused = 0
         self._around: Any = None
 
+    def __enter__(self) -> ByRecipe:
+        TorchFunctionMode.__enter__(self)  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        TorchFunctionMode.__exit__(self, *error)  # type: ignore[no-untyped-call]
+
     def next(self) -> dict[str, Any]:
         position = self._calls * _POSITIONS % MAX_POSITIONS
         self._calls += 1
