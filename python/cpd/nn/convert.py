@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
+from cpd._torch import operators
 from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
@@ -21,14 +22,16 @@ from cpd.nn.coverage import WARN_BELOW, Census
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
+from cpd.nn.ready import name_of
 from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import Recipe, RecipeLike
+from cpd.nn.recipe import OPERANDS, CastSpec, Recipe, RecipeLike, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
-from cpd.nn.rules import Choice, Rule
+from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
+from cpd.ops.arguments import holds
 
 WITHOUT_PRODUCTS = ("norm", "table")
 """What is emulated of layers that "first N" and "last N" do not count."""
@@ -38,7 +41,7 @@ WITHOUT_PRODUCTS = ("norm", "table")
 def convert(
     model: nn.Module,
     recipe: RecipeLike,
-    rules: Iterable[Rule] = (),
+    rules: Rules = (),
     *,
     coverage: float | bool = WARN_BELOW,
 ) -> Report:
@@ -53,9 +56,12 @@ def convert(
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: a `cpd.Recipe`, or one accumulator for all products.
-        rules: pairs (selector, recipe or None), None: left in torch; the first that matches
-            decides, and the recipe's own rules come after these. Selectors: a pattern of qualified
+        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or one
+            accumulator (or its format) for all sums, whose operands are then not cast.
+        rules: pairs (selector, recipe or None) or a dict of them, None: left in torch; the first
+            that matches decides, and the recipe's own rules come after these. Or a function of a
+            layer's name and module, which returns its recipe, None, or ... where the recipe's own
+            rules decide. Selectors: a pattern of qualified
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
@@ -76,7 +82,7 @@ def convert(
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
-    emulated: 1
+    emulated (recipe e6m9 chunked chunk=64): 1
       Linear  × 1  products  0  forward='e6m9 chunked chunk=64'
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
@@ -87,7 +93,7 @@ def convert(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
     warn_below = _share(coverage)
-    plan = _Plan(root, _recipe(recipe), _pairs(rules))
+    plan = _Plan(root, _recipe(recipe), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
@@ -108,8 +114,15 @@ def _share(coverage: float | bool) -> float | None:
 
 
 def _pairs(rules: Any) -> list[Rule]:
-    if isinstance(rules, str):
-        raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(rules)}")
+    if callable(rules):
+        return []
+    if isinstance(rules, Mapping):
+        return list(rules.items())
+    if isinstance(rules, str) or not isinstance(rules, Iterable):
+        raise TypeError(
+            "rules must be pairs (selector, recipe or None), a dict of them, or a function of name "
+            f"and module, got {shown(rules)}"
+        )
     return list(rules)
 
 
@@ -203,8 +216,11 @@ class _Layer:
 class _Plan:
     """What `convert` does with each module; nothing is changed before `carry_out`."""
 
-    def __init__(self, root: nn.Module, how: Recipe, rules: list[Rule]) -> None:
+    def __init__(
+        self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None
+    ) -> None:
         self._root = root
+        self._how = how
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
@@ -213,11 +229,11 @@ class _Plan:
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
         counted = [n for n in known if _is_counted(mixins[n])]
-        self._choice = Choice(root, counted, [*rules, *how.rules], how)
+        self._choice = Choice(root, counted, [*rules, *how.rules], how, decide)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
-        self.notes = [*self._unused(len(rules)), *_notes(how, self._modules)]
+        self.notes = [*self._unused(len(rules)), *_notes(how, self._modules), *_of_layers(self.layers)]
         self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
@@ -286,7 +302,7 @@ class _Plan:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
-        return Report(self.rows, self.notes, states, self.elsewhere)
+        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how))
 
     def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
         phases = [how for layer in self.layers for how in layer.state.phases()]
@@ -397,6 +413,53 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
     if how.residual is not None:
         found.append("residual: additions are functional code; cpd.autocast rounds them")
     return found
+
+
+def _of_layers(layers: list[_Layer]) -> list[str]:
+    """Notes on recipes of layers that may mean something else than what their words say, and on
+    weights whose type does not hold what the recipe makes of them."""
+    found: dict[str, str] = {}  # each note, with the first layer that it is of
+    for layer in layers:
+        for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
+            for note in (*_of_sums_alone(how), *_of_integers(how), *_of_types(how, layer.module)):
+                found.setdefault(note, layer.name or "the model")
+    return [f"{note} (first: {name})" for note, name in found.items()]
+
+
+def _of_sums_alone(how: Recipe) -> Iterator[str]:
+    if not how.is_native and not any(how.operands):
+        text = next(s.format.name for s in how.sums if not is_native(s))  # type: ignore[union-attr]
+        yield (
+            f"operands stay as they are, only sums are rounded: cpd.Recipe('native', "
+            f"activation={text!r}, weight={text!r}, gradient={text!r}) rounds operands"
+        )
+
+
+def _of_integers(how: Recipe) -> Iterator[str]:
+    for name in OPERANDS:
+        spec = getattr(how, name)
+        if isinstance(spec, CastSpec) and spec.format.encoding == "int":
+            f = spec.format.name
+            yield f"{name}={f!r} rounds to whole numbers: it has no scale; '{f} row' has one"
+
+
+def _of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or not weight.is_floating_point():
+        return
+    held = operators.name_of(weight.dtype)
+    if isinstance(how.weight, CastSpec) and not holds(held, how.weight.format.name):
+        yield (
+            f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
+            "to: calls will raise; make them float32"
+        )
+    if not is_native(how.forward) and how.output is None:
+        format = how.forward.format.name  # type: ignore[union-attr]
+        if not holds(held, format):
+            yield (
+                f"results in {held} do not hold the sums' format {format}: calls will raise; give "
+                "the recipe an output=, or make the layer float32"
+            )
 
 
 def _elsewhere(how: Recipe) -> list[str]:

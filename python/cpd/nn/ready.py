@@ -12,7 +12,6 @@ from typing import Any
 
 from cpd.nn import recipe_files
 from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, is_native
-from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled_cast import ScaledCast
 from cpd.numeric.shown import shown
@@ -44,7 +43,7 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     cpd.Recipe(forward='native', weight='mxfp8', output='bf16')
     """
     made = _made(given)
-    return made if sums is None else _with_sums(made, _recipe(sums))
+    return made if sums is None else _with_sums(made, _of_sums(sums))
 
 
 def named_recipes() -> dict[str, Recipe]:
@@ -75,7 +74,7 @@ def _made(how: Any) -> Recipe:
     if isinstance(how, str) and how.lower() in _READY:
         return _READY[how.lower()]()
     try:
-        return _recipe(how)
+        return Recipe.parse(how) if isinstance(how, str) and ";" in how else _of_sums(how)
     except TypeError as error:
         raise TypeError(
             "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
@@ -90,6 +89,10 @@ def _made(how: Any) -> Recipe:
             f"{shown(how)} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
             ".toml or .json, and no accumulator"
         ) from error
+
+
+def _of_sums(how: Any) -> Recipe:
+    return how if isinstance(how, Recipe) else Recipe(how)
 
 
 def _with_sums(base: Recipe, sums: Recipe) -> Recipe:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -34,12 +34,15 @@ from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
+MAX_MANTISSA = 23
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
 
 Sum: TypeAlias = "Accumulator | Literal['native']"
 SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
-Rules: TypeAlias = "Iterable[tuple[str | type, Recipe | None]]"
+Rules: TypeAlias = (
+    "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None]"
+)
 
 
 @checked
@@ -81,10 +84,11 @@ class Recipe:
             the optimizer's state; None: fp32, as torch does.
         wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
-        rules: pairs of a selector and a recipe, or None for torch's own layer, as `cpd.convert`
-            takes them; the rules of `cpd.convert` itself come first.
+        rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
+            as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
-            layers) that holds from then on; before the first, this one does.
+            layers) that holds from then on; before the first, this one does. Here, in rules and as
+            attention, a recipe may be whatever `cpd.recipe` takes: its name, a format, a file.
         source: where the recipe comes from, in words.
 
     Where an accumulator is a matrix unit with two operand formats, the first is the activation's
@@ -166,7 +170,7 @@ class Recipe:
         wire: str | None = None,
         loss_scale: float | Literal["dynamic"] | None = None,
         rules: Rules = (),
-        schedule: Iterable[tuple[str, int, Recipe | None]] = (),
+        schedule: Iterable[tuple[str, int, RecipeLike | None]] = (),
         source: str = "",
         scales_at: str = "operand",
     ) -> None:
@@ -373,7 +377,17 @@ def _sum(name: str, value: SumLike) -> Sum:
 
 
 def _operand(name: str, value: OperandLike | None) -> OperandSpec | None:
-    return None if value is None else operand_spec(value)
+    """A cast of an operand, or None. Raises ValueError for formats that operands do not have."""
+    if value is None:
+        return None
+    spec = operand_spec(value)
+    f = spec.format
+    if f.man > MAX_MANTISSA:
+        raise ValueError(
+            f"{name} takes formats with a mantissa of up to {MAX_MANTISSA} bits, as operands are "
+            f"at most float32, got {f.name!r}, which has {f.man}"
+        )
+    return spec
 
 
 def _override(name: str, value: Any) -> Any:
@@ -401,8 +415,10 @@ def _layer(name: str, value: Any) -> int:
     return number
 
 
-def _nested(name: str, value: RecipeLike | None) -> Recipe | None:
-    return None if value is None else recipe(value)
+def _nested(name: str, value: Any) -> Recipe | None:
+    from cpd.nn import ready  # whose named recipes are of this module's class
+
+    return None if value is None else ready.recipe(value)
 
 
 def _words(name: str, value: Any) -> Any:
@@ -431,7 +447,7 @@ def _scales_at(name: str, value: Any) -> Any:
 def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
     """Rules, with classes as texts, so that files can hold them."""
     found = []
-    for each in _items(name, value):
+    for each in value.items() if isinstance(value, Mapping) else _items(name, value):
         if not isinstance(each, (tuple, list)) or len(each) != 2:
             raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
         selector, how = each
@@ -515,8 +531,8 @@ RecipeLike: TypeAlias = "Recipe | SumLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """A `Recipe` as it is; or the recipe that uses one accumulator throughout, or that of a
-    recipe's text.
+    """A `Recipe` as it is; or the recipe that uses one accumulator throughout, that of a recipe's
+    text, or a named one (`cpd.named_recipes`; "bf16" and "fp16" are accumulators here).
 
     >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
     True
@@ -531,7 +547,11 @@ def recipe(given: RecipeLike) -> Recipe:
 
 
 def _named(text: str) -> Recipe:
-    return Recipe.parse(text) if ";" in text else Recipe(text)
+    from cpd.nn import ready
+
+    if ";" in text:
+        return Recipe.parse(text)
+    return Recipe(text) if text in ("bf16", "fp16") else ready.recipe(text)
 
 
 _kept_named = functools.lru_cache(maxsize=1024)(_named)

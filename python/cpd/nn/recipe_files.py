@@ -173,6 +173,8 @@ def _whole(name: str, number: Number) -> int:
 
 
 def _read(key: str, value: Any, make: type[Any], where: str) -> Any:
+    if key == "rules" and isinstance(value, dict):
+        return [(layers, _recipe(one, make, f"{where}.{layers}.")) for layers, one in value.items()]
     if key == "rules":
         return [_rule(one, make, f"{where}[{i}].") for i, one in enumerate(_list(value, where))]
     if key == "schedule":
@@ -215,7 +217,9 @@ def _recipe(value: Any, make: type[RecipeT], where: str) -> RecipeT | None:
     if value == NONE:
         return None
     if isinstance(value, str):
-        return make(value)  # type: ignore[call-arg]
+        from cpd.nn import ready
+
+        return ready.recipe(value)  # type: ignore[return-value]
     if not isinstance(value, dict):
         raise ValueError(f"{where.removesuffix('.')} must be a table of keys, got {shown(value)}")
     return from_dict(value, make, where)

@@ -42,6 +42,7 @@ class Report(Sequence[Row]):
         notes: what holds for the model as a whole.
         elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
             optimizer's, the exchange of gradients.
+        recipe: the name of the recipe, or its text.
         census: counts the products of the model's first training step; None: nothing does.
     """
 
@@ -53,10 +54,12 @@ class Report(Sequence[Row]):
         notes: Sequence[str],
         states: Sequence[State] = (),
         elsewhere: Sequence[str] = (),
+        recipe: str = "",
     ) -> None:
         self.rows = tuple(rows)
         self.notes = (*notes, *elsewhere)
         self.elsewhere = tuple(elsewhere)
+        self.recipe = recipe
         self._states = tuple(states)
 
     @property
@@ -102,9 +105,15 @@ class Report(Sequence[Row]):
             state.set_off(False)
 
     def to_json(self, **options: Any) -> str:
-        """{"rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer": …}, …],
-        "notes": […]}. `options`: of json.dumps."""
-        data = {"rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
+        """{"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer": …}, …],
+        "notes": […], "coverage": {…}}, the last after a training step. `options`: of json.dumps."""
+        data: dict[str, Any] = {
+            "recipe": self.recipe,
+            "rows": [asdict(row) for row in self.rows],
+            "notes": list(self.notes),
+        }
+        if self.census is not None and self.census.result is not None:
+            data["coverage"] = self.census.result.to_dict()
         return json.dumps(data, **{"ensure_ascii": False, **options})
 
     def __len__(self) -> int:
@@ -119,12 +128,12 @@ class Report(Sequence[Row]):
     def __repr__(self) -> str:
         counts = f"{len(self.emulated)} emulated, {len(self.not_emulated)} not"
         first = "" if self.emulated else "".join(f"{note}; " for note in self.elsewhere)
-        return f"<cpd.Report: {first}{counts}>"
+        return f"<cpd.Report: {first}{self.recipe}: {counts}>"
 
     def __str__(self) -> str:
-        parts = []
+        parts = [] if self.rows else ["nothing to emulate: no module of the model computes"]
         for title, rows, said in (
-            ("emulated", self.emulated, "how"),
+            (f"emulated (recipe {self.recipe})", self.emulated, "how"),
             ("not emulated", self.not_emulated, "why_not"),
         ):
             if rows:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -16,6 +16,9 @@ from cpd.numeric.shown import shown
 
 Selector: TypeAlias = "str | type[nn.Module]"
 Rule: TypeAlias = "tuple[Selector, RecipeLike | None]"
+Decision: TypeAlias = "Callable[[str, nn.Module], Any]"
+"""A function of a layer's name and module: its recipe, None (torch's), or ... (not decided)."""
+Rules: TypeAlias = "Iterable[Rule] | Mapping[Selector, RecipeLike | None] | Decision"
 
 _POSITIONS = re.compile(r"(first|last) 0*(\d{1,18})( ?%)?( blocks?)?")
 
@@ -28,6 +31,7 @@ class Choice:
         layers: names of the layers with products, which "first N" and "last N" count.
         rules: (selector, recipe or None) each; None: left in torch. The first that matches decides.
         otherwise: the recipe where none matches.
+        decide: asked first; ... where it leaves a layer to the rules.
 
     A selector is one of
 
@@ -49,14 +53,19 @@ class Choice:
         layers: Sequence[str],
         rules: Iterable[Rule],
         otherwise: Recipe | None,
+        decide: Decision | None = None,
     ) -> None:
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._layers = list(layers)
         self._rules = [(_checked(rule), self._matching(rule[0]), rule[1]) for rule in rules]
         self._otherwise = otherwise
+        self._decide = decide
 
     def of(self, name: str) -> tuple[Recipe | None, str]:
         """The recipe of the module of that name, and the selector that gave it; "": none did."""
+        decided = ... if self._decide is None else self._decide(name, self._modules[name])
+        if decided is not ...:
+            return None if decided is None else recipe(decided), "a function"
         for text, matches, how in self._rules:
             if matches(name):
                 return None if how is None else recipe(how), text
