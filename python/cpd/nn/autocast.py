@@ -95,7 +95,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        if self._unseen and not torch.compiler.is_compiling():
+        if self._unseen:
             self._unseen.pop().__exit__(*error)
 
     def __torch_function__(

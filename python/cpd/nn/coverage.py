@@ -230,14 +230,16 @@ class Counter(TorchDispatchMode):
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         name = self._names[id(module)]
-        self._watch(output, name)
-        while self._within and self._within.pop() != name:
-            pass  # modules that raised before their hooks were called
-        if not name:
-            self.failed = output is None
-            self._ascribed.clear()
-            self._unhook()
-            self.__exit__(None, None, None)
+        try:
+            self._watch(output, name)
+        finally:
+            while self._within and self._within.pop() != name:
+                pass  # modules that raised before their hooks were called
+            if not name:
+                self.failed = output is None
+                self._ascribed.clear()
+                self._unhook()
+                self.__exit__(None, None, None)
 
     def _watch(self, values: Any, name: str) -> None:
         """Ascribes the nodes that led to `values` and belong to no module yet."""
@@ -249,7 +251,7 @@ class Counter(TorchDispatchMode):
         waiting = [x.grad_fn for x in tensors_in(values) if x.grad_fn is not None]
         while waiting:
             node = waiting.pop()
-            if node in self._ascribed or node.name() == "torch::autograd::AccumulateGrad":
+            if node in self._ascribed or type(node).__name__ == "AccumulateGrad":
                 continue
             self._ascribed[node] = None
             yield node
@@ -340,7 +342,7 @@ def _text_of_node() -> str | None:
     """The text by which the derivative of an operator of ours computes that autograd computes now;
     None where it computes another."""
     node = torch._C._current_autograd_node()
-    if node is None or not node.name().startswith("Derivative_of_"):
+    if not type(node).__name__.startswith("Derivative_of_"):
         return None
     text: str = getattr(node, "recipe", getattr(node, "text", ""))
     return text
