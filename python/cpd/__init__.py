@@ -57,7 +57,10 @@ if TYPE_CHECKING:
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
     from cpd.nn.autocast import autocast as autocast
+    from cpd.nn.coverage import Coverage as Coverage
+    from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.convert import convert as convert
+    from cpd.nn.convert import plain_state_dict as plain_state_dict
     from cpd.nn.convert import restore as restore
     from cpd.nn.convert import set_step as set_step
     from cpd.nn.observers import observe as observe
@@ -115,6 +118,8 @@ _MODULES = {
     **{name: f"cpd.parallel.{name}" for name in ("ddp", "fsdp")},
 }
 _NAMES = {
+    "Coverage": "cpd.nn.coverage",
+    "CoverageWarning": "cpd.nn.coverage",
     "LayerReport": "cpd.comm.virtual",
     "ReduceSpec": "cpd.comm.spec",
     "Schedule": "cpd.comm.schedule",
@@ -125,6 +130,7 @@ _NAMES = {
     "convert": "cpd.nn.convert",
     "ddp_hook": "cpd.parallel.ddp",
     "observe": "cpd.nn.observers",
+    "plain_state_dict": "cpd.nn.convert",
     "quantizer": "cpd.nn.quantizers",
     "restore": "cpd.nn.convert",
     "set_step": "cpd.nn.convert",

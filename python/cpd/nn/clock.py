@@ -31,6 +31,7 @@ class Clock:
     def __init__(self, model: nn.Module, delayed: Iterable[Delayed], step: Tensor) -> None:
         model.register_buffer(NAME, step)
         model.register_forward_pre_hook(self.tick)
+        model.register_load_state_dict_pre_hook(keep_the_present)
         self._buffers = model._buffers  # not the model: a layer is copied with its clock
         self._delayed = tuple(delayed)
 
@@ -52,6 +53,12 @@ class Clock:
         if self._delayed:
             update(self._delayed)
         self.step.add_(1)
+
+
+def keep_the_present(model: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
+    """A hook of load_state_dict: the clock keeps its value where `state_dict` is of a model that
+    was not converted."""
+    state_dict.setdefault(prefix + NAME, model._buffers[NAME])
 
 
 def recomputes_or_transforms() -> bool:
@@ -79,3 +86,6 @@ def detach(model: nn.Module) -> None:
     for number, hook in list(model._forward_pre_hooks.items()):
         if getattr(hook, "__self__", None) is clock:
             del model._forward_pre_hooks[number]
+    for number, hook in list(model._load_state_dict_pre_hooks.items()):
+        if getattr(hook, "hook", None) is keep_the_present:
+            del model._load_state_dict_pre_hooks[number]

@@ -172,6 +172,25 @@ def set_step(
             state.clock.step.fill_(calls)
 
 
+@checked
+def plain_state_dict(model: nn.Module) -> dict[str, Any]:
+    """The model's state_dict without what `convert` added (the clock, the histories of delayed
+    scaling): what the model that was not converted loads, strictly.
+
+    A converted model loads the state_dict of either, strictly: from one without the clock and the
+    histories it keeps its own. Its own state_dict has them, and training resumes with equal bits.
+
+    >>> import cpd
+    >>> model = nn.Linear(2, 2)
+    >>> report = convert(model, cpd.Recipe("e4m3 sequential rounding=stochastic"))
+    >>> list(model.state_dict()), list(plain_state_dict(model))
+    (['weight', 'bias', 'cpd_clock'], ['weight', 'bias'])
+    """
+    ours = {clock.NAME, "cpd_delayed"}
+    state = model.state_dict()
+    return {name: value for name, value in state.items() if ours.isdisjoint(name.split("."))}
+
+
 def _within(model: nn.Module) -> nn.Module:
     """The model that DistributedDataParallel or torch.compile wraps, or itself."""
     compiled = getattr(model, "_orig_mod", None)

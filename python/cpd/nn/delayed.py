@@ -133,6 +133,11 @@ class Delayed(nn.Module):
         """Makes the scales of the step that begins; the function `update`, those of many layers."""
         update((self,))
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        """Keeps the present state where `state_dict` is of a model that was not converted."""
+        if any(key.startswith(prefix) for key in state_dict):
+            super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={str(cast)!r}" for name, cast in self.casts.items())
 

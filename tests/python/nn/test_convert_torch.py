@@ -214,12 +214,6 @@ def test_resumed_training_has_its_own_bits(how):
     assert same(list(again.state_dict().values()), list(model.state_dict().values()))
 
 
-def test_a_plain_checkpoint_lacks_the_clock():
-    with pytest.raises(RuntimeError, match=r'Missing key.*"cpd_clock"'):
-        converted().load_state_dict(Net().state_dict())
-    converted(SUMS).load_state_dict(Net().state_dict())
-
-
 def test_meta_models():
     source = converted()
     step_of(source)
