@@ -12,7 +12,7 @@ from cpd.nn.convolution import (
     conv_transpose3d,
 )
 from cpd.nn.embedding import embedding
-from cpd.nn.functional import linear, matmul
+from cpd.nn.functional import bilinear, linear, matmul
 from cpd.nn.grouped import grouped_mm
 from cpd.nn.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
 from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
@@ -28,6 +28,7 @@ __all__ = [
     "Recipe",
     "RecipeLike",
     "batch_norm",
+    "bilinear",
     "conv1d",
     "conv2d",
     "conv3d",

@@ -6,10 +6,8 @@ from __future__ import annotations
 import math
 import re
 import string
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -17,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointFunction
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, grouped, norms
+from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
@@ -33,12 +31,12 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
 
     These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
-    `attention`), grouped_mm, the normalisations, softmax and embedding (rounded as the recipe
+    `attention`), grouped_mm, bilinear, the normalisations, softmax and embedding (rounded as the recipe
     says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm,
     addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul, and
     those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors of
     one shape: all calls to them, also those that torch's own modules make. A converted layer keeps
-    its own recipe. All other products (lstm, bilinear, cdist, multi_dot, einsum of three tensors,
+    its own recipe. All other products (lstm, cdist, multi_dot, einsum of three tensors,
     …), and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts
     them by name, or as aten's operation, except in compiled code.
 
@@ -87,7 +85,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
     def __enter__(self) -> autocast:
         self._calls = 0
-        self._around = _checkpoint()
+        self._around = activation_checkpoint()
         if self._watch and not torch.compiler.is_compiling():
             self._unseen.append(Unseen(self.left).__enter__())
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -113,7 +111,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         if keywords.get("out") is None:
             keywords = {key: value for key, value in keywords.items() if key != "out"}
         if form is not None and _are_ours(args) and "out" not in keywords:
-            if _checkpoint() is not self._around:
+            if activation_checkpoint() is not self._around:
                 raise RuntimeError(
                     "activation checkpointing would recompute this outside of cpd.autocast: enter "
                     "the context within the function that is checkpointed"
@@ -184,22 +182,6 @@ def paused() -> Iterator[None]:
     finally:
         for mode in modes:
             mode._paused -= 1
-
-
-def _checkpoint() -> Any:
-    """An object that identifies the surrounding activation checkpoint; None where there is none,
-    or in compiled code, whose graph is recomputed with the casts in it."""
-    if torch.compiler.is_compiling():
-        return None
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
-        return hooks[0]
-    if torch.is_grad_enabled():
-        return None
-    frame: FrameType | None = sys._getframe(1)  # one with use_reentrant=True has no hooks
-    while frame is not None and frame.f_code is not CheckpointFunction.forward.__code__:
-        frame = frame.f_back
-    return frame
 
 
 # ---- torch's functions, by name ------------------------------------------------------------------
@@ -378,6 +360,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "einsum": _einsum,
     "add": _add,
     "add_": _add_in_place,
+    "bilinear": _as_torch(functional.bilinear),
     "grouped_mm": _grouped_mm,
     "softmax": _softmax,
     "conv1d": _as_torch(convolution.conv1d),
@@ -398,7 +381,7 @@ FORMS: dict[str, Callable[..., Any]] = {
 autocast.forms = FORMS
 _ADDITIONS = ("add", "add_")
 _LEFT = (
-    *("chain_matmul", "bilinear", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    *("chain_matmul", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
 )
 _TORCHS = {
@@ -412,6 +395,7 @@ _TORCHS = {
     "addbmm_": "addbmm_",
     "outer": "outer ger",
     "inner": "inner",
+    "bilinear": "bilinear",
     "tensordot": "tensordot",
     "einsum": "einsum",
     "add": "add __add__ __radd__",

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.delayed import Delayed, update
 
 NAME = "cpd_clock"
@@ -16,6 +18,9 @@ NAME = "cpd_clock"
 
 SHIFT = 36
 """The lowest bit of the step in a stream; below it are layers and positions within them."""
+
+_STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
+"""For each activation checkpoint whose backward pass may come, the streams of clocks within it."""
 
 
 class Clock:
@@ -43,8 +48,15 @@ class Clock:
         return found
 
     def stream(self) -> Tensor:
-        """The stream of the present step."""
-        return self.step << SHIFT
+        """The stream of the present step; of the step that an activation checkpoint belongs to as
+        it computes its function again."""
+        checkpoint = activation_checkpoint()
+        if checkpoint is None:
+            return self.step << SHIFT
+        of_clocks = _STREAMS.setdefault(checkpoint, WeakKeyDictionary())
+        if self not in of_clocks:
+            of_clocks[self] = self.step << SHIFT
+        return of_clocks[self]
 
     def tick(self, model: nn.Module, arguments: Any) -> None:
         """The forward pre-hook: begins a step."""

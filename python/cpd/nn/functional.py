@@ -56,6 +56,7 @@ from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
 from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
 from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.nn.streams import at, stream_of
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import product_shape
@@ -158,6 +159,42 @@ def linear(
         arguments, call(ops.matmul, None, x, w, bias, True, *arguments.of_operator()), input
     )
     return _shaped(y, (*input.shape[:-1], weight.shape[0]))
+
+
+def bilinear(
+    input1: Tensor,
+    input2: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    recipe: RecipeLike,
+    stream: Number | None = None,
+) -> Tensor:
+    """torch.nn.functional.bilinear: input1 … × I, input2 … × J, weight out × I × J, bias out.
+
+    Two products by the recipe: input1 · weight, in which k runs over I, for each output and j; and
+    that · input2, over J, whose stream is changed by XOR 1. Then the bias is added, by torch.
+
+    >>> x, w = torch.ones(1, 4), torch.ones(1, 4, 40)
+    >>> bilinear(x, torch.ones(1, 40), w, recipe="e4m3").tolist()
+    [[64.0]]
+    """
+    how = _recipe(recipe)
+    if weight.dim() != 3 or (input1.shape[-1:], input2.shape[-1:]) != (
+        weight.shape[1:2],
+        weight.shape[2:],
+    ):
+        raise ValueError(
+            "input1 must be … × I, input2 … × J and weight out × I × J, got shapes "
+            f"{tuple(input1.shape)}, {tuple(input2.shape)}, {tuple(weight.shape)}"
+        )
+    base = stream_of(how, stream)
+    outputs, rows, columns = weight.shape
+    inner = matmul(
+        input1, weight.transpose(0, 1).reshape(rows, outputs * columns), how, stream=base
+    ).unflatten(-1, (outputs, columns))
+    y = matmul(inner, input2.unsqueeze(-1), how, stream=at(base, 1)).squeeze(-1)
+    return y if bias is None else y + bias
 
 
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -31,6 +31,7 @@ HOW = cpd.Recipe(
     attention="e6m9 chunked",
 )
 X, W, B, A = normal(5, 8), normal(6, 8), normal(6), normal(2, 5, 8)
+W3 = normal(2, 8, 8)
 IMAGES, KERNEL = normal(2, 4, 6, 6), normal(3, 4, 3, 3)
 
 
@@ -96,6 +97,15 @@ CASES = {
     "einsum of several sums": (
         lambda: torch.einsum("bij,cij->bc", A, A),
         lambda: functional.matmul(A.flatten(1), A.flatten(1).T, HOW),
+    ),
+    "bilinear": (
+        lambda: F.bilinear(X, X + 1, W3, normal(2)),
+        lambda: functional.matmul(
+            functional.matmul(X, W3.transpose(0, 1).reshape(8, 16), HOW).reshape(5, 2, 8),
+            (X + 1)[..., None],
+            HOW,
+        )[..., 0]
+        + normal(2),
     ),
     "addmv": (
         lambda: torch.addmv(B, W, X[0], beta=2),
@@ -221,7 +231,6 @@ def _lstm():
     ("run", "left"),
     [
         (lambda: torch.linalg.multi_dot([X, W.T, W]), {"multi_dot": 1}),
-        (lambda: F.bilinear(X, X, normal(2, 8, 8)), {"bilinear": 1}),
         (lambda: torch.cdist(X, W), {"cdist": 1}),
         (_lstm, {"lstm": 1}),
         (lambda: torch.einsum("ii,ij->j", X[:, :5], X), {"einsum": 1}),

@@ -214,6 +214,38 @@ def test_resumed_training_has_its_own_bits(how):
     assert same(list(again.state_dict().values()), list(model.state_dict().values()))
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_two_calls_before_one_backward_pass_repeat_their_own_bits(reentrant):
+    results = []
+    for checkpointed in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4)
+        cpd.convert(model, DRAWING, coverage=False)
+        x = normal(6, 4).requires_grad_()
+
+        def call(x, model=model, checkpointed=checkpointed):
+            return checkpoint(model, x, use_reentrant=reentrant) if checkpointed else model(x)
+
+        (call(x).square().sum() + 3 * call(x + 1).square().sum()).backward()
+        results.append([x.grad, model.weight.grad, model.bias.grad])
+    assert same(*results)
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        lambda model: torch.jit.trace(model, X),
+        torch.jit.script,
+        lambda model: torch.onnx.export(model, (X,), "model.onnx", dynamo=False),
+    ],
+    ids=["trace", "script", "onnx"],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_formats_that_cannot_hold_emulated_layers(export):
+    with pytest.raises(RuntimeError, match=r"cpd\.restore"):
+        export(converted())
+
+
 def test_meta_models():
     source = converted()
     step_of(source)

@@ -196,6 +196,33 @@ def test_bad_registrations(cls, how, error):
         cpd.nn.register(cls, how)
 
 
+# ---- torch's that compute by functions of their own ----------------------------------------------
+
+
+def test_bilinear():
+    module = nn.Bilinear(32, 32, 4)
+    cpd.convert(module, RECIPES["sums"], coverage=False)
+    x, y = _x(3, 32), _x(3, 32) + 1
+    wanted = cpd.functional.bilinear(x, y, module.weight, module.bias, recipe=RECIPES["sums"])
+    assert torch.equal(module(x, y), wanted)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_rows(mode):
+    module = nn.EmbeddingBag(9, 8, mode=mode)
+    plain = copy.deepcopy(module)
+    cpd.convert(module, cpd.Recipe("native", embedding="e4m3"), coverage=False)
+    rows, starts = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 4])
+    assert torch.equal(module(rows, starts), cpd.cast(plain(rows, starts), "e4m3"))
+
+
+def test_synchronised_norms():
+    module, plain = nn.SyncBatchNorm(4).eval(), nn.SyncBatchNorm(4).eval()
+    report = cpd.convert(module, RECIPES["norms"], coverage=False)
+    assert report[0].what == "norm"
+    assert torch.equal(module(_x(2, 4, 3)), cpd.cast(plain(_x(2, 4, 3)), "bf16"))
+
+
 # ---- transformers --------------------------------------------------------------------------------
 
 

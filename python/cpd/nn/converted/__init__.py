@@ -20,7 +20,7 @@ from typing import Any
 
 from torch import nn
 
-from cpd.nn.converted import attention, embedding, norms, products, recurrent
+from cpd.nn.converted import attention, embedding, norms, own, products, recurrent
 
 MIXINS: dict[type[nn.Module], type[Any]] = {
     **products.MIXINS,
@@ -28,5 +28,6 @@ MIXINS: dict[type[nn.Module], type[Any]] = {
     **recurrent.MIXINS,
     **norms.MIXINS,
     **embedding.MIXINS,
+    **own.MIXINS,
 }
 """Class of torch -> mixin. Subclasses that compute as it does are taken too."""

@@ -33,6 +33,7 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
 
     names = {
         "__reduce_ex__": reduce,
+        "__prepare_scriptable__": refuse_scripts,  # which torch.jit.script calls
         "__module__": cls.__module__,
         "__doc__": cls.__doc__,
         "_cpd_class": cls,
@@ -41,6 +42,15 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
         names["forward"] = _forward(mixin.forward, cls.forward)
     made: _Class = type(f"Emulated{cls.__name__}", (mixin, cls), names)
     return made
+
+
+def refuse_scripts(module: nn.Module) -> None:
+    """Raises RuntimeError: TorchScript and ONNX have no form of what an emulated layer computes."""
+    raise RuntimeError(
+        f"torch.jit and torch.onnx cannot hold what {type(module).__name__} computes: call "
+        "cpd.restore(model) first, and export the model in torch's own arithmetic; torch.export "
+        "takes it as it is"
+    )
 
 
 def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,6 +62,8 @@ def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Call
         state = self.__dict__.get("cpd")  # None: this forward was kept beyond `restore`
         if state is None or state.recipe is None:
             return original(self, *args, **kwargs)
+        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+            refuse_scripts(self)
         if torch._C._len_torch_function_stack():
             with paused():
                 return computed(self, *args, **kwargs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from cpd._torch.rounding import rounded
@@ -131,23 +131,47 @@ class EmulatedExperts(EmulatedForward):
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](self, *args, **kwargs)
 
 
-class EmulatedOwnNorm:
-    """The module's own forward, its result and the gradient that comes back to it rounded to the
-    recipe's `norm`."""
+class EmulatedResult:
+    """The module's own forward, its result and the gradient that comes back to it rounded by one
+    part of the recipe."""
 
-    what: ClassVar[str] = "norm"
+    what: ClassVar[str]
+    part: ClassVar[str]
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         how = self.cpd.recipe
         assert how is not None
         y = super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
-        return rounded(y, how.norm, how.norm, stream=self.cpd.stream(), layer=how.layer)
+        to = getattr(how, self.part)
+        return rounded(y, to, to, stream=self.cpd.stream(), layer=how.layer)
 
     @classmethod
     def describe(cls, state: State) -> str:
-        return f"norm={next(str(how.norm) for how in state.phases() if how.norm is not None)!r}"
+        parts = (getattr(how, cls.part) for how in state.phases())
+        return f"{cls.part}={next(str(part) for part in parts if part is not None)!r}"
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
-        return lacks(state, "norm")
+        return lacks(state, cls.part)
+
+
+class EmulatedOwnNorm(EmulatedResult):
+    """A normalisation."""
+
+    what: ClassVar[str] = "norm"
+    part: ClassVar[str] = "norm"
+
+
+class EmulatedBag(EmulatedResult):
+    """torch.nn.EmbeddingBag: sums, means or maxima of rows, formed by torch and then rounded."""
+
+    what: ClassVar[str] = "table"
+    part: ClassVar[str] = "embedding"
+
+
+MIXINS: dict[type[nn.Module], type[Any]] = {
+    nn.Bilinear: EmulatedForward,
+    nn.EmbeddingBag: EmulatedBag,
+    nn.SyncBatchNorm: EmulatedOwnNorm,
+}

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which activation checkpoint (torch.utils.checkpoint) is around a call, in its forward pass and
+as the backward pass computes it again."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import CheckpointFunction
+
+
+def activation_checkpoint() -> Any:
+    """An object that is the same whenever the innermost surrounding activation checkpoint computes
+    its function; None where there is none, or in compiled code, whose graph is recomputed with the
+    casts in it."""
+    if torch.compiler.is_compiling():
+        return None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is not None and hooks[0].__module__ == "torch.utils.checkpoint":
+        pack = inspect.unwrap(hooks[0])
+        frame = _variable(pack, "frame")
+        return frame if frame is not None else _variable(pack, "target_frame_ref")()
+    if torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1:
+        return None
+    return _reentrant()  # which has no hooks
+
+
+def _variable(function: Callable[..., Any], name: str) -> Any:
+    """The value of a variable of the function around `function`; None where it has none."""
+    names = function.__code__.co_freevars
+    cells = function.__closure__
+    return cells[names.index(name)].cell_contents if cells and name in names else None
+
+
+_CODES = (CheckpointFunction.forward.__code__, CheckpointFunction.backward.__code__)
+
+
+def _reentrant() -> Any:
+    """The context of the innermost checkpoint with use_reentrant=True that is on the stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in _CODES:
+        frame = frame.f_back
+    return None if frame is None else frame.f_locals["ctx"]
