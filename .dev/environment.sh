@@ -180,12 +180,12 @@ sys.exit(not any((pathlib.Path(p) / "nccl/include/nccl.h").exists() for p in nvi
 PY
 }
 
-# Packages that tests compare with; what needs a missing one is skipped.
-oracle_group() {
-  local key=$(group_hash oracles)
-  if stamp_is pip-oracles "$key" || offline; then return; fi
-  say "installing the Python packages of group 'oracles' (pyproject.toml)"
-  if pip install --no-deps --group oracles; then stamp pip-oracles "$key"; else warn "some could not be installed"; fi
+# optional_group NAME: packages that tests compare with or run; what needs a missing one is skipped.
+optional_group() {
+  local key=$(group_hash "$1")
+  if stamp_is "pip-$1" "$key" || offline; then return; fi
+  say "installing the Python packages of group '$1' (pyproject.toml)"
+  if pip install --no-deps --group "$1"; then stamp "pip-$1" "$key"; else warn "some of group '$1' could not be had"; fi
 }
 
 # Whether the environment has a package, without the seconds that importing torch takes.

@@ -105,7 +105,8 @@ test_() {
   done
   step "system packages" test_packages
   build whole
-  step "Python packages" oracle_group
+  step "Python packages" optional_group oracles
+  step "Python packages" optional_group models
   rm -rf "$kResults" build/*/Testing/gtest
   mkdir -p "$kResults"
   if ((${#only_python[@]})); then

@@ -324,6 +324,8 @@ def result_lines(result: "TrainResult") -> list[str]:
         cost = result.cost
         most = "" if cost.exact else "at most "
         lines.append(f"wire {most}{cost.bytes_sent:,} bytes sent by node 0 in a step")
+    if result.coverage is not None:
+        lines += str(result.coverage).splitlines()
     curves = {name: values[-1] for name, values in result.curves.items()}
     if result.metric == "accuracy":
         right = round(result.accuracy * result.held_out)
@@ -349,6 +351,7 @@ def json_of(result: "TrainResult") -> dict[str, object]:
         "min_size": result.min_size,
         "quantized_share": result.share,
         "bytes_sent": result.cost.bytes_sent,
+        "coverage": None if result.coverage is None else result.coverage.to_dict(),
         "bytes_sent_exact": result.cost.exact,
         "key": result.options.key(),
     }

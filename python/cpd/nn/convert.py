@@ -20,6 +20,7 @@ from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
 from cpd.nn.coverage import WARN_BELOW, Census
 from cpd.nn.coverage import detach as detach_census
+from cpd.nn.coverage import forget
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import name_of
@@ -138,6 +139,7 @@ def restore(model: nn.Module) -> None:
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
         detach_census(module)
+        forget(module)
         _give_back_to_ddp(module)
 
 

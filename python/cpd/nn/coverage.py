@@ -8,9 +8,10 @@ import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +124,9 @@ class Coverage:
 
     def __str__(self) -> str:
         """The first line says how much; then what torch computed, a line for each operation of
-        modules alike."""
+        modules alike, unless that was all."""
+        if not self.by_recipe:
+            return self._first_line()
         return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])
 
     def _first_line(self) -> str:
@@ -188,6 +191,8 @@ class Counter(TorchDispatchMode):
     autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
     the mode is entered around each as the backward pass computes it; what activation checkpointing
     computes again is not counted."""
+
+    paused: ClassVar[int] = 0
 
     def __init__(self, model: nn.Module, done: Callable[[], None]) -> None:
         super().__init__()
@@ -292,8 +297,10 @@ class Counter(TorchDispatchMode):
         return result
 
     def _count(self, func: Any, args: Sequence[Any], number: int) -> None:
-        if self._nodes and torch.is_grad_enabled() and not self._creates_graph:
-            return  # activation checkpointing computes it again
+        if Counter.paused or (
+            self._nodes and torch.is_grad_enabled() and not self._creates_graph
+        ):
+            return  # an observer's, or activation checkpointing computes it again
         module = self._nodes[-1] if self._nodes else self._within[-1]
         recipe = self._recipe(module, func, args)
         key = module, str(func._overloadpacket), bool(self._nodes), recipe
@@ -336,6 +343,16 @@ class Counter(TorchDispatchMode):
             sum(number for name, number in weights.items() if name not in left),
             tuple(name for name in converted if name not in self._called),
         )
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """A context in which no step's products are counted."""
+    Counter.paused += 1
+    try:
+        yield
+    finally:
+        Counter.paused -= 1
 
 
 def _text_of_node() -> str | None:
@@ -392,6 +409,7 @@ class Census:
         self._model: Any = weakref.ref(model)
         self._counter: Counter | None = None
         self._traces = False
+        _CENSUSES[model] = self
         model.register_forward_pre_hook(self.look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
@@ -405,6 +423,7 @@ class Census:
             self.finish()
         elif model.training and torch.is_grad_enabled():
             self._model = weakref.ref(model)
+            _CENSUSES[model] = self
             self._counter = Counter(model, self.finish)
             self._counter.begin(model, args, kwargs)
 
@@ -474,6 +493,7 @@ def _look_at_compiled(context: Any) -> None:
     if census.result is not None or not (model.training and torch.is_grad_enabled()):
         return
     census._model = weakref.ref(model)
+    _CENSUSES[model] = census
     try:
         census.note(census.trace(_traced(args), _traced(kwargs)))
     except Exception as error:
@@ -498,14 +518,22 @@ def _traced(variable: Any) -> Any:
     return variable.as_python_constant()
 
 
-def census_of(model: nn.Module) -> Census | None:
-    """The census of `model` that has not been taken, or None."""
-    owners = (getattr(hook, "__self__", None) for hook in model._forward_pre_hooks.values())
-    return next((one for one in owners if isinstance(one, Census)), None)
+def coverage_of(model: nn.Module) -> Coverage | None:
+    """What the first training step of a converted model counted; None: there was none."""
+    census = _CENSUSES.get(model)
+    return None if census is None else census.finish()
+
+
+_CENSUSES: weakref.WeakKeyDictionary[nn.Module, Census] = weakref.WeakKeyDictionary()
+
+
+def forget(model: nn.Module) -> None:
+    """Makes `coverage_of` know nothing of a model, as it is restored."""
+    _CENSUSES.pop(model, None)
 
 
 def detach(model: nn.Module) -> None:
-    """Removes the census of `model`, if it has one."""
+    """Ends the count of `model`'s first step, if it has not ended."""
     for number, hook in list(model._forward_pre_hooks.items()):
         if isinstance(getattr(hook, "__self__", None), Census):
             del model._forward_pre_hooks[number]

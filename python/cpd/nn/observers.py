@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cpd._files import write_text
 from cpd.nn import observed_rows
+from cpd.nn.coverage import coverage_of, uncounted
 from cpd.nn.losses import Judged, Measured, judge, measure
 from cpd.nn.observed import (
     GEMMS,
@@ -160,7 +161,9 @@ class Watch:
         rows = self.last()
         if not rows:
             return "nothing observed yet: the model has not been called, or by a compiled program"
-        return f"step {rows[-1].step}\n{observed_rows.table(rows)}"
+        counted = coverage_of(self._model)
+        first = "" if counted is None else f"{counted}\n"
+        return f"{first}step {rows[-1].step}\n{observed_rows.table(rows)}"
 
     def __repr__(self) -> str:
         names = "".join(f", {name!r}" for name in self.what_if)
@@ -186,7 +189,7 @@ class Watch:
         if step is None or not _is_measurable(x):
             return
         layer = f"{name}.{suffix}" if name and suffix else name or suffix
-        with torch.no_grad():
+        with torch.no_grad(), uncounted():
             seen = measure(x.detach())
             step.add((layer, role, "", ""), seen.measured)
             for judged_by, how in self._recipes(step, name, module):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from cpd.comm.virtual import LayerReport
+from cpd.nn.coverage import Coverage
 from cpd.study.costs import Cost, cost
 from cpd.train.options import TrainOptions
 
@@ -77,6 +78,7 @@ class TrainResult:
         held_out: inputs of the held-out part.
         source: what results are quoted with.
         layers: counts of each layer.
+        coverage: what of the first step ran by the recipe; None without one.
         last_gradients: [node][layer], of the last step; empty where `keep_gradients` was False.
     """
 
@@ -92,6 +94,7 @@ class TrainResult:
     source: str
     layers: list[LayerCounts]
     model: nn.Module
+    coverage: Coverage | None
     last_gradients: list[list[torch.Tensor]]
 
     @property

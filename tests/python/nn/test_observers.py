@@ -535,3 +535,13 @@ def test_wrong_arguments():
         with pytest.raises(error, match=message):
             cpd.observe(**{"model": layer, **arguments})
     assert hooks(layer) == 0
+
+
+def test_a_converted_models_coverage_comes_first():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    cpd.convert(model, "mxfp8", [("0", None)], coverage=0)
+    with cpd.observe(model, every=1) as watch:
+        model(torch.ones(2, 4)).sum().backward()
+        lines = str(watch).splitlines()
+    assert lines[0].startswith("coverage: 60 % emulated")
+    assert lines[1].endswith("aten.mm in *") or lines[1].endswith("aten.addmm in *")
