@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
     from cpd.nn.autocast import autocast as autocast
-    from cpd.nn.coverage import Coverage as Coverage
-    from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.convert import convert as convert
     from cpd.nn.convert import plain_state_dict as plain_state_dict
     from cpd.nn.convert import restore as restore
     from cpd.nn.convert import set_step as set_step
+    from cpd.nn.coverage import Coverage as Coverage
+    from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
     from cpd.parallel import ddp as ddp

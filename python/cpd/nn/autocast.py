@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`autocast`: torch's functions computed as a recipe says."""
 
+# torch's modes and graphs are untyped.
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+
 from __future__ import annotations
 
 import math
@@ -31,8 +34,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
 
     These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
-    `attention`), grouped_mm, bilinear, the normalisations, softmax and embedding (rounded as the recipe
-    says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm,
+    `attention`), grouped_mm, bilinear, the normalisations, softmax and embedding (rounded as the
+    recipe says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm,
     addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul, and
     those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors of
     one shape: all calls to them, also those that torch's own modules make. A converted layer keeps
@@ -88,11 +91,11 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         self._around = activation_checkpoint()
         if self._watch and not torch.compiler.is_compiling():
             self._unseen.append(Unseen(self.left).__enter__())
-        super().__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         if self._unseen:
             self._unseen.pop().__exit__(*error)
 
@@ -153,10 +156,10 @@ class Unseen(TorchDispatchMode):
     ) -> Any:
         keywords = kwargs or {}
         result = func(*args, **keywords)
-        if not (Unseen._unwatched or is_ours(func)) and is_product(func):
-            if torch._C._current_autograd_node() is None:  # backward passes are the forward's
-                name = str(func._overloadpacket)
-                self.left[name] = self.left.get(name, 0) + 1
+        in_backward = torch._C._current_autograd_node() is not None  # counted in the forward pass
+        if not (Unseen._unwatched or in_backward or is_ours(func)) and is_product(func):
+            name = str(func._overloadpacket)
+            self.left[name] = self.left.get(name, 0) + 1
         return result
 
 
@@ -173,7 +176,7 @@ def unwatched() -> Iterator[None]:
 @contextmanager
 def paused() -> Iterator[None]:
     """A context in which no `autocast` does anything."""
-    stack: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    stack: list[Any] = _get_current_function_mode_stack()
     modes = [mode for mode in stack if isinstance(mode, autocast)]
     for mode in modes:
         mode._paused += 1

@@ -36,7 +36,7 @@ class Clock:
     def __init__(self, model: nn.Module, delayed: Iterable[Delayed], step: Tensor) -> None:
         model.register_buffer(NAME, step)
         model.register_forward_pre_hook(self.tick)
-        model.register_load_state_dict_pre_hook(keep_the_present)
+        model.register_load_state_dict_pre_hook(keep_the_present)  # type: ignore[no-untyped-call]
         self._buffers = model._buffers  # not the model: a layer is copied with its clock
         self._delayed = tuple(delayed)
 

@@ -18,9 +18,8 @@ from cpd._torch import operators
 from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.state import State
-from cpd.nn.coverage import WARN_BELOW, Census
+from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
-from cpd.nn.coverage import forget
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import name_of
@@ -249,12 +248,16 @@ class _Plan:
         known = [name for name, mixin in mixins.items() if mixin is not None]
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
-        counted = [n for n in known if _is_counted(mixins[n])]
+        counted = [n for n, mixin in mixins.items() if mixin is not None and _is_counted(mixin)]
         self._choice = Choice(root, counted, [*rules, *how.rules], how, decide)
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
-        self.notes = [*self._unused(len(rules)), *_notes(how, self._modules), *_of_layers(self.layers)]
+        self.notes = [
+            *self._unused(len(rules)),
+            *_notes(how, self._modules),
+            *_of_layers(self.layers),
+        ]
         self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
@@ -410,9 +413,7 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
             return ""
         return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
     if not cls.__module__.startswith("torch.nn."):
-        return (
-            "its own code is not seen; cpd.nn.register its class, or use cpd.autocast within it"
-        )
+        return "its own code is not seen; cpd.nn.register its class, or use cpd.autocast within it"
     return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 

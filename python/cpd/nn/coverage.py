@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of a training step ran emulated: `Coverage`, counted by a `Census`."""
 
+# torch's modes and graphs are untyped.
+# mypy: disable-error-code="no-untyped-call,no-any-return"
+
 from __future__ import annotations
 
 import functools
@@ -215,7 +218,9 @@ class Counter(TorchDispatchMode):
     def begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         """Starts counting: in a forward pre-hook of the model itself, as its last one."""
         for module in self._modules.values():
-            after = module.register_forward_hook(self._leave_module, with_kwargs=True, always_call=True)
+            after = module.register_forward_hook(
+                self._leave_module, with_kwargs=True, always_call=True
+            )
             self._handles.append(after)
             if module is not model:
                 before = module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
@@ -297,9 +302,7 @@ class Counter(TorchDispatchMode):
         return result
 
     def _count(self, func: Any, args: Sequence[Any], number: int) -> None:
-        if Counter.paused or (
-            self._nodes and torch.is_grad_enabled() and not self._creates_graph
-        ):
+        if Counter.paused or (self._nodes and torch.is_grad_enabled() and not self._creates_graph):
             return  # an observer's, or activation checkpointing computes it again
         module = self._nodes[-1] if self._nodes else self._within[-1]
         recipe = self._recipe(module, func, args)
@@ -329,7 +332,9 @@ class Counter(TorchDispatchMode):
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
         left = {one.module for one in products if not one.recipe}
         weights = {
-            name: sum(p.numel() for p in self._modules[name].parameters(recurse=False) if p.dim() > 1)
+            name: sum(
+                p.numel() for p in self._modules[name].parameters(recurse=False) if p.dim() > 1
+            )
             for name in dict.fromkeys(one.module for one in products)
         }
         converted = [
@@ -424,8 +429,11 @@ class Census:
         elif model.training and torch.is_grad_enabled():
             self._model = weakref.ref(model)
             _CENSUSES[model] = self
-            self._counter = Counter(model, self.finish)
+            self._counter = Counter(model, self._finished)
             self._counter.begin(model, args, kwargs)
+
+    def _finished(self) -> None:
+        self.finish()
 
     def finish(self) -> Coverage | None:
         """Ends the count of a step, if one has begun; what was counted."""

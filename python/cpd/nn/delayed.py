@@ -136,7 +136,7 @@ class Delayed(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """Keeps the present state where `state_dict` is of a model that was not converted."""
         if any(key.startswith(prefix) for key in state_dict):
-            super()._load_from_state_dict(state_dict, prefix, *rest)  # type: ignore[no-untyped-call]
+            super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={str(cast)!r}" for name, cast in self.casts.items())

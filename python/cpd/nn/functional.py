@@ -190,9 +190,9 @@ def bilinear(
         )
     base = stream_of(how, stream)
     outputs, rows, columns = weight.shape
-    inner = matmul(
-        input1, weight.transpose(0, 1).reshape(rows, outputs * columns), how, stream=base
-    ).unflatten(-1, (outputs, columns))
+    matrix = weight.transpose(0, 1).reshape(rows, outputs * columns)
+    inner = matmul(input1, matrix, how, stream=base)
+    inner = inner.reshape(*inner.shape[:-1], outputs, columns)
     y = matmul(inner, input2.unsqueeze(-1), how, stream=at(base, 1)).squeeze(-1)
     return y if bias is None else y + bias
 

@@ -55,7 +55,9 @@ def grouped_mm(
         raise ValueError("bias must be None: torch's grouped_mm takes none; add it to the result")
     dims = mat_a.dim(), mat_b.dim()
     if not {*dims} <= {2, 3}:
-        raise ValueError(f"mat_a and mat_b must have 2 or 3 dimensions, got {dims[0]} and {dims[1]}")
+        raise ValueError(
+            f"mat_a and mat_b must have 2 or 3 dimensions, got {dims[0]} and {dims[1]}"
+        )
     if dims == (3, 3):
         if offs is not None:
             raise ValueError("offs must be None where both operands have three dimensions")

@@ -59,7 +59,7 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
         raise ValueError(f"{cls.__name__} is torch's own: register classes of your own")
     if _CLASSES.setdefault(cls, mixin) is not mixin:
         raise ValueError(f"{cls.__name__} is registered already, in another way")
-    mixin_of.cache_clear()
+    _mixin_of.cache_clear()
 
 
 _OF_PACKAGES: tuple[tuple[str, type[Any]], ...] = (
@@ -81,9 +81,13 @@ _OF_ATTENTION = {
 """Names that the forward of a class has in which attention is computed, not only around it."""
 
 
-@functools.cache
 def mixin_of(cls: type[nn.Module]) -> type[Any] | None:
     """The mixin by which modules of a class are emulated; None: they are not known."""
+    return _mixin_of(cls)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _mixin_of(cls: Any) -> type[Any] | None:
     for base in cls.__mro__:
         if base in _CLASSES:
             return _CLASSES[base] if cls.forward is base.forward else None

@@ -105,8 +105,9 @@ class Report(Sequence[Row]):
             state.set_off(False)
 
     def to_json(self, **options: Any) -> str:
-        """{"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer": …}, …],
-        "notes": […], "coverage": {…}}, the last after a training step. `options`: of json.dumps."""
+        """{"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer":
+        …}, …], "notes": […], "coverage": {…}}, the last after a training step. `options`: of
+        json.dumps."""
         data: dict[str, Any] = {
             "recipe": self.recipe,
             "rows": [asdict(row) for row in self.rows],

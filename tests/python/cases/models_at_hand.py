@@ -29,7 +29,7 @@ class _Constants(type):
 class _Placeholder(types.ModuleType):
     """A module that has a new class for each name."""
 
-    __path__ = []
+    __path__ = ()
 
     def __getattr__(self, name):
         if name.startswith("__"):

@@ -100,12 +100,14 @@ CASES = {
     ),
     "bilinear": (
         lambda: F.bilinear(X, X + 1, W3, normal(2)),
-        lambda: functional.matmul(
-            functional.matmul(X, W3.transpose(0, 1).reshape(8, 16), HOW).reshape(5, 2, 8),
-            (X + 1)[..., None],
-            HOW,
-        )[..., 0]
-        + normal(2),
+        lambda: (
+            functional.matmul(
+                functional.matmul(X, W3.transpose(0, 1).reshape(8, 16), HOW).reshape(5, 2, 8),
+                (X + 1)[..., None],
+                HOW,
+            )[..., 0]
+            + normal(2)
+        ),
     ),
     "addmv": (
         lambda: torch.addmv(B, W, X[0], beta=2),
@@ -117,8 +119,7 @@ CASES = {
     ),
     "addbmm": (
         lambda: torch.addbmm(X[:, :5], A, A.mT),
-        lambda: functional.matmul(A.transpose(0, 1).flatten(1), A.mT.flatten(0, 1), HOW)
-        + X[:, :5],
+        lambda: functional.matmul(A.transpose(0, 1).flatten(1), A.mT.flatten(0, 1), HOW) + X[:, :5],
     ),
     "addmm_": (
         lambda: X[:, :6].clone().addmm_(X, W.T),

@@ -3,7 +3,6 @@
 
 import copy
 
-import models_at_hand as at_hand
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -11,6 +10,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import cpd
+import models_at_hand as at_hand
 
 RECIPES = {
     "plain": cpd.Recipe("e6m9 chunked", weight="e4m3"),
@@ -64,7 +64,9 @@ class TestStateDicts:
         _train(whole, optimizer, range(6))
         model, optimizer = _model(recipe)
         _train(model, optimizer, range(3))
-        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x")
+        torch.save(
+            {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, tmp_path / "x"
+        )
         again, optimizer = _model(recipe, seed=9)
         state = torch.load(tmp_path / "x")
         again.load_state_dict(state["model"])
@@ -80,9 +82,7 @@ class TestStateDicts:
         again, optimizer_again = _model(recipe, seed=9)
         weights, moments = get_state_dict(again, optimizer_again)
         dcp.load({"model": weights, "optimizer": moments}, checkpoint_id=str(tmp_path))
-        set_state_dict(
-            again, optimizer_again, model_state_dict=weights, optim_state_dict=moments
-        )
+        set_state_dict(again, optimizer_again, model_state_dict=weights, optim_state_dict=moments)
         for each, of in ((model, optimizer), (again, optimizer_again)):
             _train(each, of, range(3, 6))
         assert _same(again.state_dict(), model.state_dict())

@@ -20,9 +20,7 @@ def _random(*shape):
 
 
 def _by_hand(pairs, recipe, join):
-    return join(
-        [cpd.functional.matmul(a, b, recipe, stream=n) for n, (a, b) in enumerate(pairs)]
-    )
+    return join([cpd.functional.matmul(a, b, recipe, stream=n) for n, (a, b) in enumerate(pairs)])
 
 
 def _check(a, b, ends, recipe, pairs, join):

@@ -4,10 +4,10 @@ and that everything else is a module that the report names with its reason."""
 
 import warnings
 
-import models_at_hand as at_hand
 import pytest
 
 import cpd
+import models_at_hand as at_hand
 
 ATTENTION = "the recipe leaves attention's products to torch (attention=)"
 DELAYED = "delayed scaling keeps one history a layer, and this one has several products"

@@ -4,13 +4,13 @@
 import copy
 import pickle
 
-import models_at_hand as at_hand
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import cpd
+import models_at_hand as at_hand
 from cpd._torch.rounding import rounded
 
 RECIPES = {
@@ -85,7 +85,9 @@ def test_each_call_draws_from_its_own_position():
     z = cpd.functional.matmul(x, y.mT, how.pop("recipe"), **how)
     how = at(0, 512)
     z = cpd.functional.matmul(z, y, how.pop("recipe"), **how)
-    assert torch.equal(got, cpd.functional.linear(z, module.out.weight, module.out.bias, **at(1, 0)))
+    assert torch.equal(
+        got, cpd.functional.linear(z, module.out.weight, module.out.bias, **at(1, 0))
+    )
     assert got.isfinite().all()
     assert not torch.equal(got, module(x))
 

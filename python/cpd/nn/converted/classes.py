@@ -62,7 +62,7 @@ def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Call
         state = self.__dict__.get("cpd")  # None: this forward was kept beyond `restore`
         if state is None or state.recipe is None:
             return original(self, *args, **kwargs)
-        if torch.jit.is_tracing() or torch.onnx.is_in_onnx_export():
+        if torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export():
             refuse_scripts(self)
         if torch._C._len_torch_function_stack():
             with paused():

@@ -24,14 +24,14 @@ class ByRecipe(autocast):
     """Torch's products, attention and softmax by the recipe of a converted module, for one call of
     its forward. Call number n draws from the module's stream XOR 256 n."""
 
-    forms = {
+    forms: ClassVar[dict[str, Any]] = {
         name: form
         for name, form in FORMS.items()
         if name not in ("add", "add_", "embedding") and not name.endswith("_norm")
     }
 
     def __init__(self, state: State) -> None:
-        TorchFunctionMode.__init__(self)  # type: ignore[no-untyped-call]
+        TorchFunctionMode.__init__(self)
         assert state.recipe is not None
         self.recipe = state.recipe
         self.stream = stream_of(state.recipe, state.stream())  # type: ignore[assignment]
@@ -64,7 +64,7 @@ class ByAttention(ByRecipe):
     """As `ByRecipe`, products of two matrices by the recipe's `attention`: by these attention is
     written out, its projections being layers of their own."""
 
-    forms = {
+    forms: ClassVar[dict[str, Any]] = {
         **ByRecipe.forms,
         "matmul": _product_of_attention,
         "rmatmul": lambda mode, b, a: _product_of_attention(mode, a, b),
