@@ -449,8 +449,10 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
 
 
 def _of_sums_alone(how: Recipe) -> Iterator[str]:
-    if not how.is_native and not any(how.operands):
-        text = next(s.format.name for s in how.sums if not is_native(s))  # type: ignore[union-attr]
+    """Of a recipe that is one format, by which its author may have meant operands."""
+    sums = {str(sum_) for sum_ in how.sums[:3]}
+    text = "" if is_native(how.forward) else how.forward.format.name  # type: ignore[union-attr]
+    if sums == {f"{text} sequential"} and not any(how.operands):
         yield (
             f"operands stay as they are, only sums are rounded: cpd.Recipe('native', "
             f"activation={text!r}, weight={text!r}, gradient={text!r}) rounds operands"

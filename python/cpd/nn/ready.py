@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cpd.nn import recipe_files
-from cpd.nn.recipe import SUMS, Recipe, RecipeLike, Sum, is_native
+from cpd.nn.recipe import NAMED, SUMS, Recipe, RecipeLike, Sum, is_native
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled_cast import ScaledCast
-from cpd.numeric.shown import shown
 
 NATIVE = "native"
 _TE = "block=tensor scale=fp32 arithmetic=te"
@@ -42,7 +38,7 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = 
     >>> recipe("native; weight=mxfp8; output=bf16")
     cpd.Recipe(forward='native', weight='mxfp8', output='bf16')
     """
-    made = _made(given)
+    made = Recipe.of(given)
     return made if sums is None else _with_sums(made, _of_sums(sums))
 
 
@@ -64,31 +60,6 @@ def name_of(how: Recipe) -> str:
 def _names() -> dict[str, str]:
     made = {name: make() for name, make in _READY.items()}
     return {how.text: name for name, how in made.items() if how.rounds}
-
-
-def _made(how: Any) -> Recipe:
-    if isinstance(how, dict):
-        return Recipe.from_dict(how)
-    if isinstance(how, os.PathLike) or (isinstance(how, str) and how.endswith((".toml", ".json"))):
-        return recipe_files.from_file(os.fspath(how), Recipe)
-    if isinstance(how, str) and how.lower() in _READY:
-        return _READY[how.lower()]()
-    try:
-        return Recipe.parse(how) if isinstance(how, str) and ";" in how else _of_sums(how)
-    except TypeError as error:
-        raise TypeError(
-            "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
-            f"accumulator, got {shown(how)}"
-        ) from error
-    except ValueError as error:
-        if not isinstance(how, str) or ";" in how:
-            raise
-        near = difflib.get_close_matches(how.lower(), _READY, 1)
-        names = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(
-            f"{shown(how)} is no recipe ({names}there are {', '.join(sorted(_READY))}), no file, "
-            ".toml or .json, and no accumulator"
-        ) from error
 
 
 def _of_sums(how: Any) -> Recipe:
@@ -264,3 +235,4 @@ _READY: dict[str, Callable[[], Recipe]] = {
     "bf16": _bf16,
     "fp16": _fp16,
 }
+NAMED.update(_READY)

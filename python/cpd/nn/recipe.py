@@ -4,7 +4,9 @@ are cast to, and what the rest of a training step rounds to."""
 
 from __future__ import annotations
 
+import difflib
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -35,6 +37,9 @@ from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 MAX_MANTISSA = 23
+NAMED: dict[str, Callable[[], Recipe]] = {}
+"""What makes the named recipes, by name; `cpd.nn.ready` adds them."""
+
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
 
@@ -219,6 +224,42 @@ class Recipe:
         texts = _core.Recipe.parse(text).fields().items()
         said: dict[str, Any] = {name: None if one == "none" else one for name, one in texts}
         return cls(**said)
+
+    @classmethod
+    def of(cls, given: Any) -> Recipe:
+        """The recipe of a name (`cpd.named_recipes`), a file (a path that ends in .toml or .json),
+        plain data, a text, or an accumulator for all sums; a recipe as it is. Raises ValueError,
+        with the nearest name, or TypeError for anything else.
+
+        >>> Recipe.of("mxfp8").gradient
+        cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
+        """
+        if isinstance(given, cls):
+            return given
+        if isinstance(given, dict):
+            return cls.from_dict(given)
+        if isinstance(given, os.PathLike) or (
+            isinstance(given, str) and given.endswith((".toml", ".json"))
+        ):
+            return recipe_files.from_file(os.fspath(given), cls)
+        if isinstance(given, str) and given.lower() in NAMED:
+            return NAMED[given.lower()]()
+        try:
+            return cls.parse(given) if isinstance(given, str) and ";" in given else cls(given)
+        except TypeError as error:
+            raise TypeError(
+                "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
+                f"accumulator, got {shown(given)}"
+            ) from error
+        except ValueError as error:
+            if not isinstance(given, str) or ";" in given:
+                raise
+            near = difflib.get_close_matches(given.lower(), NAMED, 1)
+            names = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(
+                f"{shown(given)} is no recipe ({names}there are {', '.join(sorted(NAMED))}), no "
+                "file, .toml or .json, and no accumulator"
+            ) from error
 
     @property
     def gemms(self) -> str:
@@ -416,9 +457,7 @@ def _layer(name: str, value: Any) -> int:
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
-    from cpd.nn import ready  # whose named recipes are of this module's class
-
-    return None if value is None else ready.recipe(value)
+    return None if value is None else Recipe.of(value)
 
 
 def _words(name: str, value: Any) -> Any:
@@ -547,11 +586,7 @@ def recipe(given: RecipeLike) -> Recipe:
 
 
 def _named(text: str) -> Recipe:
-    from cpd.nn import ready
-
-    if ";" in text:
-        return Recipe.parse(text)
-    return Recipe(text) if text in ("bf16", "fp16") else ready.recipe(text)
+    return Recipe(text) if text in ("bf16", "fp16") else Recipe.of(text)
 
 
 _kept_named = functools.lru_cache(maxsize=1024)(_named)

@@ -217,9 +217,10 @@ def _recipe(value: Any, make: type[RecipeT], where: str) -> RecipeT | None:
     if value == NONE:
         return None
     if isinstance(value, str):
-        from cpd.nn import ready
-
-        return ready.recipe(value)  # type: ignore[return-value]
+        try:
+            return make.of(value)  # type: ignore[attr-defined,no-any-return]
+        except ValueError as error:
+            raise ValueError(f"{where.removesuffix('.')}: {error}") from None
     if not isinstance(value, dict):
         raise ValueError(f"{where.removesuffix('.')} must be a table of keys, got {shown(value)}")
     return from_dict(value, make, where)

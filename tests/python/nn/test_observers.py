@@ -544,4 +544,4 @@ def test_a_converted_models_coverage_comes_first():
         model(torch.ones(2, 4)).sum().backward()
         lines = str(watch).splitlines()
     assert lines[0].startswith("coverage: 60.0 % emulated")
-    assert lines[1].startswith("  not emulated: 20 %  aten.")
+    assert lines[1].startswith("  not emulated: 20.0 %  aten.")

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes by name wherever one stands, rules in their forms, and notes on what words may mean."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+
+def test_a_name_wherever_a_recipe_may_stand():
+    mx, bf16 = cpd.recipe("mxfp8"), cpd.recipe("bf16")
+    how = cpd.Recipe(
+        "native",
+        attention="mxfp8",
+        rules={"head": "bf16", "tail": None},
+        schedule=[("epoch", 2, "mxfp8")],
+    )
+    assert how.attention == mx
+    assert how.rules == (("head", bf16), ("tail", None))
+    assert how.schedule == (("epoch", 2, mx),)
+    assert how.replace(attention="bf16").attention == bf16
+    x, w = torch.ones(2, 32), torch.ones(3, 32)
+    linear = cpd.functional.linear
+    assert torch.equal(linear(x, w, recipe="mxfp8"), linear(x, w, recipe=mx))
+    assert cpd.nn.Linear(2, 2, recipe="mxfp8").recipe == mx
+    with pytest.raises(ValueError, match="did you mean mxfp8"):
+        cpd.Recipe("native", attention="mxpf8")
+
+
+def test_bf16_is_a_recipe_where_one_stands_and_a_sum_where_a_sum_does():
+    assert cpd.Recipe("bf16").forward == cpd.Accumulator("bf16")
+    assert cpd.recipe("bf16").forward == "native"
+    x, w = torch.ones(1, 600), torch.ones(1, 600)
+    assert cpd.functional.linear(x, w, recipe="bf16").item() == 256  # where a sum of ones stalls
+
+
+def _two():
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [("0", "nvfp4"), ("1", None)],
+        {"0": "nvfp4", "1": None},
+        lambda name, module: {"0": "nvfp4", "1": None}[name],
+    ],
+    ids=["pairs", "dict", "function"],
+)
+def test_rules_in_their_forms(rules):
+    report = cpd.convert(_two(), "mxfp8", rules, coverage=False)
+    assert "nvfp4" in report[0].how
+    assert report[1].why_not.startswith("left in torch by the rule")
+
+
+def test_a_function_may_leave_a_layer_to_the_recipes_own_rules():
+    how = cpd.recipe("mxfp8").replace(rules={"1": None})
+    seen = []
+
+    def decide(name, module):
+        seen.append((name, type(module).__name__))
+        return ... if name == "1" else "nvfp4"
+
+    report = cpd.convert(_two(), how, decide, coverage=False)
+    assert seen == [("0", "Linear"), ("1", "Linear")]
+    assert "nvfp4" in report[0].how
+    assert report[1].why_not == "left in torch by the rule '1'"
+
+
+@pytest.mark.parametrize("rules", [3, "last 1", None])
+def test_rules_that_are_none(rules):
+    with pytest.raises(TypeError, match="rules must be pairs"):
+        cpd.convert(_two(), "mxfp8", rules)
+
+
+def test_rules_as_a_table():
+    text = """
+        forward = "native"
+        weight = "mxfp8"
+        attention = "bf16"
+        [rules]
+        "*.lm_head" = "none"
+        "last 15%" = "bf16"
+        "type:Conv2d" = {forward = "e4m3 kahan"}
+    """
+    how = cpd.Recipe.from_toml(text)
+    assert how.attention == cpd.recipe("bf16")
+    assert how.rules == (
+        ("*.lm_head", None),
+        ("last 15%", cpd.recipe("bf16")),
+        ("type:Conv2d", cpd.Recipe("e4m3 kahan")),
+    )
+    assert cpd.Recipe.from_toml(how.to_toml()) == how
+    with pytest.raises(ValueError, match=r"rules\.head.*did you mean mxfp8"):
+        cpd.Recipe.from_toml('forward = "native"\n[rules]\nhead = "mxpf8"')
+
+
+def test_the_recipe_file_of_the_guide_is_one():
+    guide = Path(__file__).parents[3] / "python" / "MODELS.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+    how = cpd.Recipe.from_toml(text)
+    assert [selector for selector, _ in how.rules] == ["*.lm_head", "last 15%", "type:Conv2d"]
+
+
+def test_operands_of_more_bits_than_float32_are_refused():
+    with pytest.raises(ValueError, match=r"activation takes .* up to 23 bits.*'e4m33'.* has 33"):
+        cpd.Recipe("native", activation="e4m33")
+
+
+@pytest.mark.parametrize(
+    ("make", "recipe", "note"),
+    [
+        (lambda: _two(), "e4m3", r"operands stay as they are.*activation='e4m3'.*\(first: 0\)"),
+        (lambda: _two(), cpd.Recipe("native", weight="int8"), r"weight='int8' rounds to whole"),
+        (lambda: _two().half(), "bf16", r"weights in float16 do not hold bf16.*\(first: 0\)"),
+        (lambda: _two().bfloat16(), "e6m9 chunked", r"results in bfloat16 do not hold .*e6m9"),
+    ],
+)
+def test_notes_on_what_words_may_not_mean(make, recipe, note):
+    report = cpd.convert(make(), recipe, coverage=False)
+    (found,) = (each for each in report.notes if re.search(note, each))
+    assert found in str(report)
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "e6m9 chunked", "nvfp4"])
+def test_recipes_that_say_what_they_mean_have_no_notes(recipe):
+    assert cpd.convert(_two(), recipe, coverage=False).notes == ()
+
+
+def test_reports_name_the_recipe():
+    report = cpd.convert(_two(), "nvfp4", coverage=False)
+    assert report.recipe == "nvfp4"
+    assert str(report).startswith("emulated (recipe nvfp4): 2")
+    assert json.loads(report.to_json())["recipe"] == "nvfp4"
+    empty = cpd.convert(torch.nn.ReLU(), "mxfp8", coverage=False)
+    assert str(empty) == "nothing to emulate: no module of the model computes"
