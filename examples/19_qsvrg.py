@@ -4,7 +4,7 @@
 Ridge regression of the ten digits on 96 random features, n = 960 weights, over 4 processors. An
 epoch begins with the gradient of the whole sum at y, not quantized; in each of its T steps every
 processor broadcasts u = Q(grad f_j(x) - grad f_j(y) + grad f(y)), where j is drawn at random and Q
-is QSGD with the 2-norm of the whole vector, s = 31 (about the root of n) levels and Elias codes;
+is QSGD with the 2-norm of the whole vector, s = 31 (the root of n) levels and Elias codes;
 the next y is the mean of the epoch's x. Theorem 3.6 says that the error falls below 0.9^p after p
 epochs, and that an epoch takes (F + 2.8 n)(T + 1) + F n bits of each processor, where F = 32 are
 those of a float.
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     problem = Ridge()
     n = FEATURES * CLASSES
-    codec = compress.codec(f"qsgd bits=6 bucket={n} norm=2 coding=elias-dense")
+    codec = compress.codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
     most = (FLOAT_BITS + BITS * n) * (given.steps + 1) + FLOAT_BITS * n
     print(f"{problem.count} terms of {n} weights, {given.processors} processors, {codec}")
     print(f"L / l = {problem.smooth / problem.decay:.3g}, {given.steps} steps an epoch")

@@ -62,16 +62,19 @@ resamples (of the orders, and of 16 blocks of the values) would change is a tie,
 of which the fastest is named. Between processes the ranks have one order. MB are
 those that a master sends: at most, where a codec's sizes depend on the values.
 
-Without --gradients, the digit classifier of `cpd train` is trained in fp32 for
---epochs, then each of the virtual nodes computes gradients on --batch training
-images of its own drawing. A file is .npz, .safetensors, .pt or .pth and holds
+Without --gradients, a --model of `cpd train`, its digit classifier by default, is
+trained in fp32 for --epochs, then each of the virtual nodes computes gradients on
+--batch training images of its own drawing. The paper's table 9, at a small size:
+--model resnet18 --layer conv1. A file is .npz, .safetensors, .pt or .pth and holds
 either one array for each layer, whose leading dimension is the rank, or arrays
 named rank{r}/layer (in a .pt: a list with a dict for each rank); or it is .npy,
 one such layer. Nothing in a file is executed.
 """
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
-"""Of the model whose gradients `cpd roundoff` takes."""
+"""Of the digit classifier, whose gradients `cpd roundoff` takes."""
+OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
+"""Of another model; depth and width are then the model's own."""
 NETWORK_DEFAULTS = {"alpha": 10.0, "bandwidth": 10.0}
 """Microseconds a step and Gb/s."""
 
@@ -115,7 +118,12 @@ def register(commands: Commands) -> None:
         None,
         "default 256, or the file's ranks, or with a transport the processes (and no others)",
     )
-    parser.add_argument("--layer", metavar="NAME", help="that layer alone; default: all together")
+    parser.add_argument(
+        "--layer",
+        metavar="NAME",
+        help="that layer alone, or those of a pattern; of a --model also convN and fcN, the weight "
+        "of its Nth convolution or linear layer; default: all together",
+    )
     parser.add_argument("--per-layer", action="store_true", help="show each layer by itself too")
     parser.add_argument("--gradients", type=Path, metavar="FILE", help="per-rank gradients")
     parser.add_argument(
@@ -138,6 +146,7 @@ def register(commands: Commands) -> None:
             help=f"{what}; default {NETWORK_DEFAULTS[name]:g}",
         )
     group = parser.add_argument_group("the model's gradients (without --gradients)")
+    group.add_argument("--model", metavar="NAME", help="as `cpd train --model`; default mlp")
     for name, what in (
         ("epochs", "training in fp32 before the gradients are taken; "),
         ("batch", "images for each virtual node; "),
@@ -145,7 +154,8 @@ def register(commands: Commands) -> None:
         ("depth", "hidden layers; "),
         ("width", "units in a hidden layer; "),
     ):
-        default = f"default {MODEL_DEFAULTS[name]}"
+        other = f", of other models {OTHER_DEFAULTS.get(name, 'their own')}"
+        default = f"default {MODEL_DEFAULTS[name]}{'' if name == 'train_nodes' else other}"
         integer(group, name.replace("_", "-"), None, what + default)
     group = parser.add_argument_group(
         "files to write (- is standard output, and nothing else then)"
@@ -389,35 +399,48 @@ def _network(options: argparse.Namespace) -> "Network | None":
 
 
 def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    from cpd.study.gradients import Gradients, load_gradients
-    from cpd.train import TrainOptions, load_digits, sampled_gradients, train
+    from cpd.study.gradients import load_gradients
 
-    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
-    if options.gradients is not None:
-        for name, value in model.items():
-            if value is not None:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
-                )
-        loaded = load_gradients(options.gradients, options.round)
-        if nodes not in (None, loaded.ranks):
+    if options.gradients is None:
+        if options.round:
+            raise UsageError("--round needs --gradients")
+        return _of_model(options, nodes)
+    for name in ("model", *MODEL_DEFAULTS):
+        if getattr(options, name) is not None:
             raise UsageError(
-                f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}"
+                f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
             )
-        return loaded
-    if options.round:
-        raise UsageError("--round needs --gradients")
-    for name, default in MODEL_DEFAULTS.items():
-        model[name] = default if model[name] is None else model[name]
-    chosen = TrainOptions(nodes=model.pop("train_nodes"), seed=options.seed, **model)
-    digits = load_digits()
-    chosen.check_data(len(digits.train_x))
+    loaded = load_gradients(options.gradients, options.round)
+    if nodes not in (None, loaded.ranks):
+        raise UsageError(f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
+    return loaded
+
+
+def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
+    """Gradients of a model that is trained in fp32 first."""
+    from cpd.study.gradients import Gradients
+    from cpd.train import TrainOptions, sampled_gradients, train
+    from cpd.train.layers import weight_named
+
+    defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
+    model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
+    model |= {name: value for name, value in defaults.items() if model[name] is None}
+    batch = model["batch"]
+    if defaults is OTHER_DEFAULTS:
+        del model["batch"]  # of a node of the training: the model's own
+    chosen = TrainOptions(
+        model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
+    )
+    if options.layer is not None:
+        options.layer = weight_named(options.layer, chosen.layers)
+    data = chosen.load_data()
+    chosen.check_data(len(data.train_x))
     with new_progress(quiet=options.transport != "virtual") as progress:
         bar = progress.add_task("training in fp32", total=chosen.epochs, note="")
         result = train(
             chosen,
-            data=digits,
+            data=data,
             on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
         )
-        per_rank = sampled_gradients(result.model, digits, nodes or 256, chosen.batch, chosen.seed)
+        per_rank = sampled_gradients(result.model, data, nodes or 256, batch, chosen.seed)
     return Gradients([layer.name for layer in result.layers], per_rank)

@@ -300,6 +300,8 @@ def headlines(chosen: "TrainOptions", data: "Data") -> list[str]:
         f"{data.source}: {len(data.train_x)} training {inputs} ({left_out} left over in each "
         f"epoch), {len(data.test_x)} held out",
     ]
+    if chosen.of_one_value:
+        lines.append(f"in fp32, as layers of one value: {', '.join(chosen.of_one_value)}")
     if chosen.quantized_share is not None:
         lines.append(
             f"quantized {100 * chosen.share:.2f} % of the parameters (min size "
@@ -324,6 +326,7 @@ def result_lines(result: "TrainResult") -> list[str]:
         cost = result.cost
         most = "" if cost.exact else "at most "
         lines.append(f"wire {most}{cost.bytes_sent:,} bytes sent by node 0 in a step")
+    lines += _codec_lines(result)
     if result.coverage is not None:
         lines += str(result.coverage).splitlines()
     curves = {name: values[-1] for name, values in result.curves.items()}
@@ -335,6 +338,30 @@ def result_lines(result: "TrainResult") -> list[str]:
     else:
         said = f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
     return [*lines, said, f"weights {result.weights}"]
+
+
+def _codec_lines(result: "TrainResult") -> list[str]:
+    """What a codec made of the gradients, and chose for each layer; nothing of a format."""
+    from cpd.demo.shares import percent
+
+    if result.options.spec.format is not None or not result.total("values"):
+        return []
+    zeros = result.total("zeros") / result.total("values")
+    bits = 8 * result.total("bytes") / result.total("values")
+    lines = [
+        f"codec {percent(zeros)} of the values sent are zero, {bits:.2f} bits a value; of "
+        f"{percent(result.share)} of the parameters"
+    ]
+    chosen = [
+        f"{layer.name} {min(layer.bits)}…{max(layer.bits)}" for layer in result.layers if layer.bits
+    ]
+    if chosen:
+        more = f", … of {len(chosen)} layers" if len(chosen) > _MOST_LAYERS else ""
+        lines.append(f"bits chosen: {', '.join(chosen[:_MOST_LAYERS])}{more}")
+    return lines
+
+
+_MOST_LAYERS = 8
 
 
 def json_of(result: "TrainResult") -> dict[str, object]:
@@ -353,5 +380,14 @@ def json_of(result: "TrainResult") -> dict[str, object]:
         "bytes_sent": result.cost.bytes_sent,
         "coverage": None if result.coverage is None else result.coverage.to_dict(),
         "bytes_sent_exact": result.cost.exact,
+        "codec": {
+            layer.name: {
+                "values": layer.values,
+                "zeros": layer.zeros,
+                "bytes": layer.bytes,
+                "bits": layer.bits,
+            }
+            for layer in result.layers
+        },
         "key": result.options.key(),
     }

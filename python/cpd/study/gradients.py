@@ -14,6 +14,8 @@ binary32 number, or with rounding. Nothing in a file is executed.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -67,12 +69,16 @@ class Gradients:
         return len(self.per_rank)
 
     def layer(self, name: str) -> "Gradients":
-        """That layer alone. Raises ValueError for a name that is not there."""
-        if name not in self.names:
+        """That layer alone, or those of a pattern. Raises ValueError where there is none."""
+        chosen = [n for n, own in enumerate(self.names) if own == name]
+        chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]
+        if not chosen:
             names = ", ".join(map(shown, self.names))
-            raise ValueError(f"no layer '{name}'; the layers are {names}")
-        index = self.names.index(name)
-        return Gradients([name], [[rank[index]] for rank in self.per_rank])
+            near = get_close_matches(name, self.names, 1)
+            hint = f" (did you mean {shown(near[0])}?)" if near else ""
+            raise ValueError(f"no layer '{name}'{hint}; the layers are {names}")
+        per_rank = [[rank[n] for n in chosen] for rank in self.per_rank]
+        return Gradients([self.names[n] for n in chosen], per_rank)
 
     def not_finite(self) -> list[NotFinite]:
         """The layers that hold NaN or Inf."""

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -29,6 +30,27 @@ class Layer:
     def size(self) -> int:
         """How many values it has."""
         return math.prod(self.shape)
+
+
+_ORDINALS = {"conv": "Conv", "fc": "Linear"}
+
+
+def weight_named(name: str, layers: Sequence[Layer]) -> str:
+    """The name of the weight that `convN` or `fcN` means, that of the Nth convolution or linear
+    layer; another name as it is. Raises ValueError where there are fewer.
+
+    >>> layers = [Layer("0.weight", (8, 3, 3, 3), "Conv2d"), Layer("0.bias", (8,), "Conv2d")]
+    >>> weight_named("conv1", layers)
+    '0.weight'
+    """
+    match = re.fullmatch(r"(conv|fc)([1-9]\d{0,5})", name)
+    if match is None:
+        return name
+    kind = _ORDINALS[match[1]]
+    found = [one.name for one in layers if one.module.startswith(kind) and len(one.shape) > 1]
+    if int(match[2]) > len(found):
+        raise ValueError(f"there is no {name}: the model has {len(found)} layers {kind}")
+    return found[int(match[2]) - 1]
 
 
 @lru_cache(maxsize=64)

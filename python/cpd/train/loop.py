@@ -308,6 +308,10 @@ class _Run:
             counts.underflowed += report.underflowed
             counts.overflowed += report.overflowed
             counts.non_finite += report.non_finite
+            counts.zeros += report.zeros
+            counts.bytes += report.bytes
+            for bits in report.bits:
+                counts.bits[bits] = counts.bits.get(bits, 0) + 1
 
     def _mean_loss(self) -> float:
         everyone = self.ranks.gather([[torch.tensor(losses)] for losses in self.losses])

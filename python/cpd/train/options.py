@@ -123,6 +123,11 @@ class TrainOptions:
         _check_numbers(self)
         _check_names(self)
         _check_model(self)
+        if "bits=gradient" in str(self.spec.wire).split():
+            raise ValueError(
+                f"{self.spec.wire} chooses its bits for weights, by the gradients that they have: "
+                "gradients, which cpd.train sends, have none; give uniform a number of bits"
+            )
         schedule = self.reduction(steps_per_epoch=1)
         schedule.check_names([layer.name for layer in self.layers])
         schedule.check_world(self.nodes)
@@ -197,9 +202,17 @@ class TrainOptions:
     @cached_property
     def exempt_patterns(self) -> tuple[str, ...]:
         """Names and patterns of layers that are always summed in fp32."""
-        last = self.layers[-1].name.rpartition(".")[0] + ".*"
+        last = (self.layers[-1].name.rpartition(".")[0] + ".*",)
         by_type = exempt_names(self.layers, self.exempt_types)
-        return (*self.exempt, *((last,) if self.last_layer_fp32 else ()), *by_type)
+        in_fp32 = last if self.last_layer_fp32 else ()
+        return (*self.exempt, *in_fp32, *by_type, *self.of_one_value)
+
+    @cached_property
+    def of_one_value(self) -> tuple[str, ...]:
+        """Names of layers of one value, which a codec is not given: one that scales by a deviation,
+        as TernGrad's, makes them zero at each step, and so they never change."""
+        compresses = self.spec.wire is not None and self.spec.format is None
+        return tuple(layer.name for layer in self.layers if layer.size == 1 and compresses)
 
     @cached_property
     def recipes_wire(self) -> str | None:
@@ -300,6 +313,8 @@ class TrainOptions:
             name += " + APS (paper)" if spec.aps == "paper" else " + APS"
         if spec.loss_scale != 1:
             name += f" × {power_of_two(int(math.log2(spec.loss_scale)))}"
+        if self.fp32_epochs:
+            name = f"FP32, then {name}"
         if self.recipes_wire is not None and self.reduce is None:
             return f"{name}, by {self.recipe}"
         return name if self.recipe is None else f"{name}, layers by {self.recipe}"

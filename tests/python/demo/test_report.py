@@ -49,7 +49,7 @@ def demo():
     counter = Counter()
     measured = measure(SMALL, counter, jobs=1)
     assert counter.epochs == total_epochs(SMALL)
-    assert counter.runs == 6 + 3 + 2 + len(CODECS)
+    assert counter.runs == 8 + 3 + 2 + len(CODECS)
     return measured
 
 
@@ -71,7 +71,10 @@ def test_results_file(folder):
         ("e5m2", False, False),
         ("e3m0", False, False),
         ("e3m0", True, False),
+        ("e5m2", True, False),
+        ("e5m2", True, False),
     ]
+    assert "--fp32-epochs" in rows[-1]["options"]
     for row in rows:
         assert {"format", "aps", "loss_scale", "accuracy", "options", "weights"} <= row.keys()
         assert re.fullmatch("[0-9a-f]{16}", row["weights"])
@@ -90,7 +93,7 @@ def test_rows_of_codecs(demo, folder):
     values = 6 * (64 * 64 + 64) + 64 * 10 + 10
     fp32, *_, aps = demo.table
     assert fp32.bits_a_value == 32
-    assert aps.bits_a_value == 4
+    assert aps.bits_a_value == 8
     html = (folder / "report.html").read_text()
     for run, row in zip(demo.codecs, rows, strict=True):
         assert row["bits_a_value"] == 8 * row["bytes"] / values == run.bits_a_value
@@ -302,9 +305,9 @@ def test_seeds_give_ranges(folder, demo, capsys):
     assert "ranges over 3 seeds, 0 and those behind it" in html
     assert "2 of 3 diverged" not in html
     assert "1 of 3 diverged" in html
-    assert len(several.runs) == 6 + 3 + 2 + 14 + len(CODECS)
+    assert len(several.runs) == 8 + 3 + 2 + 18 + len(CODECS)
     assert stall_lines(several) == [
-        f"Sums in (3,0) may have stalled, in 6 of {25 + len(CODECS)} runs: of 8 equal terms the "
+        f"Sums in (3,0) may have stalled, in 6 of {31 + len(CODECS)} runs: of 8 equal terms the "
         "first 2 count"
     ]
 
@@ -318,8 +321,8 @@ def test_every_seed_is_run():
         warnings.simplefilter("error")  # also where sums may stall
         measured = measure(options, counter, jobs=1)
     assert counter.epochs == total_epochs(options)
-    assert counter.runs == 6 + 2 + 2 + 7 + 1
-    assert [run.seed for run in measured.table] == [7] * 7
+    assert counter.runs == 8 + 2 + 2 + 9 + 1
+    assert [run.seed for run in measured.table] == [7] * 9
     assert sorted(run.label for run in measured.repeats) == sorted(r.label for r in measured.table)
     for run in measured.repeats:
         assert "--seed 8" in run.options

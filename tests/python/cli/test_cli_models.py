@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd roundoff --model` and what `cpd train` says of a codec."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+
+from cpd.cli import main  # noqa: E402
+from cpd.train import TrainOptions  # noqa: E402
+from cpd.train.layers import Layer, weight_named  # noqa: E402
+
+
+def _json(tmp_path, *words):
+    path = tmp_path / "out.json"
+    assert main([*words, "--json", str(path)]) == 0
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_the_weight_of_a_models_second_convolution(tmp_path):
+    words = "roundoff --model lenet --epochs 1 --nodes 8 --group-sizes 2,8 --layer".split()
+    by_place = _json(tmp_path, *words, "conv2")
+    (name,) = by_place["layers"]
+    assert name == TrainOptions(model="lenet").layers[2].name
+    assert _json(tmp_path, *words, name) == by_place
+    patterns = _json(tmp_path, *words, "*.bias")["layers"]
+    assert len(patterns) == 5
+    assert all(layer.endswith(".bias") for layer in patterns)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "lenett"], "did you mean lenet?"),
+        (
+            ["--model", "lenet", "--layer", "conv3"],
+            "there is no conv3: the model has 2 layers Conv",
+        ),
+        (["--layer", "hidden1.wieght", "--epochs", "1", "--nodes", "2"], "did you mean hidden1.w"),
+        (["--model", "lenet", "--gradients", "x.npz"], "--gradients takes no model"),
+    ],
+)
+def test_models_and_layers_that_do_not_exist(words, message, capsys):
+    assert main(["roundoff", *words]) != 0
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_weights_by_their_place():
+    layers = [
+        Layer("a.weight", (4, 3, 3, 3), "Conv2d"),
+        Layer("a.bias", (4,), "Conv2d"),
+        Layer("b.weight", (5, 4), "Linear"),
+        Layer("c.weight", (6, 4, 3), "Conv1d"),
+    ]
+    assert [weight_named(n, layers) for n in ("conv1", "conv2", "fc1")] == [
+        "a.weight", "c.weight", "b.weight"
+    ]  # fmt: skip
+    assert weight_named("conv", layers) == "conv"
+
+
+def test_what_a_codec_chose_is_printed_and_written(tmp_path, capsys):
+    words = ["train", "--epochs", "1", "--wire", "uniform bits=4 coding=fixed", "--nodes", "2"]
+    written = _json(tmp_path, *words)
+    out = capsys.readouterr().out
+    assert "codec " in out
+    assert "bits a value; of 100 % of the parameters" in out
+    assert "bits chosen: hidden1.weight 4…4" in out
+    layer = written["codec"]["hidden1.weight"]
+    assert layer["values"] == 2 * 44 * 64 * 64
+    assert layer["bits"] == {"4": 2 * 44}
+    assert 8 * layer["bytes"] / layer["values"] == pytest.approx(4, abs=0.1)
+
+
+def test_a_format_has_no_such_line(capsys):
+    assert main(["train", "--epochs", "1", "--format", "e4m3", "--nodes", "2"]) == 0
+    assert "codec" not in capsys.readouterr().out
+
+
+def test_bits_of_weights_are_refused_for_gradients(capsys):
+    assert main(["train", "--wire", "uniform bits=gradient"]) != 0
+    assert "chooses its bits for weights" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_layers_of_one_value_are_left_to_fp32(monkeypatch):
+    options = TrainOptions(wire="terngrad")
+    assert options.of_one_value == ()
+    layers = (*options.layers, Layer("gain", (1,), "Scale"))
+    monkeypatch.setattr(TrainOptions, "layers", layers)
+    assert TrainOptions(wire="terngrad").of_one_value == ("gain",)
+    assert "gain" in TrainOptions(wire="terngrad").exempt_patterns
+    assert TrainOptions(format="e4m3").of_one_value == ()
