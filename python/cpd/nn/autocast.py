@@ -38,10 +38,10 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     recipe says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors;
     addmm, addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul
     and those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors
-    of one shape: all calls to them, also those that torch's own modules make. A converted layer keeps
-    its own recipe. All other products (lstm, cdist, multi_dot, einsum of three tensors,
-    …), and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts
-    them by name, or as aten's operation, except in compiled code.
+    of one shape: all calls to them, also those that torch's own modules make. A converted layer
+    keeps its own recipe. All other products (lstm, cdist, multi_dot, einsum of three tensors, …),
+    and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts them
+    by name, or as aten's operation, except in compiled code.
 
     Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
     the order in which the first operand has them.

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cpd.cli import main  # noqa: E402
-from cpd.train import TrainOptions  # noqa: E402
-from cpd.train.layers import Layer, weight_named  # noqa: E402
+from cpd.cli import main
+from cpd.train import TrainOptions
+from cpd.train.layers import Layer, weight_named
 
 
 def _json(tmp_path, *words):
@@ -21,7 +21,7 @@ def _json(tmp_path, *words):
 
 
 def test_the_weight_of_a_models_second_convolution(tmp_path):
-    words = "roundoff --model lenet --epochs 1 --nodes 8 --group-sizes 2,8 --layer".split()
+    words = ["roundoff", "--model", "lenet", "--epochs", "1", "--nodes", "8", "--group-sizes", "2,8", "--layer"]
     by_place = _json(tmp_path, *words, "conv2")
     (name,) = by_place["layers"]
     assert name == TrainOptions(model="lenet").layers[2].name
