@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, convolution, embedding, functional, grouped, norms
 from cpd.nn.checkpoints import activation_checkpoint
-from cpd.nn.products import is_ours, is_product
+from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
 from cpd.numeric.numbers import Number, check_number
@@ -140,6 +140,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 class Unseen(TorchDispatchMode):
     """Counts in `left` the products that torch computes below its functions' level."""
 
+    supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0
 
     def __init__(self, left: dict[str, int]) -> None:
@@ -158,7 +159,7 @@ class Unseen(TorchDispatchMode):
         result = func(*args, **keywords)
         in_backward = torch._C._current_autograd_node() is not None  # counted in the forward pass
         if not (Unseen._unwatched or in_backward or is_ours(func)) and is_product(func):
-            name = str(func._overloadpacket)
+            name = name_of(func)
             self.left[name] = self.left.get(name, 0) + 1
         return result
 

@@ -29,6 +29,7 @@ from cpd.nn.arguments import watchers
 from cpd.nn.clock import recomputes_or_transforms
 from cpd.nn.converted.state import State
 from cpd.nn.products import is_ours, macs
+from cpd.nn.products import name_of as operation_name
 from cpd.nn.ready import name_of
 from cpd.nn.recipe import Recipe
 
@@ -195,6 +196,7 @@ class Counter(TorchDispatchMode):
     the mode is entered around each as the backward pass computes it; what activation checkpointing
     computes again is not counted."""
 
+    supports_higher_order_operators = True
     paused: ClassVar[int] = 0
 
     def __init__(self, model: nn.Module, done: Callable[[], None]) -> None:
@@ -212,6 +214,11 @@ class Counter(TorchDispatchMode):
         self._calls: Recipe | None = None
         self._backward = self._creates_graph = False
         self.failed = False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """True: functions that are compiled within the step, as flex_attention, stay so."""
+        return True
 
     # ---- the forward pass ----
 
@@ -254,6 +261,8 @@ class Counter(TorchDispatchMode):
     def _watch(self, values: Any, name: str) -> None:
         """Ascribes the nodes that led to `values` and belong to no module yet."""
         for node in self._new_nodes(values):
+            if _WITHOUT_PRODUCTS.fullmatch(type(node).__name__):
+                continue
             node.register_prehook(functools.partial(self._enter_node, name))
             node.register_hook(self._leave_node)
 
@@ -306,7 +315,7 @@ class Counter(TorchDispatchMode):
             return  # an observer's, or activation checkpointing computes it again
         module = self._nodes[-1] if self._nodes else self._within[-1]
         recipe = self._recipe(module, func, args)
-        key = module, str(func._overloadpacket), bool(self._nodes), recipe
+        key = module, operation_name(func), bool(self._nodes), recipe
         count = self._counts.setdefault(key, [0, 0])
         count[0] += number
         count[1] += 1
@@ -348,6 +357,14 @@ class Counter(TorchDispatchMode):
             sum(number for name, number in weights.items() if name not in left),
             tuple(name for name in converted if name not in self._called),
         )
+
+
+_WITHOUT_PRODUCTS = re.compile(
+    "((Unsafe)?View|Reshape|T|Transpose|Permute|Expand|Unsqueeze|Squeeze|Slice|Select|Unbind|Split|"
+    "Clone|Alias|ToCopy|Add|Sub|Mul|Div|Neg|Sum|Mean|Pow|Rsqrt|Gelu|Relu|Silu|Softmax|LogSoftmax|"
+    "NllLoss|NativeLayerNorm|NativeBatchNorm|NativeDropout|Embedding|Cat|Stack)Backward[0-9]*"
+)
+"""Nodes of the autograd graph that need no looking at."""
 
 
 @contextmanager

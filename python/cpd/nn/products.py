@@ -18,24 +18,34 @@ from torch.utils.flop_counter import flop_registry
 def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
     """The multiply-accumulates of one call of an overload of torch.ops, its biases not counted;
     None where the operation is no product."""
-    packet = operation._overloadpacket
-    name = packet._qualified_op_name
+    packet = _packet(operation)
+    name = getattr(packet, "_qualified_op_name", "")
     if name in _MACS:
         return _MACS[name](result, *args, **kwargs)
-    if name.startswith("aten::") and packet in flop_registry:
+    if not name.startswith("cpd::") and packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result)) // 2
     return None
 
 
 def is_product(operation: Any) -> bool:
     """Whether an overload of torch.ops is a product."""
-    packet = operation._overloadpacket
-    return packet._qualified_op_name in _MACS or packet in flop_registry
+    packet = _packet(operation)
+    return getattr(packet, "_qualified_op_name", "") in _MACS or packet in flop_registry
+
+
+def name_of(operation: Any) -> str:
+    """Its name without that of its overload: "aten.mm", "flex_attention"."""
+    return str(_packet(operation))
+
+
+def _packet(operation: Any) -> Any:
+    """The operation of an overload; one of a higher order, as flex_attention, is itself."""
+    return getattr(operation, "_overloadpacket", operation)
 
 
 def is_ours(operation: Any) -> bool:
     """Whether it is an operation of CPD, which computes as a recipe or an accumulator says."""
-    return operation.namespace == "cpd"
+    return getattr(operation, "namespace", "") == "cpd"
 
 
 # ---- matrices ------------------------------------------------------------------------------------

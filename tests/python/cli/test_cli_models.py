@@ -21,7 +21,8 @@ def _json(tmp_path, *words):
 
 
 def test_the_weight_of_a_models_second_convolution(tmp_path):
-    words = ["roundoff", "--model", "lenet", "--epochs", "1", "--nodes", "8", "--group-sizes", "2,8", "--layer"]
+    words = ["roundoff", "--model", "lenet", "--epochs", "1", "--nodes", "8"]
+    words += ["--group-sizes", "2,8", "--layer"]
     by_place = _json(tmp_path, *words, "conv2")
     (name,) = by_place["layers"]
     assert name == TrainOptions(model="lenet").layers[2].name

@@ -8,13 +8,19 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import cpd
-from cpd.nn.products import macs
+from cpd.nn.products import macs, name_of
 
 ONES = {"dtype": torch.float32}
 MM = cpd.Recipe("native", weight="e4m3")
 
 
 class Counted(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls):
+        return True
+
     def __init__(self):
         super().__init__()
         self.forward = self.backward = 0
@@ -24,7 +30,7 @@ class Counted(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         number = macs(func, args, kwargs or {}, result)
         if number is not None:
-            self.names.add(str(func._overloadpacket))
+            self.names.add(name_of(func))
             if torch._C._current_autograd_node() is None:
                 self.forward += number
             else:
@@ -118,6 +124,15 @@ def test_grouped_products():
     with Counted() as counted:
         y = F.grouped_mm(a, b, offs=ends)
     assert counted.forward == int(y.float().sum()) == 8 * 16 * 24
+
+
+def test_operators_of_higher_order():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = torch.ones(2, 2, 128, 8)
+    with torch.no_grad(), Counted() as counted:
+        flex_attention(q, q, q)
+    assert counted.forward == 2 * 2 * 128 * 128 * 16
 
 
 def test_what_is_no_product_is_not_counted():

@@ -242,17 +242,25 @@ def test_conv1d_is_a_linear_layer_of_the_transposed_weight():
         assert _same(_gradients(module, _x(2, 5, 32)), _gradients(module, _x(2, 5, 32), by_hand))
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3", "bert", "vit"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3", "bert", "vit"])
 @pytest.mark.parametrize("recipe", ["bf16", RECIPES["attention"]], ids=["bf16", "attention"])
-def test_eager_attention_has_the_bits_of_sdpa(name, recipe):
+def test_implementations_of_attention_have_the_same_bits(name, recipe):
     losses = []
-    for implementation in ("sdpa", "eager"):
+    flex = ["flex_attention"] if name != "gpt2" else []  # which transformers refuses there
+    for implementation in ("sdpa", "eager", *flex):
         model, inputs = at_hand.of_transformers(name, attn_implementation=implementation)
         cpd.convert(model, recipe, coverage=False)
         loss = at_hand.loss_of(model(**inputs))
         loss.backward()
         losses.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
-    assert _same(*losses)
+    assert all(_same(losses[0], each) for each in losses[1:])
+
+
+def test_flex_attention_with_a_score_function_is_refused():
+    model, inputs = at_hand.of_transformers("gemma2", attn_implementation="flex_attention")
+    cpd.convert(model, "bf16", coverage=False)
+    with pytest.raises(ValueError, match="flex_attention with softcap is not emulated"):
+        model(**inputs)
 
 
 def test_attention_that_the_recipe_leaves_to_torch_is_named():

@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from cpd._torch.rounding import rounded
 from cpd.nn import functional
 from cpd.nn.autocast import FORMS, autocast
+from cpd.nn.converted import dense_attention
 from cpd.nn.converted.replaced import delays, idle, lacks, used
 from cpd.nn.converted.state import State
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
@@ -101,15 +102,32 @@ class EmulatedAttention(EmulatedForward):
     what: ClassVar[str] = "attention"
     counted: ClassVar[bool] = False
     mode: ClassVar[type[ByRecipe]] = ByAttention
+    config: Any
+
+    def _computed(self, *args: Any, **kwargs: Any) -> Any:
+        if _implementation(self) != "flex_attention":
+            return super()._computed(*args, **kwargs)
+        config, self.config = self.config, dense_attention.config_of(self.config)
+        try:
+            return super()._computed(*args, **kwargs)
+        finally:
+            self.config = config
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
         if all(how.attention is None and how.softmax is None for how in state.phases()):
             return "the recipe leaves attention's products to torch (attention=)"
-        chosen = getattr(getattr(module, "config", None), "_attn_implementation", "")
-        if str(chosen).startswith(("flex", "flash", "paged")):
-            return f"{chosen} is one kernel, which is not seen: choose sdpa or eager"
+        chosen = _implementation(module)
+        if chosen.startswith(("flash", "paged")):
+            return (
+                f"{chosen} is one kernel, which is not seen: choose sdpa, eager or flex_attention"
+            )
         return delays(state, "two products")
+
+
+def _implementation(module: Any) -> str:
+    """The implementation of attention that a module of transformers is to use; "": it has none."""
+    return str(getattr(getattr(module, "config", None), "_attn_implementation", ""))
 
 
 class EmulatedMamba(EmulatedForward):

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""transformers' flex_attention with the whole mask, by torch's scaled_dot_product_attention, which
+`cpd.nn.converted.own` computes by the recipe: so it has the bits of the other implementations."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_mask
+
+NAME = "cpd_dense"
+
+
+def config_of(config: Any) -> Any:
+    """A copy of a module's configuration by which its forward calls `attend`."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    if NAME not in ALL_ATTENTION_FUNCTIONS:
+        ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+    made = copy.copy(config)
+    made._attn_implementation = NAME
+    return made
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as transformers calls it. Raises ValueError for what flex_attention
+    takes in a score function: choose eager for these."""
+    further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
+    if further:
+        raise ValueError(
+            f"flex_attention with {further[0]} is not emulated: choose attn_implementation='eager'"
+        )
+    mask = attention_mask
+    if isinstance(mask, BlockMask):
+        mask = create_mask(mask.mask_mod, *_shape(mask, query, key), device=query.device)
+    y = F.scaled_dot_product_attention(
+        query, key, value, mask, dropout if module.training else 0.0, scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )  # fmt: skip
+    return y.transpose(1, 2).contiguous(), None
+
+
+def _shape(mask: BlockMask, query: Tensor, key: Tensor) -> tuple[int, int, int, int]:
+    batch, heads = mask.shape[:2]
+    return batch, heads, query.shape[-2], key.shape[-2]
