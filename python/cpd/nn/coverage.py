@@ -194,7 +194,7 @@ class Counter(TorchDispatchMode):
     """Counts the products of one training step of a model, as the dispatcher sees them, below
     autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
     the mode is entered around each as the backward pass computes it; what activation checkpointing
-    computes again is not counted."""
+    computes again is not counted. Parts that are compiled run eagerly in that step."""
 
     supports_higher_order_operators = True
     paused: ClassVar[int] = 0
@@ -213,12 +213,8 @@ class Counter(TorchDispatchMode):
         self._handles: list[Any] = []
         self._calls: Recipe | None = None
         self._backward = self._creates_graph = False
+        self._eager = _Eagerly()
         self.failed = False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """True: functions that are compiled within the step, as flex_attention, stay so."""
-        return True
 
     # ---- the forward pass ----
 
@@ -236,6 +232,7 @@ class Counter(TorchDispatchMode):
             del node
         self._enter_module(model, (), {})
         watchers.append(self._note)
+        self._eager.__enter__()
         self.__enter__()
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -257,6 +254,7 @@ class Counter(TorchDispatchMode):
                 self._ascribed.clear()
                 self._unhook()
                 self.__exit__(None, None, None)
+                self._eager.__exit__(None, None, None)
 
     def _watch(self, values: Any, name: str) -> None:
         """Ascribes the nodes that led to `values` and belong to no module yet."""
@@ -357,6 +355,19 @@ class Counter(TorchDispatchMode):
             sum(number for name, number in weights.items() if name not in left),
             tuple(name for name in converted if name not in self._called),
         )
+
+
+class _Eagerly:
+    """A context in which compiled functions run eagerly; while a compiler traces, none."""
+
+    def __enter__(self) -> None:
+        self._stance = None
+        if not torch.compiler.is_compiling():
+            self._stance = torch.compiler.set_stance("force_eager")
+
+    def __exit__(self, *error: Any) -> None:
+        if self._stance is not None:
+            self._stance.__exit__(None, None, None)
 
 
 _WITHOUT_PRODUCTS = re.compile(

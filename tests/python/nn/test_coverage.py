@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+import torch._dynamo.testing
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -138,6 +139,38 @@ def test_compiled_as_eager():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled(torch.randn(3, 7, WIDTH))["logits"].sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "eager"])
+def test_parts_that_are_compiled_run_eagerly_in_the_counted_step(backend):
+    model, report = _converted("mxfp8")
+    counter = torch._dynamo.testing.CompileCounterWithBackend(backend)
+    for block in model.blocks:
+        block.compile(backend=counter, fullgraph=True)
+    _quiet_step(model)
+    assert report.coverage().macs == ALL
+    assert counter.frame_count == 0
+    _step(model)
+    assert counter.frame_count > 0
+
+
+def test_flex_attention_within_a_counted_step():
+    from torch.nn.attention.flex_attention import flex_attention
+
+    class Frozen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(8, 8)
+
+        def forward(self, x):
+            with torch.no_grad():  # on CPUs it has no backward pass
+                y = flex_attention(x, x, x)
+            return self.out(y)
+
+    model, report = _converted("mxfp8", Frozen(), coverage=0)
+    model(torch.randn(1, 2, 128, 8)).sum().backward()
+    (left,) = report.coverage().left
+    assert (left.operation, left.macs) == ("flex_attention", 2 * 128 * 128 * 16)
 
 
 def test_a_trace_computes_and_changes_nothing():

@@ -51,3 +51,30 @@ def test_averaged_weights():
     said = answer("cpd study run oland-weights")
     for label in ("fp32", "8 bits", "2 bits"):
         assert figures("oland-weights", 0, label)[1] in said, label
+
+
+def test_256_nodes():
+    said = answer("cpd study run aps-table6-7-8")
+    for table, label in (
+        (0, "fp32"),
+        (0, "(4,3)"),
+        (0, "(4,3) + APS"),
+        (0, "(5,2) + APS"),
+        (1, "(5,2) + APS, groups of 256"),
+    ):
+        assert figures("aps-table6-7-8", table, label)[0] in said, label
+
+
+def test_lars():
+    said = answer("cpd study run aps-table5")
+    for label in ("fp32", "e4m3", "e4m3 aps"):
+        assert figures("aps-table5", 0, label)[0] in said, label
+    assert f"{float(figures('aps-table5', 0, 'e4m3')[2]):.0f} % of its gradients" in said
+
+
+def test_an_lstm_in_two_bits():
+    said = answer("cpd study run qsgd-lstm")
+    for label in ("fp32", "4 bits", "2 bits"):
+        assert figures("qsgd-lstm", 0, label)[0] in said, label
+    sent = {label: float(figures("qsgd-lstm", 0, label)[1]) for label in ("fp32", "2 bits")}
+    assert f"{sent['fp32'] / sent['2 bits']:.0f} times fewer bytes" in said
