@@ -113,6 +113,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         form = self.forms.get(name)
         if keywords.get("out") is None:
             keywords = {key: value for key, value in keywords.items() if key != "out"}
+        if name in _OF_OPERANDS:
+            args, keywords = _in_order(args, keywords)
         if form is not None and _are_ours(args) and "out" not in keywords:
             if activation_checkpoint() is not self._around:
                 raise RuntimeError(
@@ -435,6 +437,21 @@ _OF_ATEN = ("matmul", "addmm", "addmm_", "addbmm", "addr", "outer", "inner", "gr
 
 _NAMES = _names()
 _OURS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+_OF_OPERANDS = frozenset({*_OF_ATEN, "rmatmul", "addbmm_", "addr_", "tensordot"})
+"""Functions of tensors alone, whose names for them differ: mat2, batch2, vec2, other, …"""
+
+
+def _in_order(
+    args: Sequence[Any], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of such a function with its tensors by position, as their names follow one
+    another in the alphabet, `input` first."""
+    names = [name for name, value in keywords.items() if isinstance(value, Tensor)]
+    names.sort(key=lambda name: (name not in ("input", "self"), name))
+    rest = {name: value for name, value in keywords.items() if name not in names}
+    return (*args, *(keywords[name] for name in names)), rest
 
 
 def _are_ours(operands: Sequence[Any]) -> bool:

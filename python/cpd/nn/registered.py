@@ -67,6 +67,10 @@ _OF_PACKAGES: tuple[tuple[str, type[Any]], ...] = (
     ("transformers.models.*Experts", own.EmulatedExperts),
     ("transformers.models.*Router", own.EmulatedForward),
     ("transformers.models.*.MambaMixer", own.EmulatedMamba),
+    ("transformers.models.*Mixer", own.EmulatedMixer),
+    ("transformers.models.*DeltaNet", own.EmulatedMixer),
+    ("transformers.models.falcon.*.FalconLinear", own.EmulatedForward),
+    ("transformers.models.*Li[gn]*Attention", own.EmulatedForward),  # lightning, linear
     ("transformers.models.*Norm", own.EmulatedOwnNorm),
     ("transformers.models.*Attention", own.EmulatedAttention),
     ("timm.layers.std_conv.*", own.EmulatedForward),

@@ -139,6 +139,39 @@ TRANSFORMERS = {
         {"vocab_size": VOCABULARY, "hidden_size": 64, "state_size": 8, "num_hidden_layers": 2,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     ),
+    "mamba2": (
+        "Mamba2ForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 64, "state_size": 16, "num_heads": 8,
+         "head_dim": 16, "n_groups": 2, "num_hidden_layers": 2, "chunk_size": 8,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "minimax": (
+        "MiniMaxForCausalLM",
+        {**_DECODER, **_EXPERTS, "head_dim": 16, "num_local_experts": 4, "block_size": 8,
+         "layer_types": ["linear_attention", "full_attention"]},
+    ),
+    "deepseek_v3": (
+        "DeepseekV3ForCausalLM",
+        {**_DECODER, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16,
+         "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "n_routed_experts": 4,
+         "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
+         "first_k_dense_replace": 1, "n_shared_experts": 1},
+    ),
+    "falcon": (
+        "FalconForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 64, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "bloom": (
+        "BloomForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 64, "n_layer": 2, "n_head": 4,
+         "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "gpt_neox": (
+        "GPTNeoXForCausalLM",
+        {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128,
+         "num_hidden_layers": 2, "num_attention_heads": 4, "bos_token_id": 1, "eos_token_id": 2},
+    ),
     "bert": ("BertForMaskedLM", _ENCODER),
     "roberta": ("RobertaForMaskedLM", {**_ENCODER, "max_position_embeddings": 66}),
     "t5": (

@@ -129,6 +129,35 @@ CASES = {
         lambda: A[:, :, :5].clone().baddbmm_(A, A.mT, beta=0.5),
         lambda: functional.matmul(A, A.mT, HOW) + 0.5 * A[:, :, :5],
     ),
+    "matmul by names": (
+        lambda: torch.matmul(other=A.mT, input=A),
+        lambda: functional.matmul(A, A.mT, HOW),
+    ),
+    "mm by a name": (lambda: X.mm(mat2=W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "baddbmm by names": (
+        lambda: A[:, :, :5].baddbmm(batch2=A.mT, batch1=A, beta=2),
+        lambda: functional.matmul(A, A.mT, HOW) + 2 * A[:, :, :5],
+    ),
+    "addmm by names": (
+        lambda: torch.addmm(input=B, mat2=W.T, mat1=X),
+        lambda: functional.linear(X, W, B, recipe=HOW),
+    ),
+    "addmv by names": (
+        lambda: torch.addmv(B, vec=X[0], mat=W),
+        lambda: functional.matmul(W, X[0], HOW) + B,
+    ),
+    "outer by a name": (
+        lambda: torch.outer(X[0], vec2=W[1]),
+        lambda: functional.matmul(X[0][:, None], W[1][None], HOW),
+    ),
+    "dot by a name": (
+        lambda: torch.dot(X[0], tensor=W[1]),
+        lambda: functional.matmul(X[0], W[1], HOW),
+    ),
+    "tensordot by names": (
+        lambda: torch.tensordot(b=W.T, a=A, dims=1),
+        lambda: functional.matmul(A, W.T, HOW),
+    ),
     "aten.mm": (lambda: torch.ops.aten.mm(X, W.T), lambda: functional.matmul(X, W.T, HOW)),
     "aten.bmm.default": (
         lambda: torch.ops.aten.bmm.default(A, A.mT),

@@ -11,7 +11,17 @@ import models_at_hand as at_hand
 
 ATTENTION = "the recipe leaves attention's products to torch (attention=)"
 DELAYED = "delayed scaling keeps one history a layer, and this one has several products"
-OF_DELAYED = {"mixtral", "qwen3_moe", "gpt_oss", "mamba", "nf_resnet26"}
+OF_DELAYED = {
+    "mixtral",
+    "qwen3_moe",
+    "gpt_oss",
+    "mamba",
+    "mamba2",
+    "minimax",
+    "deepseek_v3",
+    "falcon",
+    "nf_resnet26",
+}
 """With modules of several products."""
 EXCEPTIONS = {
     "bf16": {},

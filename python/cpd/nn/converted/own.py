@@ -130,8 +130,14 @@ def _implementation(module: Any) -> str:
     return str(getattr(getattr(module, "config", None), "_attn_implementation", ""))
 
 
-class EmulatedMamba(EmulatedForward):
-    """A mixer that multiplies by weights of layers within it, without calling them."""
+class EmulatedMixer(EmulatedForward):
+    """A mixer that convolves by the weight of a layer within it, without calling it."""
+
+    inner: ClassVar[tuple[str, ...]] = ("conv1d",)
+
+
+class EmulatedMamba(EmulatedMixer):
+    """Mamba's first mixer, which multiplies by another layer's weight too."""
 
     inner: ClassVar[tuple[str, ...]] = ("conv1d", "dt_proj")
 
