@@ -88,6 +88,9 @@ class LowPrecision(Optimizer):
     ([0.99609375, 0.99609375], [0.0, 0.0])
     """
 
+    _leaves_out = False
+    """Whether formats for state that the optimizer does not keep are left out: a recipe's are."""
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -167,8 +170,8 @@ class LowPrecision(Optimizer):
             setattr(self, name, getattr(self.inner, name))
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("inner", "formats", "gradient_scale", "unscale", "seed", "_checked")
-        return {name: self.__dict__[name] for name in names}
+        names = ("inner", "formats", "gradient_scale", "unscale", "seed", "_checked", "_leaves_out")
+        return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         return f"LowPrecision({self.formats}, {self.inner})"
@@ -245,7 +248,8 @@ class LowPrecision(Optimizer):
         self.formats.check_storage(p.dtype)
 
     def _check_momenta(self, steps: list[ParameterStep]) -> None:
-        """Raises ValueError, once, where a format is for state that the optimizer does not keep."""
+        """Raises ValueError, once, where a format is for state that the optimizer does not keep; of
+        a recipe's, which is for any optimizer, it is left out with a warning."""
         if self._checked or not steps:
             return
         kept = {
@@ -259,9 +263,14 @@ class LowPrecision(Optimizer):
             ("second_moment", self.formats.second_moment, SECOND_MOMENTS),
         )
         for kind, spec, names in wanted:
-            if spec is not None and not kept & names:
-                raise ValueError(
-                    f"{kind}={str(spec)!r} is of no use: {type(self.inner).__name__} keeps "
-                    f"{', '.join(sorted(kept)) or 'no state'} of a parameter"
-                )
+            if spec is None or kept & names:
+                continue
+            useless = (
+                f"{kind}={str(spec)!r} is of no use: {type(self.inner).__name__} keeps "
+                f"{', '.join(sorted(kept)) or 'no state'} of a parameter"
+            )
+            if not self._leaves_out:
+                raise ValueError(useless)
+            warnings.warn(f"the recipe's {useless}; it is left out", stacklevel=4)
+            self.formats = Formats(**{**self.formats._asdict(), kind: None})
         self._checked = True

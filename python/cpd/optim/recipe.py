@@ -31,6 +31,8 @@ def from_recipe(
       `LowPrecision`: `"bf16"`, `"bf16 update=stochastic random_bits=16"`, `"e4m3fn master=fp32"`.
     - state: `momentum=`, `second_moment=` and `gradient=`, each followed by a format and its
       options: `"momentum=bf16 second_moment=e4m3fn 256"`.
+      What the optimizer does not keep, as SGD without momentum, is left out, with a warning at
+      the first step.
     - loss_scale: a number, or `"dynamic"`, from 65536 on.
 
     Raises ValueError, naming the key, for texts that cannot be read.
@@ -55,10 +57,12 @@ def from_recipe(
     if not options:
         return optimizer, scaler
     try:
-        return LowPrecision(optimizer, **options, seed=seed), scaler
+        made = LowPrecision(optimizer, **options, seed=seed)
     except ValueError as error:
         given = f"update={how.update!r}, state={how.state!r}"
         raise ValueError(f"the recipe's {given}: {error}") from None
+    made._leaves_out = True
+    return made, scaler
 
 
 def parsed(key: str, text: str, names: tuple[str, ...], first: str = "") -> dict[str, str]:

@@ -524,3 +524,30 @@ def test_sharded_parameters():
     has what torch saves of them."""
     told = [rank.result for rank in spawn.spawn_ranks("gloo", 2, "optim_ranks:run")]
     assert told == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("make", "left"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), ["momentum", "second_moment"]),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), ["second_moment"]),
+        (lambda p: torch.optim.RMSprop(p, lr=0.1), ["momentum"]),
+        (lambda p: torch.optim.Adam(p, lr=0.1), []),
+    ],
+)
+def test_a_recipes_state_that_an_optimizer_does_not_keep_is_left_out(make, left):
+    recipe = cpd.Recipe("native", state="momentum=bf16 second_moment=bf16", update="bf16")
+    params = parameters()
+    optimizer, _ = cpd.optim.from_recipe(make(params), recipe)
+    optimizer = pickle.loads(pickle.dumps(optimizer)) if not left else optimizer
+    for step in range(2):
+        give_gradients(optimizer.param_groups[0]["params"], step)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            optimizer.step()
+        said = [str(one.message) for one in seen if "is left out" in str(one.message)]
+        wanted = left if step == 0 else []
+        assert [text.split("'s ")[1].split("=")[0] for text in said] == wanted
+    kept = {"momentum", "second_moment"} - set(left)
+    assert all((getattr(optimizer.formats, kind) is not None) == (kind in kept)
+               for kind in ("momentum", "second_moment"))  # fmt: skip

@@ -207,49 +207,67 @@ def _show_layers(results: Results) -> Shown:
     return Shown([table], present(findings))
 
 
-# ---- QSGD, figure 3b: an LSTM's loss by bytes ----------------------------------------------------
+# ---- QSGD, figure 3: a CNN's accuracy and an LSTM's loss by bytes and seconds --------------------
 
 _BY_BYTES = {label: WIRES[label] for label in ("fp32", "8 bits", "4 bits", "2 bits")}
 _GIGABIT = 1.25e8
 """Bytes a second."""
 
 
-def _cells_bytes(size: Size, seeds: int) -> list[Cell]:
+def _cells_by_bytes(size: Size, seeds: int, options: dict[str, Any]) -> list[Cell]:
     wires = _BY_BYTES if size != "smoke" else {"4 bits": WIRES["4 bits"]}
-    shared = {**_lstm(size), "nodes": 4}
-    return over_seeds("train", _wired("", wires, **shared), seeds, _minutes(size))
+    rows = _wired("", wires, **{**options, "nodes": 4})
+    return over_seeds("train", rows, seeds, _minutes(size))
 
 
-def _show_bytes(results: Results) -> Shown:
+def _cells_lstm(size: Size, seeds: int) -> list[Cell]:
+    return _cells_by_bytes(size, seeds, _lstm(size))
+
+
+def _cells_cnn(size: Size, seeds: int) -> list[Cell]:
+    return _cells_by_bytes(size, seeds, _cnn(size))
+
+
+def _show_by_bytes(results: Results, name: str, metric: str, what: str, row: str) -> Shown:
+    """A metric by the bytes that a node has sent, and what these take on a link of 1 Gb/s."""
     rows, series = [], {}
     for label in results.labels:
         first = results.of(label)[0].result
-        spread = results.spread(label, lambda result: float(result["curves"]["loss"][-1]))
+        spread = results.spread(label, lambda result: float(result["curves"][metric][-1]))
         assert spread is not None
-        epochs = len(first["curves"]["loss"])
-        each = first["bytes_sent"] * first["steps"] / epochs
-        places = [each * (n + 1) / 1e6 for n in range(epochs)]
-        series[label] = (places, first["curves"]["loss"])
+        curve = first["curves"][metric]
+        each = first["bytes_sent"] * first["steps"] / len(curve)
+        series[label] = ([each * (n + 1) / 1e6 for n in range(len(curve))], curve)
         seconds = first["bytes_sent"] / _GIGABIT
-        rows.append([label, spread.text(3), f"{each * epochs / 1e6:.1f}", f"{1e3 * seconds:.2f}"])
-    head = [" ", "loss, nats a character", "MB sent by a node", "ms a step at 1 Gb/s, one way"]
-    tables = [Table("LSTM over 4 nodes", head, rows)]
+        sent = f"{each * len(curve) / 1e6:.1f}"
+        rows.append([label, spread.text(3), sent, f"{1e3 * seconds:.2f}"])
+    head = [" ", what, "MB sent by a node", "ms a step at 1 Gb/s, one way"]
+    tables = [Table(f"{name} over 4 nodes", head, rows)]
     if not series:
         return Shown(tables)
-    title = "LSTM: held-out loss by bytes sent"
-    drawn = {title: pictures.lines(title, series, "MB sent by a node", "nats a character")}
-    return Shown(tables, _faster(results), drawn)
+    title = f"{name}: held-out {metric} by bytes sent"
+    drawn = {title: pictures.lines(title, series, "MB sent by a node", what)}
+    return Shown(tables, _faster(results, name, row), drawn)
 
 
-def _faster(results: Results) -> list[Finding]:
+def _show_lstm(results: Results) -> Shown:
+    return _show_by_bytes(results, "LSTM", "loss", "loss, nats a character", "qsgd.F3b")
+
+
+def _show_cnn(results: Results) -> Shown:
+    return _show_by_bytes(results, "CNN", "accuracy", "accuracy", "qsgd.F3a")
+
+
+def _faster(results: Results, name: str, row: str) -> list[Finding]:
     if not results.of("fp32") or not results.of("2 bits"):
         return []
     fp32, bits = (results.of(label)[0].result["bytes_sent"] for label in ("fp32", "2 bits"))
     return [
         Finding(
-            "qsgd.F3b",
-            "messages of an LSTM take less than half the time in 2 bits",
-            "more than twice as fast on 2 GPUs",
+            row,
+            f"messages of {'an LSTM' if name == 'LSTM' else 'a CNN'} take less than half the time "
+            "in 2 bits",
+            "more than twice as fast on 2 GPUs" if name == "LSTM" else "4 bits 2.5 times faster",
             f"{fp32 / bits:.1f} times fewer bytes; computation is not counted here",
             fp32 / bits > 2,
         )
@@ -260,5 +278,6 @@ STUDIES = (
     Study("grubic-accuracy", "32 to 1 bits, on a CNN and an LSTM", _cells_accuracy, _show_accuracy),
     Study("grubic-buckets", "how large buckets may be", _cells_buckets, _show_buckets),
     Study("grubic-layers", "which layers need more bits", _cells_layers, _show_layers),
-    Study("qsgd-lstm", "an LSTM's loss by bytes sent", _cells_bytes, _show_bytes),
+    Study("qsgd-cnn", "a CNN's accuracy by bytes sent", _cells_cnn, _show_cnn),
+    Study("qsgd-lstm", "an LSTM's loss by bytes sent", _cells_lstm, _show_lstm),
 )
