@@ -180,6 +180,8 @@ def bilinear(
     [[64.0]]
     """
     how = _recipe(recipe)
+    for name, x in (("input1", input1), ("input2", input2), ("weight", weight)):
+        check_operand(name, x, like="input1")
     if weight.dim() != 3 or (input1.shape[-1:], input2.shape[-1:]) != (
         weight.shape[1:2],
         weight.shape[2:],

@@ -255,6 +255,8 @@ class Recipe:
             if not isinstance(given, str) or ";" in given:
                 raise
             near = difflib.get_close_matches(given.lower(), NAMED, 1)
+            if not near and not str(error).startswith("unknown"):
+                raise  # which says what is wrong with an accumulator or a format
             names = f"did you mean {near[0]}? " if near else ""
             raise ValueError(
                 f"{shown(given)} is no recipe ({names}there are {', '.join(sorted(NAMED))}), no "
