@@ -102,7 +102,7 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def _launch(arguments: list[str], program: list[str]) -> Iterator[Row]:
+def launch(arguments: list[str], program: list[str]) -> Iterator[Row]:
     """The rows that the program prints, as they come."""
     command = ["mpirun", "--timeout", str(LONGEST), *arguments, *program]
     with tempfile.TemporaryFile("w+") as errors:
@@ -130,11 +130,11 @@ def _setting_rows(
     command += ["--values", str(options.values), "--repeats", str(options.repeats)]
     command += ["--seed", str(options.seed)]
     if setting is FREE:
-        yield from _launch(["-n", str(RANKS), "--oversubscribe"], command)
+        yield from launch(["-n", str(RANKS), "--oversubscribe"], command)
         return
     with namespaces.hosts(RANKS, "1gbit") as hosts:
         command += ["--gbps", "1", "--interface", namespaces.INTERFACE]
-        yield from _launch(hosts.mpirun(), command)
+        yield from launch(hosts.mpirun(), command)
 
 
 def _with_bar(row: Row, options: argparse.Namespace) -> Row:

@@ -78,3 +78,12 @@ def test_an_lstm_in_two_bits():
         assert figures("qsgd-lstm", 0, label)[0] in said, label
     sent = {label: float(figures("qsgd-lstm", 0, label)[1]) for label in ("fp32", "2 bits")}
     assert f"{sent['fp32'] / sent['2 bits']:.0f} times fewer bytes" in said
+
+
+def test_a_step_on_four_hosts():
+    said = answer("./dev run python benchmarks/training_step.py")
+    for label, columns in (("fp32", (0, 3)), ("4 bits", (0, 2, 3))):
+        row = figures("grubic-measured", 0, label)
+        assert all(f"{float(row[column]):.0f}" in said for column in columns), label
+    assert f"{figures('grubic-measured', 0, '4 bits')[5]} times faster" in said
+    assert f"{figures('grubic-measured', 0, '1bitSGD')[5]} times" in said
