@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from cpd.numeric.shown import shown
-from cpd.papers.studies import aps, grubic, oland, terngrad
+from cpd.papers.studies import aps, digits, grubic, oland, terngrad
 from cpd.papers.study import Study
 
 STUDIES: dict[str, Study] = {
-    study.name: study for module in (aps, grubic, terngrad, oland) for study in module.STUDIES
+    study.name: study
+    for module in (aps, grubic, digits, terngrad, oland)
+    for study in module.STUDIES
 }
 
 STATES = ("reproduced", "substitute", "absent", "out of scope")
@@ -43,10 +45,10 @@ class Row:
     why: str = ""
 
     @property
-    def study(self) -> str:
-        """The study that its command runs; empty for other commands."""
+    def studies(self) -> list[str]:
+        """The studies that its command runs; empty for other commands."""
         words = self.command.split()
-        return words[3] if words[:3] == ["cpd", "study", "run"] else ""
+        return words[3:] if words[:3] == ["cpd", "study", "run"] else []
 
 
 @dataclass(frozen=True)

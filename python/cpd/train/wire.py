@@ -60,3 +60,18 @@ def reduce_spec(
         overflow=overflow,
         seed=seed,
     )
+
+
+CODECS = (
+    "qsgd bits=4 bucket=512",
+    "qsgd bits=2 bucket=128",
+    "terngrad",
+    "one_bit",
+    "one_bit bucket=64",
+    "top_k 0.01",
+    "top_k 0.01 qsgd bits=4 bucket=512",
+    "int8_rows",
+    "fp8_rows",
+    "feedback int4",
+)
+"""Compressors whose accuracies are shown next to one another."""

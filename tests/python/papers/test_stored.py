@@ -87,3 +87,16 @@ def test_a_step_on_four_hosts():
         assert all(f"{float(row[column]):.0f}" in said for column in columns), label
     assert f"{figures('grubic-measured', 0, '4 bits')[5]} times faster" in said
     assert f"{figures('grubic-measured', 0, '1bitSGD')[5]} times" in said
+
+
+def test_codecs_on_digits():
+    page = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
+    stored = json.loads((ROOT / "benchmarks/results/papers/codec-digits.json").read_text())
+    for row in stored["tables"][0]["rows"]:
+        assert f"| `{row[0]}` | {' | '.join(row[1:])} |" in page
+    held = {finding["claim"]: finding["holds"] for finding in stored["findings"]}
+    assert {claim for claim, holds in held.items() if holds == "no"} == {
+        "6 hidden layers: 4-bit QSGD keeps fp32's accuracy",
+        "6 hidden layers: 1bitSGD keeps fp32's accuracy",
+        "LeNet: 1bitSGD keeps fp32's accuracy",
+    }

@@ -22,22 +22,11 @@ from cpd.numeric import formats
 from cpd.numeric.accumulator import Accumulator
 from cpd.study.series import group_sizes_for, measure_roundoff
 from cpd.train import TrainOptions
+from cpd.train.wire import CODECS as CODECS
 
 SHALLOW_DEPTH = 3
 SEARCH_EXPONENTS = tuple(range(1, 17))  # the constant loss scales tried: 2^1 … 2^16
 ROUNDOFF_FORMAT = "e5m2"
-CODECS = (
-    "qsgd bits=4 bucket=512",
-    "qsgd bits=2 bucket=128",
-    "terngrad",
-    "one_bit",
-    "one_bit bucket=64",
-    "top_k 0.01",
-    "top_k 0.01 qsgd bits=4 bucket=512",
-    "int8_rows",
-    "fp8_rows",
-    "feedback int4",
-)
 
 
 @dataclass(frozen=True)
