@@ -3,9 +3,12 @@
 
 import argparse
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, connected
 from cpd.cli.options import (
     Commands,
@@ -20,6 +23,7 @@ from cpd.comm.spec import EXCHANGES, StallWarning
 
 if TYPE_CHECKING:
     from cpd.train import Data, Ranks, TrainOptions, TrainResult
+    from cpd.train.result import Step
 
 _TEXT = """\
 Trains a model over several nodes; by default a digit classifier. Its data are
@@ -92,6 +96,13 @@ def register(commands: Commands) -> None:
         type=Path,
         metavar="FILE",
         help="write every node's gradients of the last step (.npz or .safetensors)",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        type=Path,
+        metavar="DIR",
+        help="write each step's loss, and of each layer what the all-reduce and its codec made of "
+        "it, for TensorBoard",
     )
     parser.set_defaults(**dict.fromkeys(_OF_WIRE))
 
@@ -233,7 +244,8 @@ def _train_and_print(
         def on_epoch(epoch: int, value: float) -> None:
             progress.update(bar, completed=epoch, note=f"{name} {value:.3f}")
 
-        result = train(chosen, data=data, on_epoch=on_epoch, ranks=ranks)
+        with _step_writer(options.tensorboard if prints else None) as on_step:
+            result = train(chosen, data=data, on_epoch=on_epoch, on_step=on_step, ranks=ranks)
     for line in result_lines(result):
         console.print(line, soft_wrap=True)
     if prints and options.json is not None:
@@ -241,6 +253,28 @@ def _train_and_print(
     if prints and options.save_gradients is not None:
         names = [layer.name for layer in result.layers]
         save_gradients(options.save_gradients, names, result.last_gradients)
+
+
+@contextmanager
+def _step_writer(folder: Path | None) -> "Iterator[Callable[[Step], bool | None] | None]":
+    """A function that writes a step for TensorBoard; None without a folder. Raises UsageError where
+    the package is not installed."""
+    if folder is None:
+        yield None
+        return
+    from cpd.train.scalars import write_scalars
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UsageError(
+            "--tensorboard needs the package tensorboard: pip install tensorboard"
+        ) from None
+    writer: Any = SummaryWriter(folder)
+    try:
+        yield lambda step: write_scalars(writer, step)
+    finally:
+        writer.close()
 
 
 _METRICS = {"classes": "accuracy", "pixels": "mean IoU", "text": "loss"}

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 
 import pytest
 
@@ -93,3 +95,46 @@ def test_layers_of_one_value_are_left_to_fp32(monkeypatch):
     assert TrainOptions(wire="terngrad").of_one_value == ("gain",)
     assert "gain" in TrainOptions(wire="terngrad").exempt_patterns
     assert TrainOptions(format="e4m3").of_one_value == ()
+
+
+class _Writer:
+    """In place of TensorBoard's."""
+
+    made = None
+
+    def __init__(self, folder):
+        type(self).made = self
+        self.folder, self.scalars, self.closed = folder, {}, False
+
+    def add_scalar(self, tag, value, step):
+        self.scalars[tag, step] = value
+
+    def close(self):
+        self.closed = True
+
+
+def test_steps_for_tensorboard(tmp_path, monkeypatch):
+    module = types.ModuleType("torch.utils.tensorboard")
+    module.SummaryWriter = _Writer
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    words = ["train", "--epochs", "1", "--wire", "uniform bits=4 coding=fixed", "--nodes", "2"]
+    written = _json(tmp_path, *words, "--tensorboard", str(tmp_path / "runs"))
+    writer = _Writer.made
+    assert writer.closed
+    assert writer.folder == tmp_path / "runs"
+    steps = {step for _, step in writer.scalars}
+    assert steps == set(range(1, 45))
+    tags = {tag for tag, _ in writer.scalars}
+    assert {"train/loss", "train/rate", "wire/hidden1.weight/zeros"} <= tags
+    assert writer.scalars["wire/hidden1.weight/bits", 1] == 4
+    layer = written["codec"]["hidden1.weight"]
+    shares = [writer.scalars["wire/hidden1.weight/zeros", step] for step in steps]
+    assert sum(shares) / len(shares) == pytest.approx(layer["zeros"] / layer["values"])
+    losses = [writer.scalars["train/loss", step] for step in steps]
+    assert sum(losses) / len(losses) == pytest.approx(written["loss"][0], rel=1e-6)
+
+
+def test_tensorboard_that_is_not_installed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert main(["train", "--epochs", "1", "--tensorboard", str(tmp_path)]) != 0
+    assert "needs the package tensorboard" in capsys.readouterr().err
