@@ -41,7 +41,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     of one shape: all calls to them, also those that torch's own modules make. A converted layer
     keeps its own recipe. All other products (lstm, cdist, multi_dot, einsum of three tensors, …),
     and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts them
-    by name, or as aten's operation, except in compiled code.
+    by name, or as aten's operation, except in compiled code and within operators that other
+    packages define, which are not looked into. Attention that is written out of matmul and softmax
+    takes the recipe itself: `cpd.convert` knows attention as such.
 
     Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
     the order in which the first operand has them.

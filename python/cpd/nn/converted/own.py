@@ -23,7 +23,8 @@ _POSITIONS = 256
 
 class ByRecipe(autocast):
     """Torch's products, attention and softmax by the recipe of a converted module, for one call of
-    its forward. Call number n draws from the module's stream XOR 256 n."""
+    its forward. Call number n draws from the module's stream XOR 256 n, below 2^20: the calls
+    after 4096, as of a long loop over time, repeat the first ones' bits."""
 
     forms: ClassVar[dict[str, Any]] = {
         name: form
