@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,6 +43,7 @@ from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
+from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear, matmul
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -69,12 +71,15 @@ def scaled_dot_product_attention(
     recipe: RecipeLike,
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention: query … × L × E, key … × S × E, value … × S
     × F, result … × L × F; arguments are torch's.
 
     `recipe`: a `cpd.Recipe`, whose `attention` and `softmax` are used, or one accumulator for both
-    products and their backward GEMMs. A row whose mask leaves nothing gives zeros, as in torch.
+    products and their backward GEMMs. `delayed`: where the attention's scaling is delayed, a
+    `cpd.nn.delayed.Delayed.of(recipe, 0, 2)`. A row whose mask leaves nothing gives zeros, as in
+    torch.
 
     >>> import cpd
     >>> q = k = torch.eye(2)
@@ -98,9 +103,9 @@ def scaled_dot_product_attention(
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
     base = stream_of(how, stream)
     zeros = attn_mask is not None  # no other row can be empty
-    weights = _weights(query, key, mask, factor, how, base, zeros)
+    weights = _weights(query, key, mask, factor, how, base, delayed, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
-    return _product(weights, value, how, at(base, VALUES), dtype)
+    return _product(weights, value, how, VALUES, base, delayed, dtype)
 
 
 @refused_by_torch
@@ -134,12 +139,14 @@ def multi_head_attention(
     recipe: RecipeLike,
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
+    delayed: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
     """torch.nn.functional.multi_head_attention_forward, what torch.nn.MultiheadAttention computes:
     query L × N × E (or L × E), key and value S × N × …, result L × N × E and the weights, or None.
 
     Arguments are torch's, masks too: boolean ones say what to leave out. `recipe`: a `cpd.Recipe`
-    (one accumulator: for the projections, and attention as torch computes it).
+    (one accumulator: for the projections, and attention as torch computes it). `delayed`: where
+    scaling is delayed, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`.
 
     >>> x, w = torch.ones(3, 1, 4), torch.full((12, 4), 0.5)
     >>> y, _ = multi_head_attention(x, x, x, 4, 2, w, None, None, None, False, 0.0, w[:4], None,
@@ -163,7 +170,12 @@ def multi_head_attention(
             f"got shape {tuple(query.shape)}"
         )
     matrices = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None
-    q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, how, base)
+
+    def project(x: Tensor, w: Any, b: Tensor | None, position: int, **to: Any) -> Tensor:
+        kept = delayed_at(delayed, position)
+        return linear(x, w, b, recipe=how, stream=at(base, position), delayed=kept, **to)
+
+    q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, project)
     q = _by_head(q, num_heads)
     k = _with_more(_by_head(_behind(k, bias_k), num_heads), static_k, add_zero_attn)
     v = _with_more(_by_head(_behind(v, bias_v), num_heads), static_v, add_zero_attn)
@@ -173,16 +185,17 @@ def multi_head_attention(
     inner = at(base, HEADS)
     weights = None
     if need_weights:
-        weights = _weights(q, k, mask, 1 / math.sqrt(q.shape[-1]), how, inner, False)
+        factor = 1 / math.sqrt(q.shape[-1])
+        weights = _weights(q, k, mask, factor, how, inner, delayed, False)
         weights = F.dropout(weights, dropout) if dropout else weights
-        y = _product(weights, v, how, at(inner, VALUES), None)
+        y = _product(weights, v, how, VALUES, inner, delayed, None)
         weights = weights.mean(dim=1) if average_attn_weights else weights
         weights = weights if batched else weights.squeeze(0)
     else:
-        y = scaled_dot_product_attention(q, k, v, mask, dropout, recipe=how, stream=inner)
+        kept = {"stream": inner, "delayed": delayed}
+        y = scaled_dot_product_attention(q, k, v, mask, dropout, recipe=how, **kept)
     y = y.permute(2, 0, 1, 3).flatten(2)
-    out = at(base, OUTPUT)
-    y = linear(y, out_proj_weight, out_proj_bias, recipe=how, stream=out, dtype=dtype)
+    y = project(y, out_proj_weight, out_proj_bias, OUTPUT, dtype=dtype)
     return (y if batched else y.squeeze(1)), weights
 
 
@@ -196,11 +209,18 @@ def _attending(recipe: RecipeLike) -> Recipe:
 
 
 def _product(
-    a: Tensor, b: Tensor, how: Recipe, stream: Number | None, dtype: torch.dtype | None
+    a: Tensor,
+    b: Tensor,
+    how: Recipe,
+    which: int,
+    base: Number | None,
+    delayed: Any,
+    dtype: torch.dtype | None,
 ) -> Tensor:
     """One of the two products."""
     if how.attention is not None:
-        return matmul(a, b, how.attention, stream=stream, dtype=dtype)
+        kept = delayed_at(None if delayed is None else delayed.attending, which)
+        return matmul(a, b, how.attention, stream=at(base, which), dtype=dtype, delayed=kept)
     y = a @ b.to(a.dtype)
     return y if dtype is None else y.to(dtype)
 
@@ -212,13 +232,14 @@ def _weights(
     factor: float,
     how: Recipe,
     base: Number | None,
+    delayed: Any,
     zeros: bool,
 ) -> Tensor:
     """The weights of the values, in the query's type. A row whose mask leaves nothing is 0 where
     `zeros`, else NaN."""
     if how.softmax is not None:
         check_storage(operators.name_of(query.dtype), how.softmax.format.name)
-    scores = _product(query, key.mT, how, at(base, SCORES), torch.float32) * factor
+    scores = _product(query, key.mT, how, SCORES, base, delayed, torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
@@ -278,14 +299,9 @@ def _projected(
     packed: Tensor | None,
     matrices: tuple[Tensor | None, ...] | None,
     bias: Tensor | None,
-    how: Recipe,
-    base: Number | None,
+    project: Callable[..., Tensor],
 ) -> tuple[Tensor, ...]:
     """Query, key and value after their projections: by `matrices`, or the one that packs them."""
-
-    def project(x: Tensor, w: Any, b: Tensor | None, position: int) -> Tensor:
-        return linear(x, w, b, recipe=how, stream=at(base, position))
-
     query, key, value = inputs
     if matrices is None and packed is not None:
         size = query.shape[-1]

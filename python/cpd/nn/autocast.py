@@ -74,7 +74,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     def __init__(self, recipe: RecipeLike, *, stream: Number = 0, watch: bool = True) -> None:
         super().__init__()
         self.recipe = _recipe(recipe)
-        if self.recipe.delays:
+        if any(how is not None and how.delays for how in (self.recipe, self.recipe.attention)):
             raise ValueError(
                 "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
                 "does, in each layer"
@@ -132,8 +132,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         with unwatched():
             return func(*args, **keywords)
 
-    def next(self) -> dict[str, Any]:
-        """Counts a call, and returns the recipe and stream for its functional form."""
+    def next(self, products: int = 1) -> dict[str, Any]:
+        """Counts a call of so many products, and returns the keywords of its functional form: the
+        recipe, the stream."""
         if not self.recipe.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
@@ -316,20 +317,22 @@ def _product(size: dict[str, int], letters: list[str]) -> int:
 
 
 def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
-    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode.next())
+    groups = 1 if offs is None else offs.numel()
+    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode.next(groups))
 
 
-def _as_torch(form: Callable[..., Any]) -> Callable[..., Any]:
-    """The entry of `FORMS` for a functional form whose arguments are those of torch's function."""
+def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
+    """The entry of `FORMS` for a functional form of so many products, whose arguments are those of
+    torch's function."""
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
-        return form(*args, **kwargs, **mode.next())
+        return form(*args, **kwargs, **mode.next(products))
 
     return compute
 
 
 def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
-    how = mode.next()
+    how = mode.next(0)
     to = how["recipe"].softmax
     return rounded(F.softmax(*args, **kwargs), to, to, **_draws(how))
 
@@ -340,7 +343,7 @@ def _draws(how: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    how = mode.next()
+    how = mode.next(0)
     to = how["recipe"].residual
     sum_of = torch.add(input, other, alpha=alpha)
     if to is None or not isinstance(other, Tensor) or input.shape != other.shape:
@@ -368,7 +371,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "einsum": _einsum,
     "add": _add,
     "add_": _add_in_place,
-    "bilinear": _as_torch(functional.bilinear),
+    "bilinear": _as_torch(functional.bilinear, 2),
     "grouped_mm": _grouped_mm,
     "softmax": _softmax,
     "conv1d": _as_torch(convolution.conv1d),
@@ -383,8 +386,8 @@ FORMS: dict[str, Callable[..., Any]] = {
     "batch_norm": _as_torch(norms.batch_norm),
     "instance_norm": _as_torch(norms.instance_norm),
     "embedding": _as_torch(embedding.embedding),
-    "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention),
-    "multi_head_attention_forward": _as_torch(attention.multi_head_attention),
+    "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention, 2),
+    "multi_head_attention_forward": _as_torch(attention.multi_head_attention, 4),
 }
 autocast.forms = FORMS
 _ADDITIONS = ("add", "add_")

@@ -319,8 +319,7 @@ class _Plan:
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
             classes.emulate(layer.module, layer.mixin)
-            if _delays(layer):
-                delayed.append(_keep_scales(layer))
+            delayed += _keep_scales(layer)
         self._clock(delayed, step)
         if delayed:
             keep_from_ddp(self._root)
@@ -364,18 +363,18 @@ def _nearest(module: nn.Module, table: dict[type[nn.Module], type[Any]]) -> Any:
     return next((table[base] for base in type(module).__mro__ if base in table), None)
 
 
-def _delays(layer: _Layer) -> bool:
-    return getattr(layer.mixin, "delays", False) and any(h.delays for h in layer.state.phases())
-
-
-def _keep_scales(layer: _Layer) -> Delayed:
-    """Adds the state of delayed scaling to the layer, and returns it."""
-    kept = Delayed.of(next(how for how in layer.state.phases() if how.delays))
+def _keep_scales(layer: _Layer) -> Iterator[Delayed]:
+    """Adds the state of delayed scaling to the layer, and yields it, where a recipe delays."""
+    products = layer.mixin.histories(layer.module) if hasattr(layer.mixin, "histories") else (0, 0)
+    of_phases = (Delayed.of(how, *products) for how in layer.state.phases())
+    kept = next((one for one in of_phases if one is not None), None)
+    if kept is None:
+        return
     tensor = next(layer.module.parameters(), None)
     kept.to(None if tensor is None else tensor.device).train(layer.module.training)
     layer.module.add_module("cpd_delayed", kept)
     layer.state.delayed = kept
-    return kept
+    yield kept
 
 
 # ---- why a module is not emulated ----------------------------------------------------------------

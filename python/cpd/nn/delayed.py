@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -23,19 +23,85 @@ if TYPE_CHECKING:
     from cpd.numeric.scaled_cast import ScaledCast
 
 OPERANDS = TENSORS
-"""The columns of `amax_history` and `scale`."""
+"""The columns of `amax_history` and `scale`, of each product."""
 
 
-class Delayed(nn.Module):
+class _Casts:
+    """What `Delayed` and `Product` do for one product: casts by its present scales, and the record
+    of its largest magnitudes."""
+
+    state: Delayed
+    number: int
+
+    def quantize(
+        self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
+    ) -> Tensor:
+        """`x`, the "activation", "weight" or "gradient", cast with its present scale; records its
+        largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
+        cast = self.state.cast_of(which)
+        self.note(which, x)
+        options = cast.cast.options
+        options = options._replace(
+            seed=options.seed if seed is None else seed,
+            stream=options.stream if stream is None else stream,
+        )
+        numbers = random_numbers(options, x)
+        scale = self.state.scale[self._column(which)]
+        return call(ops.cast_delayed, None, x, cast.cast.text, scale, *numbers)
+
+    def note(self, which: str, x: Tensor) -> None:
+        """Records x's largest magnitude in training mode."""
+        if self.state.training:
+            ops.record_amax(self.state.amax_history, x.detach(), self._column(which))
+
+    def multipliers(self) -> Tensor:
+        """The present scales: a copy, which a later `update` leaves as it is."""
+        first = self._column(OPERANDS[0])
+        return self.state.scale[first : first + len(OPERANDS)].clone()
+
+    def watch(self, y: Tensor) -> Tensor:
+        """`y` itself; in training mode the backward pass records the largest magnitude of its
+        gradient, where the gradient's scaling is delayed."""
+        if not self.state.training or "gradient" not in self.state.casts:
+            return y
+        function: Any = _Watch if torch.compiler.is_compiling() else _EagerWatch
+        watched: Tensor = function.apply(y, self.state.amax_history, self._column("gradient"))
+        return watched
+
+    def at(self, number: int) -> Product:
+        """The product whose number is greater by `number`; beyond the last one they repeat."""
+        return Product(self.state, self.number + number)
+
+    @property
+    def attending(self) -> Product | None:
+        """The product of this number by the recipe's `attention`; None: that does not delay."""
+        attention = self.state.attention
+        return None if attention is None else Product(attention, self.number)
+
+    def _column(self, which: str) -> int:
+        return self.number % self.state.products * len(OPERANDS) + OPERANDS.index(which)
+
+
+class Product(_Casts):
+    """One of the products whose scales a `Delayed` keeps."""
+
+    def __init__(self, state: Delayed, number: int) -> None:
+        self.state, self.number = state, number
+
+
+class Delayed(_Casts, nn.Module):
     """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
 
     Args:
         activation, weight, gradient: each a `ScaledCast` with `history` > 0, or None: not delayed.
             All have the same history and the same `amax`.
+        products: how many products the layer computes, each of which has scales of its own:
+            `at(n)` is that of number n; the methods here are those of number 0.
+        attention: the state of the products by a recipe's `attention`, of the same layer.
 
-    The buffers in the state_dict are `amax_history`, H x 3, whose row 0 is the present step's, and
-    `scale`, 3. They stay float32 where the model is cast to another type. A scale multiplies into
-    the format; it starts at 1. An operand is cast to
+    The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the
+    present step's, and `scale`, 3 for each product. They stay float32 where the model is cast to
+    another type. A scale multiplies into the format; it starts at 1. An operand is cast to
     fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
 
     In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
@@ -50,30 +116,37 @@ class Delayed(nn.Module):
     scale: Tensor
     most: Tensor
     margin: Tensor
+    number = 0
 
     def __init__(
         self,
         activation: ScaledCast | None = None,
         weight: ScaledCast | None = None,
         gradient: ScaledCast | None = None,
+        *,
+        products: int = 1,
+        attention: Delayed | None = None,
     ) -> None:
         super().__init__()
         operands = dict(zip(OPERANDS, (activation, weight, gradient), strict=True))
         self.casts = {name: _delayed(name, cast) for name, cast in operands.items() if cast}
         rules = {(cast.history, cast.amax) for cast in self.casts.values()}
-        if len(rules) != 1:
+        if len(rules) != 1 and not (attention is not None and not rules):
             said = ", ".join(f"{name}={cast}" for name, cast in operands.items())
             raise ValueError(f"delayed operands have one history and one amax, got {said}")
-        self.history, self.amax = rules.pop()
-        self.register_buffer("amax_history", torch.zeros(self.history, len(OPERANDS)))
+        self.history, self.amax = rules.pop() if rules else (0, "max")
+        self.products = products
+        self.attention = attention
+        columns = products * len(OPERANDS) if self.casts else 0
+        self.register_buffer("amax_history", torch.zeros(self.history, columns))
         for name in ("scale", "most", "margin"):
-            ones = torch.ones(len(OPERANDS))
-            self.register_buffer(name, ones, persistent=name == "scale")
+            self.register_buffer(name, torch.ones(columns), persistent=name == "scale")
         self.reset_parameters()
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Delayed:
-        """The state for those casts of a recipe's activation, weight and gradient with a history.
+    def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
+        """The state for those casts of a recipe's activation, weight and gradient with a history,
+        for that many products, and for `of_attention` by its attention; None: there is none.
 
         >>> import cpd
         >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
@@ -82,8 +155,19 @@ class Delayed(nn.Module):
         >>> made.amax_history.shape, made.scale.tolist()
         (torch.Size([9, 3]), [1.0, 1.0, 1.0])
         """
-        casts = {name: getattr(recipe, name) for name in OPERANDS}
-        return cls(**{name: c for name, c in casts.items() if getattr(c, "history", 0)})
+        within = None
+        if recipe.attention is not None and of_attention:
+            within = cls.of(recipe.attention, of_attention)
+        casts = {name: getattr(recipe, name) for name in OPERANDS if products}
+        casts = {name: c for name, c in casts.items() if getattr(c, "history", 0)}
+        if not casts and within is None:
+            return None
+        return cls(**casts, products=products, attention=within)
+
+    @property
+    def state(self) -> Delayed:  # type: ignore[override]
+        """Itself."""
+        return self
 
     def reset_parameters(self) -> None:
         """The state before the first step; needed after `to_empty`."""
@@ -91,47 +175,27 @@ class Delayed(nn.Module):
             self.amax_history.zero_()
             for buffer in (self.scale, self.most, self.margin):
                 buffer.fill_(1)
-            for column, name in enumerate(OPERANDS):
-                if name in self.casts:
-                    scaled = self.casts[name].scaled
-                    self.most[column] = scaled.element.max
-                    self.margin[column] = 2.0**scaled.margin
-
-    def quantize(
-        self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
-    ) -> Tensor:
-        """`x`, the "activation", "weight" or "gradient", cast with its present scale; records its
-        largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
-        cast, column = self._cast(which), OPERANDS.index(which)
-        self.note(which, x)
-        options = cast.cast.options
-        options = options._replace(
-            seed=options.seed if seed is None else seed,
-            stream=options.stream if stream is None else stream,
-        )
-        numbers = random_numbers(options, x)
-        return call(ops.cast_delayed, None, x, cast.cast.text, self.scale[column], *numbers)
-
-    def note(self, which: str, x: Tensor) -> None:
-        """Records x's largest magnitude in training mode."""
-        if self.training:
-            ops.record_amax(self.amax_history, x.detach(), OPERANDS.index(which))
-
-    def multipliers(self) -> Tensor:
-        """The present scales: a copy, which a later `update` leaves as it is."""
-        return self.scale.clone()
-
-    def watch(self, y: Tensor) -> Tensor:
-        """`y` itself; in training mode the backward pass records the largest magnitude of its
-        gradient, where the gradient's scaling is delayed."""
-        if not self.training or "gradient" not in self.casts:
-            return y
-        function = _Watch if torch.compiler.is_compiling() else _EagerWatch
-        return function.apply(y, self.amax_history)  # type: ignore[no-any-return,no-untyped-call]
+            for name, cast in self.casts.items():
+                columns = slice(OPERANDS.index(name), None, len(OPERANDS))
+                self.most[columns] = cast.scaled.element.max
+                self.margin[columns] = 2.0**cast.scaled.margin
 
     def update(self) -> None:
         """Makes the scales of the step that begins; the function `update`, those of many layers."""
         update((self,))
+
+    def parts(self) -> Iterator[Delayed]:
+        """Itself and the state of its attention, those of them that delay."""
+        if self.casts:
+            yield self
+        if self.attention is not None:
+            yield from self.attention.parts()
+
+    def cast_of(self, which: str) -> ScaledCast:
+        """An operand's cast. Raises ValueError for one that is not delayed."""
+        if which not in self.casts:
+            raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
+        return self.casts[which]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
         """Keeps the present state where `state_dict` is of a model that was not converted."""
@@ -139,12 +203,8 @@ class Delayed(nn.Module):
             super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={str(cast)!r}" for name, cast in self.casts.items())
-
-    def _cast(self, which: str) -> ScaledCast:
-        if which not in self.casts:
-            raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
-        return self.casts[which]
+        said = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]
+        return ", ".join(said + [f"products={self.products}"] * (self.products > 1))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Delayed:
         def keep_type(x: Tensor) -> Tensor:
@@ -152,6 +212,11 @@ class Delayed(nn.Module):
             return moved if moved.dtype == x.dtype else x.to(moved.device)
 
         return super()._apply(keep_type, recurse)  # type: ignore[no-any-return,no-untyped-call]
+
+
+def at(delayed: _Casts | None, number: int) -> Product | None:
+    """The product of that number; None where nothing is delayed."""
+    return None if delayed is None else delayed.at(number)
 
 
 def _delayed(name: str, cast: Any) -> ScaledCast:
@@ -166,7 +231,7 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
     """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
     step's magnitudes are reduced over `group`, in one exchange, by a maximum in which NaN wins: all
     ranks must call it, with the same layers."""
-    all_of = list(layers)
+    all_of = [part for layer in layers for part in layer.parts()]
     if all_of and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
         _reduce([layer.amax_history[0] for layer in all_of], group)
     for layer in all_of:
@@ -178,8 +243,9 @@ def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
     """Reduces `rows` to the maximum over ranks, as int32: in that order NaN is above all."""
     words = torch.cat(rows).view(torch.int32)
     dist.all_reduce(words, dist.ReduceOp.MAX, group=group)
-    for row, reduced in zip(rows, words.view(torch.float32).view(-1, len(OPERANDS)), strict=True):
-        row.copy_(reduced)
+    reduced = torch.split(words.view(torch.float32), [len(row) for row in rows])
+    for row, values in zip(rows, reduced, strict=True):
+        row.copy_(values)
 
 
 def keep_from_ddp(root: nn.Module) -> None:
@@ -197,17 +263,17 @@ class _Watch(torch.autograd.Function):
     """The identity, whose backward pass records the gradient's largest magnitude."""
 
     @staticmethod
-    def forward(y: Tensor, history: Tensor) -> Tensor:
+    def forward(y: Tensor, history: Tensor, column: int) -> Tensor:
         return y.detach()  # no view to autograd: what follows may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.history = inputs
+        _, ctx.history, ctx.column = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        ops.record_amax(ctx.history, grad.detach(), OPERANDS.index("gradient"))
-        return grad, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        ops.record_amax(ctx.history, grad.detach(), ctx.column)
+        return grad, None, None
 
 
 class _EagerWatch(_Watch):

@@ -55,6 +55,7 @@ from cpd.nn.convolution import conv3d as conv3d
 from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
 from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
+from cpd.nn.delayed import at as delayed_at
 from cpd.nn.recipe import Recipe, RecipeLike, recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.accumulator import AccumulatorLike
@@ -169,11 +170,13 @@ def bilinear(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """torch.nn.functional.bilinear: input1 … × I, input2 … × J, weight out × I × J, bias out.
 
     Two products by the recipe: input1 · weight, in which k runs over I, for each output and j; and
     that · input2, over J, whose stream is changed by XOR 1. Then the bias is added, by torch.
+    `delayed`: where scaling is delayed, a `cpd.nn.delayed.Delayed` of two products.
 
     >>> x, w = torch.ones(1, 4), torch.ones(1, 4, 40)
     >>> bilinear(x, torch.ones(1, 40), w, recipe="e4m3").tolist()
@@ -193,9 +196,10 @@ def bilinear(
     base = stream_of(how, stream)
     outputs, rows, columns = weight.shape
     matrix = weight.transpose(0, 1).reshape(rows, outputs * columns)
-    inner = matmul(input1, matrix, how, stream=base)
+    inner = matmul(input1, matrix, how, stream=base, delayed=delayed)
     inner = inner.reshape(*inner.shape[:-1], outputs, columns)
-    y = matmul(inner, input2.unsqueeze(-1), how, stream=at(base, 1)).squeeze(-1)
+    second: dict[str, Any] = {"stream": at(base, 1), "delayed": delayed_at(delayed, 1)}
+    y = matmul(inner, input2.unsqueeze(-1), how, **second).squeeze(-1)
     return y if bias is None else y + bias
 
 

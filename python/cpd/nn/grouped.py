@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from cpd.nn.arguments import check_operand
+from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import matmul
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -25,6 +28,7 @@ def grouped_mm(
     out_dtype: torch.dtype | None = None,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """torch.nn.functional.grouped_mm: a product for each group, each a `cpd.functional.matmul` of
     the group's rows and columns by the recipe, with a's part the activation.
@@ -39,6 +43,8 @@ def grouped_mm(
         bias: not supported, as in torch.
         out_dtype: of the result; default a's.
         recipe, stream: as in `cpd.functional.matmul`; a group draws from the stream XOR its number.
+        delayed: where scaling is delayed, a `cpd.nn.delayed.Delayed` of as many products as there
+            are groups; of one where both operands have three dimensions.
 
     Rows and columns after the last group are zeros. The ends of groups are read by the host: a
     compiled program is divided there. Raises ValueError for shapes that do not go together.
@@ -61,13 +67,13 @@ def grouped_mm(
     if dims == (3, 3):
         if offs is not None:
             raise ValueError("offs must be None where both operands have three dimensions")
-        return matmul(mat_a, mat_b, how, dtype=out_dtype, stream=stream)
+        return matmul(mat_a, mat_b, how, dtype=out_dtype, stream=stream, delayed=delayed)
     begins, ends = _groups(mat_a, mat_b, offs)
     base = stream_of(how, stream)
-    parts = [
-        matmul(*_parts(mat_a, mat_b, n, *group), how, dtype=out_dtype, stream=at(base, n))
-        for n, group in enumerate(zip(begins, ends, strict=True))
-    ]
+    parts = []
+    for n, group in enumerate(zip(begins, ends, strict=True)):
+        own: dict[str, Any] = {"stream": at(base, n), "delayed": delayed_at(delayed, n)}
+        parts.append(matmul(*_parts(mat_a, mat_b, n, *group), how, dtype=out_dtype, **own))
     if dims == (2, 2):
         return torch.stack(parts)
     along = 0 if dims == (2, 3) else 1

@@ -52,9 +52,10 @@ def recipe_of(layer: nn.Module) -> Recipe | None:
 
 
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
-    """The scale by which a layer multiplies a tensor in this step; None: no delayed scaling."""
+    """The scale by which a layer multiplies a tensor in this step; None: no delayed scaling,
+    or of several products."""
     delayed = getattr(layer, "cpd_delayed", None)
-    if delayed is None or role not in _DELAYED:
+    if delayed is None or delayed.products != 1 or role not in _DELAYED:
         return None
     scale: Tensor = delayed.scale
     return scale[_DELAYED.index(role)]

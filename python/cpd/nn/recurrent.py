@@ -19,6 +19,9 @@ input's product, 1 for the state's, 2 for the projection. Without `stream` the l
 of the recipe's first stochastic rounding. A cell has t = 0 in each call: give it another stream in
 each time step.
 
+Where scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` of 3 products for each layer and
+direction, of 3 for a cell: product 3 · m + kind, whose scales all time steps share.
+
 All of it works under autograd and, for a sequence of fixed length, `torch.compile(fullgraph=True)`.
 """
 
@@ -32,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.kept import kept
+from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -45,6 +49,8 @@ State: TypeAlias = "tuple[Tensor, ...]"
 
 INPUT, HIDDEN, PROJECTION = 0, 1, 2
 _KINDS = 4
+PRODUCTS = 3
+"""With scales of their own, where scaling is delayed, of each direction of each layer."""
 
 
 @refused_by_torch
@@ -61,6 +67,7 @@ def lstm(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """torch.nn.LSTM's computation: output, last hidden state, last cell state.
@@ -82,7 +89,8 @@ def lstm(
     (True, torch.Size([3, 1, 1]))
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    y, (h, c) = _layers(_LSTM, input, tuple(hx), weights, order, recipe, stream, batch_sizes)
+    how = _How.of(recipe, stream, delayed)
+    y, (h, c) = _layers(_LSTM, input, tuple(hx), weights, order, how, batch_sizes)
     return y, h, c
 
 
@@ -100,6 +108,7 @@ def gru(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """torch.nn.GRU's computation: output and last hidden state; arguments as for `lstm`.
@@ -110,7 +119,8 @@ def gru(
     True
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    y, (h,) = _layers(_GRU, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    how = _How.of(recipe, stream, delayed)
+    y, (h,) = _layers(_GRU, input, (hx,), weights, order, how, batch_sizes)
     return y, h
 
 
@@ -128,6 +138,7 @@ def rnn(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
     batch_sizes: Tensor | None = None,
     nonlinearity: str = "tanh",
 ) -> tuple[Tensor, Tensor]:
@@ -141,8 +152,9 @@ def rnn(
     [2.0, 4.0]
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
+    how = _How.of(recipe, stream, delayed)
     kind = _activation(nonlinearity)
-    y, (h,) = _layers(kind, input, (hx,), weights, order, recipe, stream, batch_sizes)
+    y, (h,) = _layers(kind, input, (hx,), weights, order, how, batch_sizes)
     return y, h
 
 
@@ -160,6 +172,7 @@ def lstm_cell(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """torch.nn.LSTMCell's computation: the next hidden and cell state. input batch × in, each state
     batch × size; the module's text says what is rounded.
@@ -169,7 +182,8 @@ def lstm_cell(
     >>> h.shape, c.shape
     (torch.Size([1, 1]), torch.Size([1, 1]))
     """
-    h, c = _cell(_LSTM, input, tuple(hx), (w_ih, w_hh, b_ih, b_hh), recipe, stream)
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
+    h, c = _cell(_LSTM, input, tuple(hx), weights, how)
     return h, c
 
 
@@ -184,6 +198,7 @@ def gru_cell(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
 ) -> Tensor:
     """torch.nn.GRUCell's computation: the next hidden state; arguments as for `lstm_cell`.
 
@@ -191,7 +206,8 @@ def gru_cell(
     >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe="e4m3").item()
     0.0
     """
-    return _cell(_GRU, input, (hx,), (w_ih, w_hh, b_ih, b_hh), recipe, stream)[0]
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
+    return _cell(_GRU, input, (hx,), weights, how)[0]
 
 
 @refused_by_torch
@@ -205,6 +221,7 @@ def rnn_cell(
     *,
     recipe: RecipeLike,
     stream: Number | None = None,
+    delayed: Any = None,
     nonlinearity: str = "tanh",
 ) -> Tensor:
     """torch.nn.RNNCell's computation: the next hidden state; arguments as for `lstm_cell`, and
@@ -214,8 +231,8 @@ def rnn_cell(
     >>> rnn_cell(x, h, w, u, recipe="e4m3", nonlinearity="relu")
     tensor([[17.]])
     """
-    weights = w_ih, w_hh, b_ih, b_hh
-    return _cell(_activation(nonlinearity), input, (hx,), weights, recipe, stream)[0]
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
+    return _cell(_activation(nonlinearity), input, (hx,), weights, how)[0]
 
 
 @kept
@@ -285,13 +302,25 @@ class _Order(NamedTuple):
         return self.num_layers * self.directions
 
 
+class _How(NamedTuple):
+    """How a layer's products are computed."""
+
+    recipe: Recipe
+    stream: Number | None
+    delayed: Any
+
+    @classmethod
+    def of(cls, recipe: RecipeLike, stream: Number | None, delayed: Any) -> _How:
+        how = _recipe(recipe)
+        return cls(how, stream_of(how, stream), delayed)
+
+
 class _Chain(NamedTuple):
     """The products of one direction of one layer."""
 
     weights: tuple[Tensor | None, ...]
     """w_ih, w_hh, b_ih, b_hh and w_hr."""
-    how: Recipe
-    stream: Number | None
+    how: _How
     number: int = 0
     chains: int = 1
 
@@ -300,8 +329,10 @@ class _Chain(NamedTuple):
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
-        stream = at(self.stream, _KINDS * (t * self.chains + self.number) + which)
-        return linear(x, weight, bias, recipe=self.how, stream=stream)
+        recipe, base, delayed = self.how
+        stream = at(base, _KINDS * (t * self.chains + self.number) + which)
+        kept = delayed_at(delayed, PRODUCTS * self.number + which)
+        return linear(x, weight, bias, recipe=recipe, stream=stream, delayed=kept)
 
     def step(self, kind: _Kind, x: Tensor, state: State, t: int) -> State:
         carried = state[-1:] if kind.carries else ()
@@ -314,11 +345,9 @@ def _cell(
     input: Tensor,
     state: State,
     weights: tuple[Tensor | None, ...],
-    recipe: RecipeLike,
-    stream: Number | None,
+    how: _How,
 ) -> State:
-    how = _recipe(recipe)
-    chain = _Chain((*weights, None), how, stream_of(how, stream))
+    chain = _Chain((*weights, None), how)
     x = chain.product(input, INPUT, 0)
     return chain.step(kind, x, tuple(s.to(x.dtype) for s in state), 0)
 
@@ -329,13 +358,11 @@ def _layers(
     state: State,
     weights: Sequence[Tensor],
     order: _Order,
-    recipe: RecipeLike,
-    stream: Number | None,
+    how: _How,
     batch_sizes: Tensor | None,
 ) -> tuple[Tensor, State]:
     """Output and last states of all layers. Sequences are stored as packed ones are: rows of the
     first time step, of the second, …; a padded batch has as many in each."""
-    how = _recipe(recipe)
     x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
     sizes = _sizes(x, batch_sizes)
     if _KINDS * len(sizes) * order.chains > MAX_POSITIONS:
@@ -344,7 +371,6 @@ def _layers(
             f"time steps · layers · directions must be at most {most}, as each product has a "
             f"stream of its own, got {len(sizes)} · {order.num_layers} · {order.directions}"
         )
-    base = stream_of(how, stream)
     rows = x if batch_sizes is not None else x.flatten(0, 1)
     of_chain = _by_chain(weights, order)
     last: list[State] = []
@@ -352,7 +378,7 @@ def _layers(
         outputs = []
         for direction in range(order.directions):
             number = layer * order.directions + direction
-            chain = _Chain(of_chain[number], how, base, number, order.chains)
+            chain = _Chain(of_chain[number], how, number, order.chains)
             first = tuple(s[number] for s in state)
             y, end = _over_time(kind, chain, rows, sizes, first, direction == 1)
             outputs.append(y)

@@ -457,11 +457,3 @@ def test_a_converted_encoder_on_cuda():
     block.cuda()
     y, gradients = with_gradients(lambda: block(x.cuda()).cpu(), list(block.parameters()))
     assert close((y, [g.cpu() for g in gradients]), wanted, 1e-3)
-
-
-def test_delayed_scaling_is_refused():
-    scale = "e4m3fn block=tensor scale=fp32 history=4"
-    module = layer()
-    report = cpd.convert(module, cpd.Recipe("native", activation=scale, weight=scale))
-    assert "delayed scaling keeps one history a layer" in next(iter(report)).why_not
-    assert type(module) is torch.nn.MultiheadAttention

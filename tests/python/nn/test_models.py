@@ -10,24 +10,11 @@ import cpd
 import models_at_hand as at_hand
 
 ATTENTION = "the recipe leaves attention's products to torch (attention=)"
-DELAYED = "delayed scaling keeps one history a layer, and this one has several products"
-OF_DELAYED = {
-    "mixtral",
-    "qwen3_moe",
-    "gpt_oss",
-    "mamba",
-    "mamba2",
-    "minimax",
-    "deepseek_v3",
-    "falcon",
-    "nf_resnet26",
-}
-"""With modules of several products."""
 EXCEPTIONS = {
     "bf16": {},
     "mxfp8": {ATTENTION: "its source keeps attention in bf16"},
     "nvfp4": {ATTENTION: "its source keeps attention in bf16"},
-    "te-delayed": {ATTENTION: "its source keeps attention in bf16", DELAYED: "not built"},
+    "te-delayed": {ATTENTION: "its source keeps attention in bf16"},
 }
 """For each recipe the reasons for which a product may be left to torch, and why they hold."""
 QUICK = ("gpt2", "mixtral", "mamba", "vit")
@@ -49,15 +36,11 @@ def test_nothing_is_silently_left_out(name, recipe):
     coverage = report.coverage()
     reasons = {row.name: row.why_not for row in report.not_emulated}
     left = {reasons.get(one.module) for one in coverage.left}
-    allowed = set(EXCEPTIONS[recipe])
-    if name not in OF_DELAYED:
-        allowed.discard(DELAYED)
-    assert left <= allowed
+    assert left <= set(EXCEPTIONS[recipe])
     excused = sum(one.macs for one in coverage.left)
     assert coverage.share + excused / coverage.macs == pytest.approx(1)
-    if DELAYED not in left:
-        assert coverage.never_called == ()
-        assert coverage.emulated_parameters == coverage.parameters
+    assert coverage.never_called == ()
+    assert coverage.emulated_parameters == coverage.parameters
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -333,13 +333,3 @@ def test_a_converted_layer_in_one_graph():
     program, counter = compiled(layer)
     assert same(program(x), layer(x))
     assert counter.frame_count == 1
-
-
-def test_delayed_scaling_is_refused():
-    scale = "e4m3fn block=tensor scale=fp32 history=4"
-    layer = torchs("lstm")
-    report = cpd.convert(layer, cpd.Recipe("native", activation=scale, weight=scale))
-    assert [row.why_not for row in report] == [
-        "delayed scaling keeps one history a layer, and this one has several products"
-    ]
-    assert type(layer) is torch.nn.LSTM

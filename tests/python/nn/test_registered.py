@@ -128,12 +128,6 @@ def test_a_rule_leaves_it_to_torch():
     assert torch.equal(module(_x(2, 5, 32)), plain)
 
 
-def test_delayed_scaling_is_refused():
-    report = cpd.convert(Scores(), "te-delayed", coverage=False)
-    assert "one history a layer" in report[0].why_not
-    assert not report[1].why_not
-
-
 def test_a_subclass_with_another_forward_is_not_known():
     class Other(Scores):
         def forward(self, x):

@@ -21,13 +21,14 @@ class Model(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
-        self.layers = nn.ModuleList(Delayed(SPEC, None, SPEC) for _ in range(2))
+        several = Delayed(SPEC, None, SPEC, products=2, attention=Delayed(SPEC, products=2))
+        self.layers = nn.ModuleList([Delayed(SPEC, None, SPEC), several])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         update(self.layers)
         for layer in self.layers:
             x = layer.watch(layer.quantize("activation", x) * self.weight)
-        return x
+        return layer.attending.at(1).quantize("activation", x)
 
 
 def run(comm: Communicator) -> str:
@@ -51,6 +52,10 @@ def _run() -> None:
     assert first.amax_history[:, 0].nan_to_num(9).tolist() == [0, 7, 9, 0]
     assert first.amax_history[1:, 2].tolist() == [2, 2, 2]
     assert first.scale[0] == 448 / 7  # what NaN keeps
-    same = [torch.empty_like(first.scale) for _ in range(2)]
-    dist.all_gather(same, first.scale)
-    assert torch.equal(same[0], same[1])
+    attention = model.layers[1].attention
+    assert attention.scale[3] > 1
+    assert attention.scale[0] == 1  # of a product that is not computed
+    for state in (first, model.layers[1], attention):
+        same = [torch.empty_like(state.scale) for _ in range(2)]
+        dist.all_gather(same, state.scale)
+        assert torch.equal(same[0], same[1])

@@ -6,10 +6,11 @@ forward is torch's where the layer is off, and the mixin's where it is on. A mix
 
     what        what is emulated, as the report names it: "products", "norm", "attention", …
     inner       names of submodules that it computes itself, without calling them; default: ()
-    delays      whether it keeps the state of delayed scaling; default: no
     forward     the computation, by the functional forms, with self.cpd, a `State`
     describe    classmethod (state) -> str: how, for the report
     refuses     classmethod (module, state) -> str: why it cannot be emulated, or ""
+    histories   classmethod (module) -> (n, m): how many products by the recipe, and by its
+                attention, keep scales where these are delayed; none without it
 
 and no state of its own, no `__init__`, no other base than object.
 """

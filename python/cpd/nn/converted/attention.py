@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cpd.nn.attention import multi_head_attention
-from cpd.nn.converted.replaced import delays, idle, run_with, used
+from cpd.nn.converted.replaced import idle, run_with, used
 from cpd.nn.converted.state import State
 
 _FUNCTIONS = {F.multi_head_attention_forward: multi_head_attention}
@@ -34,7 +34,11 @@ class EmulatedMultiheadAttention:
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
-        return delays(state, "up to six products") or idle(state, "attention", "softmax")
+        return idle(state, "attention", "softmax")
+
+    @classmethod
+    def histories(cls, module: nn.Module) -> tuple[int, int]:
+        return 4, 2
 
 
 MIXINS: dict[type[nn.Module], type[Any]] = {nn.MultiheadAttention: EmulatedMultiheadAttention}

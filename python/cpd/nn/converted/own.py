@@ -13,18 +13,21 @@ from cpd._torch.rounding import rounded
 from cpd.nn import functional
 from cpd.nn.autocast import FORMS, autocast
 from cpd.nn.converted import dense_attention
-from cpd.nn.converted.replaced import delays, idle, lacks, used
+from cpd.nn.converted.replaced import idle, lacks, used
 from cpd.nn.converted.state import State
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 
 _POSITIONS = 256
 """Of one call in the stream of its module: the parts of an attention, or groups."""
+_HISTORIES = 16
+"""How many products of a module keep scales of their own, where scaling is delayed."""
 
 
 class ByRecipe(autocast):
     """Torch's products, attention and softmax by the recipe of a converted module, for one call of
     its forward. Call number n draws from the module's stream XOR 256 n, below 2^20: the calls
-    after 4096, as of a long loop over time, repeat the first ones' bits."""
+    after 4096, as of a long loop over time, repeat the first ones' bits. Where scaling is delayed,
+    each product has scales of its own, as far as `histories` goes: those after share them."""
 
     forms: ClassVar[dict[str, Any]] = {
         name: form
@@ -38,7 +41,8 @@ class ByRecipe(autocast):
         self.recipe = state.recipe
         self.stream = stream_of(state.recipe, state.stream())  # type: ignore[assignment]
         self.left: dict[str, int] = {}
-        self._calls = self._paused = 0
+        self._calls = self._paused = self._products = 0
+        self.delayed = state.delayed
         self._around: Any = None
 
     def __enter__(self) -> ByRecipe:
@@ -48,10 +52,14 @@ class ByRecipe(autocast):
     def __exit__(self, *error: Any) -> None:
         TorchFunctionMode.__exit__(self, *error)  # type: ignore[no-untyped-call]
 
-    def next(self) -> dict[str, Any]:
+    def next(self, products: int = 1) -> dict[str, Any]:
         position = self._calls * _POSITIONS % MAX_POSITIONS
+        how: dict[str, Any] = {"recipe": self.recipe, "stream": at(self.stream, position)}
+        if self.delayed is not None and products:
+            how["delayed"] = self.delayed.at(self._products)
         self._calls += 1
-        return {"recipe": self.recipe, "stream": at(self.stream, position)}
+        self._products += products
+        return how
 
 
 def _product_of_attention(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
@@ -59,7 +67,9 @@ def _product_of_attention(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
     recipe = how["recipe"].attention
     if recipe is None:
         return a @ b
-    return functional.matmul(a, b, recipe, stream=how["stream"])
+    delayed = how.get("delayed")
+    kept = None if delayed is None else delayed.attending
+    return functional.matmul(a, b, recipe, stream=how["stream"], delayed=kept)
 
 
 class ByAttention(ByRecipe):
@@ -94,7 +104,11 @@ class EmulatedForward:
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
-        return delays(state, "several products") or idle(state, *cls.parts)
+        return idle(state, *cls.parts)
+
+    @classmethod
+    def histories(cls, module: Any) -> tuple[int, int]:
+        return _HISTORIES, _HISTORIES
 
 
 class EmulatedAttention(EmulatedForward):
@@ -123,7 +137,7 @@ class EmulatedAttention(EmulatedForward):
             return (
                 f"{chosen} is one kernel, which is not seen: choose sdpa, eager or flex_attention"
             )
-        return delays(state, "two products")
+        return ""
 
 
 def _implementation(module: Any) -> str:
@@ -154,6 +168,10 @@ class EmulatedExperts(EmulatedForward):
         if not hasattr(self, "is_transposed"):  # written without implementations to choose from
             return super()._computed(*args, **kwargs)
         return ALL_EXPERTS_FUNCTIONS["grouped_mm"](self, *args, **kwargs)
+
+    @classmethod
+    def histories(cls, module: Any) -> tuple[int, int]:
+        return sum(len(w) for w in module.parameters(recurse=False) if w.dim() == 3), 0
 
 
 class EmulatedResult:

@@ -24,10 +24,13 @@ class Product:
     """What the layers here have in common."""
 
     what: ClassVar[str] = "products"
-    delays: ClassVar[bool] = True
     cpd: State
     weight: Tensor
     bias: Tensor | None
+
+    @classmethod
+    def histories(cls, module: nn.Module) -> tuple[int, int]:
+        return 1, 0
 
     @classmethod
     def describe(cls, state: State) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from cpd.nn import recurrent
-from cpd.nn.converted.replaced import delays, idle, run_with, used
+from cpd.nn.converted.replaced import idle, run_with, used
 from cpd.nn.converted.state import State
 
 
@@ -59,7 +59,11 @@ class EmulatedCell:
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
-        return delays(state, "several products") or idle(state)
+        return idle(state)
+
+    @classmethod
+    def histories(cls, module: Any) -> tuple[int, int]:
+        return recurrent.PRODUCTS, 0
 
 
 class EmulatedRecurrent(EmulatedCell):
@@ -70,6 +74,11 @@ class EmulatedRecurrent(EmulatedCell):
     """
 
     functions = _LAYERS
+
+    @classmethod
+    def histories(cls, module: Any) -> tuple[int, int]:
+        directions = 2 if module.bidirectional else 1
+        return recurrent.PRODUCTS * directions * module.num_layers, 0
 
     def __init_subclass__(cls) -> None:
         if issubclass(cls, nn.Module):

@@ -47,7 +47,9 @@ def run_with(
 ) -> Any:
     """Torch's own forward of a module, with those functions replaced, of which it calls one."""
     answered: list[Any] = []
-    how = {"recipe": state.recipe, "stream": state.stream()}
+    how: dict[str, Any] = {"recipe": state.recipe, "stream": state.stream()}
+    if state.delayed is not None:
+        how["delayed"] = state.delayed
     with Replaced(functions, how, answered):
         y = forward(*args, **kwargs)
     if not answered:
@@ -83,13 +85,6 @@ def idle(state: State, *parts: str) -> str:
         if not how.is_native or any(spec is not None for spec in casts):
             return ""
     return "the recipe rounds nothing in it: torch computes it"
-
-
-def delays(state: State, products: str) -> str:
-    """Why a layer of several products cannot be emulated; empty: it can."""
-    if not any(how.delays for how in state.phases()):
-        return ""
-    return f"delayed scaling keeps one history a layer, and this one has {products}"
 
 
 def _first(state: State) -> Recipe:

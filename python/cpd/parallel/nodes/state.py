@@ -12,15 +12,19 @@ import numpy as np
 import torch
 from torch import nn
 
-_HISTORY = "cpd_delayed.amax_history"
-
 Values: TypeAlias = dict[str, torch.Tensor | None]
 """Of buffers, by qualified name."""
 
 
 def histories(values: Values) -> Values:
     """Those that nodes combine by their maximum: of delayed scaling, the largest magnitudes."""
-    return {name: value for name, value in values.items() if name.endswith(_HISTORY)}
+    return {name: value for name, value in values.items() if _is_history(name)}
+
+
+def _is_history(name: str) -> bool:
+    """Whether a buffer is a history of delayed scaling: of a layer's products, or its attention."""
+    parts = name.split(".")
+    return parts[-1] == "amax_history" and "cpd_delayed" in parts
 
 
 class Buffers:
@@ -55,7 +59,7 @@ class Buffers:
         """Raises the histories among `values` to those that the model holds now."""
         for name, owner, key, _ in self._places:
             value, now = values[name], owner[key]
-            if name.endswith(_HISTORY) and value is not None and now is not None:
+            if _is_history(name) and value is not None and now is not None:
                 torch.maximum(value, now, out=value)
 
     def check(self, values: Values) -> None:
