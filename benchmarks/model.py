@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows `model/<model>/<recipe>`: forward and backward pass of a converted model next to the
-same model unconverted, by turns, on two threads; bits first. Rates are the model's own
-multiplications and additions a second, so that a ratio of 0.74 is 1.35 times the time.
+same model unconverted, by turns, on two threads, the small model on one; bits first. Rates are the
+model's own multiplications and additions a second, so that a ratio of 0.74 is 1.35 times the time.
+
+`model/<model>/census` is a step whose products are counted next to one of the same converted model;
+`model/grouped/<recipe>` the products of eight equal groups next to the same as a batch.
 
 `model/gpt/peer/torchao-float8` is `te-current` next to torchao's emulated float8 training, which
 has the same casts; the ratio is how many times faster ours is. Skipped where torchao is not
 installed.
 
-ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens.
+ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens; the
+small one has width 96 and takes 8 x 64.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import cpd
+from cpd.nn.coverage import Census
 from cpd.train import models
 
 SUMS = "e6m9 chunked chunk=64"
@@ -36,7 +41,9 @@ BARS = {
     "deepseek-v3": None,
 }
 """The least share of the unconverted model's rate: 1/1.02, 1/1.35, 1/1.6."""
-THREADS = 2
+OF_SMALL = {"off": 0.98, "te-current": 0.741, "mxfp8": 0.667}
+CENSUS = 0.769
+GROUPED = {"mxfp8": 0.85, SUMS: 0.85}
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,14 @@ class Case:
     name: str
     model: Callable[[], nn.Module]
     shape: tuple[int, ...]
+    bars: dict[str, float | None]
+    threads: int = 2
 
 
 CASES = (
-    Case("resnet18", models.resnet18, (64, 3, 32, 32)),
-    Case("gpt", models.GptBlock, (8, 256, 512)),
+    Case("resnet18", models.resnet18, (64, 3, 32, 32), BARS),
+    Case("gpt", models.GptBlock, (8, 256, 512), BARS),
+    Case("small", lambda: models.GptBlock(96, 4), (8, 64, 96), OF_SMALL, threads=1),
 )
 
 
@@ -66,9 +76,9 @@ def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
     """A copy that computes by a recipe; `off`: converted, but left as torch computes."""
     model = copy.deepcopy(plain)
     if name == "off":
-        cpd.convert(model, "bf16", rules=[("*", None)])
+        cpd.convert(model, "bf16", rules=[("*", None)], coverage=False)
     else:
-        cpd.convert(model, name)
+        cpd.convert(model, name, coverage=False)
     return model
 
 
@@ -85,18 +95,21 @@ def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
 def rows(options: Namespace) -> Iterator[Row]:
     """Those whose names contain `options.name`."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
     try:
         for case in CASES:
+            torch.set_num_threads(case.threads)
             yield from _rows_of(case, options)
+        torch.set_num_threads(1)
+        yield from _grouped_rows(options)
     finally:
         torch.set_num_threads(threads)
 
 
 def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
-    names = {f"model/{case.name}/{name}": name for name in BARS}
+    names = {f"model/{case.name}/{name}": name for name in case.bars}
     chunked, peer = f"model/{case.name}/chunked", f"model/{case.name}/peer/torchao-float8"
-    every = (*names, chunked, *([peer] if case.name == "gpt" else []))
+    census = f"model/{case.name}/census"
+    every = (*names, census, chunked, *([peer] if case.name == "gpt" else []))
     wanted = [full for full in every if options.name in full]
     if not wanted:
         return
@@ -111,6 +124,9 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         if full == chunked:
             yield _chunked_row(case, plain, x, full, options)
             continue
+        if full == census:
+            yield _census_row(case, plain, x, full, work, options) | products
+            continue
         if full == peer:
             yield _peer_row(case, plain, x, full, work, options) | products
             continue
@@ -122,7 +138,47 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
         model = converted(case, plain, name)
         side = Side(lambda model=model: step(model, x), work)  # type: ignore[misc]
         row = timed(full, "GFLOP/s", side, "unconverted", base, options.repeats) | products
-        yield row if BARS[name] is None else {**row, "bar": BARS[name]}
+        yield row if case.bars[name] is None else {**row, "bar": case.bars[name]}
+
+
+def _census_row(
+    case: Case, plain: nn.Module, x: Tensor, full: str, work: int, options: Namespace
+) -> Row:
+    model, counted = (converted(case, plain, "mxfp8") for _ in range(2))
+
+    def count() -> None:
+        census = Census(counted, warn_below=0)
+        step(counted, x)
+        census.finish()
+
+    side, base = Side(count, work), Side(lambda: step(model, x), work)
+    row = timed(full, "GFLOP/s", side, "not counted", base, options.repeats)
+    return {**row, "bar": CENSUS}
+
+
+def _grouped_rows(options: Namespace) -> Iterator[Row]:
+    """Eight groups of 64 rows, k = n = 256."""
+    a, b = torch.randn(8, 64, 256), torch.randn(8, 256, 256)
+    offs = torch.arange(64, 513, 64, dtype=torch.int32)
+    for recipe, bar in GROUPED.items():
+        full = f"model/grouped/{recipe.split()[0]}"
+        if options.name not in full:
+            continue
+        rows = a.flatten(0, 1)
+
+        def grouped(recipe: str = recipe, rows: Tensor = rows) -> Tensor:
+            return cpd.functional.grouped_mm(rows, b, offs=offs, recipe=recipe)
+
+        def batch(recipe: str = recipe) -> Tensor:
+            return cpd.functional.matmul(a, b, cpd.recipe(recipe))
+
+        if not torch.equal(grouped(), batch().flatten(0, 1)):
+            yield {"name": full, "wrong": "not the batch's bits"}
+            continue
+        work = 2 * a.numel() * b.shape[-1]
+        base = Side(batch, work)
+        row = timed(full, "GFLOP/s", Side(grouped, work), "one batch", base, options.repeats)
+        yield {**row, "bar": bar, "bound": row["baseline"], "bound_is": "peer"}
 
 
 def _peer_row(

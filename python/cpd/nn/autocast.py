@@ -126,7 +126,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             result = form(self, *args, **keywords)
             if result is not NotImplemented:
                 return result
-        if name in _ADDITIONS or torch.compiler.is_compiling():
+        if name in ADDITIONS or torch.compiler.is_compiling():
             return func(*args, **keywords)
         self.left[name] = self.left.get(name, 0) + 1
         with unwatched():
@@ -182,15 +182,19 @@ def unwatched() -> Iterator[None]:
 @contextmanager
 def paused() -> Iterator[None]:
     """A context in which no `autocast` does anything."""
-    stack: list[Any] = _get_current_function_mode_stack()
-    modes = [mode for mode in stack if isinstance(mode, autocast)]
-    for mode in modes:
-        mode._paused += 1
+    pause(1)
     try:
         yield
     finally:
-        for mode in modes:
-            mode._paused -= 1
+        pause(-1)
+
+
+def pause(count: int) -> None:
+    """Pauses each `autocast` that is entered now, once more, or with -1 once less."""
+    stack: list[Any] = _get_current_function_mode_stack()
+    for mode in stack:
+        if isinstance(mode, autocast):
+            mode._paused += count
 
 
 # ---- torch's functions, by name ------------------------------------------------------------------
@@ -390,7 +394,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "multi_head_attention_forward": _as_torch(attention.multi_head_attention, 4),
 }
 autocast.forms = FORMS
-_ADDITIONS = ("add", "add_")
+ADDITIONS = ("add", "add_")
 _LEFT = (
     *("chain_matmul", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),
     *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),

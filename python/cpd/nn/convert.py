@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from cpd._torch import operators
 from cpd.nn import bypasses, clock, layers
 from cpd.nn.converted import MIXINS, classes, encoder
+from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
 from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
@@ -33,7 +34,8 @@ from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import holds
 
-WITHOUT_PRODUCTS = ("norm", "table")
+RESIDUAL = "residual"
+WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
 """What is emulated of layers that "first N" and "last N" do not count."""
 
 
@@ -137,6 +139,7 @@ def restore(model: nn.Module) -> None:
             module.__dict__.pop(name, None)
         module._modules.pop("cpd_delayed", None)
         clock.detach(module)
+        end_stand_alone(module)
         detach_census(module)
         forget(module)
         _give_back_to_ddp(module)
@@ -246,6 +249,7 @@ class _Plan:
         }
         mixins = {name: mixin_of(classes.own_class(m)) for name, m in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
+        known.sort(key=lambda name: _rounds_alone(mixins[name]))  # their numbers come last
         self._mixins = mixins
         self._numbers = {name: number for number, name in enumerate(known)}
         counted = [n for n, mixin in mixins.items() if mixin is not None and _is_counted(mixin)]
@@ -284,7 +288,7 @@ class _Plan:
         if isinstance(module, Quantizer):
             yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
-        if mixin is None:
+        if mixin is None or (_rounds_alone(mixin) and not self._rounds_residuals(name)):
             unknown = _unknown(module, cls)
             if unknown:
                 yield Row(name, kind, why_not=reason or unknown)
@@ -305,6 +309,11 @@ class _Plan:
             self._inner[f"{name}.{child}".lstrip(".")] = name
         yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
 
+    def _rounds_residuals(self, name: str) -> bool:
+        how, _ = self._choice.of(name)
+        phases = () if how is None else State(how).phases()
+        return any(each.residual is not None for each in phases)
+
     def _passed_over(self, name: str) -> str:
         """Why the module's own forward is not the one to emulate; "" where it is."""
         parent, _, last = name.rpartition(".")
@@ -319,6 +328,8 @@ class _Plan:
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
             classes.emulate(layer.module, layer.mixin)
+            if getattr(layer.mixin, "alone", False):
+                stand_alone(layer.module)
             delayed += _keep_scales(layer)
         self._clock(delayed, step)
         if delayed:
@@ -350,6 +361,11 @@ class _Plan:
         for module in encoders.values() if within else ():
             module.__dict__["cpd_states"] = within
             classes.emulate(module, _nearest(module, encoder.MIXINS))
+
+
+def _rounds_alone(mixin: Any) -> bool:
+    """Whether a mixin rounds additions between the results of other layers."""
+    return bool(mixin.what == RESIDUAL)
 
 
 def _is_counted(mixin: type[Any]) -> bool:
@@ -432,7 +448,10 @@ def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
     if how.is_native and not how.rounds and not how.schedule:
         found.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:
-        found.append("residual: additions are functional code; cpd.autocast rounds them")
+        found.append(
+            "residual: additions are rounded in modules of transformers and timm that name them, "
+            "and where cpd.nn.register says so; cpd.autocast rounds all"
+        )
     return found
 
 

@@ -18,6 +18,7 @@ _WAYS: dict[str, type[Any]] = {
     "products": own.EmulatedForward,
     "attention": own.EmulatedAttention,
     "norm": own.EmulatedOwnNorm,
+    "residual": own.EmulatedResidual,
 }
 _CLASSES: dict[type[nn.Module], type[Any]] = {}
 
@@ -34,6 +35,8 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
                 softmax, called in its forward, are computed as the recipe says, as in
                 `cpd.autocast`; each call draws from its own position in the module's stream;
             "attention": as "products", but products of two matrices are attention's;
+            "residual": additions of two tensors of one shape in its forward, not those of modules
+                within it, are rounded to the recipe's `residual`;
             "norm": its result and the gradient that comes back to it are rounded to the recipe's
                 `norm`;
             a class of torch that `convert` knows: computed as that is, by its attributes.
@@ -62,27 +65,34 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     _mixin_of.cache_clear()
 
 
-_OF_PACKAGES: tuple[tuple[str, type[Any]], ...] = (
-    ("transformers.pytorch_utils.Conv1D", products.EmulatedConv1D),
-    ("transformers.models.*Experts", own.EmulatedExperts),
-    ("transformers.models.*Router", own.EmulatedForward),
-    ("transformers.models.*.MambaMixer", own.EmulatedMamba),
-    ("transformers.models.*Mixer", own.EmulatedMixer),
-    ("transformers.models.*DeltaNet", own.EmulatedMixer),
-    ("transformers.models.falcon.*.FalconLinear", own.EmulatedForward),
-    ("transformers.models.*Li[gn]*Attention", own.EmulatedForward),  # lightning, linear
-    ("transformers.models.*Norm", own.EmulatedOwnNorm),
-    ("transformers.models.*Attention", own.EmulatedAttention),
-    ("timm.layers.std_conv.*", own.EmulatedForward),
-    ("timm.layers.norm*.*", own.EmulatedOwnNorm),
-    ("timm.*Attention", own.EmulatedAttention),
-)
-"""Patterns of qualified names of classes, of which the first that fits decides."""
-_OF_ATTENTION = {
+_ATTENTION = {
     *("ALL_ATTENTION_FUNCTIONS", "eager_attention_forward", "scaled_dot_product_attention"),
     *("softmax", "matmul", "bmm", "baddbmm", "einsum"),
 }
-"""Names that the forward of a class has in which attention is computed, not only around it."""
+_ADDED = {"residual", "input_tensor"}
+_OF_PACKAGES: tuple[tuple[str, type[Any], set[str]], ...] = (
+    ("transformers.pytorch_utils.Conv1D", products.EmulatedConv1D, set()),
+    ("transformers.models.*Experts", own.EmulatedExperts, set()),
+    ("transformers.models.*Router", own.EmulatedForward, set()),
+    ("transformers.models.*.MambaMixer", own.EmulatedMamba, set()),
+    ("transformers.models.*Mixer", own.EmulatedMixer, set()),
+    ("transformers.models.*DeltaNet", own.EmulatedMixer, set()),
+    ("transformers.models.falcon.*.FalconLinear", own.EmulatedForward, set()),
+    ("transformers.models.*Li[gn]*Attention", own.EmulatedForward, set()),  # lightning, linear
+    ("transformers.models.*Norm", own.EmulatedOwnNorm, set()),
+    ("transformers.models.*Attention", own.EmulatedAttention, _ATTENTION),
+    ("transformers.models.*.GPTNeoXLayer", own.EmulatedResidual, set()),
+    ("transformers.models.t5.*.T5Layer*", own.EmulatedResidual, set()),
+    ("transformers.models.*", own.EmulatedResidual, _ADDED),
+    ("timm.layers.std_conv.*", own.EmulatedForward, set()),
+    ("timm.layers.norm*.*", own.EmulatedOwnNorm, set()),
+    ("timm.*Attention", own.EmulatedAttention, _ATTENTION),
+    ("timm.*Block", own.EmulatedResidual, set()),
+    ("timm.*.Bottleneck", own.EmulatedResidual, set()),
+)
+"""Patterns of qualified names of classes, of which the first that fits decides, and names of which
+the forward of such a class must have one, where there are any: it computes attention, and does not
+only stand around what does; it has a name for what is added to a module's result."""
 
 
 def mixin_of(cls: type[nn.Module]) -> type[Any] | None:
@@ -114,13 +124,13 @@ def _known_base(cls: type[nn.Module]) -> Any:
 
 def _of_packages(cls: type) -> type[Any] | None:
     name = f"{cls.__module__}.{cls.__qualname__}"
-    for pattern, mixin in _OF_PACKAGES:
-        if fnmatchcase(name, pattern):
-            return mixin if mixin is not own.EmulatedAttention or _attends(cls) else None
+    for pattern, mixin, names in _OF_PACKAGES:
+        if fnmatchcase(name, pattern) and (not names or _has_one(cls, names)):
+            return mixin
     return None
 
 
-def _attends(cls: Any) -> bool:
-    """Whether the class's own forward computes attention."""
+def _has_one(cls: Any, names: set[str]) -> bool:
+    """Whether the class's own forward has one of those names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
-    return code is not None and not _OF_ATTENTION.isdisjoint(code.co_names)
+    return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

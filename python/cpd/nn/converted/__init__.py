@@ -6,6 +6,7 @@ forward is torch's where the layer is off, and the mixin's where it is on. A mix
 
     what        what is emulated, as the report names it: "products", "norm", "attention", …
     inner       names of submodules that it computes itself, without calling them; default: ()
+    alone       whether modules within it compute outside of its mode; default: no
     forward     the computation, by the functional forms, with self.cpd, a `State`
     describe    classmethod (state) -> str: how, for the report
     refuses     classmethod (module, state) -> str: why it cannot be emulated, or ""

@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 
 from cpd._torch.rounding import rounded
 from cpd.nn import functional
-from cpd.nn.autocast import FORMS, autocast
+from cpd.nn.autocast import ADDITIONS, FORMS, autocast, pause
 from cpd.nn.converted import dense_attention
-from cpd.nn.converted.replaced import idle, lacks, used
+from cpd.nn.converted.replaced import described, idle, lacks, used
 from cpd.nn.converted.state import State
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 
@@ -81,6 +81,12 @@ class ByAttention(ByRecipe):
         "matmul": _product_of_attention,
         "rmatmul": lambda mode, b, a: _product_of_attention(mode, a, b),
     }
+
+
+class ByResidual(ByRecipe):
+    """Additions of two tensors of one shape, rounded to the recipe's `residual`."""
+
+    forms: ClassVar[dict[str, Any]] = {name: FORMS[name] for name in ADDITIONS}
 
 
 class EmulatedForward:
@@ -174,6 +180,50 @@ class EmulatedExperts(EmulatedForward):
         return sum(len(w) for w in module.parameters(recurse=False) if w.dim() == 3), 0
 
 
+class EmulatedResidual(EmulatedForward):
+    """The module's own forward, the additions in it, not in modules within it, rounded to the
+    recipe's `residual`."""
+
+    what: ClassVar[str] = "residual"
+    mode: ClassVar[type[ByRecipe]] = ByResidual
+    alone: ClassVar[bool] = True
+
+    @classmethod
+    def describe(cls, state: State) -> str:
+        return described(state, "residual")
+
+    @classmethod
+    def refuses(cls, module: Any, state: State) -> str:
+        return lacks(state, "residual")
+
+    @classmethod
+    def histories(cls, module: Any) -> tuple[int, int]:
+        return 0, 0
+
+
+def stand_alone(module: nn.Module) -> None:
+    """Has the modules within compute outside of the module's own mode."""
+    for child in module.modules():
+        if child is not module and _pause not in child._forward_pre_hooks.values():
+            child.register_forward_pre_hook(_pause)
+            child.register_forward_hook(_resume)
+
+
+def end_stand_alone(module: nn.Module) -> None:
+    """Undoes `stand_alone` in one of the modules within."""
+    for hooks, ours in ((module._forward_pre_hooks, _pause), (module._forward_hooks, _resume)):
+        for number in [number for number, hook in hooks.items() if hook is ours]:
+            del hooks[number]
+
+
+def _pause(module: nn.Module, inputs: Any) -> None:
+    pause(1)
+
+
+def _resume(module: nn.Module, inputs: Any, outputs: Any) -> None:
+    pause(-1)
+
+
 class EmulatedResult:
     """The module's own forward, its result and the gradient that comes back to it rounded by one
     part of the recipe."""
@@ -191,8 +241,7 @@ class EmulatedResult:
 
     @classmethod
     def describe(cls, state: State) -> str:
-        parts = (getattr(how, cls.part) for how in state.phases())
-        return f"{cls.part}={next(str(part) for part in parts if part is not None)!r}"
+        return described(state, cls.part)
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:

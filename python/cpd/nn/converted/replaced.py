@@ -71,6 +71,12 @@ def used(state: State, *parts: str) -> str:
     return str(replace(_first(state), layer=0, source="", **unused))
 
 
+def described(state: State, part: str) -> str:
+    """A report's text: the one part that a layer uses of its recipe."""
+    parts = (getattr(how, part) for how in state.phases())
+    return f"{part}={next(str(given) for given in parts if given is not None)!r}"
+
+
 def lacks(state: State, part: str) -> str:
     """Why a layer that uses one part of a recipe alone cannot be emulated; empty: it can."""
     has = any(getattr(how, part) is not None for how in state.phases())
