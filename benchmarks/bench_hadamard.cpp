@@ -17,6 +17,7 @@
 
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
+#include "cpd/numeric/scaled/hadamard_plan.h"
 #include "cpd/ops/hadamard.h"
 
 namespace {

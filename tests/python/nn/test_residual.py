@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Residual additions of converted models: rounded in the forward that names them, and there alone."""
+"""Residual additions of converted models: rounded where a forward names them, and nowhere else."""
 
 import copy
 import pickle

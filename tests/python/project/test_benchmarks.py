@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -211,3 +213,23 @@ def test_a_table_shows_a_row_of_each_vendor():
     )
     assert table.low(rows) == ["a"]
     assert table.uncovered(rows) == ["a"]
+
+
+COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
+
+
+@pytest.mark.skipif(not COMMANDS.exists(), reason="nothing was compiled in build/release")
+@pytest.mark.parametrize("source", sorted(ROOT.glob("benchmarks/*.cpp")), ids=lambda p: p.stem)
+def test_the_programs_compile(source):
+    """Of C++, which no other test builds."""
+    entries = json.loads(COMMANDS.read_text())
+    entry = next((one for one in entries if Path(one["file"]) == source), None)
+    if entry is None:
+        assert source.name == "bench_all_reduce.cpp"
+        pytest.skip("this build has no MPI")
+    command = [word for word in shlex.split(entry["command"]) if word != "ccache"]
+    at = command.index("-o")
+    command[at : at + 2] = ["-fsyntax-only"]
+    folder = entry["directory"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
