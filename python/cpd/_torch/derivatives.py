@@ -47,7 +47,7 @@ def differentiable(
 
     def run(keyset: Any, *args: Any) -> Tensor:
         wants_tangent = _forward_mode() or (
-            forward_ad._is_fwd_grad_enabled() and any(map(_has_tangent, args))
+            forward_ad._is_fwd_grad_enabled() and _have_tangent(args)
         )
         if wants_tangent or (torch.is_grad_enabled() and torch._C._any_requires_grad(*args)):
             call = _CallModes(keyset, torch.is_grad_enabled(), wants_tangent)
@@ -93,9 +93,12 @@ def _may_differentiate(args: tuple[Any, ...]) -> bool:
     )
 
 
-def _has_tangent(x: Any) -> bool:
-    is_operand = isinstance(x, Tensor) and x.is_floating_point()
-    return is_operand and _dual(x)[1] is not None
+def _have_tangent(args: tuple[Any, ...]) -> bool:
+    unpack = torch._VF._unpack_dual
+    for x in args:
+        if isinstance(x, Tensor) and x.is_floating_point() and unpack(x, level=0)[1] is not None:
+            return True
+    return False
 
 
 def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -201,7 +204,7 @@ def check_no_derivative(*args: Any) -> None:
         raise ValueError("out= takes no part in torch.func's transforms and vmap: leave it out")
     if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
         raise ValueError(OUT_AND_AUTOGRAD)
-    if _forward_mode() and any(map(_has_tangent, args)):
+    if _forward_mode() and _have_tangent(args):
         raise ValueError("out= takes no part in forward-mode autograd: leave it out")
 
 
