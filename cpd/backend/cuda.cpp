@@ -26,7 +26,8 @@ const Api& Load() {
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
-      api->hadamard_size != sizeof(HadamardCall) || api->reduce_size != sizeof(ReduceCall)) {
+      api->hadamard_size != sizeof(HadamardCall) || api->scales_size != sizeof(ScalesCall) ||
+      api->reduce_size != sizeof(ReduceCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -73,7 +74,7 @@ Strided Merge(const TensorView& x) {
 }
 
 /// The caller's random integers. Throws Error unless each is below 2^random_bits.
-std::optional<Strided> Given(const TensorView* random, const RoundPlan& plan,
+std::optional<Strided> IntegersOf(const TensorView* random, const RoundPlan& plan,
                              const Launch& launch) {
   if (random == nullptr) return std::nullopt;
   const Strided integers = Merge(*random);
@@ -105,7 +106,7 @@ Key KeyOf(const RoundingOptions& options) {
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = Given(random, plan, launch);
+  const std::optional<Strided> integers = IntegersOf(random, plan, launch);
   CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x), integers ? &*integers : nullptr,
                              Merge(out)));
 }
@@ -113,7 +114,7 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
                     const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = Given(random, plan, launch);
+  const std::optional<Strided> integers = IntegersOf(random, plan, launch);
   std::int64_t first_nan = -1;
   CheckStatus(Library().encode(launch, plan, key, x.size(), Merge(x),
                                integers ? &*integers : nullptr,
@@ -161,7 +162,7 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
   call.x = Merge(x);
   call.y = Merge(y);
   if (z != nullptr) call.z = Merge(*z);
-  if (const auto integers = Given(random, plan, launch)) call.random = *integers;
+  if (const auto integers = IntegersOf(random, plan, launch)) call.random = *integers;
   call.out = Merge(out);
   call.plan = plan;
   call.key = key;
@@ -198,6 +199,88 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
   call.x = firsts(x);
   call.out = firsts(out);
   CheckStatus(Library().hadamard(LaunchOf(x), call));
+}
+
+Memory::Memory(const TensorView& like, std::int64_t bytes) : launch_(LaunchOf(like)) {
+  CheckStatus(Library().allocate(launch_, MemoryKind::queued, bytes, &data_));
+}
+Memory::~Memory() {
+  static_cast<void>(Library().release(launch_, MemoryKind::queued, data_));
+}
+void Memory::Upload(const void* from, std::int64_t bytes) const {
+  CheckStatus(Library().copy(launch_, data_, from, bytes));
+}
+
+void Download(const TensorView& x, void* to) {
+  const auto bytes = static_cast<std::int64_t>(SizeOf(x.dtype)) * x.size();
+  CheckStatus(Library().copy(LaunchOf(x), to, x.data, bytes));
+}
+
+ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
+                           const Given& given)
+    : like_(like),
+      of_blocks_(like, 3 * format.layout.blocks() * std::int64_t{sizeof(float)}),
+      of_cells_(like, 3 * format.cell_layout.blocks() * std::int64_t{sizeof(float)}) {
+  ScaledCall& call = call_.call;
+  call.plan = format.plan;
+  call.route = route_of(format.plan);
+  call.given = given.blocks != nullptr;
+  call.layout = format.layout;
+  call.cells = format.cells;
+  call.n = like.size();
+  if (x != nullptr) call.x = Merge(*x);
+  const std::int64_t blocks = format.layout.blocks();
+  auto* const block = static_cast<float*>(of_blocks_.data());
+  call.tables = {block, block + blocks, block + 2 * blocks};
+  const std::int64_t cells = format.cell_layout.blocks();
+  auto* const cell = static_cast<float*>(of_cells_.data());
+  call_.cells = {cell, cell + cells, cell + 2 * cells};
+  call_.cell_layout = format.cell_layout;
+  call_.two_levels = format.plan.two_levels;
+  call_.given = {given.blocks, given.cells, given.largest};
+  call_.choose = format.choose;
+  call_.nearest = format.nearest;
+  CheckStatus(Library().form_scales(LaunchOf(like), call_));
+}
+
+ScaledCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
+  ScaledCall call = call_.call;
+  if (const auto integers = IntegersOf(random, call.plan.element, LaunchOf(like_))) {
+    call.random = *integers;
+  }
+  call.key = key;
+  return call;
+}
+
+void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const Key& key) const {
+  CheckStatus(Library().cast_scaled(LaunchOf(like_), CallWith(random, key), Merge(out)));
+}
+
+std::int64_t ScaledTensor::Encode(const TensorView& packed, const TensorView* random,
+                                  const Key& key) const {
+  std::int64_t first_nan = -1;
+  CheckStatus(Library().encode_scaled(LaunchOf(like_), CallWith(random, key),
+                                      static_cast<std::uint8_t*>(packed.data), &first_nan));
+  return first_nan;
+}
+
+void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
+  CheckStatus(Library().decode_scaled(LaunchOf(like_), call_.call,
+                                      static_cast<const std::uint8_t*>(packed.data), Merge(out)));
+}
+
+TensorView ScaledTensor::ViewOf(float* data, std::int64_t n) const {
+  TensorView view = View(data, DType::f32, n);
+  view.device = like_.device;
+  view.device_index = like_.device_index;
+  view.stream = like_.stream;
+  return view;
+}
+TensorView ScaledTensor::blocks() const {
+  return ViewOf(call_.call.tables.scale, call_.call.layout.blocks());
+}
+TensorView ScaledTensor::cells() const {
+  return ViewOf(call_.cells.scale, call_.cell_layout.blocks());
 }
 
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,

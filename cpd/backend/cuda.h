@@ -11,7 +11,9 @@
 
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/rounding.h"
 #include "kernels/cuda/cuda_api.h"
@@ -66,6 +68,63 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
 /// not empty. Throws MachineError where cuBLAS is missing.
 void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
                 const TensorView* c);
+
+/// Device memory, allocated and released in the order of work on a tensor's stream.
+class Memory {
+ public:
+  Memory(const TensorView& like, std::int64_t bytes);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  [[nodiscard]] void* data() const { return data_; }
+  /// Copies from the host, and waits.
+  void Upload(const void* from, std::int64_t bytes) const;
+
+ private:
+  Launch launch_;
+  void* data_ = nullptr;
+};
+
+/// Copies a contiguous CUDA tensor's elements to the host, and waits.
+void Download(const TensorView& x, void* to);
+
+/// A CUDA tensor's scales in a scaled format, in device memory, and its elements.
+class ScaledTensor {
+ public:
+  /// Scales that a caller gives, in device memory; null: formed from x.
+  struct Given {
+    const float* blocks = nullptr;
+    const float* cells = nullptr;
+    const float* largest = nullptr;
+  };
+  struct Format {
+    ScaledPlan plan, nearest;
+    ScaleChoice choose = ScaleChoice::none;
+    BlockLayout layout, cell_layout;
+    OuterCells cells;
+  };
+  /// Forms the scales of x, or takes those that are given; without x all are. Queues the work on
+  /// the stream of `like`, x or the result.
+  ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
+               const Given& given);
+
+  void Cast(const TensorView& out, const TensorView* random, const Key& key) const;
+  /// As Encode: the least index of a NaN without a code, in a block whose scale is none, or -1.
+  [[nodiscard]] std::int64_t Encode(const TensorView& packed, const TensorView* random,
+                                    const Key& key) const;
+  void Decode(const TensorView& packed, const TensorView& out) const;
+  /// The scales of blocks, and of the second level's cells.
+  [[nodiscard]] TensorView blocks() const;
+  [[nodiscard]] TensorView cells() const;
+
+ private:
+  [[nodiscard]] ScaledCall CallWith(const TensorView* random, const Key& key) const;
+  [[nodiscard]] TensorView ViewOf(float* data, std::int64_t n) const;
+
+  TensorView like_;
+  Memory of_blocks_, of_cells_;
+  ScalesCall call_;
+};
 
 /// A stream on one GPU, which it owns and on which reductions are queued, and their memory.
 class CPD_API Queue {

@@ -37,12 +37,12 @@ struct MatrixProduct {
 
 /// One operand's scales, broadcast to the product. Strides: row_stride from one group of lines
 /// (rows of a, columns of b) to the next, column_stride from one block of k to the next.
-struct ScaleGrid {
+struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;
 };
-struct ScaleGrids {
-  ScaleGrid a, b;
+struct GridsOfScales {
+  GridOfScales a, b;
 };
 
 /// The scales of a product's sums. With add_scaled of numeric/scaled/scaled_sum.h,
@@ -53,8 +53,8 @@ struct ProductScales {
   std::int64_t block = 0;  ///< values of k of each but the last
   std::int64_t draws = 0;  ///< random integers that the roundings of such a block use
   float start = 0;
-  ScaleGrids of_sums, factors;
-  ScaleGrids in_unit;  ///< of a matrix unit that takes scales
+  GridsOfScales of_sums, factors;
+  GridsOfScales in_unit;  ///< of a matrix unit that takes scales
   ProductOperand c{};  ///< no data: -0
 };
 

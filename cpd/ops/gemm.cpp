@@ -132,10 +132,10 @@ void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulat
   }
 }
 
-ScaleGrid GridOf(const TensorView* scales, std::int64_t lines, std::int64_t block, Side side,
+GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t block, Side side,
                  int batch_rank) {
   if (scales == nullptr) return {};
-  ScaleGrid grid{OperandOf(*scales, batch_rank), std::max<std::int64_t>(1, lines),
+  GridOfScales grid{OperandOf(*scales, batch_rank), std::max<std::int64_t>(1, lines),
                  std::max<std::int64_t>(1, block)};
   if (side == Side::b) std::swap(grid.at.row_stride, grid.at.column_stride);
   return grid;
@@ -150,7 +150,7 @@ ProductScales ScalesOf(const OperandScales& a, const OperandScales& b,
     return GridOf(x.factor, 1, 1, side, product.batch_rank);
   };
   ProductScales scales;
-  const ScaleGrids given{grid(a, Side::a), grid(b, Side::b)};
+  const GridsOfScales given{grid(a, Side::a), grid(b, Side::b)};
   scales.factors = {factor(a, Side::a), factor(b, Side::b)};
   if (IsUnitWithScales(accumulator) || at == ScalesAt::epilogue) {
     (IsUnitWithScales(accumulator) ? scales.in_unit : scales.of_sums) = given;

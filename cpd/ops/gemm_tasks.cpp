@@ -422,7 +422,7 @@ class Worker {
   }
 
   /// Copies the grid's scales at k of lines first … first + n - 1.
-  void Spread(const ScaleGrid& grid, std::int64_t first, std::int64_t n, std::int64_t k,
+  void Spread(const GridOfScales& grid, std::int64_t first, std::int64_t n, std::int64_t k,
               float* to) const {
     if (grid.at.data == nullptr) {
       std::fill_n(to, n, 1.0F);
@@ -432,7 +432,7 @@ class Worker {
     const auto* from = static_cast<const float*>(scales.data);
     for (std::int64_t i = 0; i < n; ++i) to[i] = from[(first + i) / grid.lines * scales.stride[0]];
   }
-  void SpreadLines(const ScaleGrids& grids, std::int64_t k) {
+  void SpreadLines(const GridsOfScales& grids, std::int64_t k) {
     Spread(grids.a, task_.row, task_.rows, k, a_lines_.data());
     Spread(grids.b, task_.column, task_.columns, k, b_lines_.data());
   }

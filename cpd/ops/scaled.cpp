@@ -4,13 +4,16 @@
 #include <algorithm>
 #include <atomic>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/ops/scaled_cuda.h"
 #include "cpd/ops/scaled_tensor.h"
 #include "cpd/spec/error.h"
 
@@ -22,9 +25,6 @@ void CheckInput(const TensorView& x, const char* name) {
   if (x.dtype == DType::f64) {
     throw Error(std::string(name) + " must be fp32, bf16 or fp16 for scaled formats, got fp64");
   }
-  if (x.device != Device::cpu) {
-    throw Error("scaled formats are for tensors on the CPU, got one on a GPU");
-  }
 }
 
 /// Holds x, or where the format has a transform, a transformed copy of x.
@@ -32,8 +32,18 @@ class Inputs {
  public:
   Inputs(const TensorView& x, const Scaled& scaled, int axis) : view_(x) {
     if (!scaled.transform) return;
-    kept_.resize(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype));
-    view_ = View(kept_.data(), x.dtype, ShapeOf(x));
+    const auto bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
+    void* data = nullptr;
+    if (x.device == Device::cpu) {
+      kept_.resize(bytes);
+      data = kept_.data();
+    } else {
+      data = on_gpu_.emplace(x, static_cast<std::int64_t>(bytes)).data();
+    }
+    view_ = View(data, x.dtype, ShapeOf(x));
+    view_.device = x.device;
+    view_.device_index = x.device_index;
+    view_.stream = x.stream;
     Transform(x, *scaled.transform, axis, false, view_);
   }
   [[nodiscard]] const TensorView& view() const { return view_; }
@@ -41,6 +51,7 @@ class Inputs {
  private:
   TensorView view_;
   std::vector<std::uint8_t> kept_;
+  std::optional<cuda::Memory> on_gpu_;
 };
 
 /// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
@@ -75,6 +86,13 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
   });
 }
 
+/// Throws Error for an element that is NaN and has no code; -1: there is none.
+void ThrowNan(std::int64_t first, const Format& element) {
+  if (first < 0) return;
+  throw Error("element " + std::to_string(first) + " is NaN, and " + ToString(element) +
+              " has no code for NaN");
+}
+
 /// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
 /// element has code 0).
 class NanFinder {
@@ -90,11 +108,7 @@ class NanFinder {
       if (scale == scale) return Found(first + places[k]);
     }
   }
-  void Throw(const Format& element) const {
-    if (first_ == kNone) return;
-    throw Error("element " + std::to_string(first_) + " is NaN, and " + ToString(element) +
-                " has no code for NaN");
-  }
+  void Throw(const Format& element) const { ThrowNan(first_ == kNone ? -1 : first_.load(), element); }
 
  private:
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
@@ -224,11 +238,15 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
   CheckInput(x, "x");
   CheckInput(out, "out");
   CheckSameShape(x, out, "x and out");
+  CheckSameDevice(x, out);
   CheckRandom(random, x, options);
   const int along = AxisOf(x, axis);
   CheckLevels(scaled, given);
   if (x.size() == 0) return;
   const Inputs inputs(x, scaled, along);
+  if (x.device != Device::cpu) {
+    return CastOnGpu(inputs.view(), scaled, along, options, out, given, random);
+  }
   ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
   CastTiles(tensor, out);
 }
@@ -243,7 +261,17 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   CheckCodes(packed, scaled.element, x.size(), "packed");
   const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
   CheckScales(scaled, counts, scales, tensor_scales);
+  CheckSameDevice(x, packed);
+  CheckSameDevice(x, scales);
+  if (tensor_scales != nullptr) CheckSameDevice(x, *tensor_scales);
   CheckLevels(scaled, given);
+  if (x.device != Device::cpu) {
+    if (x.size() == 0) return EncodeEmptyOnGpu(scaled, counts, scales, tensor_scales);
+    const Inputs inputs(x, scaled, along);
+    return ThrowNan(EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales,
+                                tensor_scales, given, random),
+                    scaled.element);
+  }
   OuterScales outer;
   Floats blocks;
   if (x.size() > 0) {
@@ -269,7 +297,13 @@ void Decode(const TensorView& packed, const Scaled& scaled, int axis, const Tens
   const int along = AxisOf(out, axis);
   CheckCodes(packed, scaled.element, out.size(), "packed");
   CheckScales(scaled, CountScales(scaled, ShapeOf(out), along), scales, tensor_scales);
+  CheckSameDevice(out, packed);
+  CheckSameDevice(out, scales);
+  if (tensor_scales != nullptr) CheckSameDevice(out, *tensor_scales);
   if (out.size() == 0) return;
+  if (out.device != Device::cpu) {
+    return DecodeOnGpu(packed, scaled, along, scales, tensor_scales, out);
+  }
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
   const RoundingOptions options;
   ScaledTensor tensor = MakeScaledTensor(out, scaled, along, options, given, nullptr);

@@ -68,8 +68,50 @@ Floats LargestOf(const TensorView& x, const BlockLayout& layout, bool with_nan) 
   return result;
 }
 
-/// A caller's scales of a level as fp32; throws Error unless they are numbers of its format.
-Floats Given(const TensorView& given, const Format& format, std::int64_t count, const char* name) {
+OuterScales OuterOf(const TensorView& x, const Scaled& scaled, int axis, const ScaledPlan& plan,
+                    const GivenScales& given) {
+  OuterScales outer;
+  const auto shape = ShapeOf(x);
+  outer.cells = CellsOf(scaled, shape, axis);
+  if (!scaled.tensor_scale) return outer;
+  const BlockLayout layout = LayoutOf({.kind = scaled.outer}, shape, axis);
+  const auto count = static_cast<std::size_t>(layout.blocks());
+  outer.scale.assign(count, 1);
+  outer.encode.assign(count, 1);
+  outer.largest.assign(count, 0);
+  if (given.tensor != nullptr) {
+    outer.scale = GivenOf(*given.tensor, *scaled.tensor_scale, layout.blocks(), "tensor scales");
+    return outer;
+  }
+  outer.largest = given.largest != nullptr ? GivenLargest(*given.largest, layout.blocks())
+                                           : LargestOf(x, layout, plan.makes_nan);
+  Kernels().outer_scales(plan, layout.blocks(), outer.largest.data(), outer.scale.data(),
+                         outer.encode.data());
+  return outer;
+}
+
+/// The second level's scale and multiplier for each of blocks first … first + count - 1.
+void OuterOfBlocks(const ScaledTensor& tensor, std::int64_t first, std::int64_t count,
+                   Floats& scale, Floats& encode) {
+  const auto n = static_cast<std::size_t>(count);
+  if (tensor.outer.cells.extent == 0) {
+    scale.assign(n, tensor.outer.scale[0]);
+    encode.assign(n, tensor.outer.encode[0]);
+    return;
+  }
+  scale.resize(n);
+  encode.resize(n);
+  for (std::int64_t b = 0; b < count; ++b) {
+    const std::int64_t cell = tensor.outer.cells.cell(tensor.layout.first_of(first + b));
+    scale[b] = tensor.outer.scale[cell];
+    encode[b] = tensor.outer.encode[cell];
+  }
+}
+
+}  // namespace
+
+Floats GivenOf(const TensorView& given, const Format& format, std::int64_t count,
+               const char* name) {
   Check(given, name);
   Floats values(static_cast<std::size_t>(count));
   const TensorView to = View(values);
@@ -96,61 +138,28 @@ Floats Given(const TensorView& given, const Format& format, std::int64_t count, 
   return values;
 }
 
-/// The caller's largest magnitudes.
 Floats GivenLargest(const TensorView& given, std::int64_t count) {
-  Floats values = Given(given, kFp32, count, "amax");
+  Floats values = GivenOf(given, kFp32, count, "amax");
   for (float& a : values) a = std::abs(a);
   return values;
 }
 
-OuterScales OuterOf(const TensorView& x, const Scaled& scaled, int axis, const ScaledPlan& plan,
-                    const GivenScales& given) {
-  OuterScales outer;
-  const auto shape = ShapeOf(x);
-  if (!scaled.tensor_scale) return outer;
-  const BlockShape cells{.kind = scaled.outer};
-  if (scaled.outer == BlockShape::Kind::row && x.rank > 0) {
-    outer.extent = shape[axis];
-    for (int d = axis + 1; d < x.rank; ++d) outer.after *= shape[d];
-  }
-  const BlockLayout layout = LayoutOf(cells, shape, axis);
-  const auto count = static_cast<std::size_t>(layout.blocks());
-  outer.scale.assign(count, 1);
-  outer.encode.assign(count, 1);
-  outer.largest.assign(count, 0);
-  if (given.tensor != nullptr) {
-    outer.scale = Given(*given.tensor, *scaled.tensor_scale, layout.blocks(), "tensor scales");
-    return outer;
-  }
-  outer.largest = given.largest != nullptr ? GivenLargest(*given.largest, layout.blocks())
-                                           : LargestOf(x, layout, plan.makes_nan);
-  Kernels().outer_scales(plan, layout.blocks(), outer.largest.data(), outer.scale.data(),
-                         outer.encode.data());
-  return outer;
-}
-
-/// The second level's scale and multiplier for each of blocks first … first + count - 1.
-void OuterOfBlocks(const ScaledTensor& tensor, std::int64_t first, std::int64_t count,
-                   Floats& scale, Floats& encode) {
-  const auto n = static_cast<std::size_t>(count);
-  if (tensor.outer.extent == 0) {
-    scale.assign(n, tensor.outer.scale[0]);
-    encode.assign(n, tensor.outer.encode[0]);
-    return;
-  }
-  scale.resize(n);
-  encode.resize(n);
-  for (std::int64_t b = 0; b < count; ++b) {
-    const std::int64_t cell = tensor.outer.cell(tensor.layout.first_of(first + b));
-    scale[b] = tensor.outer.scale[cell];
-    encode[b] = tensor.outer.encode[cell];
-  }
-}
-
-}  // namespace
-
 void ForTiles(const Tiles& tiles, const std::function<void(std::int64_t, std::int64_t)>& body) {
   parallel_for(tiles.size(), 1, kSerialBelow / tiles.elements(), body);
+}
+
+void CheckChoice(const Scaled& scaled, const BlockLayout& layout) {
+  if (scaled.choose == ScaleChoice::none || layout.rows * layout.columns <= kWhole) return;
+  throw Error("choose is for blocks of at most " + std::to_string(kWhole) + " values");
+}
+
+OuterCells CellsOf(const Scaled& scaled, std::span<const std::int64_t> shape, int axis) {
+  OuterCells cells;
+  const bool by_row = scaled.tensor_scale && scaled.outer == BlockShape::Kind::row;
+  if (!by_row || shape.empty()) return cells;
+  cells.extent = shape[axis];
+  for (std::size_t d = axis + 1; d < shape.size(); ++d) cells.after *= shape[d];
+  return cells;
 }
 
 void CheckLevels(const Scaled& scaled, const GivenScales& given) {
@@ -187,13 +196,11 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
   }
   const std::int64_t blocks = tensor.layout.blocks();
   tensor.scale.resize(static_cast<std::size_t>(blocks));
+  CheckChoice(scaled, tensor.layout);
   const bool large = tensor.layout.rows * tensor.layout.columns > kWhole;
-  if (large && scaled.choose != ScaleChoice::none) {
-    throw Error("choose is for blocks of at most " + std::to_string(kWhole) + " values");
-  }
   Floats outer, encode;
   if (given.blocks != nullptr) {
-    tensor.scale = Given(*given.blocks, scaled.scale, blocks, "scales");
+    tensor.scale = GivenOf(*given.blocks, scaled.scale, blocks, "scales");
   } else if (large || (given.largest != nullptr && !scaled.tensor_scale)) {
     tensor.decode = given.largest != nullptr ? GivenLargest(*given.largest, blocks)
                                              : LargestOf(x, tensor.layout, plan.makes_nan);
@@ -294,11 +301,13 @@ std::vector<double> TileScaler::ErrorsOf(const Tile& tile, const TileRows& rows)
     const std::int64_t n = std::min(run, tile.count - begin);
     const std::int64_t first = tensor_.layout.index(tile.p, tile.i, tile.t, tile.j + begin);
     const DividedBy at{scales_.scale[b], scales_.outer[b],
-                       tensor_.outer.largest[tensor_.outer.cell(first)]};
+                       tensor_.outer.largest[tensor_.outer.cells.cell(first)]};
     for (std::int64_t r = 0; r < tile.rows; ++r) {
-      of_rows[r] = sum_of_errors(tensor_.plan, tensor_.choose == ScaleChoice::mse, n,
-                                 values_.data() + r * tile.count + begin,
-                                 rows.at + r * rows.stride + begin, at);
+      SumOfErrors sum(tensor_.plan, tensor_.choose == ScaleChoice::mse, at);
+      const float* q = values_.data() + r * tile.count + begin;
+      const float* x = rows.at + r * rows.stride + begin;
+      for (std::int64_t i = 0; i < n; ++i) sum.add(q[i], x[i]);
+      of_rows[r] = sum.value();
     }
     errors.push_back(sum_of_rows(tensor_.plan, tile.rows, of_rows.data()));
   }

@@ -66,15 +66,11 @@ class TileReader {
 /// scale 1.
 struct OuterScales {
   Floats scale{1}, encode{1}, largest{0};
-  /// Where a row is a cell: the number of its elements, and the product of the dimensions after its
-  /// axis. extent 0: all elements are in one cell.
-  std::int64_t extent = 0, after = 1;
-
-  /// The cell of an element.
-  [[nodiscard]] std::int64_t cell(std::int64_t index) const {
-    return extent == 0 ? 0 : index / (extent * after) * after + index % after;
-  }
+  OuterCells cells{};
 };
+
+/// The cells of the second level of a tensor of that shape; one, where there is none.
+OuterCells CellsOf(const Scaled& scaled, std::span<const std::int64_t> shape, int axis);
 
 /// A tensor, how it is rounded into a scaled format, and its scales.
 struct ScaledTensor {
@@ -99,6 +95,15 @@ struct ScaledTensor {
 
 /// Throws Error for scales of levels that the format does not have, or that exclude each other.
 void CheckLevels(const Scaled& scaled, const GivenScales& given);
+/// A caller's scales of a level as fp32, from the host's memory; throws Error unless they are
+/// numbers of its format.
+Floats GivenOf(const TensorView& given, const Format& format, std::int64_t count,
+               const char* name);
+/// The largest magnitudes of a caller, from the host's memory.
+Floats GivenLargest(const TensorView& given, std::int64_t count);
+/// Throws Error for a block of so many elements that candidates of a scale cannot be compared.
+void CheckChoice(const Scaled& scaled, const BlockLayout& layout);
+
 /// A ScaledTensor of at least one element, after CheckLevels, with the scales that are known before
 /// the pass over tiles.
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,

@@ -13,6 +13,12 @@ namespace cpd::cuda {
 constexpr int kThreads = 256;
 constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
+/// A tile's memory.
+struct CodeTile {
+  std::uint32_t codes[kTile];
+  alignas(16) std::uint8_t bytes[4 * kTile];
+};
+
 CPD_FN bool is_word_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(std::uint32_t) == 0;
 }

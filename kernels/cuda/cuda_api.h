@@ -13,7 +13,9 @@
 #include "cpd/base/product.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/rounds.h"
@@ -93,6 +95,54 @@ struct HadamardCall {
   std::int64_t groups = 0, x_step = 0, out_step = 0;
   Strided x;    ///< the groups' first elements
   Strided out;  ///< the results' first elements
+};
+
+// --- scaled formats ------------------------------------------------------------------------------
+
+/// For each block, in device memory: its scale, the factor of its elements (ElementScale), and the
+/// second level's scale.
+struct ScaleTables {
+  float* scale = nullptr;
+  float* factor = nullptr;
+  float* outer = nullptr;
+};
+
+/// For each cell of the second level, in device memory: its largest magnitude, its scale, and the
+/// multiplier from which te forms blocks' scales. One cell, of scale 1, where there is no such level.
+struct OuterTables {
+  float* largest = nullptr;
+  float* scale = nullptr;
+  float* encode = nullptr;
+};
+
+/// A tensor of n elements in a scaled format.
+struct ScaledCall {
+  ScaledPlan plan;
+  ElementRoute route = ElementRoute::wide;
+  bool given = false;  ///< the blocks' scales are a caller's
+  BlockLayout layout;
+  OuterCells cells;
+  std::int64_t n = 0;
+  Strided x;       ///< of a cast and an encoding
+  Strided random;  ///< may have no data
+  Key key;
+  ScaleTables tables;
+};
+
+/// The making of a call's tables. Those that are null in `given` are formed from x; all are in
+/// device memory: scales of blocks, of cells, and largest magnitudes of the outermost level.
+struct ScalesCall {
+  ScaledCall call;
+  OuterTables cells;
+  BlockLayout cell_layout;  ///< the second level's, where there is one
+  bool two_levels = false;
+  struct Given {
+    const float* blocks = nullptr;
+    const float* cells = nullptr;
+    const float* largest = nullptr;
+  } given;
+  ScaleChoice choose = ScaleChoice::none;
+  ScaledPlan nearest;  ///< rounds elements to nearest-even, to compare candidates of `choose`
 };
 
 // --- reductions over ranks -----------------------------------------------------------------------
@@ -178,6 +228,7 @@ struct Api {
   std::uint32_t arithmetic_size;
   std::uint32_t sum_size;
   std::uint32_t hadamard_size;
+  std::uint32_t scales_size;
   std::uint32_t reduce_size;
   /// The meaning of an error and a remedy; the text is valid until the thread's next call.
   const char* (*describe)(int status);
@@ -210,6 +261,16 @@ struct Api {
   int (*arithmetic)(const Launch& launch, const ArithmeticCall& call);
   int (*sum)(const Launch& launch, const SumCall& call);
   int (*hadamard)(const Launch& launch, const HadamardCall& call);
+
+  /// Fills the tables of the call and of its cells.
+  int (*form_scales)(const Launch& launch, const ScalesCall& call);
+  /// out[i] = the value of x[i] in the scaled format; out may be x.
+  int (*cast_scaled)(const Launch& launch, const ScaledCall& call, const Strided& out);
+  /// Packs the codes of elements; *first_nan as for encode, of NaN in blocks whose scale is none.
+  int (*encode_scaled)(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
+                       std::int64_t* first_nan);
+  int (*decode_scaled)(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
+                       const Strided& out);
 
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);

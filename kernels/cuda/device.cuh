@@ -88,6 +88,12 @@ int blas(const Launch& launch, const MatrixProduct& product, const char** error)
 int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);
 int hadamard(const Launch& launch, const HadamardCall& call);
+int form_scales(const Launch& launch, const ScalesCall& call);
+int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out);
+int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
+                  std::int64_t* first_nan);
+int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
+                  const Strided& out);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
 int release_unused(int device);

@@ -36,7 +36,7 @@ CPD_FN float matrix_value(const MatrixProduct& product, const ProductOperand& x,
 /// The two scales of an element at k.
 struct ElementScales {
   const MatrixProduct& product;
-  const ScaleGrids& grids;
+  const GridsOfScales& grids;
   ElementPlace place;
   std::int64_t first_k = 0;  ///< the k from which k is counted
 
@@ -44,7 +44,7 @@ struct ElementScales {
   CPD_FN float b(std::int64_t k) const { return at(grids.b, place.column, k); }
 
  private:
-  CPD_FN float at(const ScaleGrid& grid, std::int64_t line, std::int64_t k) const {
+  CPD_FN float at(const GridOfScales& grid, std::int64_t line, std::int64_t k) const {
     if (grid.at.data == nullptr) return 1.0F;
     return matrix_value(product, grid.at, place.batch, line / grid.lines,
                         (first_k + k) / grid.block);

@@ -14,6 +14,15 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
+/// 2^exponent, which must be a normal number of V.
+template <class V>
+CPD_FN constexpr V power_of_two(Signed<V> exponent) {
+  using P = Pattern<V>;
+  using I = Signed<V>;
+  constexpr int kBias = static_cast<int>(P::infinity >> (P::mantissa + 1));
+  return bits_as<V>((Unsigned<V>)(exponent + splat<I>(kBias)) << P::mantissa);
+}
+
 /// a + b - s, exactly, where s is the sum rounded to nearest: Knuth's TwoSum (TAOCP 4.2.2, theorem
 /// B), for any order of magnitudes. 5 additions; with that of s, 6.
 template <class V>

@@ -74,12 +74,6 @@ CPD_FN auto is_finite(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
 }
 
-/// 2^e, -1022 <= e <= 1023.
-template <class W>
-CPD_FN W power_of_two(Signed<W> e) {
-  return bits_as<W>((Unsigned<W>)(e + splat<Signed<W>>(1023)) << 52);
-}
-
 /// floor(log2 x) of a normal binary64 number x > 0.
 template <class W>
 CPD_FN Signed<W> exponent_of(W x) {

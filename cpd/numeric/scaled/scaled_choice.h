@@ -6,9 +6,11 @@
 
 #include <cstdint>
 
+#include "cpd/numeric/lanes/isa.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 
 namespace cpd {
+inline namespace CPD_ISA {
 
 /// The other candidate's scale as a multiple of the first, so that the block's largest magnitude
 /// becomes M / 1.5.
@@ -20,34 +22,41 @@ struct DividedBy {
   float scale = 1, outer = 1, largest = 0;
 };
 
-/// The sum of the errors of n elements of x, in index order. Arithmetic te, q being elements: in
-/// binary32, e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or fl(e * e).
-/// Arithmetic exact, q being their values: in binary64, each error exact.
-inline double sum_of_errors(const ScaledPlan& plan, bool squares, std::int64_t n, const float* q,
-                            const float* x, DividedBy at) {
-  if (plan.arithmetic != Arithmetic::te) {
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double e = static_cast<double>(q[i]) - static_cast<double>(x[i]);
-      sum += squares ? e * e : (e < 0 ? -e : e);
+/// The sum of the errors of elements that are added in index order. Arithmetic te, q being an
+/// element: in binary32, e = fl(fl(fl(q * scale) * largest) / fl(M * scale_max)) - x, then |e| or
+/// fl(e * e). Arithmetic exact, q being its value: in binary64, each error exact.
+class SumOfErrors {
+ public:
+  CPD_FN SumOfErrors(const ScaledPlan& plan, bool squares, DividedBy at)
+      : at_(at),
+        target_(static_cast<float>(plan.target)),
+        in_binary32_(plan.arithmetic == Arithmetic::te),
+        squares_(squares) {}
+
+  CPD_FN void add(float q, float x) {
+    if (!in_binary32_) {
+      const double e = static_cast<double>(q) - static_cast<double>(x);
+      sum_ += squares_ ? e * e : (e < 0 ? -e : e);
+      return;
     }
-    return sum;
+    const float scaled = q * at_.scale;
+    const float value = at_.largest > 0 ? scaled * at_.largest / target_ : scaled * at_.outer;
+    const float e = value - x;
+    const float error = squares_ ? e * e : (e < 0 ? -e : e);
+    sum_ = static_cast<float>(sum_) + error;
   }
-  const auto target = static_cast<float>(plan.target);
-  float sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    const float scaled = q[i] * at.scale;
-    const float value = at.largest > 0 ? scaled * at.largest / target : scaled * at.outer;
-    const float e = value - x[i];
-    const float error = squares ? e * e : (e < 0 ? -e : e);
-    sum = sum + error;
-  }
-  return sum;
-}
+  [[nodiscard]] CPD_FN double value() const { return sum_; }
+
+ private:
+  DividedBy at_;
+  float target_;
+  bool in_binary32_, squares_;
+  double sum_ = 0;
+};
 
 /// The sum of the errors of a block's rows, which it overwrites: the second half is added to the
 /// first until one is left.
-inline double sum_of_rows(const ScaledPlan& plan, std::int64_t rows, double* errors) {
+CPD_FN double sum_of_rows(const ScaledPlan& plan, std::int64_t rows, double* errors) {
   std::int64_t half = 1;
   while (half < rows) half *= 2;
   for (half /= 2; half > 0; half /= 2) {
@@ -59,4 +68,5 @@ inline double sum_of_rows(const ScaledPlan& plan, std::int64_t rows, double* err
   return errors[0];
 }
 
+}  // namespace CPD_ISA
 }  // namespace cpd

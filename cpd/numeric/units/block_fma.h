@@ -143,15 +143,6 @@ CPD_FN constexpr V magnitude_of(V x) {
   return bits_as<V>(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
 }
 
-/// 2^exponent, which must be a normal number of V.
-template <class V>
-CPD_FN constexpr V power_of_two(Signed<V> exponent) {
-  using P = Pattern<V>;
-  using I = Signed<V>;
-  constexpr int kBias = static_cast<int>(P::infinity >> (P::mantissa + 1));
-  return bits_as<V>((Unsigned<V>)(exponent + splat<I>(kBias)) << P::mantissa);
-}
-
 /// Whether a block may use binary32 lanes whose operands' exponents, zeros left out, are in
 /// least_a … greatest_a and least_b … greatest_b. Inf and NaN have the exponent 128 and may not.
 CPD_FN constexpr bool fits_binary32(const BlockFmaPlan& plan, int least_a, int greatest_a,

@@ -494,19 +494,24 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 
+double sum_of_errors(const ScaledPlan& plan, bool squares, const std::vector<float>& q,
+                     const std::vector<float>& x, DividedBy at) {
+  SumOfErrors sum(plan, squares, at);
+  for (std::size_t i = 0; i < q.size(); ++i) sum.add(q[i], x[i]);
+  return sum.value();
+}
+
 TEST(ScaleChoices, Errors) {
   const std::vector<float> x = {6, -5, 1.1F};
   const std::vector<float> q = {6, -4, 1};
   const ScaledPlan exact = PlanOf("e2m1 16 scale=e4m3fn choose=mae");
   const double third = static_cast<double>(1.1F) - 1;
-  EXPECT_EQ(sum_of_errors(exact, false, 3, q.data(), x.data(), {}), 1 + third);
-  EXPECT_EQ(sum_of_errors(exact, true, 3, q.data(), x.data(), {}), 1 + third * third);
+  EXPECT_EQ(sum_of_errors(exact, false, q, x, {}), 1 + third);
+  EXPECT_EQ(sum_of_errors(exact, true, q, x, {}), 1 + third * third);
   const ScaledPlan te = PlanOf("nvfp4 choose=mse");
   const float e = 2.0F * 3.5F * 7.0F / 2688.0F;
-  const std::vector<float> two = {2, 2};
-  const std::vector<float> zero = {0, 0};
-  EXPECT_EQ(sum_of_errors(te, false, 2, two.data(), zero.data(), {3.5F, 1, 7}), e + e);
-  EXPECT_EQ(sum_of_errors(te, true, 1, two.data(), zero.data(), {3.5F, 0.5F, 0}), 3.5 * 3.5);
+  EXPECT_EQ(sum_of_errors(te, false, {2, 2}, {0, 0}, {3.5F, 1, 7}), e + e);
+  EXPECT_EQ(sum_of_errors(te, true, {2}, {0}, {3.5F, 0.5F, 0}), 3.5 * 3.5);
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/scaled_cuda.h"
+
+#include <memory>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/base/guarded.h"
+#include "cpd/ops/checks.h"
+#include "cpd/ops/codec.h"
+#include "cpd/ops/scaled_tensor.h"
+
+namespace cpd {
+namespace {
+
+/// A view like `like`, of n contiguous fp32 numbers.
+TensorView FloatsBeside(const TensorView& like, void* data, std::int64_t n) {
+  TensorView view = View(data, DType::f32, n);
+  view.device = like.device;
+  view.device_index = like.device_index;
+  view.stream = like.stream;
+  return view;
+}
+
+/// A caller's scales as fp32 numbers in device memory.
+class GivenOnGpu {
+ public:
+  GivenOnGpu(const TensorView& like, const Scaled& scaled, const GivenScales& given,
+             std::int64_t blocks, std::int64_t cells)
+      : like_(like) {
+    if (given.blocks != nullptr) {
+      pointers_.blocks = Take(*given.blocks, scaled.scale, blocks, "scales");
+    }
+    if (given.tensor != nullptr) {
+      pointers_.cells = Take(*given.tensor, *scaled.tensor_scale, cells, "tensor scales");
+    }
+    if (given.largest != nullptr) {
+      pointers_.largest =
+          Take(*given.largest, kFp32, scaled.tensor_scale ? cells : blocks, "amax");
+    }
+  }
+  [[nodiscard]] const cuda::ScaledTensor::Given& pointers() const { return pointers_; }
+
+ private:
+  const float* Take(const TensorView& given, const Format& format, std::int64_t count,
+                    const char* name) {
+    Check(given, name);
+    CheckSameDevice(like_, given);
+    if (given.dtype == DType::u8) {
+      kept_.push_back(std::make_unique<cuda::Memory>(like_, count * std::int64_t{sizeof(float)}));
+      Decode(given, format, FloatsBeside(like_, kept_.back()->data(), count));
+      return static_cast<const float*>(kept_.back()->data());
+    }
+    if (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count) {
+      GivenOf(given, format, count, name);  // throws
+    }
+    Floats values(static_cast<std::size_t>(count));
+    cuda::Download(given, values.data());
+    if (format == kFp32) return static_cast<const float*>(given.data);
+    GivenOf(View(values), format, count, name);
+    return static_cast<const float*>(given.data);
+  }
+
+  const TensorView& like_;
+  std::vector<std::unique_ptr<cuda::Memory>> kept_;
+  cuda::ScaledTensor::Given pointers_;
+};
+
+cuda::ScaledTensor MakeOnGpu(const TensorView& like, const TensorView* x, const Scaled& scaled,
+                             int axis, const RoundingOptions& options, const GivenScales& given) {
+  cuda::ScaledTensor::Format format;
+  const bool bf16 = like.dtype == DType::bf16;
+  const auto shape = ShapeOf(like);
+  format.layout = LayoutOf(scaled.block, shape, axis);
+  CheckChoice(scaled, format.layout);
+  format.cells = CellsOf(scaled, shape, axis);
+  if (scaled.tensor_scale) format.cell_layout = LayoutOf({.kind = scaled.outer}, shape, axis);
+  format.choose = scaled.choose;
+  Guarded([&] {
+    format.plan = make_scaled_plan(scaled, options, bf16);
+    format.nearest = make_scaled_plan(scaled, {.overflow = options.overflow}, bf16);
+  });
+  const GivenOnGpu on_gpu(like, scaled, given, format.layout.blocks(),
+                          format.cell_layout.blocks());
+  return {like, x, format, on_gpu.pointers()};
+}
+
+}  // namespace
+
+void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
+               const TensorView& out, const GivenScales& given, const TensorView* random) {
+  MakeOnGpu(x, &x, scaled, axis, options, given).Cast(out, random, cuda::KeyOf(options));
+}
+
+std::int64_t EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
+                         const RoundingOptions& options, const TensorView& packed,
+                         const TensorView& scales, const TensorView* tensor_scales,
+                         const GivenScales& given, const TensorView* random) {
+  const cuda::ScaledTensor tensor = MakeOnGpu(x, &x, scaled, axis, options, given);
+  const std::int64_t first_nan = tensor.Encode(packed, random, cuda::KeyOf(options));
+  if (first_nan >= 0) return first_nan;
+  Encode(tensor.blocks(), scaled.scale, {}, scales);
+  if (tensor_scales != nullptr) Encode(tensor.cells(), *scaled.tensor_scale, {}, *tensor_scales);
+  return -1;
+}
+
+void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
+                      const TensorView* tensor_scales) {
+  const auto encode = [&](float value, std::int64_t count, const Format& format,
+                          const TensorView& to) {
+    if (count == 0) return;
+    const Floats values(static_cast<std::size_t>(count), value);
+    const std::int64_t bytes = count * std::int64_t{sizeof(float)};
+    const cuda::Memory memory(to, bytes);
+    memory.Upload(values.data(), bytes);
+    Encode(FloatsBeside(to, memory.data(), count), format, {}, to);
+  };
+  encode(0, counts.blocks, scaled.scale, scales);
+  if (tensor_scales != nullptr) encode(1, counts.tensor, *scaled.tensor_scale, *tensor_scales);
+}
+
+void DecodeOnGpu(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
+                 const TensorView* tensor_scales, const TensorView& out) {
+  const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
+  MakeOnGpu(out, nullptr, scaled, axis, {}, given).Decode(packed, out);
+}
+
+}  // namespace cpd

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Scaled formats of CUDA tensors: Cast, Encode and Decode (ops/scaled.h) with all arguments checked
+// but a caller's scales. Scales that are given as numbers are read by the host, which waits; packed
+// ones are not.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/ops/scaled.h"
+
+namespace cpd {
+
+/// x is not empty, and transformed already.
+void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
+               const TensorView& out, const GivenScales& given, const TensorView* random);
+/// Returns the least index of a NaN that has no code, in a block whose scale is not NaN, or -1.
+std::int64_t EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
+                         const RoundingOptions& options, const TensorView& packed,
+                         const TensorView& scales, const TensorView* tensor_scales,
+                         const GivenScales& given, const TensorView* random);
+/// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
+void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
+                      const TensorView* tensor_scales);
+/// out is not empty.
+void DecodeOnGpu(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
+                 const TensorView* tensor_scales, const TensorView& out);
+
+}  // namespace cpd

@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A thread's work in the kernels of scaled formats: largest magnitudes, scales, elements. For host
+// and device.
+#pragma once
+
+#include "cpd/numeric/round/codec.h"
+#include "cpd/numeric/scaled/scaled_choice.h"
+#include "cpd/numeric/scaled/scaled_elements.h"
+#include "kernels/cuda/strided.h"
+
+namespace cpd::cuda {
+
+// --- largest magnitudes --------------------------------------------------------------------------
+
+/// How a layout's elements are divided among threads that look for the largest magnitudes: an item
+/// is `rows` x `columns` neighbours in one block, for one thread, or where `by_warp` for 32.
+struct MaxItems {
+  std::int64_t rows = 1, columns = 1;
+  std::int64_t row_parts = 1, column_parts = 1;  ///< items in a block's height and width
+  std::int64_t size = 0;                         ///< of all blocks
+  bool by_warp = false;
+};
+
+constexpr std::int64_t kMaxItem = 1024;  ///< elements of an item of a warp, at most
+
+inline MaxItems max_items(const BlockLayout& layout) {
+  MaxItems items;
+  items.by_warp = layout.columns % 32 == 0;
+  const std::int64_t most = items.by_warp ? kMaxItem : 32;
+  items.columns = items.by_warp ? 32 : layout.columns;
+  if (!items.by_warp && items.columns > most) items.columns = most;
+  while (items.by_warp && 2 * items.columns <= most && layout.columns % (2 * items.columns) == 0) {
+    items.columns *= 2;
+  }
+  items.rows = most / items.columns < layout.rows ? most / items.columns : layout.rows;
+  items.row_parts = (layout.rows + items.rows - 1) / items.rows;
+  items.column_parts = (layout.columns + items.columns - 1) / items.columns;
+  items.size = layout.blocks() * items.row_parts * items.column_parts;
+  return items;
+}
+
+/// The bits of |x|, or 0 for a NaN that does not count.
+CPD_FN std::uint32_t magnitude_bits(float x, bool with_nan) {
+  const std::uint32_t bits = bits_as<std::uint32_t>(x) & 0x7FFFFFFFU;
+  return with_nan || bits <= 0x7F800000U ? bits : 0U;
+}
+
+/// Sets `most` to the largest magnitude's bits of every `lanes`-th column of an item, from column
+/// `lane` on; returns the item's block.
+CPD_FN std::int64_t largest_of_item(const BlockLayout& layout, const MaxItems& items,
+                                    const Strided& x, bool with_nan, std::int64_t item, int lane,
+                                    int lanes, std::uint32_t* most) {
+  const std::int64_t across = layout.across();
+  const std::int64_t c = item % items.column_parts;
+  std::int64_t rest = item / items.column_parts;
+  const std::int64_t g = rest % across;
+  rest /= across;
+  const std::int64_t t = rest % layout.middle;
+  rest /= layout.middle;
+  const std::int64_t r = rest % items.row_parts;
+  rest /= items.row_parts;
+  const std::int64_t band = rest % layout.bands();
+  const std::int64_t p = rest / layout.bands();
+  const auto least = [](std::int64_t a, std::int64_t b) { return a < b ? a : b; };
+  const std::int64_t top = band * layout.rows + r * items.rows;
+  const std::int64_t bottom =
+      least(least(top + items.rows, (band + 1) * layout.rows), layout.height);
+  const std::int64_t left = g * layout.columns + c * items.columns;
+  const std::int64_t right =
+      least(least(left + items.columns, (g + 1) * layout.columns), layout.width);
+  *most = 0;
+  CPD_ROLLED for (std::int64_t i = top; i < bottom; ++i) {
+    const std::int64_t row = layout.index(p, i, t, 0);
+    CPD_ROLLED for (std::int64_t j = left + lane; j < right; j += lanes) {
+      const std::uint32_t bits = magnitude_bits(load_element<float>(x, row + j), with_nan);
+      *most = bits > *most ? bits : *most;
+    }
+  }
+  return ((p * layout.bands() + band) * layout.middle + t) * across + g;
+}
+
+// --- scales --------------------------------------------------------------------------------------
+
+/// Sets the scale and the multiplier of cell c of the second level.
+CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::int64_t c) {
+  const OuterScale<double> outer = outer_scale(static_cast<double>(tables.largest[c]), plan);
+  tables.scale[c] = static_cast<float>(outer.scale);
+  tables.encode[c] = static_cast<float>(outer.encode);
+}
+
+/// Sets the scales of block b, whose largest magnitude is `largest`.
+CPD_FN void form_scale(const ScaledCall& call, const OuterTables& cells, double share,
+                       std::int64_t b, float largest, const ScaleTables& tables) {
+  const std::int64_t cell = call.cells.cell(call.layout.first_of(b));
+  const OuterScale<double> outer{cells.scale[cell], cells.encode[cell]};
+  const auto a = static_cast<double>(largest);
+  const BlockScale<double> block = block_scale(a, outer, share, call.plan);
+  tables.scale[b] = static_cast<float>(block.scale);
+  tables.factor[b] = static_cast<float>(element_by(call.route, block));
+  tables.outer[b] = cells.scale[cell];
+}
+
+/// Sets the scales of block b to a caller's.
+CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::int64_t b,
+                       float given, const ScaleTables& tables) {
+  const std::int64_t cell = call.cells.cell(call.layout.first_of(b));
+  const auto scale = static_cast<double>(given);
+  const double factor = factor_of(scale, static_cast<double>(cells.scale[cell]), call.plan);
+  tables.scale[b] = given;
+  tables.factor[b] =
+      static_cast<float>(element_by(call.route, BlockScale<double>{scale, factor}));
+  tables.outer[b] = cells.scale[cell];
+}
+
+// --- elements ------------------------------------------------------------------------------------
+
+/// The block of an element; 32-bit divisions where the tensor is small enough.
+template <class Int>
+CPD_FN std::int64_t block_of(const BlockLayout& layout, Int index) {
+  const Int width = static_cast<Int>(layout.width);
+  const Int columns = static_cast<Int>(layout.columns);
+  if (layout.planes * layout.height * layout.middle == 1) return index / columns;
+  const Int j = index % width;
+  const Int t = index / width % static_cast<Int>(layout.middle);
+  const Int row = index / (width * static_cast<Int>(layout.middle));
+  const Int i = row % static_cast<Int>(layout.height);
+  const Int p = row / static_cast<Int>(layout.height);
+  return layout.block(p, i, t, j);
+}
+CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
+  return call.n <= 0xFFFFFFFF ? block_of(call.layout, static_cast<std::uint32_t>(index))
+                              : block_of(call.layout, static_cast<std::uint64_t>(index));
+}
+
+/// The route of the elements of a block with that scale.
+CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
+  if (call.plan.arithmetic != Arithmetic::exact) return call.route;
+  // A block with a caller's scale of 0 may hold an infinity.
+  const bool beyond = is_outside(call.route, scale) || (call.given && scale == 0);
+  return beyond ? ElementRoute::wide : call.route;
+}
+
+/// Calls take(x divided by its scales, scales) in the lanes of the element's route.
+template <class Take>
+CPD_FN auto by_route(const ScaledCall& call, const ScaledPlan& plan, float x,
+                     ElementScale<float> at, Take take) {
+  const ElementRoute route = route_at(call, at.scale);
+  if (route == ElementRoute::multiply) {
+    return take(scaled_down<ElementRoute::multiply>(x, at, plan), at);
+  }
+  if (route == ElementRoute::divide) {
+    return take(scaled_down<ElementRoute::divide>(x, at, plan), at);
+  }
+  const ElementScale<double> wide{at.factor, at.scale, at.outer};
+  return take(scaled_down<ElementRoute::wide>(static_cast<double>(x), wide, plan), wide);
+}
+
+CPD_FN ElementScale<float> scale_of(const ScaleTables& tables, std::int64_t block) {
+  return {tables.factor[block], tables.scale[block], tables.outer[block]};
+}
+
+/// The value of element i of x in the scaled format.
+template <Rounding mode>
+CPD_FN float cast_element(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
+  const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
+  return by_route(call, call.plan, load_element<float>(call.x, i), at,
+                  [&]<class V>(V quotient, ElementScale<V> scale) {
+                    return scaled_value(
+                        round<mode>(quotient, Unsigned<V>{random}, call.plan.element), scale);
+                  });
+}
+
+/// The code of element i of x; *is_lost is set for a NaN that has none, in a block whose scale is
+/// no NaN.
+template <Rounding mode>
+CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
+                                  bool* is_lost) {
+  const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
+  const float x = load_element<float>(call.x, i);
+  *is_lost = !call.plan.element.has_nan && x != x && at.scale == at.scale;
+  return by_route(call, call.plan, x, at, [&]<class V>(V quotient, ElementScale<V>) {
+    return static_cast<std::uint32_t>(
+        round_to_whole_code<mode>(quotient, Unsigned<V>{random}, call.plan.element));
+  });
+}
+
+/// The value of element i, whose code is given.
+CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_t code) {
+  const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
+  const float q = value_of_code<float>(code, call.plan.element);
+  if (!call.plan.wide_values) return scaled_value(q, at);
+  return scaled_value(static_cast<double>(q), ElementScale<double>{at.factor, at.scale, at.outer});
+}
+
+// --- the choice between two candidates of a scale -------------------------------------------------
+
+/// The sum of the errors of one row of block b, elements being rounded by `nearest`.
+CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bool squares,
+                           const OuterTables& cells, const ScaleTables& tables, std::int64_t b,
+                           std::int64_t row) {
+  const std::int64_t first = call.layout.first_of(b);
+  const std::int64_t j = first % call.layout.width;
+  const std::int64_t end = j + call.layout.columns;
+  const std::int64_t count = (end < call.layout.width ? end : call.layout.width) - j;
+  const ElementScale<float> at = scale_of(tables, b);
+  const bool te = call.plan.arithmetic == Arithmetic::te;
+  const ElementScale<float> decoding{at.factor, te ? 1 : at.scale, te ? 1 : at.outer};
+  SumOfErrors sum(call.plan, squares,
+                  {at.scale, at.outer, cells.largest[call.cells.cell(first)]});
+  CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
+    const float x = load_element<float>(call.x, first + row * call.layout.row_stride() + k);
+    const float q = by_route(call, nearest, x, at, [&]<class V>(V quotient, ElementScale<V>) {
+      const ElementScale<V> by{decoding.factor, decoding.scale, decoding.outer};
+      return scaled_value(round<Rounding::nearest_even>(quotient, Unsigned<V>{}, nearest.element),
+                          by);
+    });
+    sum.add(q, x);
+  }
+  return sum.value();
+}
+
+/// The number of rows of block b.
+CPD_FN std::int64_t rows_of(const BlockLayout& layout, std::int64_t b) {
+  const std::int64_t band = b / (layout.across() * layout.middle) % layout.bands();
+  const std::int64_t rest = layout.height - band * layout.rows;
+  return rest < layout.rows ? rest : layout.rows;
+}
+
+/// Sets block b's scales to the other candidate's where their errors, a number for each of the
+/// layout's rows of a block, have the smaller sum. Overwrites the errors.
+CPD_FN void choose_scale(const ScaledCall& call, std::int64_t b, double* usual, double* others,
+                         const ScaleTables& tables, const ScaleTables& other) {
+  const std::int64_t rows = rows_of(call.layout, b);
+  const std::int64_t at = b * call.layout.rows;
+  if (!(sum_of_rows(call.plan, rows, others + at) < sum_of_rows(call.plan, rows, usual + at))) {
+    return;
+  }
+  tables.scale[b] = other.scale[b];
+  tables.factor[b] = other.factor[b];
+}
+
+}  // namespace cpd::cuda

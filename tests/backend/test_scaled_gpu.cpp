@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The GPU's scaled formats are the CPU's, bit for bit: values, codes, scales; of all rules, layouts,
+// types, given scales; and the errors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/ops/codec.h"
+#include "cpd/ops/scaled.h"
+#include "cpd/spec/error.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/hadamard.h"
+#include "tests/testing/run.h"
+
+namespace cpd {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+using Bytes = std::vector<std::uint8_t>;
+
+/// Every arithmetic with its rules, kinds of blocks and levels, formats of both routes.
+const std::vector<std::string> kFormats = {
+    "mxfp8",
+    "mxfp8-e5m2",
+    "mxfp6-e3m2",
+    "mxfp4",
+    "mxint8",
+    "nvfp4",
+    "nvfp4 choose=mae",
+    "nvfp4 choose=mse arithmetic=exact",
+    "e2m1 4x4 scale=e4m3fn choose=mse",
+    "fp8-tensor",
+    "fp8-row",
+    "fp8-block",
+    "fp8-block 4x4",
+    "bfp8",
+    "int4 row",
+    "int8 row rule=up",
+    "mxfp8 rule=ceil",
+    "mxfp8 rule=even",
+    "mxfp8 rule=rceil arithmetic=torchao",
+    "mxfp8 rule=rceil arithmetic=te",
+    "e4m3fn 3x5 scale=fp32 arithmetic=te",
+    "e5m2 row scale=fp32 arithmetic=torchao rule=max_pow2",
+    "e4m3fn 1x16 scale=fp32 arithmetic=deepgemm",
+    "mxfp6-e3m2 arithmetic=microxcaling",
+    "nvfp4 arithmetic=torchao",
+    "nvfp4 arithmetic=exact outer=row",
+    "e2m3 2x3 scale=bf16 tensor_scale=bf16",
+    "bf16 5 scale=e5m2 rule=up non_finite=element",
+    "nvfp4 transform=hadamard16:te",
+    "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847",
+    "e4m3fn 64 scale=fp32 margin=2",
+};
+
+struct Case {
+  Shape shape;
+  int axis;
+};
+const std::vector<Case> kCases = {{{70}, 0},       {{1}, -1},        {{5, 37}, 1},  {{37, 5}, 0},
+                                  {{3, 33, 4}, 1}, {{2, 3, 64}, -1}, {{4, 3, 9}, 0}, {{64, 48}, 0},
+                                  {{3, 4096}, 1}};
+
+RoundingOptions Options(Rounding mode) {
+  RoundingOptions options;
+  options.mode = mode;
+  options.overflow = Overflow::saturate;
+  options.random_bits = 7;
+  options.seed = 12345;
+  options.stream = 6;
+  return options;
+}
+
+std::int64_t Count(const Shape& shape) {
+  std::int64_t n = 1;
+  for (const std::int64_t extent : shape) n *= extent;
+  return n;
+}
+
+/// Values over many binades; some zeros, blocks of zeros, subnormals, and where asked NaN and Inf.
+std::vector<float> Values(std::size_t n, unsigned seed, bool finite) {
+  std::vector<float> x = testing::hadamard_values(n, seed);
+  for (std::size_t i = 0; i < n; ++i) {
+    if (i % 97 > 60) x[i] = 0;
+    if (i % 53 == 7) x[i] *= 0x1p-130F;
+    if (i % 41 == 3) x[i] *= 0x1p40F;
+    if (!finite && i % 211 == 20) x[i] = std::numeric_limits<float>::infinity();
+    if (!finite && i % 307 == 30) x[i] = std::numeric_limits<float>::quiet_NaN();
+  }
+  if (finite) {
+    for (float& v : x) v = std::isfinite(v) ? v : 1.0F;
+  }
+  return x;
+}
+
+bool TakesTransform(const Scaled& scaled, const Case& c) {
+  if (!scaled.transform) return true;
+  const int axis = c.axis < 0 ? c.axis + static_cast<int>(c.shape.size()) : c.axis;
+  return c.shape[static_cast<std::size_t>(axis)] % scaled.transform->size == 0;
+}
+
+/// What an encoding writes.
+struct Codes {
+  Bytes packed, scales, tensor_scales;
+  bool operator==(const Codes&) const = default;
+};
+
+class ScaledGpu : public testing::GpuTest {
+ protected:
+  template <class T>
+  [[nodiscard]] testing::OnGpuView Up(const std::vector<T>& values, DType type,
+                                      const Shape& shape) const {
+    return {driver(), View(values.data(), type, shape)};
+  }
+
+  /// Calls Encode on the CPU or the GPU.
+  [[nodiscard]] Codes EncodeOn(bool gpu, const TensorView& x, const Scaled& scaled, int axis,
+                               const RoundingOptions& options) const {
+    const ScaleCounts counts =
+        CountScales(scaled, {x.shape.data(), static_cast<std::size_t>(x.rank)}, axis);
+    Codes codes;
+    codes.packed.resize(static_cast<std::size_t>(PackedBytes(scaled.element, x.size())), 9);
+    codes.scales.resize(static_cast<std::size_t>(PackedBytes(scaled.scale, counts.blocks)), 9);
+    if (scaled.tensor_scale) {
+      codes.tensor_scales.resize(
+          static_cast<std::size_t>(PackedBytes(*scaled.tensor_scale, counts.tensor)), 9);
+    }
+    const auto view = [](Bytes& bytes) {
+      return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
+    };
+    const TensorView packed = view(codes.packed);
+    const TensorView scales = view(codes.scales);
+    const TensorView outer = view(codes.tensor_scales);
+    if (!gpu) {
+      Encode(x, scaled, axis, options, packed, scales, scaled.tensor_scale ? &outer : nullptr);
+      return codes;
+    }
+    const testing::OnGpuView from(driver(), x);
+    const testing::OnGpuView to(driver(), packed);
+    const testing::OnGpuView to_scales(driver(), scales);
+    const testing::OnGpuView to_outer(driver(), outer);
+    const TensorView outer_view = to_outer.view();
+    Encode(from.view(), scaled, axis, options, to.view(), to_scales.view(),
+           scaled.tensor_scale ? &outer_view : nullptr);
+    to.Read();
+    to_scales.Read();
+    to_outer.Read();
+    return codes;
+  }
+
+  /// Casts on both, with `random` integers or none.
+  void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
+                      const RoundingOptions& options, const TensorView* random = nullptr) const {
+    Bytes expected(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype), 3);
+    Bytes got = expected;
+    const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
+    Cast(x, scaled, axis, options, View(expected.data(), x.dtype, shape), {}, random);
+    const testing::OnGpuView from(driver(), x);
+    const testing::OnGpuView result(driver(), View(got.data(), x.dtype, shape));
+    std::optional<testing::OnGpuView> integers;
+    TensorView integers_view;
+    if (random != nullptr) integers_view = integers.emplace(driver(), *random).view();
+    Cast(from.view(), scaled, axis, options, result.view(), {},
+         random != nullptr ? &integers_view : nullptr);
+    result.Read();
+    EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axis << " "
+                             << ToString(options.mode);
+  }
+};
+
+TEST_F(ScaledGpu, CastsAsTheCpu) {
+  std::size_t number = 0;
+  for (const std::string& text : kFormats) {
+    const Scaled scaled = ParseScaled(text);
+    for (const Case& c : kCases) {
+      if (!TakesTransform(scaled, c)) continue;
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
+        const std::vector<float> x =
+            Values(static_cast<std::size_t>(Count(c.shape)), ++number, number % 2 == 0);
+        ExpectSameCast(View(x.data(), DType::f32, c.shape), scaled, c.axis, Options(mode));
+      }
+    }
+  }
+}
+
+TEST_F(ScaledGpu, OfAnyTypeAndStride) {
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
+    const auto codes = testing::run_encode(Values(3 * 64 * 2, 5, true), format);
+    TensorView x = View(codes.data(), type, Shape{3, 64});
+    for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 3x5 scale=fp32 arithmetic=te", "fp8-tensor"}) {
+      for (const bool spread : {false, true}) {
+        x.stride = spread ? std::array<std::int64_t, TensorView::kMaxRank>{2, 6}
+                          : std::array<std::int64_t, TensorView::kMaxRank>{64, 1};
+        ExpectSameCast(x, ParseScaled(text), 1, Options(Rounding::nearest_even));
+        ExpectSameCast(x, ParseScaled(text), 0, Options(Rounding::stochastic));
+      }
+    }
+  }
+}
+
+TEST_F(ScaledGpu, TakesRandomIntegers) {
+  const std::vector<float> x = Values(3 * 70, 8, true);
+  std::vector<std::uint32_t> integers(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) integers[i] = (i * 37) % 128;
+  const Shape shape{3, 70};
+  const TensorView random = View(integers.data(), DType::u32, shape);
+  for (const char* text : {"mxfp8", "nvfp4", "int8 row"}) {
+    ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), 1,
+                   Options(Rounding::stochastic), &random);
+  }
+  integers[5] = 128;
+  EXPECT_THROW(ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled("mxfp8"), 1,
+                              Options(Rounding::stochastic), &random),
+               Error);
+}
+
+TEST_F(ScaledGpu, EncodesAndDecodesAsTheCpu) {
+  std::size_t number = 0;
+  for (const std::string& text : kFormats) {
+    const Scaled scaled = ParseScaled(text);
+    for (const Case& c : kCases) {
+      if (!TakesTransform(scaled, c)) continue;
+      const bool finite = ++number % 3 != 0 || !scaled.element.has_nan();
+      std::vector<float> x =
+          Values(static_cast<std::size_t>(Count(c.shape)), static_cast<unsigned>(number), finite);
+      if (scaled.transform) {  // whose sums are to stay finite
+        for (float& v : x) v = std::clamp(v, -1e6F, 1e6F);
+      }
+      const TensorView view = View(x.data(), DType::f32, c.shape);
+      const RoundingOptions options =
+          Options(number % 2 == 0 ? Rounding::nearest_even : Rounding::stochastic);
+      const Codes expected = EncodeOn(false, view, scaled, c.axis, options);
+      EXPECT_EQ(EncodeOn(true, view, scaled, c.axis, options), expected)
+          << text << " along " << c.axis << " number " << number;
+      std::vector<float> decoded(x.size());
+      std::vector<float> got(x.size());
+      const auto codes = [](const Bytes& bytes) {
+        return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
+      };
+      const TensorView outer = codes(expected.tensor_scales);
+      const bool two = scaled.tensor_scale.has_value();
+      Decode(codes(expected.packed), scaled, c.axis, codes(expected.scales),
+             two ? &outer : nullptr, View(decoded.data(), DType::f32, c.shape));
+      const testing::OnGpuView packed(driver(), codes(expected.packed));
+      const testing::OnGpuView scales(driver(), codes(expected.scales));
+      const testing::OnGpuView tensor_scales(driver(), outer);
+      const testing::OnGpuView out(driver(), View(got.data(), DType::f32, c.shape));
+      const TensorView outer_view = tensor_scales.view();
+      Decode(packed.view(), scaled, c.axis, scales.view(), two ? &outer_view : nullptr,
+             out.view());
+      out.Read();
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(got)))
+          << text << " along " << c.axis;
+    }
+  }
+}
+
+TEST_F(ScaledGpu, TakesScalesThatAreGiven) {
+  const Shape shape{2, 64};
+  const std::vector<float> x = Values(128, 12, true);
+  const std::vector<float> scales = {0.25F, 0, 8, 0x1p-120F};
+  const std::vector<float> largest = {3, 0, 1000, 1e-30F};
+  for (const bool magnitudes : {false, true}) {
+    const std::vector<float>& numbers = magnitudes ? largest : scales;
+    const TensorView host = View(numbers);
+    for (const char* text : {"e4m3fn 32 scale=fp32", "e4m3fn 32 scale=fp32 arithmetic=te"}) {
+      const Scaled scaled = ParseScaled(text);
+      std::vector<float> expected(128);
+      std::vector<float> got(128);
+      const RoundingOptions options = Options(Rounding::nearest_even);
+      const auto given = [&](const TensorView& view) {
+        return magnitudes ? GivenScales{.largest = &view} : GivenScales{.blocks = &view};
+      };
+      Cast(View(x.data(), DType::f32, shape), scaled, 1, options,
+           View(expected.data(), DType::f32, shape), given(host));
+      const testing::OnGpuView on_gpu(driver(), host);
+      const TensorView device = on_gpu.view();
+      const testing::OnGpuView from(driver(), View(x.data(), DType::f32, shape));
+      const testing::OnGpuView out(driver(), View(got.data(), DType::f32, shape));
+      Cast(from.view(), scaled, 1, options, out.view(), given(device));
+      out.Read();
+      EXPECT_TRUE(
+          testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+          << text;
+    }
+  }
+}
+
+TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
+  const Shape shape{2, 64};
+  std::vector<float> x = Values(128, 12, true);
+  x[70] = std::numeric_limits<float>::quiet_NaN();
+  const Scaled leaves_nan = ParseScaled("mxfp4 non_finite=element");
+  for (const bool gpu : {false, true}) {
+    try {
+      static_cast<void>(EncodeOn(gpu, View(x.data(), DType::f32, shape), leaves_nan, 1,
+                                 Options(Rounding::nearest_even)));
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "element 70 is NaN, and e2m1 has no code for NaN");
+    }
+  }
+  const std::vector<float> scales = {1, 3, -1, 1};
+  const testing::OnGpuView from(driver(), View(x.data(), DType::f32, shape));
+  std::vector<float> to(128);
+  const testing::OnGpuView out(driver(), View(to.data(), DType::f32, shape));
+  for (const auto& [text, message] :
+       {std::pair{"mxfp8", "scales must be numbers of e8m0, got 3.000000 at 1"},
+        std::pair{"e4m3fn 32 scale=bf16", "scales must not be negative"}}) {
+    const testing::OnGpuView given(driver(), View(scales));
+    const TensorView view = given.view();
+    try {
+      Cast(from.view(), ParseScaled(text), 1, Options(Rounding::nearest_even), out.view(),
+           {.blocks = &view});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), message);
+    }
+  }
+  const TensorView on_host = View(to.data(), DType::f32, shape);
+  EXPECT_THROW(
+      Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host), Error);
+}
+
+TEST_F(ScaledGpu, AnEmptyTensor) {
+  const Shape shape{0, 32};
+  const std::vector<float> none(1);
+  for (const char* text : {"mxfp8", "nvfp4", "fp8-tensor"}) {
+    const Scaled scaled = ParseScaled(text);
+    const TensorView x = View(none.data(), DType::f32, shape);
+    const RoundingOptions options = Options(Rounding::nearest_even);
+    EXPECT_EQ(EncodeOn(true, x, scaled, 1, options), EncodeOn(false, x, scaled, 1, options))
+        << text;
+  }
+}
+
+}  // namespace
+}  // namespace cpd
