@@ -152,7 +152,7 @@ void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
       Library().gemm_scaled(LaunchOf(out), {{product, plan, KeyOf(accumulator.rounding)}, scales}));
 }
 
-void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
+void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
              const Key& key) {
   const Launch launch = LaunchOf(x);
@@ -160,7 +160,7 @@ void Operate(Operation op, const TensorView& x, const TensorView& y, const Tenso
   call.op = op;
   call.n = out.size();
   call.x = Merge(x);
-  call.y = Merge(y);
+  if (y != nullptr) call.y = Merge(*y);
   if (z != nullptr) call.z = Merge(*z);
   if (const auto integers = IntegersOf(random, plan, launch)) call.random = *integers;
   call.out = Merge(out);

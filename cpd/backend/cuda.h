@@ -51,9 +51,9 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const Accumulator& accumulator, const TensorView& out);
 
-/// One operation per element (ops/arithmetic.h), checked, out not empty; z is null except for fma.
-/// Random integers are checked as in Cast.
-void Operate(Operation op, const TensorView& x, const TensorView& y, const TensorView* z,
+/// One operation per element (ops/arithmetic.h), checked, out not empty; y is null for sqrt, z
+/// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
+void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
              const RoundPlan& plan, const TensorView& out, const TensorView* random,
              const Key& key);
 /// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,

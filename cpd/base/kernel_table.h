@@ -13,13 +13,15 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/spec/operation.h"
 
 namespace cpd {
 
 /// Elements after which codes of any width end on a byte and a new random word begins.
 constexpr std::int64_t kBlock = 256;
 
-enum class Operation : std::uint8_t { add, mul, fma };
+/// Of which the CPU's kernels compute add, mul and fma, a GPU's div and sqrt too.
+using Operation = soft::Operation;
 
 /// Part of one matrix product, for Gemm: `rows` x `columns` sums take the next `count` values of k,
 /// of which the first is number first_k. Operands are packed in panels of KernelTable::gemm_rows

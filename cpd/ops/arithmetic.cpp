@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
@@ -51,18 +50,11 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
   });
 }
 
-/// The kernels' enumerator of an operation; empty where there is no kernel.
-std::optional<Operation> KernelOf(soft::Operation op) {
-  switch (op) {
-    case soft::Operation::add:
-      return Operation::add;
-    case soft::Operation::mul:
-      return Operation::mul;
-    case soft::Operation::fma:
-      return Operation::fma;
-    default:
-      return std::nullopt;
-  }
+/// Whether a kernel computes the operation of these operands.
+bool HasKernel(Operation op, const Operands& in, const Format& format) {
+  if (is_wide(format)) return false;
+  if (op == Operation::add || op == Operation::mul || op == Operation::fma) return true;
+  return in.x.device == Device::cuda && op != Operation::cast && !in.has(DType::f64);
 }
 
 void CheckElementwise(const Operands& in, const Format& format, const RoundingOptions& options,
@@ -78,15 +70,14 @@ void CheckElementwise(const Operands& in, const Format& format, const RoundingOp
 void Operate(soft::Operation op, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
   CheckElementwise(in, format, options, out, random);
-  const auto kernel = KernelOf(op);
-  if (is_wide(format) || !kernel) return Compute(op, in, format, options, out, random);
+  if (!HasKernel(op, in, format)) return Compute(op, in, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
   if (out.size() == 0) return;
   if (in.x.device == Device::cuda) {
-    return cuda::Operate(*kernel, in.x, *in.y, in.z, plan, out, random, cuda::KeyOf(options));
+    return cuda::Operate(op, in.x, in.y, in.z, plan, out, random, cuda::KeyOf(options));
   }
-  in.has(DType::f64) ? OperateIn<double>(*kernel, plan, in, random, out)
-                     : OperateIn<float>(*kernel, plan, in, random, out);
+  in.has(DType::f64) ? OperateIn<double>(op, plan, in, random, out)
+                     : OperateIn<float>(op, plan, in, random, out);
 }
 
 /// x at index k of `dim`, with the remaining dimensions.

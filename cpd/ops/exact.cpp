@@ -135,7 +135,7 @@ void CheckOnCpu(const TensorView& x, const char* what) {
 
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  CheckOnCpu(in.x, "quotients, square roots and formats wider than binary32");
+  CheckOnCpu(in.x, "quotients and square roots of fp64 and formats wider than binary32");
   if (IsShort(operation, in, format))
     return ComputeShort(operation, in, format, options, out, random);
   const soft::Target to = soft::target(format, options);

@@ -65,7 +65,7 @@ CPD_FN void operate_all(Operation op, const RoundPlan& plan, int64_t first, int6
         return operate<Operation::add, R, T>(plan, count, x + i, y + i, nullptr, r, out + i);
       case Operation::mul:
         return operate<Operation::mul, R, T>(plan, count, x + i, y + i, nullptr, r, out + i);
-      case Operation::fma:
+      default:
         return operate<Operation::fma, R, T>(plan, count, x + i, y + i, z + i, r, out + i);
     }
   });

@@ -21,7 +21,8 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
-  const bool any = call.x.dtype == DType::f64 || call.y.dtype == DType::f64 ||
+  const bool any = call.x.dtype == DType::f64 ||
+                   (call.op != Operation::sqrt && call.y.dtype == DType::f64) ||
                    (call.op == Operation::fma && call.z.dtype == DType::f64);
   with_mode(call.plan.mode, [&]<Rounding mode>() {
     if (any) {

@@ -57,11 +57,12 @@ struct ScaledGemmCall : GemmCall {
   ProductScales scales;
 };
 
-/// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data.
+/// Elementwise operations: out[i] = round(x[i] op y[i] (+ z[i])). `random` may have no data; no
+/// operand of a quotient or square root is fp64.
 struct ArithmeticCall {
   Operation op = Operation::add;
   std::int64_t n = 0;
-  Strided x, y, z;  ///< z for fma alone
+  Strided x, y, z;  ///< y not for sqrt, z for fma alone
   Strided random;
   Strided out;
   RoundPlan plan;

@@ -114,6 +114,13 @@ void expect_operations(const CudaDriver& driver, const Format& format) {
         kSize,
         [&](const Views& in, const TensorView& out) { Fma(in[0], in[1], in[2], format, o, out); },
         "fma, " + about);
+    if constexpr (sizeof(T) == 8) continue;  // refused
+    sides.ExpectSame(
+        kSize, [&](const Views& in, const TensorView& out) { Div(in[0], in[1], format, o, out); },
+        "div, " + about);
+    sides.ExpectSame(
+        kSize, [&](const Views& in, const TensorView& out) { Sqrt(in[0], format, o, out); },
+        "sqrt, " + about);
   }
 }
 

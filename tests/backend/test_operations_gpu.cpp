@@ -86,6 +86,14 @@ struct Operation {
   std::function<void(const Views&)> call;
 };
 
+/// The first n elements of a view, as a vector.
+TensorView Part(TensorView view, std::int64_t n) {
+  view.rank = 1;
+  view.shape[0] = n;
+  view.stride[0] = 1;
+  return view;
+}
+
 RoundingOptions Stochastic() {
   RoundingOptions options;
   options.mode = Rounding::stochastic;
@@ -174,16 +182,34 @@ std::vector<Operation> Operations() {
        [](const Views& v) { GemmByBlas(v.x, v.x, In("fp32 sequential"), v.out); }},
       {"`hadamard`",
        [](const Views& v) { Transform(v.x, Hadamard{16, {}, false}, 1, false, v.out); }},
-      {"scaled `cast` (`mxfp8`)",
-       [](const Views& v) { Cast(v.x, ParseScaled("mxfp8"), 1, nearest, v.out); }},
+      {"scaled `cast`",
+       [](const Views& v) {
+         for (const char* text : {"mxfp8", "nvfp4", "fp8-tensor", "int8 row"}) {
+           Cast(v.x, ParseScaled(text), 1, nearest, v.out);
+         }
+       }},
+      {"scaled `cast`, stochastic",
+       [](const Views& v) { Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out); }},
+      {"scaled `cast`, `random=`",
+       [](const Views& v) {
+         Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out, {}, &v.integers);
+       }},
+      {"scaled `cast`, `scales=` as numbers, `amax=`",
+       [](const Views& v) {
+         const TensorView largest = Part(v.out, 1);
+         Cast(v.x, ParseScaled("fp8-tensor"), 1, nearest, v.out, {.largest = &largest});
+       }},
+      {"scaled `encode`, `decode`",
+       [](const Views& v) {
+         const Scaled mxfp8 = ParseScaled("mxfp8");
+         const TensorView scales = Part(v.flags, kSide);
+         Encode(v.x, mxfp8, 1, nearest, v.packed, scales, nullptr);
+         Decode(v.packed, mxfp8, 1, scales, nullptr, v.out);
+       }},
       {"`simulate_all_reduce`",
        [](const Views& v) {
          VirtualReduce reduce(ReduceSpec{}, 1, {kCount});
-         TensorView row = v.x;
-         row.rank = 1;
-         row.shape[0] = kCount;
-         row.stride[0] = 1;
-         reduce.Contribute(0, row);
+         reduce.Contribute(0, Part(v.x, kCount));
        }},
   };
 }

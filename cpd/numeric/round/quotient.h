@@ -15,7 +15,7 @@ namespace cpd {
 inline namespace CPD_ISA {
 
 /// exact.h's toward_odd for scalars, without branches, which random signs would make mispredicted.
-inline double moved_to_odd(double s, double error) {
+CPD_FN double moved_to_odd(double s, double error) {
   const auto bits = bits_as<std::uint64_t>(s);
   const std::uint64_t inexact = static_cast<std::uint64_t>(error > 0) | (error < 0 ? 1 : 0);
   const std::uint64_t differ = (bits ^ bits_as<std::uint64_t>(error)) >> 63;
@@ -23,13 +23,13 @@ inline double moved_to_odd(double s, double error) {
 }
 
 /// x rounded to 26 significant bits by 2 operations on its pattern; x is not infinite.
-inline double upper_part(double x) {
+CPD_FN double upper_part(double x) {
   constexpr std::uint64_t kLow = (std::uint64_t{1} << 27) - 1;
   return bits_as<double>((bits_as<std::uint64_t>(x) + (kLow >> 1) + 1) & ~kLow);
 }
 
 /// x / y rounded to odd: 1 division, 2 multiplications, 3 subtractions, without FMA.
-inline double quotient_to_odd(double x, double y) {
+CPD_FN double quotient_to_odd(double x, double y) {
   const double q = x / y;
   const double upper = upper_part(q);
   const double rest = (x - upper * y) - (q - upper) * y;
@@ -37,7 +37,7 @@ inline double quotient_to_odd(double x, double y) {
 }
 
 /// The square root of x rounded to odd: 1 root, 4 multiplications, 4 subtractions, without FMA.
-inline double root_to_odd(double x) {
+CPD_FN double root_to_odd(double x) {
   const double root = std::sqrt(x);
   const double upper = upper_part(root);
   const double lower = root - upper;
