@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import pytest
@@ -16,6 +17,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from cpd.nn.ready import NAMED  # noqa: E402
+from front_ends import GPU_IS_CPU  # noqa: E402
 from tensors import NARROW, SOME, close, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
@@ -173,3 +176,23 @@ def test_cuda_equals_cpu(recipe):
         torch.autograd.grad(wanted.sum(), list(here.parameters())),
     )
     assert all(same(p.cpu(), q) for p, q in zip(*pairs, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("name", NAMED)
+def test_named_recipes_on_cuda(name):
+    """A step of three linear layers: on the CPU's stand-in to the bit, products by torch included;
+    on a GPU, whose own products round otherwise, near."""
+    torch.manual_seed(0)
+    here = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3)))
+    cpd.convert(here, name, coverage=False)
+    there = copy.deepcopy(here).cuda()
+    x = values(32, 64)
+    results = []
+    for model, input in ((here, x), (there, x.cuda())):
+        y = model(input)
+        y.square().mean().backward()
+        results.append([z.detach().cpu() for z in (y, *(p.grad for p in model.parameters()))])
+    equal = same if GPU_IS_CPU else functools.partial(close, tolerance=0.1)
+    assert equal(*results)
