@@ -100,11 +100,6 @@ std::vector<Bound> MakeLocal(int size, double timeout, std::int64_t chunk, bool 
   return all;
 }
 
-/// float32 values in a GPU's memory, row-major, and the stream on which they become ready.
-struct CudaValues {
-  TensorView view;
-};
-
 CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_index,
                           std::uintptr_t stream) {
   CudaValues made{View(Pointer(address), DType::f32, size)};
@@ -123,10 +118,7 @@ using Arrays = std::vector<py::object>;
 std::vector<TensorView> ViewsOf(const Arrays& arrays) {
   std::vector<TensorView> views;
   views.reserve(arrays.size());
-  for (const py::object& one : arrays) {
-    const bool is_cuda = py::isinstance<CudaValues>(one);
-    views.push_back(is_cuda ? one.cast<const CudaValues&>().view : ViewOf(one.cast<py::array>()));
-  }
+  for (const py::object& one : arrays) views.push_back(LayerView(one));
   return views;
 }
 
@@ -298,6 +290,11 @@ void TranslateErrors(std::exception_ptr error) {
 }
 
 }  // namespace
+
+TensorView LayerView(const py::object& x) {
+  if (py::isinstance<CudaValues>(x)) return x.cast<const CudaValues&>().view;
+  return ViewOf(x.cast<py::array>());
+}
 
 void BindComm(py::module_& m) {
   py::register_local_exception_translator(&TranslateErrors);

@@ -50,20 +50,20 @@ void BindVirtualReduce(py::module_& m) {
       .def("report", &VirtualReduce::report, py::arg("layer"))
       .def(
           "observe",
-          [](VirtualReduce& reduce, int layer, const py::array& x) {
-            WithoutGil([&, x = ViewOf(x)] { reduce.Observe(layer, x); });
+          [](VirtualReduce& reduce, int layer, const py::object& x) {
+            WithoutGil([&, x = LayerView(x)] { reduce.Observe(layer, x); });
           },
           py::arg("layer"), py::arg("x"))
       .def(
           "contribute",
-          [](VirtualReduce& reduce, int layer, const py::array& x) {
-            WithoutGil([&, x = ViewOf(x)] { reduce.Contribute(layer, x); });
+          [](VirtualReduce& reduce, int layer, const py::object& x) {
+            WithoutGil([&, x = LayerView(x)] { reduce.Contribute(layer, x); });
           },
           py::arg("layer"), py::arg("x"))
       .def(
           "result",
-          [](VirtualReduce& reduce, int layer, const py::array& out) {
-            WithoutGil([&, out = ViewOf(out)] { reduce.Result(layer, out); });
+          [](VirtualReduce& reduce, int layer, const py::object& out) {
+            WithoutGil([&, out = LayerView(out)] { reduce.Result(layer, out); });
           },
           py::arg("layer"), py::arg("out"));
 }

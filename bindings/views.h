@@ -13,6 +13,14 @@ namespace cpd {
 /// The view of a NumPy array of any layout; its strides must be whole elements. Throws Error.
 TensorView ViewOf(const pybind11::array& x);
 
+/// float32 values in a GPU's memory, row-major, and the stream on which they become ready.
+struct CudaValues {
+  TensorView view;
+};
+
+/// The view of a NumPy array or of CudaValues.
+TensorView LayerView(const pybind11::object& x);
+
 /// Formats, rounding options, accumulators.
 void BindSpecs(pybind11::module_& m);
 /// Streams of random bits.

@@ -27,7 +27,7 @@ const Api& Load() {
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->hadamard_size != sizeof(HadamardCall) || api->scales_size != sizeof(ScalesCall) ||
-      api->reduce_size != sizeof(ReduceCall)) {
+      api->reduce_size != sizeof(ReduceCall) || api->virtual_size != sizeof(VirtualCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -317,6 +317,16 @@ void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
   CheckStatus(api_.copy(launch_, to, from, bytes));
 }
 void Queue::Reduce(const ReduceCall& call) const { CheckStatus(api_.reduce(launch_, call)); }
+
+void Queue::CastTerms(const VirtualCall& call, SegmentCounts* counts) const {
+  CheckStatus(api_.cast_terms(launch_, call, counts));
+}
+void Queue::TakeTerms(const VirtualCall& call) const {
+  CheckStatus(api_.take_terms(launch_, call));
+}
+void Queue::FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const {
+  CheckStatus(api_.finish_sums(launch_, call, out, counts));
+}
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {
   std::vector<SegmentCounts> counts(static_cast<std::size_t>(call.segment_count));

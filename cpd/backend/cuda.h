@@ -148,6 +148,9 @@ class CPD_API Queue {
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   void Reduce(const ReduceCall& call) const;
+  void CastTerms(const VirtualCall& call, SegmentCounts* counts) const;
+  void TakeTerms(const VirtualCall& call) const;
+  void FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const;
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;

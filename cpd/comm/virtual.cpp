@@ -13,6 +13,7 @@
 
 #include "cpd/base/parallel.h"
 #include "cpd/comm/reduction.h"
+#include "cpd/comm/virtual_cuda.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -125,6 +126,8 @@ struct VirtualReduce::Impl {
   bool counts_bytes;
   std::set<CodecState*> begun;
   std::vector<float> divided;  // of Entering
+  std::optional<bool> on_gpu;  // where the layers are, after the first
+  std::unique_ptr<VirtualSumsOnGpu> gpu;
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
        const LayerOptions& options)
@@ -134,17 +137,31 @@ struct VirtualReduce::Impl {
         commits(options.commits),
         counts_bytes(options.counts_bytes) {
     if (spec.wire != nullptr) states->Claim({world, {}});
+    for (std::size_t l = 0; l < sizes.size(); ++l) layers[l].size = sizes[l];
+    MakeSchedule();
+  }
+
+  /// Makes the memory of sums where the first layer is.
+  void Place(const TensorView& x) {
+    if (on_gpu) return;
+    if (x.device != Device::cpu) {
+      std::vector<std::int64_t> sizes;
+      for (const Layer& layer : layers) sizes.push_back(layer.size);
+      gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x.device_index);
+      on_gpu = true;
+      return;
+    }
+    const ReduceSpec& spec = reduction.spec();
     const bool kahan = spec.accumulator.scheme == Scheme::kahan;
     const bool halves = reduction.grouped() && kahan && FitsHalves(spec.accumulator.format) &&
                         FitsHalves(spec.result) && reduction.results(0) == nullptr;
     const int across = reduction.Across(0).planes();
     const int group = reduction.Group(0, 0).planes();
-    for (std::size_t l = 0; l < sizes.size(); ++l) {
-      layers[l].size = sizes[l];
-      layers[l].across.Resize(sizes[l], across, halves);
-      if (reduction.grouped()) layers[l].group.Resize(sizes[l], group, false);
+    for (Layer& layer : layers) {
+      layer.across.Resize(layer.size, across, halves);
+      if (reduction.grouped()) layer.group.Resize(layer.size, group, false);
     }
-    MakeSchedule();
+    on_gpu = false;
   }
 
   static const std::vector<std::int64_t>& Checked(const std::vector<std::int64_t>& sizes) {
@@ -181,11 +198,13 @@ struct VirtualReduce::Impl {
                   std::to_string(layer));
     }
     Layer& found = layers[static_cast<std::size_t>(layer)];
-    if (x.dtype != DType::f32 || !x.is_contiguous() || x.device != Device::cpu) {
+    if (x.dtype != DType::f32 || !x.is_contiguous()) {
       const std::string how = x.is_contiguous() ? "" : ", not contiguous";
-      const std::string where = x.device == Device::cpu ? "" : " on a GPU";
-      throw Error("a layer must be contiguous fp32 on the CPU, got " + ToString(x.dtype) + how +
-                  where);
+      throw Error("a layer must be contiguous fp32, got " + ToString(x.dtype) + how);
+    }
+    Place(x);
+    if (*on_gpu != (x.device != Device::cpu) || (gpu != nullptr && gpu->device() != x.device_index)) {
+      throw Error("all layers must be on one device");
     }
     if (x.size() != found.size) {
       throw Error("layer " + std::to_string(layer) + " has " + std::to_string(found.size) +
@@ -212,7 +231,7 @@ struct VirtualReduce::Impl {
   const float* Entering(const Layer& layer, const TensorView& x) {
     const auto* values = static_cast<const float*>(x.data);
     const float divisor = reduction.first_divisor();
-    if (divisor == 1) return values;
+    if (divisor == 1 || gpu != nullptr) return values;
     divided.resize(static_cast<std::size_t>(layer.size));
     parallel_for(layer.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
       Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
@@ -224,6 +243,11 @@ struct VirtualReduce::Impl {
   /// or APS's exponent.
   void Measure(int l, int rank, const TensorView& x, const float* values) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
+    if (gpu != nullptr) {
+      layer.exponent =
+          std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
+      return;
+    }
     const SharedCodec& wire = reduction.wire(l);
     const bool shares = reduction.measured() == Measured::shared;
     const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
@@ -290,7 +314,22 @@ struct VirtualReduce::Impl {
     layer.bytes += LayerBytes(wire, whole, state, x);
   }
 
+  /// The turn of the rank that contributes.
+  [[nodiscard]] VirtualSumsOnGpu::Turn Turn() const {
+    return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units};
+  }
+
+  /// Adds a rank's layer, on a GPU, to its sums there.
+  void ContributeOnGpu(int l, const TensorView& x) {
+    Layer& layer = layers[static_cast<std::size_t>(l)];
+    gpu->Contribute(l, x, layer.shift, Turn());
+    if (visit >= rounds().units) return;
+    const Piece whole = reduction.PieceOf(l, Rank(), layer.shift, 0, 0, layer.size);
+    layer.bytes += LayerBytes(*reduction.wire(l), whole, nullptr, nullptr);  // fixed
+  }
+
   void EndGroup() {
+    if (gpu != nullptr) return gpu->EndGroup(Turn());
     for (std::size_t index = 0; index < layers.size(); ++index) {
       const int l = static_cast<int>(index);
       const Layer& layer = layers[index];
@@ -336,17 +375,20 @@ struct VirtualReduce::Impl {
                   std::to_string(l) + " yet");
     }
     for (Layer& layer : layers) layer.given = false;
+    const bool ends = member + 1 == reduction.group_size(rounds().unit(visit));
+    if (ends && reduction.grouped()) EndGroup();
     ++position;
     if (states == &own_states) {  // a rank's second visit begins without states, too
       begun.clear();
       own_states = {};
     }
-    if (++member < reduction.group_size(rounds().unit(visit))) return;
-    if (reduction.grouped()) EndGroup();
+    ++member;
+    if (!ends) return;
     member = 0;
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
     for (Layer& layer : layers) layer.group = {};
+    if (gpu != nullptr) return;
     for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
     if (commits) Commit();
   }
@@ -404,6 +446,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
+  if (impl_->gpu != nullptr) return impl_->ContributeOnGpu(layer, x);
   const float* values = impl_->Entering(into, x);
   CodecState* state = impl_->BeginLayer(layer, values);
   impl_->CountEncoded(layer, state, values);
@@ -422,6 +465,15 @@ void VirtualReduce::Commit() { impl_->Commit(); }
 void VirtualReduce::Result(int layer, const TensorView& out) {
   Layer& from = impl_->At(layer, out);
   impl_->CheckEnded("the result comes");
+  if (impl_->gpu != nullptr) {
+    const std::int64_t bad = impl_->gpu->Result(layer, from.shift, out);
+    const Losses losses = impl_->gpu->losses(layer);
+    from.non_finite = losses.non_finite;
+    from.underflowed = losses.underflowed;
+    from.zeros = losses.zeros;
+    from.overflowed = losses.non_finite == 0 ? bad : 0;
+    return;
+  }
   auto* values = static_cast<float*>(out.data);
   std::atomic<std::int64_t> non_finite{0};
   parallel_for(from.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {

@@ -42,7 +42,8 @@ class CPD_API VirtualReduce {
   /// whose slices start at different ranks.
   [[nodiscard]] std::vector<int> schedule() const;
   /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
-  /// each layer once, in any order. Throws Error for a second time.
+  /// each layer once, in any order. Throws Error for a second time, and where layers are on several
+  /// devices: without a codec all may be on one GPU, which then folds them.
   void Contribute(int layer, const TensorView& x);
   /// Ends that rank's contribution. Throws Error where one of its layers is missing.
   void EndRank();

@@ -39,6 +39,7 @@ constexpr cpd::cuda::Api kApi = {
     .hadamard_size = sizeof(cpd::cuda::HadamardCall),
     .scales_size = sizeof(cpd::cuda::ScalesCall),
     .reduce_size = sizeof(cpd::cuda::ReduceCall),
+    .virtual_size = sizeof(cpd::cuda::VirtualCall),
     .describe = describe,
     .cast = cpd::cuda::cast,
     .encode = cpd::cuda::encode,
@@ -64,6 +65,9 @@ constexpr cpd::cuda::Api kApi = {
     .order = cpd::cuda::order,
     .wait = cpd::cuda::wait,
     .reduce = cpd::cuda::reduce,
+    .cast_terms = cpd::cuda::cast_terms,
+    .take_terms = cpd::cuda::take_terms,
+    .finish_sums = cpd::cuda::finish_sums,
     .count = cpd::cuda::count,
     .checksums = cpd::cuda::checksums,
 };

@@ -215,6 +215,26 @@ struct SegmentCounts {
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
+/// A layer of virtual ranks, which contribute one after the other: the values of one rank as they
+/// enter, the running sums of one level, and its end. All memory is the device's.
+struct VirtualCall {
+  std::int64_t size = 0;
+  float* terms = nullptr;  ///< the terms that are added next
+  /// The cast of a rank's values x / divisor * 2^shift to terms.
+  const float* x = nullptr;
+  float divisor = 1;
+  std::int32_t shift = 0;
+  RoundPlan cast;
+  std::uint64_t cast_stream = 0;
+  /// The running sums in `planes`, `size` values each; the terms are number k of `count`, or where
+  /// visit is not negative the terms of that visit of the rounds.
+  SumPlan plan;
+  Rounds rounds;
+  std::int64_t count = 0, k = 0, visit = -1;
+  std::uint64_t sum_stream = 0, result_stream = 0;
+  float* planes = nullptr;
+};
+
 /// Bytes in memory that is accessible to the device.
 struct Bytes {
   const std::uint8_t* data = nullptr;
@@ -231,6 +251,7 @@ struct Api {
   std::uint32_t hadamard_size;
   std::uint32_t scales_size;
   std::uint32_t reduce_size;
+  std::uint32_t virtual_size;
   /// The meaning of an error and a remedy; the text is valid until the thread's next call.
   const char* (*describe)(int status);
 
@@ -288,6 +309,13 @@ struct Api {
   int (*wait)(const Launch& launch);
   int (*reduce)(const Launch& launch, const ReduceCall& call);
   /// Counts in each segment (underflowed and zeros only where `casts`) and waits.
+  /// Casts a virtual rank's values to terms; adds to *counts, in device memory, unless it is null.
+  int (*cast_terms)(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
+  /// Adds terms to the running sums; after the last ones plane 0 has the level's results.
+  int (*take_terms)(const Launch& launch, const VirtualCall& call);
+  /// out[i] = plane 0 times 2^-shift, divided; adds its NaN and infinities to *counts.
+  int (*finish_sums)(const Launch& launch, const VirtualCall& call, float* out,
+                     SegmentCounts* counts);
   int (*count)(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);

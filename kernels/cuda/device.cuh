@@ -103,6 +103,9 @@ int close_stream(int device, void* stream);
 int order(const Launch& launch, void* after);
 int wait(const Launch& launch);
 int reduce(const Launch& launch, const ReduceCall& call);
+int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
+int take_terms(const Launch& launch, const VirtualCall& call);
+int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts);
 int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 

@@ -55,6 +55,11 @@ class ElementPlanes {
   CPD_FN void round_tree(std::int64_t) {
     trees_[0] = called(plan_.terms, true, 0, trees_[0], draws_.next());
   }
+  /// Plane q of the running sum.
+  CPD_FN T& plane(int q) {
+    if (plan_.order.scheme == Scheme::pairwise) return trees_[q];
+    return q == 0 ? sum : second;
+  }
   CPD_FN T result() const { return plan_.order.scheme == Scheme::pairwise ? trees_[0] : sum; }
 
  private:
@@ -114,6 +119,7 @@ class ElementSum {
   /// sum, second: planes 0 and 1 of a running sum that is not pairwise.
   CPD_FN T& sum() { return planes_.sum; }
   CPD_FN T& second() { return planes_.second; }
+  CPD_FN T& plane(int q) { return planes_.plane(q); }
 
   CPD_FN void take(T x) {
     planes_.term = x;

@@ -309,6 +309,93 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
   });
 }
 
+// --- virtual ranks -------------------------------------------------------------------------------
+
+/// Calls run(begin, count) for the block's tiles of n values.
+template <class Block, class Run>
+CPD_FN void for_tiles_of(const Block& block, std::int64_t n, Run run) {
+  CPD_ROLLED for (std::int64_t tile = block.number; tile < tiles_of(n); tile += block.count) {
+    run(tile * kTile, tile_count(tile * kTile, n));
+  }
+}
+
+/// The contributions of a rank; counts losses unless `counts` is null.
+template <Rounding mode, class Block>
+CPD_FN void cast_terms_block(const Block& block, const VirtualCall& call, SegmentCounts* counts) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      std::uint32_t non_finite = 0;
+      std::uint32_t underflowed = 0;
+      std::uint32_t zeros = 0;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float x = call.divisor == 1 ? call.x[i] : unscaled(call.x[i], 0, call.divisor);
+        const float term = cast_scaled<mode>(
+            x, call.shift, element_draw<mode>(call.cast, call.cast_stream, i), call.cast);
+        call.terms[i] = term;
+        const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+        if (size >= Pattern<float>::infinity) ++non_finite;
+        if (term == 0) ++zeros;
+        if (term == 0 && size != 0) ++underflowed;
+      }
+      if (counts == nullptr) return;
+      block.add(&counts->non_finite, non_finite);
+      block.add(&counts->underflowed, underflowed);
+      block.add(&counts->zeros, zeros);
+    });
+  });
+}
+
+/// How many planes of a running sum hold numbers after k terms.
+CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
+  const Scheme scheme = call.plan.order.scheme;
+  return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);
+}
+
+/// Adds a term to the running sum of value i.
+template <Rounding mode>
+CPD_FN void take_term(const VirtualCall& call, std::int64_t i) {
+  const std::int64_t k =
+      call.visit < 0 ? call.k : call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
+  if (k < 0) return;
+  auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);
+  const int before = k > 0 ? planes_after(call, k) : 0;
+  CPD_ROLLED for (int q = 0; q < before; ++q) sum.plane(q) = call.planes[q * call.size + i];
+  sum.take(call.terms[i]);
+  if (k + 1 == call.count) {
+    call.planes[i] = result_of_sum(sum, call.plan, call.result_stream, i);
+    return;
+  }
+  const int after = planes_after(call, k + 1);
+  CPD_ROLLED for (int q = 0; q < after; ++q) call.planes[q * call.size + i] = sum.plane(q);
+}
+
+template <Rounding mode, class Block>
+CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) take_term<mode>(call, begin + j);
+    });
+  });
+}
+
+template <class Block>
+CPD_FN void finish_sums_block(const Block& block, const VirtualCall& call, float* out,
+                              SegmentCounts* counts) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      std::uint32_t non_finite = 0;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const float value = unscaled(call.planes[begin + j], call.shift, call.divisor);
+        const std::uint32_t size = bits_as<std::uint32_t>(value) & Pattern<float>::magnitude;
+        if (size >= Pattern<float>::infinity) ++non_finite;
+        out[begin + j] = value;
+      }
+      block.add(&counts->non_finite, non_finite);
+    });
+  });
+}
+
 // --- checksums -----------------------------------------------------------------------------------
 
 constexpr int kCrcPiece = 512;  ///< bytes that a thread handles at a time

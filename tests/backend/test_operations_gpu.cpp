@@ -210,6 +210,8 @@ std::vector<Operation> Operations() {
        [](const Views& v) {
          VirtualReduce reduce(ReduceSpec{}, 1, {kCount});
          reduce.Contribute(0, Part(v.x, kCount));
+         reduce.EndRank();
+         reduce.Result(0, Part(v.out, kCount));
        }},
   };
 }

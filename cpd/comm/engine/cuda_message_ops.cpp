@@ -19,17 +19,6 @@ using cuda::ReduceTask;
 
 std::size_t Index(Codes codes) { return static_cast<std::size_t>(codes); }
 
-/// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
-int Bounded(int shift) { return std::clamp(shift, -600, 600); }
-
-/// The plan of a level's sum and of its rounding to the result.
-cuda::SumPlan PlanOf(const Level& level) {
-  const Accumulator& accumulator = level.accumulator;
-  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
-          SumsPlanOf(accumulator), level.result != accumulator.format,
-          PlanOf(level.result, level.rounding)};
-}
-
 std::shared_ptr<std::uint8_t> QueuedMemory(const SharedQueue& queue, std::int64_t bytes) {
   const auto free = [queue](std::uint8_t* memory) {
     queue->Release(cuda::MemoryKind::queued, memory);
@@ -131,7 +120,7 @@ class CudaMessageOps final : public MessageOps {
     for (std::size_t l = 0; l < segments.size(); ++l) {
       segments[l].layer = reduction().number(static_cast<std::int64_t>(l));
       segments[l].x = layers().x[l];
-      segments[l].shift = Bounded(layers().shifts[l]);
+      segments[l].shift = BoundedShift(layers().shifts[l]);
     }
     ReduceCall call = call_;
     Walk(call, segments);
@@ -158,8 +147,8 @@ class CudaMessageOps final : public MessageOps {
     codes(Codes::plane0, across.plane_format(0));
     codes(Codes::plane1, across.plane_format(1));
     codes(Codes::values, kFp32);
-    call.across = PlanOf(across);
-    call.group = PlanOf(reduction().Group(0, 0));
+    call.across = SumPlanOf(across);
+    call.group = SumPlanOf(reduction().Group(0, 0));
     call.rounds = reduction().rounds();
     call.world = reduction().world();
     call.group_size = spec.group_size;
@@ -187,7 +176,7 @@ class CudaMessageOps final : public MessageOps {
       segment.count = given.count;
       segment.tile = tiles;
       segment.x = layers().x[l] + given.begin;
-      segment.shift = Bounded(layers().shifts[l]);
+      segment.shift = BoundedShift(layers().shifts[l]);
       segment.start = start;
       segments.push_back(segment);
       tiles += cuda::tiles_of(given.count);
@@ -261,6 +250,15 @@ class CudaMessageOps final : public MessageOps {
 };
 
 }  // namespace
+
+int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
+
+cuda::SumPlan SumPlanOf(const Level& level) {
+  const Accumulator& accumulator = level.accumulator;
+  return {fold_order(accumulator), TermsPlanOf(accumulator, level.terms_in),
+          SumsPlanOf(accumulator), level.result != accumulator.format,
+          PlanOf(level.result, level.rounding)};
+}
 
 std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
                                                bool in_fp32, std::function<void()> progress,

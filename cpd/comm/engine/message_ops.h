@@ -121,6 +121,11 @@ std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int r
                                                bool in_fp32, std::function<void()> progress,
                                                SharedQueue queue);
 
+/// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
+int BoundedShift(int shift);
+/// The plan of a level's sum and of its rounding to the result.
+cuda::SumPlan SumPlanOf(const Level& level);
+
 /// Layers divided by `divisor`, once in binary32 (Unscale), in new memory: on the CPU, or on the
 /// queue's GPU.
 std::vector<std::shared_ptr<float>> Quotients(std::span<const TensorView> x, float divisor);

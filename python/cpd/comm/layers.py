@@ -62,13 +62,12 @@ class Inputs:
         self.shapes = [tuple(layer.shape) for layer in self.layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self.layouts = row_layouts(wire, self.shapes, self.numbers)
-        plain = host_values if self.device == "cpu" else _device_values
         moved = self.layers
         if self.layouts:
             pairs = zip(self.layouts, self.layers, strict=True)
             moved = [layout.move(layer) for layout, layer in pairs]
-        self.plain = [plain(layer) for layer in moved]
-        self.values = [_native(one) for one in self.plain]
+        self.plain = [plain_values(layer) for layer in moved]
+        self.values = [native_values(one) for one in self.plain]
 
     @property
     def rows(self) -> list[int]:
@@ -95,7 +94,7 @@ class Outputs:
         self._moved: list[tuple[RowLayout, Any, Any]] = []
         if shapes is inputs.shapes:
             plain = [self._memory_of(*each) for each in zip_longest(plain, inputs.layouts)]
-        self.values = [_native(one) for one in plain]
+        self.values = [native_values(one) for one in plain]
 
     def put_back(self) -> None:
         """Copies results into the layers where a codec's rows have another layout."""
@@ -231,7 +230,14 @@ def _memory(layer: Any) -> Any:
     return values.numpy() if values.device.type == "cpu" else values
 
 
-def _native(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
+def plain_values(layer: Any) -> Any:
+    """The values of a layer, float32, row-major: 1-D on the CPU, a tensor on a GPU."""
+    on_gpu = is_torch(layer) and layer.device.type != "cpu"
+    return _device_values(layer) if on_gpu else host_values(layer)
+
+
+def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
+    """What `plain_values` gives as C++ takes it; `plain` keeps the memory alive."""
     if not is_torch(plain):
         values: npt.NDArray[np.float32] = plain.reshape(-1)
         return values

@@ -9,16 +9,22 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from cpd import _core
-from cpd.comm.layers import PerRank, layer_list, layer_numbers, row_layouts
+from cpd.comm.layers import (
+    PerRank,
+    layer_list,
+    layer_numbers,
+    native_values,
+    plain_values,
+    row_layouts,
+)
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
 from cpd.numeric.numbers import is_torch
-from cpd.ops.flat import check_layer, host_values
+from cpd.ops.flat import check_layer
 
 
 @dataclass(frozen=True)
@@ -91,12 +97,13 @@ def simulate_all_reduce(
 ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
     """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
 
-    `per_rank[r]` is rank r's list of layers (torch CPU tensors or NumPy arrays, float32; bfloat16
-    and float16 are widened, which is exact), or a function that makes it. Every rank has the same
-    number of layers, of the same shapes. Ranks are processed one at a time: a function's layers are
-    dropped before the next is called, so memory holds one rank's values and the running sums. A
-    function is called once, once more with APS or a codec that measures, and once more for `ring`;
-    it must give the same values each time.
+    `per_rank[r]` is rank r's list of layers (torch tensors or NumPy arrays, float32; bfloat16 and
+    float16 are widened, which is exact), or a function that makes it. Every rank has the same
+    number of layers, of the same shapes, all on the CPU or all on one GPU, which then casts and
+    folds them; a codec (`wire`) takes layers on the CPU. Ranks are processed one at a time: a
+    function's layers are dropped before the next is called, so memory holds one rank's values and
+    the running sums. A function is called once, once more with APS or a codec that measures, and
+    once more for `ring`; it must give the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
     `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
@@ -172,29 +179,37 @@ class Source:
         self._check(0, layers)
         self._first: list[Any] | None = layers
         self.shapes = [tuple(layer.shape) for layer in layers]
-        self._torch = [is_torch(layer) for layer in layers]
+        self._devices = [str(layer.device) if is_torch(layer) else None for layer in layers]
         self.sizes = [math.prod(shape) for shape in self.shapes]
         self._layouts = row_layouts(wire, self.shapes, self.numbers)
         self.rows = [layout.row for layout in self._layouts]
 
-    def visit(self, rank: int, use: Callable[[int, npt.NDArray[np.float32]], object]) -> None:
-        """Calls use(layer's index, layer, 1-D) for each layer of `rank`."""
+    def visit(self, rank: int, use: Callable[[int, Any], object]) -> None:
+        """Calls use(layer's index, its values as C++ takes them) for each layer of `rank`."""
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
             layers = self._layers(rank)
             self._check(rank, layers)
             self._check_shapes(rank, layers)
         for index, layer in enumerate(layers):
-            use(index, host_values(self._layouts[index].move(layer) if self._layouts else layer))
+            moved = self._layouts[index].move(layer) if self._layouts else layer
+            plain = plain_values(moved)
+            use(index, native_values(plain))
 
-    def result(self, index: int, fill: Callable[[int, npt.NDArray[np.float32]], object]) -> Any:
-        """A new layer of rank 0's kind and shape, filled by fill(index, array)."""
+    def result(self, index: int, fill: Callable[[int, Any], object]) -> Any:
+        """A new layer of rank 0's kind, shape and place, filled by fill(index, its values)."""
+        if self._devices[index] not in (None, "cpu"):
+            import torch
+
+            made = torch.empty(self.shapes[index], device=self._devices[index])
+            fill(index, native_values(made))
+            return made
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
         if self._layouts:
             values = self._layouts[index].restored(values, self.shapes[index])
         values = values.reshape(self.shapes[index])
-        if not self._torch[index]:
+        if self._devices[index] is None:
             return values
         import torch
 
@@ -211,7 +226,7 @@ class Source:
                 f"rank {rank} has {len(layers)} layers, rank 0 has {len(self.numbers)}"
             )
         for number, layer in zip(self.numbers, layers, strict=True):
-            check_layer(f"rank {rank}, layer {number}", layer)
+            check_layer(f"rank {rank}, layer {number}", layer, ("cpu", "cuda"))
 
     def _check_shapes(self, rank: int, layers: list[Any]) -> None:
         for number, layer, shape in zip(self.numbers, layers, self.shapes, strict=True):

@@ -191,7 +191,8 @@ class _Workers(abc.ABC):
             )
             return sums, report.layers
         workers = range(len(self.models))
-        asked = [functools.partial(self._on_host, worker, numbers) for worker in workers]
+        there = self._contributions if spec.wire is None and self._on_one_gpu() else self._on_host
+        asked = [functools.partial(there, worker, numbers) for worker in workers]
         return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
 
     def _set_gradients(self, numbers: list[int]) -> None:
@@ -202,6 +203,12 @@ class _Workers(abc.ABC):
                 for n, parameter in enumerate(self._parameters(worker)):
                     if n in numbers and parameter.grad is not None:
                         self.states.set_gradient(n, _rms(parameter.grad), rank)
+
+    def _on_one_gpu(self) -> bool:
+        """Whether all workers' layers are on the same GPU, which then sums them."""
+        workers = range(len(self.models))
+        places = {p.device for worker in workers for p in self._parameters(worker)}
+        return len(places) == 1 and places.pop().type == "cuda"
 
     def _on_host(self, worker: int, numbers: list[int]) -> list[torch.Tensor]:
         return [layer.cpu() for layer in self._contributions(worker, numbers)]

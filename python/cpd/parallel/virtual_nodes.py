@@ -47,22 +47,23 @@ class VirtualNodes:
     `cpd.simulate_all_reduce`.
 
     Args:
-        model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs (whose
-            gradients are copied to the CPU and summed there). Those that require a gradient are the
-            layers of the all-reduce, in the order of `named_parameters()`: each has a scale of its
-            own, its place is its number in random streams, its name is what a `Schedule` goes by. A
-            shared one counts once. bfloat16 and float16 gradients are widened first, and the result
-            is rounded to nearest.
+        model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. Gradients on
+            one GPU are cast and summed there, without a codec; others are copied to the CPU and
+            summed there. Those that require a gradient are the layers of the all-reduce, in the
+            order of `named_parameters()`: each has a scale of its own, its place is its number in
+            random streams, its name is what a `Schedule` goes by. A shared one counts once.
+            bfloat16 and float16 gradients are widened first, and the result is rounded to nearest.
         world_size: the number of nodes.
         spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a
             `Schedule`, whose steps are those of `next_step`.
         keep: what is done where the sum can begin only when all nodes' gradients are there: with
             APS, whose exponents come first, and for the order `ring`. `"memory"` or `"disk"`: they
-            are kept (`kept_bytes`; on disk in a nameless file, of float32, bfloat16 or float16 as
-            they are). `"recompute"`: only their exponents, and each node computes its loss and
-            gradients once more (twice more for both together), with the buffers and the random
-            numbers of the first time. None: as `"memory"`. Elsewhere (sequential and tree orders,
-            with or without groups) nothing is kept: memory holds one node's gradients and the sums.
+            are kept (`kept_bytes`; in the host's memory, or on disk in a nameless file; of float32,
+            bfloat16 or float16 as they are). `"recompute"`: only their exponents, and each node
+            computes its loss and gradients once more (twice more for both together), with the
+            buffers and the random numbers of the first time. None: as `"memory"`. Elsewhere
+            (sequential and tree orders, with or without groups) nothing is kept: memory holds one
+            node's gradients and the sums.
         average: divide by the number of nodes; False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
             torch's DDP does; which is better when is said at `ReduceSpec`. None: as the spec
@@ -275,7 +276,11 @@ class VirtualNodes:
         """`states`: where values come; None: no values."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
-        return Folds(self.schedule, shapes, self.world_size, step, states, planned=planned)
+        places = {layer.device for layer in layers.values()}
+        device = places.pop() if len(places) == 1 else None
+        return Folds(
+            self.schedule, shapes, self.world_size, step, states, planned=planned, device=device
+        )
 
 
 class _Step:
@@ -362,11 +367,11 @@ class _Step:
         if self._watch is not None:
             self._watch(node, dict(zip(self._parameters, gradients, strict=True)))
         self._unused = [number for number in self._unused if gradients[number] is None]
-        there = self._on_host(gradients)
-        self._folds.take(node, there)
+        self._folds.take(node, gradients)
         if self._keep is not None:
             kept = self._folds.kept
-            self._keep.put(node, [g if n in kept else None for n, g in enumerate(there)])
+            chosen = [g if n in kept else None for n, g in enumerate(gradients)]
+            self._keep.put(node, [None if g is None else g.cpu() for g in chosen])
 
     def _later(self) -> Iterator[int]:
         """The nodes that are awaited again."""
@@ -383,10 +388,7 @@ class _Step:
         randomness.restore()
         loss, gradients = self._compute(node, micro_batch)
         self._again.append((node, loss))
-        return self._on_host(gradients)
-
-    def _on_host(self, gradients: Gradients) -> Gradients:
-        return [None if g is None else g.cpu() for g in gradients] if self._gpus else gradients
+        return gradients
 
     def _compute(self, node: int, micro_batch: Any) -> tuple[torch.Tensor, Gradients]:
         """From the buffers with which the node begins."""

@@ -181,3 +181,89 @@ def test_a_torch_group_with_nccl() -> None:
             assert got.tolist() == [1.0] * 5
     finally:
         dist.destroy_process_group()
+
+
+# ---- virtual ranks -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 3, 8])
+def test_virtual_ranks(world: int) -> None:
+    """simulate_all_reduce folds where the layers are: bits and reports of layers on the CPU."""
+    sizes = (3000, 0, 33)
+    for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
+        spec = comm_cases.spec_at(world, index)
+        made = [comm_cases.layers_of(rank, sizes, index, index % 4 == 3) for rank in range(world)]
+        wanted, expected = cpd.simulate_all_reduce(made, spec, report=True)
+        ranks = [on_gpu(layers) for layers in made]
+        got, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
+        assert comm_cases.same(on_cpu(got), wanted), spec
+        assert reports == expected, spec
+
+
+def test_virtual_ranks_of_narrow_types_and_views() -> None:
+    spec = cpd.ReduceSpec("e4m3", aps=True)
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(0))
+    for change in (lambda y: y.bfloat16(), lambda y: y.t(), lambda y: y[:, ::2]):
+        wanted = cpd.simulate_all_reduce([[change(y)] for y in x], spec)[0]
+        got = cpd.simulate_all_reduce([[change(y.cuda())] for y in x], spec)[0]
+        assert got.is_cuda
+        assert torch.equal(got.cpu(), wanted)
+
+
+def test_virtual_ranks_on_two_devices_and_codecs() -> None:
+    here = torch.ones(8)
+    with pytest.raises(ValueError, match="all layers must be on one device"):
+        cpd.simulate_all_reduce([[here.cuda()], [here]], FP32)
+    with pytest.raises(ValueError, match="codecs of virtual ranks are for layers on the CPU"):
+        cpd.simulate_all_reduce([[here.cuda()]] * 2, cpd.ReduceSpec(wire="qsgd bits=4 bucket=8"))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        cpd.ReduceSpec("e4m3", aps=True, group_size=2),
+        cpd.ReduceSpec("e4m3", "e4m3 kahan", order="ring"),
+        cpd.ReduceSpec(wire="qsgd bits=4 bucket=8"),
+    ],
+    ids=["aps", "ring", "codec"],
+)
+def test_virtual_nodes_fold_on_the_gpu(spec: Any) -> None:
+    """What `VirtualNodes` sums with: gradients of each node, one of them missing."""
+    from cpd.comm.schedule import Schedule
+    from cpd.compress.states import States
+    from cpd.parallel.nodes.folds import Folds
+
+    shapes = {"a": (6, 8), "b": (16,)}
+    torch.manual_seed(0)
+    nodes = [[torch.randn(shape) for shape in shapes.values()] for _ in range(4)]
+    found = []
+    for device in ("cpu", "cuda"):
+        folds = Folds(Schedule(spec), shapes, 4, 0, States()._native, device=torch.device(device))
+        for _ in range(folds.sweeps):
+            for node, gradients in enumerate(nodes):
+                if folds.awaits(node):
+                    there = [g.to(device) for g in gradients]
+                    folds.take(node, [there[0], None if node == 2 else there[1]])
+        like = [torch.empty(shape, device=device) for shape in shapes.values()]
+        results = folds.results(like)
+        assert all(sums.device.type == device for sums, _ in results)
+        found.append([(sums.cpu(), report) for sums, report in results])
+    for (mine, report), (wanted, expected) in zip(*found, strict=True):
+        assert torch.equal(mine, wanted)
+        assert report == expected
+
+
+def test_workers_meet_on_the_gpu() -> None:
+    weights = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        models = [torch.nn.Linear(8, 4).to(device) for _ in range(3)]
+        for model in models[1:]:
+            model.load_state_dict(models[0].state_dict())
+        outer = cpd.outer.DiLoCo(models, None, "e4m3", 1)
+        for rank, model in enumerate(models):
+            with torch.no_grad():
+                model.weight.add_(torch.full_like(model.weight, 0.25 * (rank + 1)))
+        outer.step()
+        weights.append([p.detach().cpu() for model in models for p in model.parameters()])
+    assert all(map(torch.equal, *weights))

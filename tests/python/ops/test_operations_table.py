@@ -50,11 +50,8 @@ def test_operations() -> None:
 
 def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
     texts = [row.split(" | ")[1] for row in _table(_HEADS[0]) if row.split(" | ")[1] != "yes"]
-    layers = (
-        "a layer must be contiguous fp32 on the CPU, got fp32 on a GPU"  # no array of a front end's
-    )
-    assert len(texts) > 8
-    assert [text for text in texts if not REFUSED.search(text) and layers not in text] == []
+    assert len(texts) > 4
+    assert [text for text in texts if not REFUSED.search(text)] == []
 
 
 def test_torchs_operators() -> None:

@@ -332,7 +332,7 @@ def test_scaled_losses_and_clipped_gradients():
 
 @pytest.mark.gpu
 def test_on_the_gpu(gpu):
-    """Gradients are summed on the CPU, and the sums are there where the parameters are."""
+    """Gradients are summed on the GPU, with the CPU's bits."""
     require_gpu_itself("random generators")
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")

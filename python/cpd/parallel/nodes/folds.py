@@ -6,17 +6,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from cpd import _core
-from cpd.comm.layers import row_layouts
+from cpd.comm.layers import native_values, plain_values, row_layouts
 from cpd.comm.schedule import Schedule
 from cpd.comm.spec import ReduceSpec
 from cpd.comm.virtual import LayerReport, layer_report
-from cpd.ops.flat import host_values
 from cpd.parallel.nodes.gradients import Gradients
 
 
@@ -34,9 +32,12 @@ class Part:
         world: int,
         states: _core.CodecStates | None,
         names: Sequence[str],
+        device: torch.device,
     ) -> None:
         self.numbers = numbers
-        chosen = [shapes[number] for number in numbers]
+        self._device = device if spec.wire is None else torch.device("cpu")
+        self._shapes = [shapes[number] for number in numbers]
+        chosen = self._shapes
         called = [names[number] for number in numbers]
         self._layouts = row_layouts(spec.wire, chosen, numbers, called)
         self._reduce = _core.VirtualReduce(
@@ -60,12 +61,11 @@ class Part:
     def awaits(self, node: int) -> bool:
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
-    def take(self, node: int, layers: Sequence[npt.NDArray[np.float32]]) -> None:
-        """The node's layers, one for each of `numbers`, for as many turns as it has now."""
-        if self._layouts:
-            pairs = zip(self._layouts, layers, strict=True)
-            moved = (layout.move(layer) for layout, layer in pairs)
-            layers = [host_values(layer) for layer in moved]
+    def take(self, node: int, gradients: Gradients) -> None:
+        """The node's gradients, one for each of `numbers`, None for zeros; for as many turns as it
+        has now."""
+        plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
+        layers = [native_values(one) for one in plain]
         while self.awaits(node):
             looks = self._turn < self._looks
             use = self._reduce.observe if looks else self._reduce.contribute
@@ -77,10 +77,10 @@ class Part:
 
     def result(self, index: int, like: torch.Tensor) -> tuple[torch.Tensor, LayerReport]:
         """A layer's sum, in the type, layout and place of `like`."""
-        sums = torch.empty(like.shape, dtype=torch.float32)
-        values = sums.numpy()
-        self._reduce.result(index, values.reshape(-1))
+        sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
+        self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
+            values = sums.numpy()
             sums = torch.from_numpy(self._layouts[index].restored(values.reshape(-1), values.shape))
         made = torch.empty_like(like, requires_grad=False)
         plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
@@ -89,6 +89,14 @@ class Part:
     def commit(self) -> None:
         """The states keep what the step left."""
         self._reduce.commit()
+
+    def _values(self, index: int, gradient: torch.Tensor | None) -> Any:
+        """A gradient's values where they are summed."""
+        if gradient is None:
+            gradient = torch.zeros(self._shapes[index], device=self._device)
+        gradient = gradient.to(self._device)
+        moved = self._layouts[index].move(gradient) if self._layouts else gradient
+        return plain_values(moved)
 
 
 class Folds:
@@ -106,13 +114,18 @@ class Folds:
         states: _core.CodecStates | None = None,
         *,
         planned: bool = False,
+        device: torch.device | None = None,
     ) -> None:
-        """`layers`: their shapes by name. `planned`: without memory for sums, to be asked alone."""
+        """`layers`: their shapes by name. `planned`: without memory for sums, to be asked alone.
+        `device`: where layers without a codec are summed; default the CPU."""
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
         shapes = [(0,) for _ in layers] if planned else self._shapes
         names = list(layers)
-        self._parts = [Part(spec, numbers, shapes, world, states, names) for spec, numbers in parts]
+        place = torch.device("cpu") if device is None else device
+        self._parts = [
+            Part(spec, numbers, shapes, world, states, names, place) for spec, numbers in parts
+        ]
         self.sweeps = max(part.sweeps for part in self._parts)
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
@@ -120,11 +133,11 @@ class Folds:
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """The gradients of all layers on the CPU, of which each part that awaits the node takes its
-        own; None counts as zeros."""
+        """The gradients of all layers, of which each part that awaits the node takes its own; None
+        counts as zeros."""
         for part in self._parts:
             if part.awaits(node):
-                part.take(node, [self._values(gradients, number) for number in part.numbers])
+                part.take(node, [gradients[number] for number in part.numbers])
 
     def results(
         self, like: Sequence[torch.Tensor]
@@ -141,12 +154,3 @@ class Folds:
         """The states keep what the step left, when all else has succeeded."""
         for part in self._parts:
             part.commit()
-
-    def _values(self, gradients: Gradients, number: int) -> npt.NDArray[np.float32]:
-        gradient = gradients[number]
-        if gradient is None:
-            return np.zeros(self._shapes[number], np.float32)
-        if gradient.dtype is torch.float32 and gradient.is_contiguous():
-            values: npt.NDArray[np.float32] = gradient.numpy()
-            return values
-        return host_values(gradient).reshape(self._shapes[number])

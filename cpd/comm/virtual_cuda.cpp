@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/comm/virtual_cuda.h"
+
+#include <array>
+#include <string>
+
+#include "cpd/base/plans.h"
+#include "cpd/comm/engine/message_ops.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+
+struct VirtualSumsOnGpu::Layer {
+  std::int64_t size = 0;
+  std::shared_ptr<float> terms, group, across;
+  std::shared_ptr<cuda::SegmentCounts> counts;  ///< of the contributions, and of the result
+
+  [[nodiscard]] cuda::SegmentCounts* of_result() const { return counts.get() + 1; }
+};
+
+namespace {
+
+template <class T>
+std::shared_ptr<T> OnDevice(const std::shared_ptr<const cuda::Queue>& queue, std::int64_t n) {
+  const auto free = [queue](T* memory) { queue->Release(cuda::MemoryKind::device, memory); };
+  const auto bytes = n * static_cast<std::int64_t>(sizeof(T));
+  return {static_cast<T*>(queue->Allocate(cuda::MemoryKind::device, bytes)), free};
+}
+
+}  // namespace
+
+VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
+                                   const std::vector<std::int64_t>& sizes, int device)
+    : reduction_(reduction), queue_(std::make_shared<cuda::Queue>(device)) {
+  if (reduction.spec().wire != nullptr) {
+    throw Error("codecs of virtual ranks are for layers on the CPU, got one on a GPU");
+  }
+  const int across = reduction.Across(0).planes();
+  const int group = reduction.Group(0, 0).planes();
+  for (const std::int64_t size : sizes) {
+    Layer& layer = layers_.emplace_back();
+    layer.size = size;
+    layer.terms = Floats(size);
+    layer.across = Floats(size * across);
+    if (reduction.grouped()) layer.group = Floats(size * group);
+    layer.counts = OnDevice<cuda::SegmentCounts>(queue_, 2);
+    constexpr std::array<cuda::SegmentCounts, 2> kNone{};
+    queue_->Copy(layer.counts.get(), kNone.data(), sizeof(kNone));
+  }
+}
+VirtualSumsOnGpu::~VirtualSumsOnGpu() = default;
+
+std::shared_ptr<float> VirtualSumsOnGpu::Floats(std::int64_t n) const {
+  return OnDevice<float>(queue_, n);
+}
+
+float VirtualSumsOnGpu::Largest(const TensorView& x) const {
+  queue_->Follow(x.stream);
+  const float largest = MeasureRanges(*queue_, {&x, 1})[0].max_abs;
+  float entering = largest;  // rounding keeps the order of magnitudes
+  Unscale(0, reduction_.first_divisor(), 1, &largest, &entering);
+  return entering;
+}
+
+cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& level,
+                                           float* planes) const {
+  cuda::VirtualCall call;
+  call.size = layer.size;
+  call.terms = layer.terms.get();
+  call.plan = SumPlanOf(level);
+  call.rounds = reduction_.rounds();
+  call.count = level.terms;
+  call.sum_stream = level.accumulator.rounding.stream;
+  call.result_stream = level.rounding.stream;
+  call.planes = planes;
+  return call;
+}
+
+void VirtualSumsOnGpu::TakeAcross(int layer, std::int64_t visit, float* terms) {
+  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  cuda::VirtualCall call = CallOf(to, reduction_.Across(layer), to.across.get());
+  call.visit = visit;
+  call.terms = terms;
+  queue_->TakeTerms(call);
+}
+
+void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, const Turn& turn) {
+  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  if (to.size == 0) return;
+  const ReduceSpec& spec = reduction_.spec();
+  const bool grouped = reduction_.grouped();
+  const Level level = grouped ? reduction_.Group(layer, turn.unit) : reduction_.Across(layer);
+  cuda::VirtualCall call = CallOf(to, level, grouped ? to.group.get() : to.across.get());
+  call.x = static_cast<const float*>(x.data);
+  call.divisor = reduction_.first_divisor();
+  call.shift = BoundedShift(shift);
+  call.cast = PlanOf(spec.format, spec.rounding);
+  call.cast_stream = StreamOf(Purpose::wire, spec.step, reduction_.number(layer), turn.rank);
+  queue_->Follow(x.stream);
+  queue_->CastTerms(call, turn.counts ? to.counts.get() : nullptr);
+  queue_->Precede(x.stream);
+  if (!grouped) return TakeAcross(layer, turn.visit, to.terms.get());
+  call.k = turn.member;
+  queue_->TakeTerms(call);
+}
+
+void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
+  for (std::size_t l = 0; l < layers_.size(); ++l) {
+    if (layers_[l].size == 0) continue;
+    TakeAcross(static_cast<int>(l), turn.visit, layers_[l].group.get());
+  }
+}
+
+std::int64_t VirtualSumsOnGpu::Result(int layer, int shift, const TensorView& out) {
+  const Layer& from = layers_[static_cast<std::size_t>(layer)];
+  if (from.size == 0) return 0;
+  cuda::VirtualCall call = CallOf(from, reduction_.Across(layer), from.across.get());
+  call.shift = BoundedShift(shift);
+  call.divisor = reduction_.divisor();
+  queue_->Follow(out.stream);
+  constexpr cuda::SegmentCounts kNone{};
+  queue_->Copy(from.of_result(), &kNone, sizeof(kNone));
+  queue_->FinishSums(call, static_cast<float*>(out.data), from.of_result());
+  queue_->Precede(out.stream);
+  cuda::SegmentCounts counts;
+  queue_->Copy(&counts, from.of_result(), sizeof(counts));
+  return static_cast<std::int64_t>(counts.non_finite);
+}
+
+Losses VirtualSumsOnGpu::losses(int layer) const {
+  cuda::SegmentCounts counts;
+  queue_->Copy(&counts, layers_[static_cast<std::size_t>(layer)].counts.get(), sizeof(counts));
+  return {static_cast<std::int64_t>(counts.non_finite),
+          static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
+}
+
+}  // namespace cpd

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Virtual ranks whose layers are on a GPU have the CPU's results, bit for bit, and its reports.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "cpd/comm/virtual.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/spec/error.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+
+namespace cpd {
+namespace {
+
+const std::vector<std::int64_t> kSizes = {2100, 0, 77};
+
+/// Values of rank r's layer, some of them lost by a narrow cast.
+std::vector<float> LayerOf(int rank, std::size_t layer, bool finite) {
+  std::mt19937 random(static_cast<unsigned>(100 * rank) + static_cast<unsigned>(layer));
+  std::normal_distribution<float> normal;
+  std::vector<float> x(static_cast<std::size_t>(kSizes[layer]));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = normal(random) * (i % 7 == 0 ? 0x1p-9F : 1);
+    if (i % 31 == 5) x[i] = 0;
+    if (!finite && i % 97 == 11 && rank == 1) x[i] = std::numeric_limits<float>::infinity();
+  }
+  return x;
+}
+
+struct Reduced {
+  std::vector<std::vector<float>> results;
+  std::vector<LayerReport> reports;
+};
+
+class VirtualGpu : public testing::GpuTest {
+ protected:
+  [[nodiscard]] Reduced Run(bool gpu, const ReduceSpec& spec, int world, bool finite) const {
+    VirtualReduce reduce(spec, world, kSizes);
+    const auto with = [&](std::vector<float>& values, const auto& use) {
+      const TensorView host = View(values);
+      if (!gpu) return use(host);
+      const testing::OnGpuView device(driver(), host);
+      use(device.view());
+      device.Read();
+    };
+    for (int r = 0; r < world && reduce.wants_ranges(); ++r) {
+      for (std::size_t l = 0; l < kSizes.size(); ++l) {
+        std::vector<float> x = LayerOf(r, l, finite);
+        with(x, [&](const TensorView& view) { reduce.Observe(static_cast<int>(l), view); });
+      }
+    }
+    for (const int r : reduce.schedule()) {
+      for (std::size_t l = 0; l < kSizes.size(); ++l) {
+        std::vector<float> x = LayerOf(r, l, finite);
+        with(x, [&](const TensorView& view) { reduce.Contribute(static_cast<int>(l), view); });
+      }
+      reduce.EndRank();
+    }
+    Reduced reduced;
+    for (std::size_t l = 0; l < kSizes.size(); ++l) {
+      std::vector<float>& out =
+          reduced.results.emplace_back(static_cast<std::size_t>(kSizes[l]), 7.0F);
+      with(out, [&](const TensorView& view) { reduce.Result(static_cast<int>(l), view); });
+      reduced.reports.push_back(reduce.report(static_cast<int>(l)));
+    }
+    return reduced;
+  }
+
+  void ExpectSame(const ReduceSpec& spec, int world, bool finite = true) const {
+    const Reduced expected = Run(false, spec, world, finite);
+    const Reduced got = Run(true, spec, world, finite);
+    for (std::size_t l = 0; l < kSizes.size(); ++l) {
+      const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
+                                " ranks, " + ToString(spec.accumulator) + " " + ToString(spec.order) +
+                                " groups of " + std::to_string(spec.group_size);
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[l]),
+                                      std::span<const float>(got.results[l])))
+          << about;
+      const LayerReport& a = expected.reports[l];
+      const LayerReport& b = got.reports[l];
+      EXPECT_EQ(std::tie(a.shift, a.non_finite, a.overflowed, a.underflowed, a.values, a.zeros,
+                         a.bytes),
+                std::tie(b.shift, b.non_finite, b.overflowed, b.underflowed, b.values, b.zeros,
+                         b.bytes))
+          << about;
+    }
+  }
+};
+
+ReduceSpec Spec(const std::string& format, const std::string& accumulator, Order order,
+                int group_size) {
+  ReduceSpec spec;
+  spec.format = ParseFormat(format);
+  spec.accumulator = ParseAccumulator(accumulator);
+  spec.result = spec.accumulator.format;
+  spec.order = order;
+  spec.group_size = group_size;
+  return spec;
+}
+
+TEST_F(VirtualGpu, EveryOrderSchemeAndGroup) {
+  for (const char* accumulator : {"e4m3 sequential", "e4m3 kahan", "fp32 chunked inner=e5m3 chunk=2",
+                                  "e5m6 pairwise", "e4m3 sequential rounding=stochastic"}) {
+    for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
+      for (const int world : {1, 2, 3, 7, 8}) {
+        for (const int group : {0, 2, 3}) {
+          if (group > world || (group > 0 && order == Order::ring && world / group < 2)) continue;
+          ReduceSpec spec = Spec("e4m3", accumulator, order, group);
+          try {
+            Check(spec, world);
+          } catch (const Error&) {
+            continue;
+          }
+          ExpectSame(spec, world);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(VirtualGpu, ApsAveragesAndStochasticCasts) {
+  for (const bool average : {false, true}) {
+    for (const Divide divide : {Divide::before, Divide::after}) {
+      for (const Aps aps : {Aps::off, Aps::on}) {
+        for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+          ReduceSpec spec = Spec("e3m2", "e6m9 kahan", Order::sequential, 2);
+          spec.aps = aps;
+          spec.average = average;
+          spec.divide = divide;
+          spec.rounding.mode = mode;
+          spec.rounding.seed = 5;
+          spec.step = 3;
+          ExpectSame(spec, 5);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(VirtualGpu, SixtyFourRanks) {
+  ReduceSpec spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 16);
+  spec.aps = Aps::on;
+  ExpectSame(spec, 64);
+}
+
+TEST_F(VirtualGpu, InfinitiesAreCounted) {
+  ExpectSame(Spec("e4m3", "e4m3 sequential", Order::sequential, 0), 3, false);
+}
+
+TEST_F(VirtualGpu, Errors) {
+  ReduceSpec spec = Spec("e4m3", "e4m3 sequential", Order::sequential, 0);
+  std::vector<float> x(8, 1.0F);
+  const testing::OnGpuView device(driver(), View(x));
+  VirtualReduce both(spec, 2, {8, 8});
+  both.Contribute(0, device.view());
+  EXPECT_THROW(both.Contribute(1, View(x)), Error);
+  spec.format = kFp32;
+  spec.wire = MakeCodec("qsgd bits=4 bucket=8");
+  VirtualReduce coded(spec, 2, {8});
+  try {
+    coded.Contribute(0, device.view());
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "codecs of virtual ranks are for layers on the CPU, got one on a GPU");
+  }
+}
+
+}  // namespace
+}  // namespace cpd
