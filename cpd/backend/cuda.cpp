@@ -75,7 +75,7 @@ Strided Merge(const TensorView& x) {
 
 /// The caller's random integers. Throws Error unless each is below 2^random_bits.
 std::optional<Strided> IntegersOf(const TensorView* random, const RoundPlan& plan,
-                             const Launch& launch) {
+                                  const Launch& launch) {
   if (random == nullptr) return std::nullopt;
   const Strided integers = Merge(*random);
   std::uint32_t most = 0;
@@ -204,9 +204,7 @@ void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const Te
 Memory::Memory(const TensorView& like, std::int64_t bytes) : launch_(LaunchOf(like)) {
   CheckStatus(Library().allocate(launch_, MemoryKind::queued, bytes, &data_));
 }
-Memory::~Memory() {
-  static_cast<void>(Library().release(launch_, MemoryKind::queued, data_));
-}
+Memory::~Memory() { static_cast<void>(Library().release(launch_, MemoryKind::queued, data_)); }
 void Memory::Upload(const void* from, std::int64_t bytes) const {
   CheckStatus(Library().copy(launch_, data_, from, bytes));
 }

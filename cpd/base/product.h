@@ -55,7 +55,7 @@ struct ProductScales {
   float start = 0;
   GridsOfScales of_sums, factors;
   GridsOfScales in_unit;  ///< of a matrix unit that takes scales
-  ProductOperand c{};  ///< no data: -0
+  ProductOperand c{};     ///< no data: -0
 };
 
 /// Whether a batch's dimensions are merged where possible, or stay those of out.

@@ -203,7 +203,8 @@ struct VirtualReduce::Impl {
       throw Error("a layer must be contiguous fp32, got " + ToString(x.dtype) + how);
     }
     Place(x);
-    if (*on_gpu != (x.device != Device::cpu) || (gpu != nullptr && gpu->device() != x.device_index)) {
+    if (*on_gpu != (x.device != Device::cpu) ||
+        (gpu != nullptr && gpu->device() != x.device_index)) {
       throw Error("all layers must be on one device");
     }
     if (x.size() != found.size) {
@@ -244,8 +245,7 @@ struct VirtualReduce::Impl {
   void Measure(int l, int rank, const TensorView& x, const float* values) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     if (gpu != nullptr) {
-      layer.exponent =
-          std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
+      layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
       return;
     }
     const SharedCodec& wire = reduction.wire(l);

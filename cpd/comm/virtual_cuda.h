@@ -40,7 +40,8 @@ class VirtualSumsOnGpu {
  private:
   struct Layer;
 
-  [[nodiscard]] cuda::VirtualCall CallOf(const Layer& layer, const Level& level, float* planes) const;
+  [[nodiscard]] cuda::VirtualCall CallOf(const Layer& layer, const Level& level,
+                                         float* planes) const;
   void TakeAcross(int layer, std::int64_t visit, float* terms);
   [[nodiscard]] std::shared_ptr<float> Floats(std::int64_t n) const;
 

@@ -145,9 +145,6 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
 void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
   if (out.device == Device::cpu) return;
   if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
-  if (!accumulator.unit || accumulator.unit->adder == Adder::aligned) return;
-  throw Error("units with adder " + ToString(accumulator.unit->adder) +
-              " are for products on the CPU; a GPU's are aligned");
 }
 
 Outside FindOutside(const TensorView& x, const Format& format) {

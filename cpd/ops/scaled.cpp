@@ -108,7 +108,9 @@ class NanFinder {
       if (scale == scale) return Found(first + places[k]);
     }
   }
-  void Throw(const Format& element) const { ThrowNan(first_ == kNone ? -1 : first_.load(), element); }
+  void Throw(const Format& element) const {
+    ThrowNan(first_ == kNone ? -1 : first_.load(), element);
+  }
 
  private:
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();

@@ -35,8 +35,7 @@ class GivenOnGpu {
       pointers_.cells = Take(*given.tensor, *scaled.tensor_scale, cells, "tensor scales");
     }
     if (given.largest != nullptr) {
-      pointers_.largest =
-          Take(*given.largest, kFp32, scaled.tensor_scale ? cells : blocks, "amax");
+      pointers_.largest = Take(*given.largest, kFp32, scaled.tensor_scale ? cells : blocks, "amax");
     }
   }
   [[nodiscard]] const cuda::ScaledTensor::Given& pointers() const { return pointers_; }
@@ -80,8 +79,7 @@ cuda::ScaledTensor MakeOnGpu(const TensorView& like, const TensorView* x, const 
     format.plan = make_scaled_plan(scaled, options, bf16);
     format.nearest = make_scaled_plan(scaled, {.overflow = options.overflow}, bf16);
   });
-  const GivenOnGpu on_gpu(like, scaled, given, format.layout.blocks(),
-                          format.cell_layout.blocks());
+  const GivenOnGpu on_gpu(like, scaled, given, format.layout.blocks(), format.cell_layout.blocks());
   return {like, x, format, on_gpu.pointers()};
 }
 

@@ -97,8 +97,7 @@ struct ScaledTensor {
 void CheckLevels(const Scaled& scaled, const GivenScales& given);
 /// A caller's scales of a level as fp32, from the host's memory; throws Error unless they are
 /// numbers of its format.
-Floats GivenOf(const TensorView& given, const Format& format, std::int64_t count,
-               const char* name);
+Floats GivenOf(const TensorView& given, const Format& format, std::int64_t count, const char* name);
 /// The largest magnitudes of a caller, from the host's memory.
 Floats GivenLargest(const TensorView& given, std::int64_t count);
 /// Throws Error for a block of so many elements that candidates of a scale cannot be compared.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/units/block_adders.h"
 #include "cpd/numeric/units/block_fma.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/gemm_tile.h"
@@ -52,6 +53,10 @@ class UnitSum {
           const Scaled<Scales> operands{{a_block, b_block}, scales, at};
           unit_ = static_cast<float>(
               add_scaled_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
+        } else if (plan.adder != Adder::aligned) {
+          const TileOperands<double> operands{a_block, b_block};
+          unit_ = static_cast<float>(
+              add_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
         } else {
           const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
           const double units =
@@ -97,6 +102,14 @@ class UnitSum {
     } else {
       run.template operator()<Rule<Rounding::nearest_even>>();
     }
+  }
+  /// The unit's sum after a block by an adder that does not align all products first.
+  template <class Unit>
+  CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
+                                   int count, double sum) {
+    if (plan.adder == Adder::exact) return add_exactly<Unit>(plan, x, count, sum);
+    if (plan.adder == Adder::flushed_pairs) return add_flushed_pairs<Unit>(plan, x, count, sum);
+    return add_in_two_steps<Unit>(plan, x, count, sum, plan.adder == Adder::two_steps_even);
   }
   CPD_FN static int greatest(const TileRange& range, int emin) {
     return exponent_of(bits_as<float>(range.largest), emin);

@@ -10,13 +10,12 @@ __global__ void __launch_bounds__(kThreads)
     encode_elements(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
                     const __grid_constant__ Strided x, const __grid_constant__ Strided random,
                     std::uint8_t* packed, unsigned long long* first_nan) {
-  encode_tiles<mode>(plan, source_of(plan, key, random), n, packed,
-                     [&](std::int64_t i, std::uint32_t r) {
-                       const V value = load_element<V>(x, i);
-                       if (first_nan != nullptr && value != value) note_first(first_nan, i);
-                       return static_cast<std::uint32_t>(
-                           round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
-                     });
+  encode_tiles<mode>(
+      plan, source_of(plan, key, random), n, packed, [&](std::int64_t i, std::uint32_t r) {
+        const V value = load_element<V>(x, i);
+        if (first_nan != nullptr && value != value) note_first(first_nan, i);
+        return static_cast<std::uint32_t>(round_to_whole_code<mode>(value, Unsigned<V>{r}, plan));
+      });
 }
 
 template <class V>
@@ -47,8 +46,8 @@ cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key&
                           std::uint8_t* packed, unsigned long long* first_nan) {
   const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
   with_mode(plan.mode, [&]<Rounding mode>() {
-    start_kernel(encode_elements<mode, V>, blocks, kThreads, stream, plan, key, n, x, random, packed,
-                 first_nan);
+    start_kernel(encode_elements<mode, V>, blocks, kThreads, stream, plan, key, n, x, random,
+                 packed, first_nan);
   });
   return cudaGetLastError();
 }

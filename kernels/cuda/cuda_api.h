@@ -109,7 +109,8 @@ struct ScaleTables {
 };
 
 /// For each cell of the second level, in device memory: its largest magnitude, its scale, and the
-/// multiplier from which te forms blocks' scales. One cell, of scale 1, where there is no such level.
+/// multiplier from which te forms blocks' scales. One cell, of scale 1, where there is no such
+/// level.
 struct OuterTables {
   float* largest = nullptr;
   float* scale = nullptr;

@@ -108,8 +108,7 @@ CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::in
   const auto scale = static_cast<double>(given);
   const double factor = factor_of(scale, static_cast<double>(cells.scale[cell]), call.plan);
   tables.scale[b] = given;
-  tables.factor[b] =
-      static_cast<float>(element_by(call.route, BlockScale<double>{scale, factor}));
+  tables.factor[b] = static_cast<float>(element_by(call.route, BlockScale<double>{scale, factor}));
   tables.outer[b] = cells.scale[cell];
 }
 
@@ -139,6 +138,12 @@ CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   // A block with a caller's scale of 0 may hold an infinity.
   const bool beyond = is_outside(call.route, scale) || (call.given && scale == 0);
   return beyond ? ElementRoute::wide : call.route;
+}
+
+/// x's value by a route of binary32.
+template <class R, ElementRoute kRoute>
+CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at) {
+  return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), 0U, plan.element), at);
 }
 
 /// Calls take(x divided by its scales, scales) in the lanes of the element's route.
@@ -193,7 +198,8 @@ CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_
   return scaled_value(static_cast<double>(q), ElementScale<double>{at.factor, at.scale, at.outer});
 }
 
-// --- the choice between two candidates of a scale -------------------------------------------------
+// --- the choice between two candidates of a scale
+// -------------------------------------------------
 
 /// The sum of the errors of one row of block b, elements being rounded by `nearest`.
 CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bool squares,
@@ -206,8 +212,7 @@ CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bo
   const ElementScale<float> at = scale_of(tables, b);
   const bool te = call.plan.arithmetic == Arithmetic::te;
   const ElementScale<float> decoding{at.factor, te ? 1 : at.scale, te ? 1 : at.outer};
-  SumOfErrors sum(call.plan, squares,
-                  {at.scale, at.outer, cells.largest[call.cells.cell(first)]});
+  SumOfErrors sum(call.plan, squares, {at.scale, at.outer, cells.largest[call.cells.cell(first)]});
   CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
     const float x = load_element<float>(call.x, first + row * call.layout.row_stride() + k);
     const float q = by_route(call, nearest, x, at, [&]<class V>(V quotient, ElementScale<V>) {

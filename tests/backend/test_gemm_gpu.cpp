@@ -181,15 +181,11 @@ TEST_F(GemmGpu, MatrixUnits) {
   for (const PresetInfo& info : Presets()) {
     for (const std::int64_t k : {0, 1, 16, 33, 65, 200}) {
       Accumulator accumulator = Preset(info.name);
-      if (!testing::is_chosen_on_cpu(++turn, 12)) continue;
+      const bool aligned = accumulator.unit->adder == Adder::aligned;
+      if (!testing::is_chosen_on_cpu(++turn, aligned ? 12 : 3)) continue;
       const Tensor a = MakeRounded({40, k}, Values::on_grid, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 35}, Values::on_grid, accumulator.unit->b);
       const Tensor c = Make({40, 35}, Values::arbitrary, accumulator.format);
-      if (accumulator.unit->adder != Adder::aligned) {
-        const Tensor out({40, 35}, std::vector<float>(40 * 35, 7.0F));
-        EXPECT_THROW(Run(testing::kGemm, {a, b}, accumulator, out), Error) << info.name;
-        continue;
-      }
       ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << info.name;
       ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << info.name;
       accumulator.format = ParseFormat("e6m9");

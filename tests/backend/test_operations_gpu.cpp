@@ -173,7 +173,7 @@ std::vector<Operation> Operations() {
          GemmFlagged(v.x, v.x, In("e4m3 sequential"), kTininess, v.out, v.flags);
        }},
       {"`gemm`, a matrix unit (`h100-fp16`)", multiplies("h100-fp16")},
-      {"`gemm`, a unit that adds otherwise (`cdna1-fp16`)", multiplies("cdna1-fp16")},
+      {"`gemm`, a unit with another adder (`cdna1-fp16`)", multiplies("cdna1-fp16")},
       {"`gemm` of scaled operands",
        [](const Views& v) {
          GemmScaled(v.x, {}, v.x, {}, In("e4m3 sequential"), ScalesAt::block, v.out);

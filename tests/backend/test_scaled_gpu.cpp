@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPU's scaled formats are the CPU's, bit for bit: values, codes, scales; of all rules, layouts,
-// types, given scales; and the errors.
+// The GPU's scaled formats are the CPU's, bit for bit: values, codes, scales; of all rules,
+// layouts, types, given scales; and the errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,9 +68,9 @@ struct Case {
   Shape shape;
   int axis;
 };
-const std::vector<Case> kCases = {{{70}, 0},       {{1}, -1},        {{5, 37}, 1},  {{37, 5}, 0},
-                                  {{3, 33, 4}, 1}, {{2, 3, 64}, -1}, {{4, 3, 9}, 0}, {{64, 48}, 0},
-                                  {{3, 4096}, 1}};
+const std::vector<Case> kCases = {{{70}, 0},      {{1}, -1},       {{5, 37}, 1},
+                                  {{37, 5}, 0},   {{3, 33, 4}, 1}, {{2, 3, 64}, -1},
+                                  {{4, 3, 9}, 0}, {{64, 48}, 0},   {{3, 4096}, 1}};
 
 RoundingOptions Options(Rounding mode) {
   RoundingOptions options;
@@ -199,7 +199,8 @@ TEST_F(ScaledGpu, OfAnyTypeAndStride) {
     const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
     const auto codes = testing::run_encode(Values(3 * 64 * 2, 5, true), format);
     TensorView x = View(codes.data(), type, Shape{3, 64});
-    for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 3x5 scale=fp32 arithmetic=te", "fp8-tensor"}) {
+    for (const char* text :
+         {"mxfp8", "nvfp4", "e4m3fn 3x5 scale=fp32 arithmetic=te", "fp8-tensor"}) {
       for (const bool spread : {false, true}) {
         x.stride = spread ? std::array<std::int64_t, TensorView::kMaxRank>{2, 6}
                           : std::array<std::int64_t, TensorView::kMaxRank>{64, 1};
@@ -251,15 +252,14 @@ TEST_F(ScaledGpu, EncodesAndDecodesAsTheCpu) {
       };
       const TensorView outer = codes(expected.tensor_scales);
       const bool two = scaled.tensor_scale.has_value();
-      Decode(codes(expected.packed), scaled, c.axis, codes(expected.scales),
-             two ? &outer : nullptr, View(decoded.data(), DType::f32, c.shape));
+      Decode(codes(expected.packed), scaled, c.axis, codes(expected.scales), two ? &outer : nullptr,
+             View(decoded.data(), DType::f32, c.shape));
       const testing::OnGpuView packed(driver(), codes(expected.packed));
       const testing::OnGpuView scales(driver(), codes(expected.scales));
       const testing::OnGpuView tensor_scales(driver(), outer);
       const testing::OnGpuView out(driver(), View(got.data(), DType::f32, c.shape));
       const TensorView outer_view = tensor_scales.view();
-      Decode(packed.view(), scaled, c.axis, scales.view(), two ? &outer_view : nullptr,
-             out.view());
+      Decode(packed.view(), scaled, c.axis, scales.view(), two ? &outer_view : nullptr, out.view());
       out.Read();
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(got)))
           << text << " along " << c.axis;
@@ -330,8 +330,8 @@ TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
     }
   }
   const TensorView on_host = View(to.data(), DType::f32, shape);
-  EXPECT_THROW(
-      Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host), Error);
+  EXPECT_THROW(Cast(from.view(), ParseScaled("mxfp8"), 1, Options(Rounding::nearest_even), on_host),
+               Error);
 }
 
 TEST_F(ScaledGpu, AnEmptyTensor) {

@@ -79,17 +79,17 @@ class VirtualGpu : public testing::GpuTest {
     const Reduced got = Run(true, spec, world, finite);
     for (std::size_t l = 0; l < kSizes.size(); ++l) {
       const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
-                                " ranks, " + ToString(spec.accumulator) + " " + ToString(spec.order) +
-                                " groups of " + std::to_string(spec.group_size);
+                                " ranks, " + ToString(spec.accumulator) + " " +
+                                ToString(spec.order) + " groups of " +
+                                std::to_string(spec.group_size);
       EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[l]),
                                       std::span<const float>(got.results[l])))
           << about;
       const LayerReport& a = expected.reports[l];
       const LayerReport& b = got.reports[l];
-      EXPECT_EQ(std::tie(a.shift, a.non_finite, a.overflowed, a.underflowed, a.values, a.zeros,
-                         a.bytes),
-                std::tie(b.shift, b.non_finite, b.overflowed, b.underflowed, b.values, b.zeros,
-                         b.bytes))
+      EXPECT_EQ(
+          std::tie(a.shift, a.non_finite, a.overflowed, a.underflowed, a.values, a.zeros, a.bytes),
+          std::tie(b.shift, b.non_finite, b.overflowed, b.underflowed, b.values, b.zeros, b.bytes))
           << about;
     }
   }
@@ -107,8 +107,9 @@ ReduceSpec Spec(const std::string& format, const std::string& accumulator, Order
 }
 
 TEST_F(VirtualGpu, EveryOrderSchemeAndGroup) {
-  for (const char* accumulator : {"e4m3 sequential", "e4m3 kahan", "fp32 chunked inner=e5m3 chunk=2",
-                                  "e5m6 pairwise", "e4m3 sequential rounding=stochastic"}) {
+  for (const char* accumulator :
+       {"e4m3 sequential", "e4m3 kahan", "fp32 chunked inner=e5m3 chunk=2", "e5m6 pairwise",
+        "e4m3 sequential rounding=stochastic"}) {
     for (const Order order : {Order::sequential, Order::ring, Order::tree}) {
       for (const int world : {1, 2, 3, 7, 8}) {
         for (const int group : {0, 2, 3}) {

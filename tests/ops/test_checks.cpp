@@ -319,7 +319,10 @@ TEST_F(Checks, CodesLayersAndRanksTooManyToCount) {
                                          {"VirtualReduce", [] { VirtualReduce({}, 2, {-1}); }}});
   // What can be counted and is not there is another matter.
   if (!testing::kSanitized) {  // AddressSanitizer ends the program instead
-    EXPECT_THROW(VirtualReduce({}, 2, {std::int64_t{1} << 56}), std::bad_alloc);
+    constexpr std::int64_t kSize = std::int64_t{1} << 56;
+    VirtualReduce reduce({}, 2, {kSize});
+    const float x = 0;
+    EXPECT_THROW(reduce.Contribute(0, View(&x, DType::f32, kSize)), std::bad_alloc);
   }
 }
 

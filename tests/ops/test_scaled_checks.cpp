@@ -75,7 +75,7 @@ TEST_F(ScaledErrors, TensorsAndFormats) {
   ExpectCast("margin must be -64…64, got 65", view_of(x), wrong, view_of(y));
   TensorView far = view_of(x);
   far.device = Device::cuda;
-  ExpectCast("scaled formats are for tensors on the CPU", far, mx, view_of(y));
+  ExpectCast("all tensors must be on one device", far, mx, view_of(y));
 }
 
 TEST_F(ScaledErrors, Rounding) {

@@ -80,9 +80,11 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
            join_lanes<U>(even.c2, odd.c2), join_lanes<U>(even.c3, odd.c3)}};
 }
 
-CPD_FN constexpr int draws_per_word(int random_bits) {
-  return random_bits > 16 ? 1 : random_bits > 8 ? 2 : 4;
+CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
+  return random_bits > 16 ? 0 : random_bits > 8 ? 1 : 2;
 }
+/// How many draws a word serves.
+CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
 /// The words of `block` at indices index, index + 1, …, one a lane; the indices share their bits
 /// 32…39.
@@ -137,7 +139,7 @@ class FoldDraws {
   CPD_FN constexpr FoldDraws(int random_bits, std::uint64_t seed, std::uint64_t stream,
                              std::uint64_t index, std::uint64_t first)
       : random_bits_(random_bits),
-        per_word_(draws_per_word(random_bits)),
+        log_(log_of_draws(random_bits)),
         seed_(seed),
         stream_(stream),
         index_(index),
@@ -145,21 +147,20 @@ class FoldDraws {
     words_ = block();
   }
   CPD_FN constexpr U next() {
-    const auto per_word = static_cast<std::uint64_t>(per_word_);
-    const U word = words_.word[(next_ / per_word) % 4];
-    const auto shift = static_cast<std::uint32_t>(next_ % per_word) * (32U / per_word_);
-    if (++next_ % (4 * per_word) == 0) words_ = block();
+    const U word = words_.word[(next_ >> log_) & 3];
+    const auto place = static_cast<std::uint32_t>(next_) & ((1U << log_) - 1);
+    const std::uint32_t shift = place << (5 - log_);
+    if ((++next_ & ((std::uint64_t{4} << log_) - 1)) == 0) words_ = block();
     return (word >> shift) & splat<U>((1U << random_bits_) - 1);
   }
 
  private:
   CPD_CALL constexpr Words<U> block() const {
-    return fold_words<U>(index_, next_ / (4 * static_cast<std::uint64_t>(per_word_)), seed_,
-                         stream_);
+    return fold_words<U>(index_, next_ >> (log_ + 2), seed_, stream_);
   }
 
   int random_bits_;
-  std::uint32_t per_word_;
+  std::uint32_t log_;  ///< of the draws that a word serves
   std::uint64_t seed_, stream_, index_, next_;
   Words<U> words_{};
 };

@@ -17,7 +17,9 @@ struct BlockLayout {
 
   [[nodiscard]] constexpr std::int64_t bands() const { return (height + rows - 1) / rows; }
   [[nodiscard]] constexpr std::int64_t across() const { return (width + columns - 1) / columns; }
-  [[nodiscard]] constexpr std::int64_t blocks() const { return planes * bands() * middle * across(); }
+  [[nodiscard]] constexpr std::int64_t blocks() const {
+    return planes * bands() * middle * across();
+  }
   [[nodiscard]] constexpr std::int64_t index(std::int64_t p, std::int64_t i, std::int64_t t,
                                              std::int64_t j) const {
     return ((p * height + i) * middle + t) * width + j;

@@ -53,9 +53,9 @@ FIGURES = {
     "cast, nearest, general": Figure("cast_f32<Rule<(Rounding)0, (Form)0>", _VECTORS, 4),
     "cast, stochastic": Figure("cast_stochastic_f32<Rule<(Rounding)6, (Form)3>", {"LDG": 1}, 1),
     "encode, nearest": Figure(
-        "encode_tiles<(Rounding)0, float>", {"LDG": 1, "STS": 1}, 1, lacks="STG"
+        "encode_elements<(Rounding)0, float>", {"LDG": 1, "STS": 1}, 1, lacks="STG"
     ),
-    "decode": Figure("decode_tiles<float>", {"STG": 1, "LDS": 1}, 1, lacks="LDG"),
+    "decode": Figure("decode_elements<float>", {"STG": 1, "LDS": 1}, 1, lacks="LDG"),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
