@@ -26,7 +26,7 @@ const Api& Load() {
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
-      api->hadamard_size != sizeof(HadamardCall) || api->scales_size != sizeof(ScalesCall) ||
+      api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) || api->scales_size != sizeof(ScalesCall) ||
       api->reduce_size != sizeof(ReduceCall) || api->virtual_size != sizeof(VirtualCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
@@ -183,6 +183,18 @@ void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
   call.empty = PlanOf(accumulator.format);
   call.key = KeyOf(accumulator.rounding);
   CheckStatus(Library().sum(LaunchOf(first), call));
+}
+
+void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step,
+              const FixedPlan& plan, const TensorView& out) {
+  FixedSumCall call;
+  call.plan = plan;
+  call.n = out.size();
+  call.terms = terms;
+  call.step = step;
+  call.x = Merge(first);
+  call.out = Merge(out);
+  CheckStatus(Library().sum_fixed(LaunchOf(first), call));
 }
 
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out) {

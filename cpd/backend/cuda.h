@@ -61,6 +61,10 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
          const Accumulator& accumulator, const TensorView& out);
 
+/// Sum in integers of a fixed width.
+void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step,
+              const FixedPlan& plan, const TensorView& out);
+
 /// cpd::Transform of CUDA tensors, checked, not empty.
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);
 

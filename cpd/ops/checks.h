@@ -44,8 +44,6 @@ void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& ou
 /// element, and where a stochastic product has more elements or values of k than counters serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const TensorView* random, std::int64_t draws);
-/// Throws Error where out is on a GPU and the accumulator is one for the CPU only.
-void CheckDevice(const Accumulator& accumulator, const TensorView& out);
 /// The first element of x, row-major, that is no value of a format; -1 where all are.
 struct Outside {
   std::int64_t element = -1;

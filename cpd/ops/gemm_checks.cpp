@@ -142,10 +142,6 @@ void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::in
   }
 }
 
-void CheckDevice(const Accumulator& accumulator, const TensorView& out) {
-  if (out.device == Device::cpu) return;
-  if (accumulator.fixed) throw Error("accumulators of scheme fixed are for products on the CPU");
-}
 
 Outside FindOutside(const TensorView& x, const Format& format) {
   Reader<float> reader(x);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/backend/roster.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
@@ -82,12 +83,12 @@ void SumIn(const TensorView& x, std::int64_t terms, std::int64_t stride, const F
 
 void CheckFixed(const Accumulator& accumulator, bool on_gpu) {
   Check(accumulator, on_gpu);
-  if (on_gpu) throw Error("an accumulator of scheme fixed is for sums on the CPU");
 }
 
 void SumFixed(const TensorView& x, std::int64_t terms, std::int64_t stride,
               const Accumulator& accumulator, const TensorView& out) {
   const FixedPlan plan = AccumulatorPlanOf(accumulator, terms).fixed;
+  if (x.device == Device::cuda) return cuda::SumFixed(x, terms, stride, plan, out);
   if (x.dtype == DType::f64) return SumIn<double>(x, terms, stride, plan, out);
   SumIn<float>(x, terms, stride, plan, out);
 }

@@ -16,6 +16,7 @@
 #include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
+#include "cpd/numeric/sums/fixed_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/fold_walk.h"
 #include "cpd/numeric/sums/rounds.h"
@@ -87,6 +88,14 @@ struct SumCall {
   Strided out;
   RoundPlan empty;  ///< rounds an empty sum, +0
   Key key;
+};
+
+/// SumCall in integers of a fixed width.
+struct FixedSumCall {
+  FixedPlan plan;
+  std::int64_t n = 0, terms = 0, step = 0;
+  Strided x;  ///< the first term of each sum
+  Strided out;
 };
 
 /// Hadamard transforms: group g is the plan.size elements in memory, x_step apart, from element g
@@ -249,6 +258,7 @@ struct Api {
   std::uint32_t call_size;
   std::uint32_t arithmetic_size;
   std::uint32_t sum_size;
+  std::uint32_t fixed_size;
   std::uint32_t hadamard_size;
   std::uint32_t scales_size;
   std::uint32_t reduce_size;
@@ -283,6 +293,7 @@ struct Api {
   /// For arithmetic, sum and hadamard: the result is not empty.
   int (*arithmetic)(const Launch& launch, const ArithmeticCall& call);
   int (*sum)(const Launch& launch, const SumCall& call);
+  int (*sum_fixed)(const Launch& launch, const FixedSumCall& call);
   int (*hadamard)(const Launch& launch, const HadamardCall& call);
 
   /// Fills the tables of the call and of its cells.

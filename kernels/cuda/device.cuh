@@ -87,6 +87,7 @@ int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, c
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);
 int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);
+int sum_fixed(const Launch& launch, const FixedSumCall& call);
 int hadamard(const Launch& launch, const HadamardCall& call);
 int form_scales(const Launch& launch, const ScalesCall& call);
 int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out);

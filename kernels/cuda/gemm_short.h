@@ -376,7 +376,7 @@ constexpr bool has_wide(Split kind) {
 /// Whether a product may take this route, for which chunks must end with a group.
 inline bool takes_wide(const AccumulatorPlan& plan) {
   const Split kind = plan.sum.split.kind;
-  if (plan.scheme == Scheme::block_fma || !has_wide(kind) || plan.sum.split.guarded) return false;
+  if (plan.ends_in_kernel() || !has_wide(kind) || plan.sum.split.guarded) return false;
   if (kind != Split::plain && plan.sum.split.steps < steps_of(kind)) return false;
   return plan.chunk == 0 || (kind != Split::plain && plan.chunk % kGroup == 0);
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/fixed_sum.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {
@@ -26,6 +27,11 @@ CPD_DEVICE void join(const TileRange& mine, TileRange& shared) {
 /// Calls run.operator()<Sum>() with the class of the plan's sums.
 template <class Run>
 void with_sum(const AccumulatorPlan& plan, Run run) {
+  if (plan.scheme == Scheme::fixed) {
+    return with_mode(plan.fixed.end.mode, [&]<Rounding mode>() {
+      if constexpr (mode != Rounding::stochastic) run.template operator()<FixedSum<mode>>();
+    });
+  }
   const bool is_unit = plan.scheme == Scheme::block_fma;
   with_mode((is_unit ? plan.unit.promoted : plan.first.round).mode, [&]<Rounding mode>() {
     switch (plan.scheme) {

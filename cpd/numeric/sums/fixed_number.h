@@ -82,6 +82,11 @@ CPD_FN constexpr FixedTerm fixed_term(V x, int fraction, Rounding mode) {
 /// A sum in an integer of the plan's width.
 class FixedNumber {
  public:
+  /// +0.
+  CPD_FN explicit FixedNumber(const FixedPlan& plan)
+      : width_(plan.point.width), count_(plan.words) {
+    for (int q = 0; q <= count_; ++q) word_[q] = 0;
+  }
   /// Reads words `stride` apart: integers, or binary32 values that hold their patterns. Bits beyond
   /// the width are ignored.
   template <class Word>
