@@ -26,8 +26,9 @@ const Api& Load() {
   if (api == nullptr || api->plan_size != sizeof(RoundPlan) ||
       api->strided_size != sizeof(Strided) || api->call_size != sizeof(ScaledGemmCall) ||
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
-      api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) || api->scales_size != sizeof(ScalesCall) ||
-      api->reduce_size != sizeof(ReduceCall) || api->virtual_size != sizeof(VirtualCall)) {
+      api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) ||
+      api->scales_size != sizeof(ScalesCall) || api->reduce_size != sizeof(ReduceCall) ||
+      api->virtual_size != sizeof(VirtualCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -74,18 +75,27 @@ Strided Merge(const TensorView& x) {
 }
 
 /// The caller's random integers. Throws Error unless each is below 2^random_bits.
-std::optional<Strided> IntegersOf(const TensorView* random, const RoundPlan& plan,
-                                  const Launch& launch) {
+std::optional<Strided> IntegersOf(const TensorView* random, int random_bits, const Launch& launch) {
   if (random == nullptr) return std::nullopt;
   const Strided integers = Merge(*random);
   std::uint32_t most = 0;
   CheckStatus(Library().greatest(launch, random->size(), integers, &most));
-  const std::uint32_t limit = 1U << plan.random_bits;
+  const std::uint32_t limit = 1U << random_bits;
   if (most >= limit) {
     throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
                 ", got " + std::to_string(most));
   }
   return integers;
+}
+
+/// The caller's integers of an ordered sum, `draws` for each element; none where random is null.
+/// Throws Error unless they lie one after the other.
+GivenDraws DrawsOf(const TensorView* random, std::int64_t draws, int random_bits,
+                   const Launch& launch) {
+  if (random == nullptr || random->size() == 0) return {};
+  if (!random->is_contiguous()) throw Error("random integers on a GPU must be contiguous");
+  static_cast<void>(IntegersOf(random, random_bits, launch));
+  return {static_cast<const std::uint32_t*>(random->data), draws};
 }
 
 }  // namespace
@@ -106,7 +116,7 @@ Key KeyOf(const RoundingOptions& options) {
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = IntegersOf(random, plan, launch);
+  const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
   CheckStatus(Library().cast(launch, plan, key, x.size(), Merge(x), integers ? &*integers : nullptr,
                              Merge(out)));
 }
@@ -114,7 +124,7 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
 std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
                     const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
-  const std::optional<Strided> integers = IntegersOf(random, plan, launch);
+  const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
   std::int64_t first_nan = -1;
   CheckStatus(Library().encode(launch, plan, key, x.size(), Merge(x),
                                integers ? &*integers : nullptr,
@@ -134,22 +144,36 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   return first;
 }
 
+namespace {
+
+GemmCall CallOf(const MatrixProduct& product, const Accumulator& accumulator, const TensorView& out,
+                const TensorView* random, std::int64_t draws) {
+  const RoundingOptions& rounding = accumulator.rounding;
+  GemmCall call{product, AccumulatorPlanOf(accumulator, product.depth), KeyOf(rounding),
+                DrawsOf(random, draws, rounding.random_bits, LaunchOf(out))};
+  if (random != nullptr) call.plan.sum.first_draw = call.plan.unit.first_draw = 1;  // after c's
+  return call;
+}
+
+}  // namespace
+
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c) {
+          const TensorView& out, const TensorView* c, const TensorView* random,
+          std::int64_t draws) {
   if (accumulator.unit) {
     CheckInside(a, accumulator.unit->a, "a");
     CheckInside(b, accumulator.unit->b, "b");
   }
   const MatrixProduct product = MakeProduct(a, b, out, c);
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
-  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(accumulator.rounding)}));
+  const GemmCall call = CallOf(product, accumulator, out, random, draws);
+  CheckStatus(Library().gemm(LaunchOf(out), call));
 }
 
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out) {
-  const AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
-  CheckStatus(
-      Library().gemm_scaled(LaunchOf(out), {{product, plan, KeyOf(accumulator.rounding)}, scales}));
+                const Accumulator& accumulator, const TensorView& out, const TensorView* random,
+                std::int64_t draws) {
+  const GemmCall call = CallOf(product, accumulator, out, random, draws);
+  CheckStatus(Library().gemm_scaled(LaunchOf(out), {call, scales}));
 }
 
 void Operate(Operation op, const TensorView& x, const TensorView* y, const TensorView* z,
@@ -162,7 +186,7 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
   call.x = Merge(x);
   if (y != nullptr) call.y = Merge(*y);
   if (z != nullptr) call.z = Merge(*z);
-  if (const auto integers = IntegersOf(random, plan, launch)) call.random = *integers;
+  if (const auto integers = IntegersOf(random, plan.random_bits, launch)) call.random = *integers;
   call.out = Merge(out);
   call.plan = plan;
   call.key = key;
@@ -170,7 +194,8 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 }
 
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out) {
+         const Accumulator& accumulator, const TensorView& out, const TensorView* random,
+         std::int64_t draws) {
   SumCall call;
   call.plan.order = fold_order(accumulator);
   call.plan.terms = TermsPlanOf(accumulator, kFp32);
@@ -182,11 +207,12 @@ void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
   call.out = Merge(out);
   call.empty = PlanOf(accumulator.format);
   call.key = KeyOf(accumulator.rounding);
+  call.random = DrawsOf(random, draws, accumulator.rounding.random_bits, LaunchOf(first));
   CheckStatus(Library().sum(LaunchOf(first), call));
 }
 
-void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step,
-              const FixedPlan& plan, const TensorView& out) {
+void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
+              const TensorView& out) {
   FixedSumCall call;
   call.plan = plan;
   call.n = out.size();
@@ -255,7 +281,7 @@ ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Fo
 
 ScaledCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
   ScaledCall call = call_.call;
-  if (const auto integers = IntegersOf(random, call.plan.element, LaunchOf(like_))) {
+  if (const auto integers = IntegersOf(random, call.plan.element.random_bits, LaunchOf(like_))) {
     call.random = *integers;
   }
   call.key = key;

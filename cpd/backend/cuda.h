@@ -43,13 +43,14 @@ void CheckInside(const TensorView& x, const Format& format, const char* name);
 
 /// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. Throws
 /// Error where a matrix unit's operands are not values of its formats; only that check waits for
-/// the stream.
+/// the stream. random: null, or `draws` integers for each element, checked as in Cast.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
-          const TensorView& out, const TensorView* c);
+          const TensorView& out, const TensorView* c, const TensorView* random, std::int64_t draws);
 
 /// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
-                const Accumulator& accumulator, const TensorView& out);
+                const Accumulator& accumulator, const TensorView& out, const TensorView* random,
+                std::int64_t draws);
 
 /// One operation per element (ops/arithmetic.h), checked, out not empty; y is null for sqrt, z
 /// except for fma; no fp64 operand for div and sqrt. Random integers are checked as in Cast.
@@ -59,11 +60,12 @@ void Operate(Operation op, const TensorView& x, const TensorView* y, const Tenso
 /// cpd::Sum of `terms` CUDA tensors as large as out, checked, not empty: `first` and the next ones,
 /// each `step` elements after the one before.
 void Sum(const TensorView& first, std::int64_t terms, std::int64_t step,
-         const Accumulator& accumulator, const TensorView& out);
+         const Accumulator& accumulator, const TensorView& out, const TensorView* random,
+         std::int64_t draws);
 
 /// Sum in integers of a fixed width.
-void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step,
-              const FixedPlan& plan, const TensorView& out);
+void SumFixed(const TensorView& first, std::int64_t terms, std::int64_t step, const FixedPlan& plan,
+              const TensorView& out);
 
 /// cpd::Transform of CUDA tensors, checked, not empty.
 void Transform(const TensorView& x, const HadamardPlan& plan, int axis, const TensorView& out);

@@ -260,14 +260,13 @@ void Sum(const TensorView& x, int dim, const Accumulator& accumulator, const Ten
   const bool on_gpu = x.device == Device::cuda;
   const std::int64_t terms = x.shape[dim];
   accumulator.fixed ? CheckFixed(accumulator, on_gpu) : CheckFold(accumulator, terms, on_gpu);
-  if (random != nullptr && on_gpu) {
-    throw Error("random integers are for sums on the CPU; a GPU's take seed and stream");
-  }
   const std::int64_t draws = DrawsOfSum(accumulator, terms);
   CheckDraws(random, out, draws, accumulator.rounding);
   if (out.size() == 0) return;
   if (accumulator.fixed) return SumFixed(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
-  if (on_gpu) return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out);
+  if (on_gpu) {
+    return cuda::Sum(Slice(x, dim, 0), terms, x.stride[dim], accumulator, out, random, draws);
+  }
   const GivenIntegers integers(random, draws);
   if (x.dtype == DType::f64) return SumIn<double>(x, dim, accumulator, out, integers.draws());
   SumIn<float>(x, dim, accumulator, out, integers.draws());

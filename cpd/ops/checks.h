@@ -40,8 +40,8 @@ void CheckDraws(const TensorView* random, const TensorView& out, std::int64_t dr
 /// may be null.
 void CheckProduct(const TensorView& a, const TensorView& b, const TensorView& out,
                   const TensorView* c);
-/// Throws Error unless `random`, if not null, is on the CPU and has `draws` integers for each
-/// element, and where a stochastic product has more elements or values of k than counters serve.
+/// Throws Error unless `random`, if not null, has `draws` integers for each element, and where a
+/// stochastic product has more elements or values of k than counters serve.
 void CheckNumbers(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                   const TensorView* random, std::int64_t draws);
 /// The first element of x, row-major, that is no value of a format; -1 where all are.

@@ -131,10 +131,10 @@ void CheckScaled(const OperandScales& a, const OperandScales& b, const Accumulat
 }
 
 GridOfScales GridOf(const TensorView* scales, std::int64_t lines, std::int64_t block, Side side,
-                 int batch_rank) {
+                    int batch_rank) {
   if (scales == nullptr) return {};
   GridOfScales grid{OperandOf(*scales, batch_rank), std::max<std::int64_t>(1, lines),
-                 std::max<std::int64_t>(1, block)};
+                    std::max<std::int64_t>(1, block)};
   if (side == Side::b) std::swap(grid.at.row_stride, grid.at.column_stride);
   return grid;
 }
@@ -185,8 +185,10 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
           const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckGemm(a, b, accumulator, out, c, random);
   if (out.size() == 0) return;
-  if (out.device == Device::cuda) return cuda::Gemm(a, b, accumulator, out, c);
-
+  if (out.device == Device::cuda) {
+    const std::int64_t draws = DrawsOfGemm(accumulator, a.shape[a.rank - 1]);
+    return cuda::Gemm(a, b, accumulator, out, c, random, draws);
+  }
   if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
   const MatrixProduct product = MakeProduct(a, b, out, c);
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
@@ -221,7 +223,9 @@ void GemmScaled(const TensorView& a, const OperandScales& a_scales, const Tensor
   const MatrixProduct product = MakeProduct(a, b, out, c_in_unit ? c : nullptr, Batch::as_given);
   ProductScales scales = ScalesOf(a_scales, b_scales, accumulator, at, product);
   if (c != nullptr && !c_in_unit) scales.c = OperandOf(*c, product.batch_rank);
-  if (out.device == Device::cuda) return cuda::GemmScaled(product, scales, accumulator, out);
+  if (out.device == Device::cuda) {
+    return cuda::GemmScaled(product, scales, accumulator, out, random, draws);
+  }
   AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
   const GivenIntegers integers(random, draws);
   if (random != nullptr) plan.sum.first_draw = plan.unit.first_draw = 1;  // after c's

@@ -23,7 +23,7 @@ class UnitSum {
     span_ = span;
     unit_ = 0.0F;
     const BlockFmaPlan& plan = call.plan.unit;
-    key_ = random_key(plan.promoted, call.key, index);
+    key_ = random_key(plan.promoted, call, index);
     const double start = c;
     if (plan.promote > 0) {
       const auto random = draw<R, double>(plan.promoted, key_, 0);

@@ -46,11 +46,13 @@ struct Launch {
   void* stream = nullptr;
 };
 
-/// A product and its accumulator; `key` replaces the plan's seed and stream.
+/// A product and its accumulator; `key` replaces the plan's seed and stream, `random` (in device
+/// memory) all draws.
 struct GemmCall {
   MatrixProduct product;
   AccumulatorPlan plan;
   Key key;
+  GivenDraws random;
 };
 
 /// A product of scaled operands; its first sum starts from product.c.
@@ -88,6 +90,7 @@ struct SumCall {
   Strided out;
   RoundPlan empty;  ///< rounds an empty sum, +0
   Key key;
+  GivenDraws random;  ///< in device memory
 };
 
 /// SumCall in integers of a fixed width.

@@ -8,10 +8,10 @@ namespace {
 
 static_assert(sizeof(SumCall) <= 4000, "a kernel's parameters have at most 4096 bytes");
 
-template <Rounding mode, class T>
+template <Rounding mode, class T, bool kGiven = false>
 __global__ void __launch_bounds__(kThreads) sum_each(const __grid_constant__ SumCall call) {
-  sum_elements<mode, T>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
-                        std::int64_t{gridDim.x} * kThreads);
+  sum_elements<mode, T, kGiven>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
+                                std::int64_t{gridDim.x} * kThreads);
 }
 
 template <Rounding mode, class T>
@@ -43,12 +43,16 @@ int sum(const Launch& launch, const SumCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((call.n + kThreads - 1) / kThreads);
+  const bool wide = call.x.dtype == DType::f64;
+  if (call.random.random != nullptr) {
+    constexpr auto kDrawing = Rounding::stochastic;
+    start_kernel(wide ? sum_each<kDrawing, double, true> : sum_each<kDrawing, float, true>, blocks,
+                 kThreads, stream, call);
+    return cudaGetLastError();
+  }
   with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
-    if (call.x.dtype == DType::f64) {
-      start_kernel(sum_each<mode, double>, blocks, kThreads, stream, call);
-    } else {
-      start_kernel(sum_each<mode, float>, blocks, kThreads, stream, call);
-    }
+    start_kernel(wide ? sum_each<mode, double> : sum_each<mode, float>, blocks, kThreads, stream,
+                 call);
   });
   return cudaGetLastError();
 }

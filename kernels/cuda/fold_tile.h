@@ -18,14 +18,14 @@ namespace cpd::cuda {
 constexpr int kMostTrees = 40;
 
 /// The backend of FoldWalk for one element: its planes, and the next term.
-template <Rounding mode, class T>
+template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:
   CPD_FN ElementPlanes(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream,
-                       std::int64_t i, std::int64_t first_draw)
+                       std::int64_t i, std::int64_t first_draw, const std::uint32_t* given)
       : plan_(plan),
         draws_(plan.terms.round.random_bits, seed, stream, static_cast<std::uint64_t>(i),
-               static_cast<std::uint64_t>(first_draw)) {
+               static_cast<std::uint64_t>(first_draw), given) {
     trees_[0] = 0;
   }
 
@@ -67,9 +67,25 @@ class ElementPlanes {
 
   /// Draws of roundings without random bits: 0.
   struct NoDraws {
-    CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t) {}
+    CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+                   const std::uint32_t*) {}
     CPD_FN static std::uint32_t next() { return 0; }
   };
+  /// Philox's draws.
+  struct Philox : FoldDraws<std::uint32_t> {
+    CPD_FN Philox(int random_bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
+                  std::uint64_t first, const std::uint32_t*)
+        : FoldDraws<std::uint32_t>(random_bits, seed, stream, index, first) {}
+  };
+  /// A caller's, of one element.
+  struct Given {
+    const std::uint32_t* at;
+    CPD_FN Given(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t first,
+                 const std::uint32_t* given)
+        : at(given + first) {}
+    CPD_FN std::uint32_t next() { return *at++; }
+  };
+  using Drawn = std::conditional_t<kGiven, Given, Philox>;
   /// a + b, or b alone as the first term, rounded once.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
@@ -103,18 +119,18 @@ class ElementPlanes {
   }
 
   const SumPlan& plan_;
-  std::conditional_t<mode == Rounding::stochastic, FoldDraws<std::uint32_t>, NoDraws> draws_;
+  std::conditional_t<mode == Rounding::stochastic, Drawn, NoDraws> draws_;
   T trees_[kMostTrees];
 };
 
 /// The ordered sum of one element, term by term.
-template <Rounding mode, class T>
+template <Rounding mode, class T, bool kGiven = false>
 class ElementSum {
  public:
-  /// Continues a sum from term k on, by the draws of element i.
+  /// Continues a sum from term k on, by the draws of element i, or those `given`.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
-                    std::int64_t k)
-      : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw()) {}
+                    std::int64_t k, const std::uint32_t* given = nullptr)
+      : walk_(plan.order, k), planes_(plan, seed, stream, i, walk_.first_draw(), given) {}
 
   /// sum, second: planes 0 and 1 of a running sum that is not pairwise.
   CPD_FN T& sum() { return planes_.sum; }
@@ -133,12 +149,12 @@ class ElementSum {
 
  private:
   FoldWalk walk_;
-  ElementPlanes<mode, T> planes_;
+  ElementPlanes<mode, T, kGiven> planes_;
 };
 
 /// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
 /// for terms of binary64.
-template <Rounding mode, class T>
+template <Rounding mode, class T, bool kGiven = false>
 CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t threads) {
   const RoundPlan& plan = call.plan.terms.round;
   const Source source = source_of(plan, call.key, {});
@@ -148,7 +164,8 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
       continue;
     }
     std::int64_t at = offset_of(call.x, i);
-    ElementSum<mode, T> sum(call.plan, source.seed, source.stream, i, 0);
+    ElementSum<mode, T, kGiven> sum(call.plan, source.seed, source.stream, i, 0,
+                                    call.random.from(i).random);
     CPD_ROLLED for (std::int64_t k = 0; k < call.terms; ++k, at += call.step) {
       sum.take(load_at<T>(call.x, at));
     }

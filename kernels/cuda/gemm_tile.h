@@ -119,8 +119,9 @@ class TileThread {
     row_ = place_.row + thread / kSide;
     column_ = place_.column + thread % kSide;
     inside_ = row_ < p.rows && column_ < p.columns;
-    const auto index =
-        static_cast<std::uint64_t>((place_.batch * p.rows + row_) * p.columns + column_);
+    // Threads beyond the edge draw as element 0, whose integers are there.
+    const std::int64_t element = (place_.batch * p.rows + row_) * p.columns + column_;
+    const auto index = static_cast<std::uint64_t>(inside_ ? element : 0);
     float c = 0.0F;
     if (inside_ && p.c.data != nullptr) {
       c = value_at(p.c.data, p.c.dtype,
@@ -180,17 +181,27 @@ struct TileState {
 /// The seed and the stream of one sum's random bits, and its element number.
 struct RandomKey {
   std::uint64_t seed = 0, stream = 0, index = 0;
+  const std::uint32_t* given = nullptr;  ///< the element's draws, in place of Philox's
 };
 
-CPD_FN RandomKey random_key(const RoundPlan& plan, const Key& key, std::uint64_t index) {
-  return {key.seed != nullptr ? *key.seed : plan.seed,
-          key.stream != nullptr ? *key.stream : plan.stream, index};
+CPD_FN RandomKey random_key(const RoundPlan& plan, const GemmCall& call, std::uint64_t index) {
+  const GivenDraws own = call.random.from(static_cast<std::int64_t>(index));
+  return {call.key.seed != nullptr ? *call.key.seed : plan.seed,
+          call.key.stream != nullptr ? *call.key.stream : plan.stream, index, own.random};
 }
+
+/// Successive draws of one element from a caller's integers.
+template <class V>
+struct ElementDraws {
+  const std::uint32_t* at;
+  CPD_FN Unsigned<V> next() { return Unsigned<V>{*at++}; }
+};
 
 /// Draw t of a sum under rule R as V's integer; 0 unless R is stochastic.
 template <class R, class V>
 CPD_FN Unsigned<V> draw(const RoundPlan& plan, const RandomKey& key, std::uint64_t t) {
   if constexpr (R::mode == Rounding::stochastic) {
+    if (key.given != nullptr) return Unsigned<V>{key.given[t]};
     return fold_draw(plan.random_bits, key.seed, key.stream, static_cast<std::uint32_t>(key.index),
                      key.index, t);
   } else {
@@ -224,7 +235,7 @@ class OrderedSum {
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
     span_ = span;
     const RoundPlan& first = call.plan.first.round;
-    key_ = random_key(first, call.key, index);
+    key_ = random_key(first, call, index);
     const auto start = static_cast<float>(
         round<R>(static_cast<double>(c), draw<R, double>(first, key_, 0), first));
     for (int plane = 0; plane < kPlanes; ++plane) state_[plane] = 0.0F;
@@ -280,9 +291,22 @@ class OrderedSum {
     const std::uint64_t first = mode == Rounding::stochastic
                                     ? plan.first_draw + span_.draws + chunk + draws_before(plan, k)
                                     : 0;
-    GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>> sums(
-        plan, {a, b}, {state_},
+    if constexpr (mode == Rounding::stochastic) {
+      if (key_.given != nullptr) {
+        return add_drawing<V, kExactProducts>(plan, a, b, k, count,
+                                              ElementDraws<V>{key_.given + first});
+      }
+    }
+    add_drawing<V, kExactProducts>(
+        plan, a, b, k, count,
         SumDraws<R, V>(plan.sum.random_bits, key_.seed, key_.stream, key_.index, first));
+  }
+
+  template <class V, bool kExactProducts, class Draws>
+  CPD_FN void add_drawing(const GemmPlan& plan, const float* a, const float* b, std::int64_t k,
+                          int count, Draws draws) {
+    GemmSums<R, V, kExactProducts, TileOperands<V>, TileState<V>, Draws> sums(plan, {a, b},
+                                                                              {state_}, draws);
     if constexpr (scheme == Scheme::pairwise) {
       sums.pairwise(k, count, k + count == span_.depth);
     } else if constexpr (scheme == Scheme::kahan) {

@@ -38,7 +38,14 @@ constexpr auto kTininess = soft::Tininess::after;
 constexpr std::int64_t kSide = 16;
 constexpr std::int64_t kCount = kSide * kSide;
 constexpr std::array<std::int64_t, 2> kSquare{kSide, kSide};
-constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, kSide};
+constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, 2 * kSide + 1};
+
+/// As many integers below 8 as the operations here draw.
+std::vector<std::uint32_t> Draws() {
+  std::vector<std::uint32_t> draws(kCount * (2 * kSide + 1));
+  for (std::size_t i = 0; i < draws.size(); ++i) draws[i] = i * 5 % 8;
+  return draws;
+}
 
 /// What operations read and write, on the host, and views of it there or on a GPU.
 struct Memory {
@@ -54,7 +61,7 @@ struct Memory {
   std::vector<double> x64 = std::vector<double>(kCount);
   std::vector<std::uint32_t> integers = std::vector<std::uint32_t>(kCount);
   std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(kCount);
-  std::vector<std::uint32_t> draws = std::vector<std::uint32_t>(kCount * kSide);
+  std::vector<std::uint32_t> draws = Draws();
   std::vector<float> out = std::vector<float>(kCount, 7);
   std::vector<double> out64 = std::vector<double>(kCount, 7);
   std::vector<std::uint8_t> packed = std::vector<std::uint8_t>(kCount, 7);

@@ -176,8 +176,7 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None
     if random is not None:
         shape = x.shape[:axis] + x.shape[axis + 1 :]
         integers = checked_draws(random, x, shape, acc, lambda: acc.sum_draws(x.shape[axis]))
-        if x.device.type == "cuda":
-            raise ValueError("random is for sums on the CPU; CUDA tensors take seed and stream")
+        integers = integers.contiguous()
     numbers = random_numbers(acc, x)
     if tininess is None:
         return call(*_sum, x, axis, acc.text, *numbers, integers)
@@ -203,8 +202,7 @@ def gemm(
         integers = checked_draws(
             random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a"
         )
-        if a.device.type == "cuda":
-            raise ValueError("random is for products on the CPU; CUDA tensors take seed and stream")
+        integers = integers.contiguous()
     if a.device.type == "cpu" and not torch.compiler.is_compiling():
         warn_if_slow(acc, a.shape, b.shape, 4)
     numbers = random_numbers(acc, a)

@@ -113,12 +113,6 @@ def products(kind: str, width: int) -> list[Call]:
 )
 def test_products(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in products(*case)]
-    if front_end.name == "cuda":
-        call = calls[0]
-        front_end.refuse(
-            ValueError, "accumulators? of scheme fixed", call.operation, *call.args, **call.options
-        )
-        return
     front_end.check(calls if front_end.few is None else calls[:2])
 
 
@@ -205,12 +199,6 @@ def sums(dtype: str) -> list[Call]:
 )
 def test_sums(front_end: FrontEnd, cases: list[Any]) -> None:
     calls = [call for case in cases for call in sums(*case)]
-    if front_end.name == "cuda":
-        call = calls[0]
-        front_end.refuse(
-            ValueError, "accumulators? of scheme fixed", call.operation, *call.args, **call.options
-        )
-        return
     front_end.check(calls if front_end.few is None else calls[:2])
 
 
