@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "cpd/backend/cuda_faults.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/base/library_path.h"
 #include "cpd/base/plans.h"
@@ -46,7 +47,11 @@ void CheckStatus(int status) {
   if (status != 0) throw MachineError(std::string("CUDA: ") + Library().describe(status));
 }
 
-Launch LaunchOf(const TensorView& x) { return {x.device_index, x.stream}; }
+/// Where a call's work is queued, after the faults of earlier calls.
+Launch LaunchOf(const TensorView& x) {
+  RaiseFaults(x.device_index);
+  return {x.device_index, x.stream};
+}
 
 /// x without dimensions of one element, and with neighbours merged that have a common stride.
 Strided Merge(const TensorView& x) {
@@ -74,17 +79,17 @@ Strided Merge(const TensorView& x) {
   return merged;
 }
 
-/// The caller's random integers. Throws Error unless each is below 2^random_bits.
+/// The caller's random integers. A fault where one is not below 2^random_bits.
 std::optional<Strided> IntegersOf(const TensorView* random, int random_bits, const Launch& launch) {
   if (random == nullptr) return std::nullopt;
   const Strided integers = Merge(*random);
-  std::uint32_t most = 0;
-  CheckStatus(Library().greatest(launch, random->size(), integers, &most));
   const std::uint32_t limit = 1U << random_bits;
-  if (most >= limit) {
-    throw Error("random integers must be below 2^random_bits = " + std::to_string(limit) +
-                ", got " + std::to_string(most));
-  }
+  const Fault above{"random integers must be below 2^random_bits = " + std::to_string(limit) +
+                        ", got a greater one at element ",
+                    ""};
+  CheckStatus(Library().first_above(launch, random->size(), integers, limit,
+                                    PlaceOf(Library(), launch, above)));
+  EndChecked(Library(), launch);
   return integers;
 }
 
@@ -101,12 +106,26 @@ GivenDraws DrawsOf(const TensorView* random, std::int64_t draws, int random_bits
 }  // namespace
 
 void CheckInside(const TensorView& x, const Format& format, const char* name) {
-  const std::int64_t element = FirstOutside(x, format);
-  if (element >= 0) {
-    throw Error(std::string(name) + " must hold values of " + ToString(format) +
-                ", got another at element " + std::to_string(element));
-  }
+  if (x.size() == 0 || format == kFp32) return;
+  const Launch launch = LaunchOf(x);
+  const Fault outside{
+      std::string(name) + " must hold values of " + ToString(format) + ", got another at element ",
+      ""};
+  CheckStatus(Library().first_outside(launch, PlanOf(format), x.size(), Merge(x),
+                                      PlaceOf(Library(), launch, outside)));
+  EndChecked(Library(), launch);
 }
+
+namespace {
+
+/// Where an encoding notes a NaN; null where the format has a code for it.
+unsigned long long* PlaceOfNan(const Format& format, const Launch& launch) {
+  if (format.has_nan()) return nullptr;
+  const Fault lost{"element ", " is NaN, and " + ToString(format) + " has no code for NaN"};
+  return PlaceOf(Library(), launch, lost);
+}
+
+}  // namespace
 
 Key KeyOf(const RoundingOptions& options) {
   if (options.mode != Rounding::stochastic) return {};
@@ -121,15 +140,15 @@ void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
                              Merge(out)));
 }
 
-std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
-                    const TensorView* random, const Key& key) {
+void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
+            const TensorView& packed, const TensorView* random, const Key& key) {
   const Launch launch = LaunchOf(x);
   const std::optional<Strided> integers = IntegersOf(random, plan.random_bits, launch);
-  std::int64_t first_nan = -1;
+  unsigned long long* first_nan = PlaceOfNan(format, launch);
   CheckStatus(Library().encode(launch, plan, key, x.size(), Merge(x),
                                integers ? &*integers : nullptr,
-                               static_cast<std::uint8_t*>(packed.data), &first_nan));
-  return first_nan;
+                               static_cast<std::uint8_t*>(packed.data), first_nan));
+  if (first_nan != nullptr) EndChecked(Library(), launch);
 }
 
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out) {
@@ -139,9 +158,13 @@ void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& o
 
 std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   if (x.size() == 0 || format == kFp32) return -1;
-  std::int64_t first = -1;
-  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), x.size(), Merge(x), &first));
-  return first;
+  unsigned long long first = ~0ULL;
+  const Memory found(x, sizeof(first));
+  found.Upload(&first, sizeof(first));
+  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), x.size(), Merge(x),
+                                      static_cast<unsigned long long*>(found.data())));
+  CheckStatus(Library().copy(LaunchOf(x), &first, found.data(), sizeof(first)));
+  return static_cast<std::int64_t>(first);
 }
 
 namespace {
@@ -292,12 +315,13 @@ void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const K
   CheckStatus(Library().cast_scaled(LaunchOf(like_), CallWith(random, key), Merge(out)));
 }
 
-std::int64_t ScaledTensor::Encode(const TensorView& packed, const TensorView* random,
-                                  const Key& key) const {
-  std::int64_t first_nan = -1;
-  CheckStatus(Library().encode_scaled(LaunchOf(like_), CallWith(random, key),
-                                      static_cast<std::uint8_t*>(packed.data), &first_nan));
-  return first_nan;
+void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
+                          const TensorView* random, const Key& key) const {
+  const Launch launch = LaunchOf(like_);
+  unsigned long long* first_nan = PlaceOfNan(element, launch);
+  CheckStatus(Library().encode_scaled(launch, CallWith(random, key),
+                                      static_cast<std::uint8_t*>(packed.data), first_nan));
+  if (first_nan != nullptr) EndChecked(Library(), launch);
 }
 
 void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
@@ -329,6 +353,8 @@ void GemmByBlas(const TensorView& a, const TensorView& b, const TensorView& out,
 
 void ReleaseUnusedMemory(int device) { CheckStatus(Library().release_unused(device)); }
 
+void CheckDevice(int device) { RaiseFaults(device); }
+
 Queue::Queue(int device) : api_(Library()) {
   launch_.device = device;
   CheckStatus(api_.open_stream(device, &launch_.stream));
@@ -339,7 +365,10 @@ void Queue::Follow(void* stream) const {
   CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
 }
 void Queue::Precede(void* stream) const noexcept { static_cast<void>(api_.order(launch_, stream)); }
-void Queue::Wait() const { CheckStatus(api_.wait(launch_)); }
+void Queue::Wait() const {
+  CheckStatus(api_.wait(launch_));
+  RaiseFaults(launch_.device);
+}
 
 void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
   void* memory = nullptr;

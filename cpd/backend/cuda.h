@@ -24,26 +24,24 @@ namespace cpd::cuda {
 /// them.
 Key KeyOf(const RoundingOptions& options);
 
-/// cpd::Cast of a CUDA tensor. Random integers are checked first (below 2^N), which waits for the
-/// stream.
+/// cpd::Cast of a CUDA tensor. A random integer that is not below 2^N is a fault (cuda_faults.h).
 void Cast(const TensorView& x, const RoundPlan& plan, const TensorView& out,
           const TensorView* random, const Key& key);
-/// Returns the least index of a NaN that has no code, or -1. Waits for the stream only where the
-/// format has no code for NaN.
-std::int64_t Encode(const TensorView& x, const RoundPlan& plan, const TensorView& packed,
-                    const TensorView* random, const Key& key);
+/// A NaN that has no code is a fault.
+void Encode(const TensorView& x, const Format& format, const RoundPlan& plan,
+            const TensorView& packed, const TensorView* random, const Key& key);
 void Decode(const TensorView& packed, const RoundPlan& plan, const TensorView& out);
 
 /// The least row-major index of an element that is not a value of the format, or -1 (FirstOutside
 /// in ops/operands.h). Waits for the stream, except for fp32, which has all values.
 std::int64_t FirstOutside(const TensorView& x, const Format& format);
 
-/// Throws Error unless all of x are values of the format; waits as FirstOutside does.
+/// A fault unless all of x are values of the format.
 void CheckInside(const TensorView& x, const Format& format, const char* name);
 
-/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. Throws
-/// Error where a matrix unit's operands are not values of its formats; only that check waits for
-/// the stream. random: null, or `draws` integers for each element, checked as in Cast.
+/// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. A matrix
+/// unit's operand that is no value of its formats is a fault. random: null, or `draws` integers for
+/// each element, checked as in Cast.
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const TensorView* random, std::int64_t draws);
 
@@ -115,9 +113,9 @@ class ScaledTensor {
                const Given& given);
 
   void Cast(const TensorView& out, const TensorView* random, const Key& key) const;
-  /// As Encode: the least index of a NaN without a code, in a block whose scale is none, or -1.
-  [[nodiscard]] std::int64_t Encode(const TensorView& packed, const TensorView* random,
-                                    const Key& key) const;
+  /// As cuda::Encode; a NaN without a code is a fault in a block whose scale is none.
+  void Encode(const TensorView& packed, const cpd::Format& element, const TensorView* random,
+              const Key& key) const;
   void Decode(const TensorView& packed, const TensorView& out) const;
   /// The scales of blocks, and of the second level's cells.
   [[nodiscard]] TensorView blocks() const;

@@ -9,4 +9,8 @@ namespace cpd::cuda {
 /// the device's work. Throws MachineError where CUDA reports an error.
 CPD_API void ReleaseUnusedMemory(int device);
 
+/// Throws Error for what an earlier call on the device should have refused, but only its values
+/// told (cuda_faults.h); the caller has waited for the device's work.
+CPD_API void CheckDevice(int device);
+
 }  // namespace cpd::cuda

@@ -88,8 +88,9 @@ void Encode(const TensorView& x, const Format& format, const RoundingOptions& op
   std::int64_t nan = -1;
   auto* to = static_cast<std::uint8_t*>(packed.data);
   if (x.device == Device::cuda) {
-    nan = cuda::Encode(x, plan, packed, random, cuda::KeyOf(options));
-  } else if (x.dtype == DType::f64) {
+    return cuda::Encode(x, format, plan, packed, random, cuda::KeyOf(options));
+  }
+  if (x.dtype == DType::f64) {
     nan = EncodeAs<double>(x, plan, to, random);
   } else {
     nan = EncodeAs<float>(x, plan, to, random);

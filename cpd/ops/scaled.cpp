@@ -86,13 +86,6 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
   });
 }
 
-/// Throws Error for an element that is NaN and has no code; -1: there is none.
-void ThrowNan(std::int64_t first, const Format& element) {
-  if (first < 0) return;
-  throw Error("element " + std::to_string(first) + " is NaN, and " + ToString(element) +
-              " has no code for NaN");
-}
-
 /// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
 /// element has code 0).
 class NanFinder {
@@ -109,7 +102,9 @@ class NanFinder {
     }
   }
   void Throw(const Format& element) const {
-    ThrowNan(first_ == kNone ? -1 : first_.load(), element);
+    if (first_ == kNone) return;
+    throw Error("element " + std::to_string(first_) + " is NaN, and " + ToString(element) +
+                " has no code for NaN");
   }
 
  private:
@@ -270,9 +265,8 @@ void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingO
   if (x.device != Device::cpu) {
     if (x.size() == 0) return EncodeEmptyOnGpu(scaled, counts, scales, tensor_scales);
     const Inputs inputs(x, scaled, along);
-    return ThrowNan(EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales,
-                                tensor_scales, given, random),
-                    scaled.element);
+    return EncodeOnGpu(inputs.view(), scaled, along, options, packed, scales, tensor_scales, given,
+                       random);
   }
   OuterScales outer;
   Floats blocks;

@@ -90,16 +90,14 @@ void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const Roundi
   MakeOnGpu(x, &x, scaled, axis, options, given).Cast(out, random, cuda::KeyOf(options));
 }
 
-std::int64_t EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
-                         const RoundingOptions& options, const TensorView& packed,
-                         const TensorView& scales, const TensorView* tensor_scales,
-                         const GivenScales& given, const TensorView* random) {
+void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
+                 const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
+                 const TensorView* tensor_scales, const GivenScales& given,
+                 const TensorView* random) {
   const cuda::ScaledTensor tensor = MakeOnGpu(x, &x, scaled, axis, options, given);
-  const std::int64_t first_nan = tensor.Encode(packed, random, cuda::KeyOf(options));
-  if (first_nan >= 0) return first_nan;
+  tensor.Encode(packed, scaled.element, random, cuda::KeyOf(options));
   Encode(tensor.blocks(), scaled.scale, {}, scales);
   if (tensor_scales != nullptr) Encode(tensor.cells(), *scaled.tensor_scale, {}, *tensor_scales);
-  return -1;
 }
 
 void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,

@@ -14,11 +14,10 @@ namespace cpd {
 /// x is not empty, and transformed already.
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
                const TensorView& out, const GivenScales& given, const TensorView* random);
-/// Returns the least index of a NaN that has no code, in a block whose scale is not NaN, or -1.
-std::int64_t EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
-                         const RoundingOptions& options, const TensorView& packed,
-                         const TensorView& scales, const TensorView* tensor_scales,
-                         const GivenScales& given, const TensorView* random);
+void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
+                 const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
+                 const TensorView* tensor_scales, const GivenScales& given,
+                 const TensorView* random);
 /// Writes the codes of an empty tensor's scales: 0 for blocks, 1 for the second level.
 void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
                       const TensorView* tensor_scales);

@@ -28,16 +28,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    find_greatest(std::int64_t n, const __grid_constant__ Strided integers, std::uint32_t* result) {
-  std::uint32_t most = 0;
+    find_above(std::int64_t n, const __grid_constant__ Strided integers, std::uint32_t limit,
+               unsigned long long* first) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
-    const std::uint32_t each =
-        static_cast<const std::uint32_t*>(integers.data)[offset_of(integers, i)];
-    most = each > most ? each : most;
+    const auto* all = static_cast<const std::uint32_t*>(integers.data);
+    if (all[offset_of(integers, i)] >= limit) note_first(first, i);
   }
-  most = __reduce_max_sync(0xFFFFFFFFU, most);
-  if (threadIdx.x % 32 == 0) atomicMax(result, most);
 }
 
 template <class V>
@@ -55,17 +52,15 @@ cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key&
 }  // namespace
 
 int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-           const Strided& x, const Strided* random, std::uint8_t* packed, std::int64_t* first_nan) {
+           const Strided& x, const Strided* random, std::uint8_t* packed,
+           unsigned long long* first_nan) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const Strided given = random == nullptr ? Strided{} : *random;
-  const auto run = [&](unsigned long long* found) {
-    return needs_binary64(plan, x)
-               ? launch_encode<double>(stream, plan, key, n, x, given, packed, found)
-               : launch_encode<float>(stream, plan, key, n, x, given, packed, found);
-  };
-  return find_first(launch, !plan.has_nan, first_nan, run);
+  return needs_binary64(plan, x)
+             ? launch_encode<double>(stream, plan, key, n, x, given, packed, first_nan)
+             : launch_encode<float>(stream, plan, key, n, x, given, packed, first_nan);
 }
 
 int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
@@ -82,17 +77,13 @@ int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const st
   return cudaGetLastError();
 }
 
-int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t* result) {
+int first_above(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t limit,
+                unsigned long long* first) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
-  const auto stream = static_cast<cudaStream_t>(launch.stream);
-  Array<std::uint32_t> most(launch, 1);
-  most.clear();
-  if (most.status() != cudaSuccess) return most.status();
-  start_kernel(find_greatest, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, n,
-               integers, most.data());
-  const cudaError_t queued = cudaGetLastError();
-  return queued == cudaSuccess ? most.read(result) : queued;
+  start_kernel(find_above, blocks_for((n + kThreads - 1) / kThreads), kThreads,
+               static_cast<cudaStream_t>(launch.stream), n, integers, limit, first);
+  return cudaGetLastError();
 }
 
 }  // namespace cpd::cuda

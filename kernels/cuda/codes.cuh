@@ -58,27 +58,9 @@ CPD_DEVICE void decode_tiles(int bits, std::int64_t n, const std::uint8_t* packe
   }
 }
 
-/// Keeps the least element that any thread notes.
+/// Keeps the least element that any thread notes, in device or pinned memory.
 CPD_DEVICE void note_first(unsigned long long* first, std::int64_t i) {
   atomicMin(first, static_cast<unsigned long long>(i));
-}
-
-/// Calls run(found), which queues kernels that call note_first; sets *first to the least element
-/// noted, or -1, and waits for it. Where nothing is looked for, found is null, and nothing waits.
-template <class Run>
-cudaError_t find_first(const Launch& launch, bool looks, std::int64_t* first, Run run) {
-  *first = -1;
-  if (!looks) return run(nullptr);
-  constexpr unsigned long long kNone = ~0ULL;
-  Array<unsigned long long> result(launch, 1);
-  result.fill(&kNone);
-  if (result.status() != cudaSuccess) return result.status();
-  const cudaError_t queued = run(result.data());
-  if (queued != cudaSuccess) return queued;
-  unsigned long long found = kNone;
-  const cudaError_t status = result.read(&found);
-  if (status == cudaSuccess && found != kNone) *first = static_cast<std::int64_t>(found);
-  return status;
 }
 
 }  // namespace cpd::cuda

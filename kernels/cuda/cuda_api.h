@@ -272,23 +272,22 @@ struct Api {
   /// out[i] = round(x[i]); `random` may be null. out may be x.
   int (*cast)(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
               const Strided& x, const Strided* random, const Strided& out);
-  /// Rounds and packs. Where the format has no code for NaN, waits for the stream and sets
-  /// *first_nan to the least index of a NaN, or -1; elsewhere sets it to -1 at once.
+  /// Rounds and packs; lowers *first_nan, unless it is null, to the least index of a NaN.
   int (*encode)(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
                 const Strided& x, const Strided* random, std::uint8_t* packed,
-                std::int64_t* first_nan);
+                unsigned long long* first_nan);
   int (*decode)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
                 const std::uint8_t* packed, const Strided& out);
-  /// The greatest of n integers; waits for it.
-  int (*greatest)(const Launch& launch, std::int64_t n, const Strided& integers,
-                  std::uint32_t* result);
+  /// Lowers *first to the least index of an integer that is not below `limit`.
+  int (*first_above)(const Launch& launch, std::int64_t n, const Strided& integers,
+                     std::uint32_t limit, unsigned long long* first);
 
   /// Computes a product, which is not empty (but its depth may be 0).
   int (*gemm)(const Launch& launch, const GemmCall& call);
   int (*gemm_scaled)(const Launch& launch, const ScaledGemmCall& call);
-  /// The least i whose x[i] is finite and not a value of the plan's format, or -1; waits for it.
+  /// Lowers *first to the least i whose x[i] is not a value of the plan's format.
   int (*first_outside)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
-                       const Strided& x, std::int64_t* first);
+                       const Strided& x, unsigned long long* first);
   /// Computes a binary32 product by cuBLAS. On a failure that is not of a call to CUDA, sets *error
   /// to a text that remains valid.
   int (*blas)(const Launch& launch, const MatrixProduct& product, const char** error);
@@ -305,7 +304,7 @@ struct Api {
   int (*cast_scaled)(const Launch& launch, const ScaledCall& call, const Strided& out);
   /// Packs the codes of elements; *first_nan as for encode, of NaN in blocks whose scale is none.
   int (*encode_scaled)(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
-                       std::int64_t* first_nan);
+                       unsigned long long* first_nan);
   int (*decode_scaled)(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
                        const Strided& out);
 

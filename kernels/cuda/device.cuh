@@ -76,14 +76,16 @@ inline bool needs_binary64(const RoundPlan& plan, const Strided& x) {
 int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
          const Strided& x, const Strided* random, const Strided& out);
 int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64_t n,
-           const Strided& x, const Strided* random, std::uint8_t* packed, std::int64_t* first_nan);
+           const Strided& x, const Strided* random, std::uint8_t* packed,
+           unsigned long long* first_nan);
 int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const std::uint8_t* packed,
            const Strided& out);
-int greatest(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t* result);
+int first_above(const Launch& launch, std::int64_t n, const Strided& integers, std::uint32_t limit,
+                unsigned long long* first);
 int gemm(const Launch& launch, const GemmCall& call);
 int gemm_scaled(const Launch& launch, const ScaledGemmCall& call);
 int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
-                  std::int64_t* first);
+                  unsigned long long* first);
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);
 int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);
@@ -92,7 +94,7 @@ int hadamard(const Launch& launch, const HadamardCall& call);
 int form_scales(const Launch& launch, const ScalesCall& call);
 int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out);
 int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
-                  std::int64_t* first_nan);
+                  unsigned long long* first_nan);
 int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
                   const Strided& out);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);

@@ -47,22 +47,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
-                  std::int64_t* first) {
+                  unsigned long long* first) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
-  const auto stream = static_cast<cudaStream_t>(launch.stream);
-  constexpr unsigned long long kNone = ~0ULL;
-  Array<unsigned long long> result(launch, 1);
-  result.fill(&kNone);
-  if (result.status() != cudaSuccess) return result.status();
-  start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads, stream, plan, n,
-               x, result.data());
-  const cudaError_t queued = cudaGetLastError();
-  if (queued != cudaSuccess) return queued;
-  unsigned long long found = kNone;
-  const cudaError_t status = result.read(&found);
-  *first = found == kNone ? -1 : static_cast<std::int64_t>(found);
-  return status;
+  start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads,
+               static_cast<cudaStream_t>(launch.stream), plan, n, x, first);
+  return cudaGetLastError();
 }
 
 int gemm(const Launch& launch, const GemmCall& call) {

@@ -312,17 +312,15 @@ int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out
 }
 
 int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
-                  std::int64_t* first_nan) {
+                  unsigned long long* first_nan) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  return find_first(launch, !call.plan.element.has_nan, first_nan, [&](unsigned long long* found) {
-    with_mode(call.plan.element.mode, [&]<Rounding mode>() {
-      start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
-                   packed, found);
-    });
-    return cudaGetLastError();
+  with_mode(call.plan.element.mode, [&]<Rounding mode>() {
+    start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
+                 packed, first_nan);
   });
+  return cudaGetLastError();
 }
 
 int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,

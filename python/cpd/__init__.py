@@ -40,7 +40,7 @@ from cpd.ops import (
     sqrt,
     sum,
 )
-from cpd.ops.device_memory import release_cuda_memory
+from cpd.ops.device_memory import check_cuda, release_cuda_memory
 from cpd.ops.slow import SlowProductWarning
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ __all__ = [
     "add",
     "backend",
     "cast",
+    "check_cuda",
     "decode",
     "div",
     "encode",

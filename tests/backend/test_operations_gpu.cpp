@@ -263,6 +263,7 @@ class OperationsGpu : public testing::GpuTest {
 };
 
 TEST_F(OperationsGpu, GiveTheCpusBitsOrRefuse) {
+  cuda::CheckAtOnce(false);
   for (const Operation& operation : Operations()) {
     SCOPED_TRACE(operation.name);
     Memory gpu;

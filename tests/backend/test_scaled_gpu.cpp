@@ -180,14 +180,15 @@ class ScaledGpu : public testing::GpuTest {
 };
 
 TEST_F(ScaledGpu, CastsAsTheCpu) {
-  std::size_t number = 0;
+  unsigned number = 0;
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : kCases) {
       if (!TakesTransform(scaled, c)) continue;
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic, Rounding::up}) {
+        ++number;
         const std::vector<float> x =
-            Values(static_cast<std::size_t>(Count(c.shape)), ++number, number % 2 == 0);
+            Values(static_cast<std::size_t>(Count(c.shape)), number, number % 2 == 0);
         ExpectSameCast(View(x.data(), DType::f32, c.shape), scaled, c.axis, Options(mode));
       }
     }

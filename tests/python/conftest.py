@@ -15,6 +15,8 @@ import forked
 import patience
 from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
+os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
+
 
 def pytest_configure(config: pytest.Config) -> None:
     # As many CI runners and `… &` start it, this process ignores Ctrl-C, and would hand that on.

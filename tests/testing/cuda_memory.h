@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/backend/cuda_faults.h"
 #include "cpd/base/tensor.h"
 #include "tests/testing/sanitized.h"
 
@@ -169,6 +170,7 @@ class OnGpuView {
 class GpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
+    cuda::CheckAtOnce(true);
     driver_ = CudaDriver::Get();
     if (driver_ != nullptr) return;
     const char* required = std::getenv("CPD_REQUIRE_GPU");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases the GPU memory that operations keep."""
+"""The memory that operations keep on a GPU, and what they found there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,35 @@ def release_cuda_memory(device: int | None = None) -> None:
     >>> if torch.cuda.is_available():
     ...     cpd.release_cuda_memory()
     """
+    _core.release_cuda_memory(_index(device))
+
+
+@checked
+def check_cuda(device: int | None = None) -> None:
+    """Waits for the device's work, and raises what it found: what only values tell, a random
+    integer out of range, an operand that a matrix unit does not take, a NaN without a code. Calls
+    on CUDA tensors do not wait for that: such an error is raised by a later call on the device, or
+    here, and results of the call that it is of are undefined. With the environment variable
+    CPD_CHECK=sync each call waits and raises its own.
+
+    Args:
+        device: index of the CUDA device; default: torch's current one.
+
+    Raises ValueError for what was found, or an index below 0.
+
+    >>> import cpd, torch
+    >>> if torch.cuda.is_available():
+    ...     cpd.check_cuda()
+    """
+    import torch
+
+    index = _index(device)
+    torch.cuda.synchronize(index)
+    _core.check_cuda(index)
+
+
+def _index(device: int | None) -> int:
     index = current_device() if device is None else int32("device", device)
     if index < 0:
         raise ValueError(f"device must be 0 or more, got {index}")
-    _core.release_cuda_memory(index)
+    return index

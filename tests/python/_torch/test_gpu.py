@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,6 +111,36 @@ def test_sums_and_products_take_given_integers() -> None:
     greater = torch.full((6, acc.sum_draws(7)), 32, dtype=torch.uint32, device="cuda")
     with pytest.raises(ValueError, match=r"random must be 0…2\^5 - 1"):
         cpd.sum(x.cuda(), acc, 1, random=greater)
+
+
+def test_what_only_values_tell_is_raised_later() -> None:
+    """Without CPD_CHECK=sync: by the next call on the device, or by check_cuda."""
+    script = (
+        "import cpd, torch\n"
+        "x = torch.full((4, 16), 0.3, device='cuda')\n"
+        "random = torch.full((4, 16), 9, dtype=torch.int32, device='cuda')\n"
+        "calls = (\n"
+        "    ('a must hold values of e4m3fn', lambda: cpd.gemm(x, x.t(), 'h100-fp8')),\n"
+        "    ('below 2.random_bits = 8', lambda: cpd.cast(\n"
+        "        x, 'e4m3', 'stochastic', random_bits=3, random=random)),\n"
+        ")\n"
+        "import re\n"
+        "def next_call():\n"
+        "    torch.cuda.synchronize()\n"
+        "    cpd.cast(x, 'e4m3')\n"
+        "for text, call in calls:\n"
+        "    for later in (cpd.check_cuda, next_call):\n"
+        "        call()\n"
+        "        try:\n"
+        "            later()\n"
+        "        except ValueError as error:\n"
+        "            assert re.search(text, str(error)) and 'earlier call' in str(error), error\n"
+        "        else:\n"
+        "            raise AssertionError(text)\n"
+        "        cpd.check_cuda()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment)
 
 
 def test_nan_without_a_code_is_an_error() -> None:

@@ -273,6 +273,7 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.parallel.ddp.all_reduce_hook": {"state": bucket_state},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
+    "cpd.check_cuda": {},
     "cpd.compress.top_k": {"values": lambda: "fp32"},
     "cpd.compat.cpd2020.float_quantize": {"x": square},
     "cpd.comm.nccl": {"id": lambda: bytes(128)},

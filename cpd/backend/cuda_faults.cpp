@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/backend/cuda_faults.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <tuple>
+
+#include "cpd/spec/error.h"
+
+namespace cpd::cuda {
+namespace {
+
+constexpr unsigned long long kNone = ~0ULL;
+
+struct Noted {
+  std::mutex mutex;
+  std::map<std::tuple<int, std::string, std::string>, unsigned long long*> places;
+};
+
+/// Never destroyed: a kernel may still note something as the process ends.
+Noted& All() {
+  static auto* all = new Noted;
+  return *all;
+}
+
+std::atomic<bool>& AtOnce() {
+  static std::atomic<bool> at_once = [] {
+    const char* check = std::getenv("CPD_CHECK");
+    return check != nullptr && std::string_view(check) == "sync";
+  }();
+  return at_once;
+}
+
+}  // namespace
+
+unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault) {
+  Noted& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  unsigned long long*& place = all.places[{launch.device, fault.before, fault.after}];
+  if (place != nullptr) return place;
+  void* memory = nullptr;
+  const int status = api.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory);
+  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+  place = static_cast<unsigned long long*>(memory);
+  *place = kNone;
+  return place;
+}
+
+void RaiseFaults(int device) {
+  Noted& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::string text;
+  for (const auto& [key, place] : all.places) {
+    if (std::get<0>(key) != device || place == nullptr) continue;
+    const unsigned long long found = std::atomic_ref(*place).exchange(kNone);
+    if (found == kNone || !text.empty()) continue;
+    text = std::get<1>(key) + std::to_string(found) + std::get<2>(key);
+  }
+  if (text.empty()) return;
+  if (AtOnce()) throw Error(text);
+  throw Error(text + " (of an earlier call on the GPU; with CPD_CHECK=sync each raises its own)");
+}
+
+void EndChecked(const Api& api, const Launch& launch) {
+  if (!AtOnce()) return;
+  const int status = api.wait(launch);
+  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+  RaiseFaults(launch.device);
+}
+
+void CheckAtOnce(bool at_once) { AtOnce() = at_once; }
+
+}  // namespace cpd::cuda

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What only values tell of a call on a GPU: a matrix unit's operand that is no value of its format,
+// a random integer out of range, a NaN without a code. Kernels note it in memory that the host
+// reads without waiting; the error is raised at a later call on the device, or where the host waits
+// for it. With CPD_CHECK=sync each such call waits, and raises it itself.
+#pragma once
+
+#include <string>
+
+#include "kernels/cuda/cuda_api.h"
+
+namespace cpd::cuda {
+
+/// An error whose text is `before`, the number of an element, `after`.
+struct Fault {
+  std::string before, after;
+};
+
+/// The place where kernels note the least element of which the fault is true, ~0 for none; in
+/// pinned memory, the same for the same fault and device.
+unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault);
+/// Throws Error for a fault that was noted on the device; all that were are then forgotten.
+void RaiseFaults(int device);
+/// After a call that may note a fault: waits and raises it where calls are checked at once.
+void EndChecked(const Api& api, const Launch& launch);
+
+/// Whether calls are checked at once; by default as CPD_CHECK says. For tests.
+CPD_API void CheckAtOnce(bool at_once);
+
+}  // namespace cpd::cuda
