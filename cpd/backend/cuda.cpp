@@ -365,10 +365,7 @@ void Queue::Follow(void* stream) const {
   CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
 }
 void Queue::Precede(void* stream) const noexcept { static_cast<void>(api_.order(launch_, stream)); }
-void Queue::Wait() const {
-  CheckStatus(api_.wait(launch_));
-  RaiseFaults(launch_.device);
-}
+void Queue::Wait() const { CheckStatus(api_.wait(launch_)); }
 
 void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
   void* memory = nullptr;

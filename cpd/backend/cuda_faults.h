@@ -2,8 +2,9 @@
 //
 // What only values tell of a call on a GPU: a matrix unit's operand that is no value of its format,
 // a random integer out of range, a NaN without a code. Kernels note it in memory that the host
-// reads without waiting; the error is raised at a later call on the device, or where the host waits
-// for it. With CPD_CHECK=sync each such call waits, and raises it itself.
+// reads without waiting; the error is raised by a later operation on the device (not within a
+// reduction over ranks, where one rank alone would fail). With CPD_CHECK=sync each such call waits,
+// and raises it itself.
 #pragma once
 
 #include <string>
