@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/backend/cuda_faults.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
@@ -47,6 +48,12 @@ int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCal
 }
 
 int sum_on_host(const cuda::Launch& /*launch*/, const cuda::SumCall& call) {
+  if (call.random.random != nullptr) {
+    for_threads([&](std::int64_t thread) {
+      cuda::sum_elements<Rounding::stochastic, float, true>(call, thread, kHostThreads);
+    });
+    return 0;
+  }
   with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
     for_threads([&](std::int64_t thread) {
       call.x.dtype == DType::f64 ? cuda::sum_elements<mode, double>(call, thread, kHostThreads)
@@ -56,10 +63,18 @@ int sum_on_host(const cuda::Launch& /*launch*/, const cuda::SumCall& call) {
   return 0;
 }
 
-int greatest_on_host(const cuda::Launch& /*launch*/, std::int64_t n, const cuda::Strided& integers,
-                     std::uint32_t* result) {
+int first_above_on_host(const cuda::Launch& /*launch*/, std::int64_t n,
+                        const cuda::Strided& integers, std::uint32_t limit,
+                        unsigned long long* first) {
   const auto* values = static_cast<const std::uint32_t*>(integers.data);
-  *result = *std::max_element(values, values + n);
+  const auto* found = std::find_if(values, values + n, [&](std::uint32_t r) { return r >= limit; });
+  if (found != values + n) *first = static_cast<unsigned long long>(found - values);
+  return 0;
+}
+
+int allocate_on_host(const cuda::Launch& /*launch*/, cuda::MemoryKind /*kind*/, std::int64_t bytes,
+                     void** memory) {
+  *memory = std::malloc(static_cast<std::size_t>(bytes));
   return 0;
 }
 
@@ -69,7 +84,9 @@ const cuda::Api* host_library() {
     api.describe = [](int) { return "none"; };
     api.arithmetic = arithmetic_on_host;
     api.sum = sum_on_host;
-    api.greatest = greatest_on_host;
+    api.first_above = first_above_on_host;
+    api.allocate = allocate_on_host;
+    api.wait = [](const cuda::Launch&) { return 0; };
     return api;
   }();
   return &table;
@@ -77,7 +94,10 @@ const cuda::Api* host_library() {
 
 class ArithmeticTile : public ::testing::Test {
  protected:
-  void SetUp() override { cuda::SetLibrary(host_library()); }
+  void SetUp() override {
+    cuda::SetLibrary(host_library());
+    cuda::CheckAtOnce(true);
+  }
   void TearDown() override { cuda::SetLibrary(nullptr); }
 };
 
@@ -98,7 +118,7 @@ void run(Operation op, const Views& in, const Format& format, const RoundingOpti
       return Add(in[0], in[1], format, options, out, random);
     case Operation::mul:
       return Mul(in[0], in[1], format, options, out, random);
-    case Operation::fma:
+    default:
       return Fma(in[0], in[1], in[2], format, options, out, random);
   }
 }
@@ -331,23 +351,27 @@ TEST_F(ArithmeticTile, SumsOverAnyDimensionTypeAndStride) {
   }
 }
 
+TEST_F(ArithmeticTile, SumsTakeGivenIntegers) {
+  const std::vector<float> x = {0.3F, 0.7F, 1.1F, 0.9F, 0.2F, 0.4F};
+  const std::vector<std::uint32_t> random = {1, 7, 3, 6, 0, 5};
+  const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 3});
+  const TensorView integers = View(random.data(), DType::u32, std::array<std::int64_t, 2>{3, 2});
+  const TensorView on_device = on_gpu(integers);
+  Accumulator accumulator{.format = ParseFormat("e4m3")};
+  accumulator.rounding.mode = Rounding::stochastic;
+  accumulator.rounding.random_bits = 3;
+  std::vector<float> expected(3);
+  std::vector<float> got(3);
+  Sum(matrix, 0, accumulator, testing::view_of(expected), &integers);
+  Sum(on_gpu(matrix), 0, accumulator, on_gpu(testing::view_of(got)), &on_device);
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
+}
+
 TEST_F(ArithmeticTile, RefusesWhatTheCpuOnlyTakes) {
   const std::vector<float> x(6);
   const std::vector<float> y(3);
-  const std::vector<std::uint32_t> random(3 * 2);
   const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 3});
   const TensorView sums = testing::view_of(y);
-  const TensorView integers =
-      on_gpu(View(random.data(), DType::u32, std::array<std::int64_t, 2>{3, 2}));
-  Accumulator accumulator{.format = ParseFormat("e4m3")};
-  accumulator.rounding.mode = Rounding::stochastic;
-  try {
-    Sum(on_gpu(matrix), 0, accumulator, on_gpu(sums), &integers);
-    ADD_FAILURE() << "took random integers";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "random integers are for sums on the CPU; a GPU's take seed and stream");
-  }
   EXPECT_THROW(Sum(on_gpu(matrix), 0, {}, sums), Error);
   EXPECT_THROW(Sum(matrix, 0, {}, on_gpu(sums)), Error);
   EXPECT_THROW(Add(on_gpu(sums), sums, kFp32, {}, on_gpu(sums)), Error);

@@ -9,6 +9,7 @@
 #include <cfenv>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "cpd/backend/cuda.h"
@@ -108,7 +109,7 @@ void with_sum(const AccumulatorPlan& plan, Rounding mode, Run run) {
 /// By the general route, or, if it may, by the short one.
 void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                    const TensorView& out, const TensorView* c, bool wide) {
-  cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}};
+  cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}, {}};
   call.plan = make_accumulator_plan(accumulator, call.product.depth);
   const int side = wide ? cuda::kWide : cuda::kSide;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
@@ -172,8 +173,9 @@ class ScaledTile : public ::testing::Test {
   void SetUp() override {
     api_.gemm_scaled = scaled_by_tiles;
     api_.first_outside = [](const cuda::Launch&, const RoundPlan&, std::int64_t,
-                            const cuda::Strided&, std::int64_t* first) {
-      *first = -1;
+                            const cuda::Strided&, unsigned long long*) { return 0; };
+    api_.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t bytes, void** memory) {
+      *memory = std::malloc(static_cast<std::size_t>(bytes));
       return 0;
     };
     cuda::SetLibrary(&api_);
