@@ -56,6 +56,10 @@ FIGURES = {
         "encode_elements<(Rounding)0, float>", {"LDG": 1, "STS": 1}, 1, lacks="STG"
     ),
     "decode": Figure("decode_elements<float>", {"STG": 1, "LDS": 1}, 1, lacks="LDG"),
+    "scaled cast, nearest, by addition": Figure(
+        "cast_quads<Rule<(Rounding)0, (Form)2>, (ElementRoute)0>", _VECTORS, 4, by_longest=True
+    ),
+    "largest of blocks": Figure("find_largest_quads", _VECTORS, 4),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
