@@ -41,6 +41,12 @@ std::int64_t SegmentBytes(const Codec& codec, const Segment& segment, std::int64
 
 }  // namespace
 
+void ThrowDamaged(int source, const Block& block, const DamagedBytes& error) {
+  ThrowDamaged(source, "layer " + std::to_string(block.layer) + ", values " +
+                           std::to_string(block.begin) + "…" +
+                           std::to_string(block.begin + block.n - 1) + ": " + error.what());
+}
+
 Codecs::Codecs(std::span<const SharedCodec> wires) {
   for (const SharedCodec& wire : wires) blocks_.push_back(wire->block());
 }
@@ -181,9 +187,7 @@ void CodedPart::LoadUnscaled(int plane, const Block& block, int shift, float div
     codec.Decode({memory_ + Place(plane, block), static_cast<std::size_t>(bytes)}, block.n, shift,
                  divisor, values, Before(codec, block.begin));
   } catch (const DamagedBytes& error) {
-    ThrowDamaged(source_, "layer " + std::to_string(block.layer) + ", values " +
-                              std::to_string(block.begin) + "…" +
-                              std::to_string(block.begin + block.n - 1) + ": " + error.what());
+    ThrowDamaged(source_, block, error);
   }
 }
 

@@ -57,6 +57,9 @@ CPD_API std::vector<Block> BlocksOf(const Part& part, const Codecs& codecs);
 /// The most bytes of a part's message; exactly its bytes where the codecs' sizes are fixed.
 CPD_API std::int64_t MostBytes(const Part& part, const Codecs& codecs);
 
+/// Throws Corrupt for what a codec says of a block of rank `source`'s message (-1: this rank's).
+[[noreturn]] void ThrowDamaged(int source, const Block& block, const DamagedBytes& error);
+
 class CPD_API CodedPart {
  public:
   CodedPart() = default;

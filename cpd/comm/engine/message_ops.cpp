@@ -148,9 +148,12 @@ CodecState* HostMessageOps::StateOf(const std::vector<CodecState*>& states, int 
 
 void HostMessageOps::OwnTerms(const Block& block, float* terms) const {
   const float* x = layers().x[static_cast<std::size_t>(block.layer)] + block.begin;
-  reduction()
-      .wire(block.layer)
-      ->Round(OwnPiece(block), StateOf(layers().states, block.layer), x, terms);
+  const Codec& wire = *reduction().wire(block.layer);
+  try {
+    wire.Round(OwnPiece(block), StateOf(layers().states, block.layer), x, terms);
+  } catch (const DamagedBytes& error) {
+    ThrowDamaged(-1, block, error);
+  }
 }
 
 /// Writes sums for all ranks: without loss, or encoded again (Codec::ForResults).
