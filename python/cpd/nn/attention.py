@@ -44,6 +44,7 @@ from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
 from cpd.nn.delayed import at as delayed_at
+from cpd.nn.delayed import attending_at
 from cpd.nn.functional import linear, matmul
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -219,7 +220,7 @@ def _product(
 ) -> Tensor:
     """One of the two products."""
     if how.attention is not None:
-        kept = delayed_at(None if delayed is None else delayed.attending, which)
+        kept = attending_at(delayed, which)
         return matmul(a, b, how.attention, stream=at(base, which), dtype=dtype, delayed=kept)
     y = a @ b.to(a.dtype)
     return y if dtype is None else y.to(dtype)

@@ -215,8 +215,20 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """The product of that number; None where nothing is delayed."""
-    return None if delayed is None else delayed.at(number)
+    """The product of that number; None where nothing is delayed. Raises TypeError for another
+    object."""
+    if delayed is None:
+        return None
+    if not isinstance(delayed, _Casts):
+        raise TypeError(f"delayed must be a cpd.nn.delayed.Delayed, got {type(delayed).__name__}")
+    return delayed.at(number)
+
+
+def attending_at(delayed: _Casts | None, number: int) -> Product | None:
+    """The product of that number by the recipe's `attention`; None where that does not delay.
+    Raises TypeError as `at` does."""
+    first = at(delayed, 0)
+    return None if first is None else at(first.attending, number)
 
 
 def _delayed(name: str, cast: Any) -> ScaledCast:
