@@ -155,16 +155,6 @@ CPD_FN void value_span(RoundPlan plan, int64_t n, const uint32_t* codes, float* 
       });
 }
 
-/// Calls run.operator()<Rule<…>>() with the rule that decodes the plan's codes.
-template <class Run>
-CPD_FN void with_codes(const RoundPlan& plan, Run run) {
-  constexpr Rounding kAny = Rounding::nearest_even;
-  if (plan.form == Form::integer) return run.template operator()<Rule<kAny, Form::integer>>();
-  if (!is_simple(plan.form)) return run.template operator()<Rule<kAny, Form::general>>();
-  if (plan.form == Form::in_place) return run.template operator()<Rule<kAny, Form::in_place>>();
-  run.template operator()<Rule<kAny, Form::simple>>();
-}
-
 template <class V, class Map>
 CPD_FN void decode_all(const RoundPlan& shared, int64_t n, const uint8_t* packed, float* y,
                        Map map) {

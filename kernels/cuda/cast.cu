@@ -21,50 +21,52 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts contiguous binary32 stochastically, with for_elements' order.
-template <class R>
+/// Casts contiguous values of a type stochastically, with for_elements' order.
+template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
-    cast_stochastic_f32(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
-                        const float* x, float* out) {
+    cast_stochastic(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n, const void* x,
+                    void* out) {
   const Source source = source_of(plan, key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, n);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
        at += step) {
     for_elements<Rounding::stochastic>(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
-      out[i] = round<R>(x[i], r, plan);
+      set_value_of<type>(out, i, round<R>(value_of<type>(x, i), r, plan));
     });
   }
 }
 
-/// Casts contiguous binary32 in other modes, four elements a thread and iteration; x and out are
+/// Casts contiguous values of a type in other modes, a Pack a thread and iteration; x and out are
 /// aligned to 16 bytes.
-template <class R>
+template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
-    cast_f32(const __grid_constant__ RoundPlan plan, std::int64_t n, const float* x, float* out) {
+    cast_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x, void* out) {
+  constexpr int kSize = Pack<type>::kSize;
   const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  const auto* x4 = reinterpret_cast<const float4*>(x);
-  auto* out4 = reinterpret_cast<float4*>(out);
-  for (std::int64_t i = first; i < n / 4; i += step) {
-    const float4 v = x4[i];
-    out4[i] = {round<R>(v.x, 0U, plan), round<R>(v.y, 0U, plan), round<R>(v.z, 0U, plan),
-               round<R>(v.w, 0U, plan)};
+  const auto* from = static_cast<const Pack<type>*>(x);
+  auto* to = static_cast<Pack<type>*>(out);
+  for (std::int64_t i = first; i < n / kSize; i += step) {
+    to[i] = changed<Stored::held>(from[i], [&](float v) { return round<R>(v, 0U, plan); });
   }
-  for (std::int64_t i = n / 4 * 4 + first; i < n; i += step) out[i] = round<R>(x[i], 0U, plan);
+  for (std::int64_t i = n / kSize * kSize + first; i < n; i += step) {
+    set_value_of<type>(out, i, round<R>(value_of<type>(x, i), 0U, plan));
+  }
 }
 
 template <class R>
 void cast_direct(unsigned blocks, cudaStream_t stream, const RoundPlan& plan, const Key& key,
-                 std::int64_t n, const float* x, float* out) {
-  if constexpr (R::mode == Rounding::stochastic) {
-    start_kernel(cast_stochastic_f32<R>, blocks, kThreads, stream, plan, key, n, x, out);
-  } else {
-    start_kernel(cast_f32<R>, blocks, kThreads, stream, plan, n, x, out);
-  }
+                 std::int64_t n, const Strided& x, const Strided& out) {
+  with_pack_type(x.dtype, [&]<DType type>() {
+    if constexpr (R::mode == Rounding::stochastic) {
+      start_kernel(cast_stochastic<R, type>, blocks, kThreads, stream, plan, key, n, x.data,
+                   out.data);
+    } else {
+      start_kernel(cast_packs<R, type>, blocks, kThreads, stream, plan, n, x.data, out.data);
+    }
+  });
 }
-
-bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
 
 }  // namespace
 
@@ -75,15 +77,13 @@ int cast(const Launch& launch, const RoundPlan& plan, const Key& key, std::int64
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const Strided given = random == nullptr ? Strided{} : *random;
   const bool binary64 = needs_binary64(plan, x);
-  const auto* from = static_cast<const float*>(x.data);
-  auto* to = static_cast<float*>(out.data);
-  const bool direct = !binary64 && random == nullptr && is_contiguous(x, DType::f32) &&
-                      is_contiguous(out, DType::f32) && is_aligned(from) && is_aligned(to);
+  const bool direct =
+      !binary64 && random == nullptr && x.dtype == out.dtype && has_packs(x) && has_packs(out);
   const unsigned blocks = blocks_for((n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(plan.mode, [&]<Rounding mode>() {
     if (direct) {
       with_form<mode>(plan.form,
-                      [&]<class R>() { cast_direct<R>(blocks, stream, plan, key, n, from, to); });
+                      [&]<class R>() { cast_direct<R>(blocks, stream, plan, key, n, x, out); });
     } else if (binary64) {
       start_kernel(cast_elements<mode, double>, blocks, kThreads, stream, plan, key, n, x, given,
                    out);

@@ -15,7 +15,7 @@ constexpr int kTile = 2048;  ///< codes in a tile; a multiple of kBlock
 
 /// A tile's memory.
 struct CodeTile {
-  std::uint32_t codes[kTile];
+  alignas(16) std::uint32_t codes[kTile];
   alignas(16) std::uint8_t bytes[4 * kTile];
 };
 
@@ -45,11 +45,46 @@ CPD_FN int group_count(int count, int group) {
 }
 CPD_FN int byte_count(int count, int bits) { return (count * bits + 7) / 8; }
 
+/// pack_group of eight codes of at most 8 bits, which one integer holds.
+CPD_FN void pack_short(const std::uint32_t* codes, int bits, std::uint8_t* packed) {
+  std::uint64_t all = 0;
+  for (int i = 0; i < kCodesPerGroup; ++i) all |= std::uint64_t{codes[i]} << (i * bits);
+  for (int i = 0; i < bits; ++i) packed[i] = static_cast<std::uint8_t>(all >> (8 * i));
+}
+/// unpack_group of eight such codes.
+CPD_FN void unpack_short(const std::uint8_t* packed, int bits, std::uint32_t* codes) {
+  std::uint64_t all = 0;
+  for (int i = 0; i < bits; ++i) all |= std::uint64_t{packed[i]} << (8 * i);
+  const std::uint32_t mask = (1U << bits) - 1;
+  for (int i = 0; i < kCodesPerGroup; ++i) {
+    codes[i] = static_cast<std::uint32_t>(all >> (i * bits)) & mask;
+  }
+}
+
 /// A thread's share of packing `count` codes.
 CPD_FN void pack_tile(const std::uint32_t* codes, int count, int bits, std::uint8_t* bytes,
                       int thread) {
   for (int g = thread; g * kCodesPerGroup < count; g += kThreads) {
-    pack_group(codes + kCodesPerGroup * g, group_count(count, g), bits, bytes + g * bits);
+    const std::uint32_t* group = codes + kCodesPerGroup * g;
+    const int size = group_count(count, g);
+    if (bits <= 8 && size == kCodesPerGroup) {
+      pack_short(group, bits, bytes + g * bits);
+    } else {
+      pack_group(group, size, bits, bytes + g * bits);
+    }
+  }
+}
+/// A thread's share of unpacking `count` codes.
+CPD_FN void unpack_tile(const std::uint8_t* bytes, int count, int bits, std::uint32_t* codes,
+                        int thread) {
+  for (int g = thread; g * kCodesPerGroup < count; g += kThreads) {
+    std::uint32_t* group = codes + kCodesPerGroup * g;
+    const int size = group_count(count, g);
+    if (bits <= 8 && size == kCodesPerGroup) {
+      unpack_short(bytes + g * bits, bits, group);
+    } else {
+      unpack_group(bytes + g * bits, size, bits, group);
+    }
   }
 }
 

@@ -18,6 +18,74 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
+/// The code of x; where it is a NaN, its place is noted.
+template <class R>
+CPD_DEVICE std::uint32_t noted_code(float x, std::int64_t i, std::uint32_t random,
+                                    const RoundPlan& plan, unsigned long long* first_nan) {
+  if (first_nan != nullptr && x != x) note_first(first_nan, i);
+  return round_to_whole_code<R>(x, random, plan);
+}
+
+/// Encodes contiguous values of a type stochastically.
+template <class R, DType type>
+__global__ void __launch_bounds__(kThreads)
+    encode_stochastic(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n,
+                      const void* x, std::uint8_t* packed, unsigned long long* first_nan) {
+  encode_tiles<R::mode>(plan, source_of(plan, key, {}), n, packed,
+                        [&](std::int64_t i, std::uint32_t r) {
+                          return noted_code<R>(value_of<type>(x, i), i, r, plan, first_nan);
+                        });
+}
+
+/// Encodes contiguous values of a type in other modes, a Pack a thread at a time; x is aligned to
+/// 16 bytes.
+template <class R, DType type>
+__global__ void __launch_bounds__(kThreads)
+    encode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x,
+                 std::uint8_t* packed, unsigned long long* first_nan) {
+  const auto* packs = static_cast<const Pack<type>*>(x);
+  const auto fill = [&](std::int64_t begin, int count, std::uint32_t* codes) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int q = thread; q < count / 4; q += kThreads) {
+      const std::int64_t i = begin + 4 * q;
+      const Pack<type> v = packs[i / 4];
+      reinterpret_cast<FourCodes*>(codes)[q] = {
+          {noted_code<R>(v.get(0), i, 0, plan, first_nan),
+           noted_code<R>(v.get(1), i + 1, 0, plan, first_nan),
+           noted_code<R>(v.get(2), i + 2, 0, plan, first_nan),
+           noted_code<R>(v.get(3), i + 3, 0, plan, first_nan)}};
+    }
+    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) {
+      codes[i] = noted_code<R>(value_of<type>(x, begin + i), begin + i, 0, plan, first_nan);
+    }
+  };
+  pack_tiles(plan.bits, n, packed, fill);
+}
+
+/// Decodes to contiguous values of a type, a Pack a thread at a time; out is aligned to 16 bytes.
+template <class R, DType type>
+__global__ void __launch_bounds__(kThreads)
+    decode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const std::uint8_t* packed,
+                 void* out) {
+  auto* packs = static_cast<Pack<type>*>(out);
+  const auto take = [&](std::int64_t begin, int count, const std::uint32_t* codes) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int q = thread; q < count / 4; q += kThreads) {
+      const FourCodes c = reinterpret_cast<const FourCodes*>(codes)[q];
+      Pack<type> values;
+      values.set(0, value_of_code<R, float>(c.code[0], plan));
+      values.set(1, value_of_code<R, float>(c.code[1], plan));
+      values.set(2, value_of_code<R, float>(c.code[2], plan));
+      values.set(3, value_of_code<R, float>(c.code[3], plan));
+      packs[begin / 4 + q] = values;
+    }
+    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) {
+      set_value_of<type>(out, begin + i, value_of_code<R, float>(codes[i], plan));
+    }
+  };
+  unpack_tiles(plan.bits, n, packed, take);
+}
+
 template <class V>
 __global__ void __launch_bounds__(kThreads)
     decode_elements(const __grid_constant__ RoundPlan plan, std::int64_t n,
@@ -41,10 +109,41 @@ template <class V>
 cudaError_t launch_encode(cudaStream_t stream, const RoundPlan& plan, const Key& key,
                           std::int64_t n, const Strided& x, const Strided& random,
                           std::uint8_t* packed, unsigned long long* first_nan) {
-  const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
+  const unsigned blocks = blocks_for(tiles_of(n));
   with_mode(plan.mode, [&]<Rounding mode>() {
     start_kernel(encode_elements<mode, V>, blocks, kThreads, stream, plan, key, n, x, random,
                  packed, first_nan);
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_encode_direct(cudaStream_t stream, const RoundPlan& plan, const Key& key,
+                                 std::int64_t n, const Strided& x, std::uint8_t* packed,
+                                 unsigned long long* first_nan) {
+  const unsigned blocks = blocks_for(tiles_of(n));
+  with_mode(plan.mode, [&]<Rounding mode>() {
+    with_form<mode>(plan.form, [&]<class R>() {
+      with_pack_type(x.dtype, [&]<DType type>() {
+        if constexpr (mode == Rounding::stochastic) {
+          start_kernel(encode_stochastic<R, type>, blocks, kThreads, stream, plan, key, n, x.data,
+                       packed, first_nan);
+        } else {
+          start_kernel(encode_packs<R, type>, blocks, kThreads, stream, plan, n, x.data, packed,
+                       first_nan);
+        }
+      });
+    });
+  });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_decode_direct(cudaStream_t stream, const RoundPlan& plan, std::int64_t n,
+                                 const std::uint8_t* packed, const Strided& out) {
+  with_codes(plan, [&]<class R>() {
+    with_pack_type(out.dtype, [&]<DType type>() {
+      start_kernel(decode_packs<R, type>, blocks_for(tiles_of(n)), kThreads, stream, plan, n,
+                   packed, out.data);
+    });
   });
   return cudaGetLastError();
 }
@@ -58,6 +157,9 @@ int encode(const Launch& launch, const RoundPlan& plan, const Key& key, std::int
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const Strided given = random == nullptr ? Strided{} : *random;
+  if (random == nullptr && !needs_binary64(plan, x) && has_packs(x)) {
+    return launch_encode_direct(stream, plan, key, n, x, packed, first_nan);
+  }
   return needs_binary64(plan, x)
              ? launch_encode<double>(stream, plan, key, n, x, given, packed, first_nan)
              : launch_encode<float>(stream, plan, key, n, x, given, packed, first_nan);
@@ -68,7 +170,8 @@ int decode(const Launch& launch, const RoundPlan& plan, std::int64_t n, const st
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const unsigned blocks = blocks_for((n + kTile - 1) / kTile);
+  if (!plan.wide && has_packs(out)) return launch_decode_direct(stream, plan, n, packed, out);
+  const unsigned blocks = blocks_for(tiles_of(n));
   if (plan.wide) {
     start_kernel(decode_elements<double>, blocks, kThreads, stream, plan, n, packed, out);
   } else {

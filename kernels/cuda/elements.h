@@ -12,16 +12,41 @@
 
 namespace cpd::cuda {
 
+// --- codes of bf16 and fp16 ----------------------------------------------------------------------
+
 /// The plan of bf16 or fp16 as a format, whose memory holds 16-bit codes.
 template <DType type>
 CPD_FN constexpr RoundPlan half_plan() {
   return make_plan(type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15}, {});
 }
 
+// fp16's exponents are binary32's less 112: a product by 2^112 or 2^-112 moves a value from one to
+// the other exactly, also where one of the two is subnormal. Infinities and NaN are moved apart.
+
+/// A code's value; a NaN stays one.
 template <DType type>
-CPD_FN float widen(std::uint16_t bits) {
-  constexpr RoundPlan plan = half_plan<type>();
-  return value_of_code<float>(bits, plan);
+CPD_FN float widen_code(std::uint16_t code) {
+  if constexpr (type == DType::bf16) return bits_as<float>(std::uint32_t{code} << 16);
+  const std::uint32_t size = (code & 0x7FFFU) << 13;
+  const std::uint32_t special = size >= 0x7C00U << 13 ? 0x7F800000U : 0U;
+  const std::uint32_t sign = (code & 0x8000U) << 16;
+  return bits_as<float>(size | special | sign) * 0x1p112F;
+}
+/// The code of a value that the type holds; of a NaN, that of CPD's canonical one without its sign,
+/// in bf16 only where it is the canonical one.
+template <DType type>
+CPD_FN std::uint16_t code_of_held(float x) {
+  const auto bits = bits_as<std::uint32_t>(x);
+  if constexpr (type == DType::bf16) return static_cast<std::uint16_t>(bits >> 16);
+  constexpr std::uint32_t kNan = 0x7E00;
+  const auto moved = bits_as<std::uint32_t>(x * 0x1p-112F) >> 13 & 0x7FFFU;
+  return static_cast<std::uint16_t>((moved < kNan ? moved : kNan) | (bits >> 16 & 0x8000U));
+}
+
+template <DType type>
+CPD_FN float widen(std::uint16_t code) {
+  const float value = widen_code<type>(code);
+  return value == value ? value : bits_as<float>(Pattern<float>::quiet_nan);
 }
 template <DType type>
 CPD_FN std::uint16_t narrow(float x) {
@@ -65,6 +90,80 @@ CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
       static_cast<float*>(data)[at] = value;
       return;
   }
+}
+
+// --- of a type known at compile time -------------------------------------------------------------
+
+/// value_at; a NaN keeps its payload.
+template <DType type>
+CPD_FN float value_of(const void* data, std::int64_t at) {
+  if constexpr (type == DType::f32) return static_cast<const float*>(data)[at];
+  return widen_code<type>(static_cast<const std::uint16_t*>(data)[at]);
+}
+/// How values become those of a type: `held` as they are, which it holds (a NaN is the canonical
+/// one); `nearest` rounded.
+enum class Stored : std::uint8_t { held, nearest };
+
+template <DType type, Stored stored>
+CPD_FN std::uint16_t code_of(float value) {
+  return stored == Stored::held ? code_of_held<type>(value) : narrow<type>(value);
+}
+
+/// set_value_at.
+template <DType type, Stored stored = Stored::held>
+CPD_FN void set_value_of(void* data, std::int64_t at, float value) {
+  if constexpr (type == DType::f32) {
+    static_cast<float*>(data)[at] = value;
+  } else {
+    static_cast<std::uint16_t*>(data)[at] = code_of<type, stored>(value);
+  }
+}
+
+/// Four neighbouring values, which a thread reads or writes at once.
+template <DType type>
+struct alignas(type == DType::f32 ? 16 : 8) Pack {
+  static constexpr int kSize = 4;
+  std::uint32_t words[type == DType::f32 ? 4 : 2] = {};
+
+  CPD_FN float get(int i) const {
+    if constexpr (type == DType::f32) return bits_as<float>(words[i]);
+    return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
+  }
+  /// Sets a value, which is 0 so far.
+  template <Stored stored = Stored::held>
+  CPD_FN void set(int i, float value) {
+    if constexpr (type == DType::f32) {
+      words[i] = bits_as<std::uint32_t>(value);
+    } else {
+      words[i / 2] |= std::uint32_t{code_of<type, stored>(value)} << 16 * (i % 2);
+    }
+  }
+};
+
+/// A Pack of change(value) for each of a Pack's values. Written without a loop: nvcc decides once
+/// for all values, before the caller's loop, what only a plan decides.
+template <DType type, class Change, std::size_t... k>
+CPD_FN Pack<type> changed(Pack<type> values, Change change, std::index_sequence<k...>) {
+  Pack<type> pack;
+  (pack.set(k, change(values.get(k))), ...);
+  return pack;
+}
+template <Stored stored, DType type, class Change>
+CPD_FN Pack<type> changed(Pack<type> values, Change change) {
+  Pack<type> pack;
+  pack.template set<stored>(0, change(values.get(0)));
+  pack.template set<stored>(1, change(values.get(1)));
+  pack.template set<stored>(2, change(values.get(2)));
+  pack.template set<stored>(3, change(values.get(3)));
+  return pack;
+}
+
+/// Calls run.operator()<type>() with f32, bf16 or f16; nothing for other types.
+template <class Run>
+void with_pack_type(DType type, Run run) {
+  if (type == DType::f32) run.template operator()<DType::f32>();
+  if (type == DType::bf16) run.template operator()<DType::bf16>();
+  if (type == DType::f16) run.template operator()<DType::f16>();
 }
 
 }  // namespace cpd::cuda

@@ -9,20 +9,18 @@
 namespace cpd::cuda {
 namespace {
 
-/// What kernels need that read four values at a time: contiguous binary32 whose blocks of 2^shift
-/// values follow one another.
-struct Quads {
+/// What kernels need that read Packs: contiguous values whose blocks of 2^shift follow one another.
+struct PackLayout {
   bool fit = false;
   int shift = 0;
 
-  Quads(const BlockLayout& layout, const Strided& x) {
+  PackLayout(const BlockLayout& layout, const Strided& x) {
     const auto columns = static_cast<std::uint64_t>(layout.columns);
     const bool in_one_row = layout.planes * layout.height * layout.middle == 1;
-    const bool is_aligned = reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0;
     shift = std::countr_zero(columns);
     if (layout.columns == layout.width) shift = 62;  // one block
     const bool is_power = shift == 62 || columns == std::uint64_t{1} << shift;
-    fit = in_one_row && is_power && shift >= 2 && is_aligned && is_contiguous(x, DType::f32);
+    fit = in_one_row && is_power && shift >= 2 && has_packs(x);
   }
 };
 
@@ -48,33 +46,36 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-CPD_DEVICE std::uint32_t largest_bits(float4 v, bool with_nan) {
-  const std::uint32_t a = magnitude_bits(v.x, with_nan);
-  const std::uint32_t b = magnitude_bits(v.y, with_nan);
-  const std::uint32_t c = magnitude_bits(v.z, with_nan);
-  const std::uint32_t d = magnitude_bits(v.w, with_nan);
+template <DType type>
+CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
+  const std::uint32_t a = magnitude_bits(v.get(0), with_nan);
+  const std::uint32_t b = magnitude_bits(v.get(1), with_nan);
+  const std::uint32_t c = magnitude_bits(v.get(2), with_nan);
+  const std::uint32_t d = magnitude_bits(v.get(3), with_nan);
   const std::uint32_t left = a > b ? a : b;
   const std::uint32_t right = c > d ? c : d;
   return left > right ? left : right;
 }
 
-/// find_largest of Quads: `lanes` threads take `quads` of a block at a time, which `items` cover.
+/// find_largest of packed values: `lanes` threads take `packs` of a block at a time, which `items`
+/// cover.
+template <DType type>
 __global__ void __launch_bounds__(kThreads)
-    find_largest_quads(std::int64_t n, int shift, std::int64_t quads, std::int64_t items, int lanes,
-                       const float* x, bool with_nan, std::uint32_t* largest) {
-  const auto* x4 = reinterpret_cast<const float4*>(x);
+    find_largest_packs(std::int64_t n, int shift, std::int64_t packs, std::int64_t items, int lanes,
+                       const void* x, bool with_nan, std::uint32_t* largest) {
+  const auto* from = static_cast<const Pack<type>*>(x);
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   for (std::int64_t item = first_index() / lanes; item < items; item += index_step() / lanes) {
-    const std::int64_t first = item * quads;
-    const std::int64_t end = first + quads < n / 4 ? first + quads : n / 4;
+    const std::int64_t first = item * packs;
+    const std::int64_t end = first + packs < n / 4 ? first + packs : n / 4;
     std::uint32_t most = 0;
     for (std::int64_t q = first + lane; q < end; q += lanes) {
-      const std::uint32_t bits = largest_bits(x4[q], with_nan);
+      const std::uint32_t bits = largest_bits(from[q], with_nan);
       most = bits > most ? bits : most;
     }
     if (lane == 0 && item + 1 == items) {
       for (std::int64_t i = n / 4 * 4; i < n; ++i) {
-        const std::uint32_t bits = magnitude_bits(x[i], with_nan);
+        const std::uint32_t bits = magnitude_bits(value_of<type>(x, i), with_nan);
         most = bits > most ? bits : most;
       }
     }
@@ -90,13 +91,15 @@ cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Str
   const cudaError_t cleared =
       cudaMemsetAsync(bits, 0, static_cast<std::size_t>(layout.blocks()) * sizeof(*bits), stream);
   if (cleared != cudaSuccess) return cleared;
-  if (const Quads fast(layout, x); fast.fit) {
+  if (const PackLayout fast(layout, x); fast.fit) {
     const std::int64_t n = layout.width;
     const int lanes = fast.shift < 7 ? 1 : 32;
-    const std::int64_t quads = std::int64_t{1} << ((fast.shift < 10 ? fast.shift : 10) - 2);
-    const std::int64_t items = (n + 4 * quads - 1) / (4 * quads);
-    start_kernel(find_largest_quads, blocks_of(items * lanes), kThreads, stream, n, fast.shift,
-                 quads, items, lanes, static_cast<const float*>(x.data), with_nan, bits);
+    const std::int64_t packs = std::int64_t{1} << ((fast.shift < 10 ? fast.shift : 10) - 2);
+    const std::int64_t items = (n + 4 * packs - 1) / (4 * packs);
+    with_pack_type(x.dtype, [&]<DType type>() {
+      start_kernel(find_largest_packs<type>, blocks_of(items * lanes), kThreads, stream, n,
+                   fast.shift, packs, items, lanes, x.data, with_nan, bits);
+    });
     return cudaGetLastError();
   }
   const MaxItems items = max_items(layout);
@@ -199,47 +202,47 @@ CPD_CALL float cast_alone(const ScaledCall& call, std::int64_t i) {
   return cast_element<mode>(call, i, 0);
 }
 
-/// Casts Quads in a route of binary32; blocks whose scales are outside of it take the wide one.
-template <class R, ElementRoute kRoute>
+/// Casts packed values in a route of binary32; blocks whose scales are outside of it take the wide
+/// one.
+template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
-    cast_quads(const __grid_constant__ ScaledCall call, int shift, const float* x, float* out) {
-  const auto* x4 = reinterpret_cast<const float4*>(x);
-  auto* out4 = reinterpret_cast<float4*>(out);
+    cast_packs(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
+  const auto* from = static_cast<const Pack<type>*>(x);
+  auto* to = static_cast<Pack<type>*>(out);
   for (std::int64_t q = first_index(); q < call.n / 4; q += index_step()) {
-    const float4 v = x4[q];
     const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
     if (route_at(call, at.scale) == kRoute) {
-      out4[q] = {
-          cast_value<R, kRoute>(call.plan, v.x, at), cast_value<R, kRoute>(call.plan, v.y, at),
-          cast_value<R, kRoute>(call.plan, v.z, at), cast_value<R, kRoute>(call.plan, v.w, at)};
+      to[q] = changed<Stored::nearest>(
+          from[q], [&](float v) { return cast_value<R, kRoute>(call.plan, v, at); });
       continue;
     }
-    float wide[4];
-    CPD_ROLLED for (int k = 0; k < 4; ++k) wide[k] = cast_alone<R::mode>(call, 4 * q + k);
-    out4[q] = {wide[0], wide[1], wide[2], wide[3]};
+    Pack<type> wide;
+    CPD_ROLLED for (int k = 0; k < 4; ++k)
+        wide.template set<Stored::nearest>(k, cast_alone<R::mode>(call, 4 * q + k));
+    to[q] = wide;
   }
   const std::int64_t rest = call.n / 4 * 4 + first_index();
-  if (rest < call.n) out[rest] = cast_alone<R::mode>(call, rest);
+  if (rest < call.n)
+    set_value_of<type, Stored::nearest>(out, rest, cast_alone<R::mode>(call, rest));
 }
 
-/// Queues cast_quads where the tensor and the route allow it; false where they do not.
-bool start_quads(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
-  const Quads fast(call.layout, call.x);
-  const bool aligned = reinterpret_cast<std::uintptr_t>(out.data) % 16 == 0;
-  if (!fast.fit || !aligned || !is_contiguous(out, DType::f32) ||
+/// Queues cast_packs where the tensors and the route allow it; false where they do not.
+bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
+  const PackLayout fast(call.layout, call.x);
+  if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||
       call.route == ElementRoute::wide || call.plan.element.mode == Rounding::stochastic) {
     return false;
   }
-  const auto* x = static_cast<const float*>(call.x.data);
-  auto* to = static_cast<float*>(out.data);
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     if constexpr (mode != Rounding::stochastic) {
       with_form<mode>(call.plan.element.form, [&]<class R>() {
-        const auto kernel = call.route == ElementRoute::multiply
-                                ? cast_quads<R, ElementRoute::multiply>
-                                : cast_quads<R, ElementRoute::divide>;
-        start_kernel(kernel, blocks, kThreads, stream, call, fast.shift, x, to);
+        with_pack_type(out.dtype, [&]<DType type>() {
+          const auto kernel = call.route == ElementRoute::multiply
+                                  ? cast_packs<R, ElementRoute::multiply, type>
+                                  : cast_packs<R, ElementRoute::divide, type>;
+          start_kernel(kernel, blocks, kThreads, stream, call, fast.shift, call.x.data, out.data);
+        });
       });
     }
   });
@@ -303,7 +306,7 @@ int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (start_quads(stream, call, out)) return cudaGetLastError();
+  if (start_packs(stream, call, out)) return cudaGetLastError();
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     start_kernel(cast_elements<mode>, blocks, kThreads, stream, call, out);

@@ -202,6 +202,44 @@ TEST_F(Gpu, CodesAreTheCpus) {
   }
 }
 
+/// Values of 16 bits, each code among them, from any place in memory and to any number of them.
+TEST_F(Gpu, HalvesGiveTheCpusBits) {
+  std::vector<std::uint16_t> x(1 << 16);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(i * 40503);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const Format outer = type == DType::bf16 ? Format{8, 7, 127} : Format{5, 10, 15};
+    for (const Format& format : testing::named_formats()) {
+      if (!Holds(outer, format)) continue;
+      for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), 24)) {
+        for (const int begin : {0, 1, 4}) {
+          const std::int64_t n = (1 << 16) - begin - 3;
+          const auto view = View(x.data() + begin, type, n);
+          ExpectSameCast(driver(), x, view, x, view, format, options);
+          if (begin == 0 || !format.has_nan()) continue;
+          std::vector<std::uint8_t> packed(static_cast<std::size_t>(PackedBytes(format, n)));
+          std::vector<std::uint8_t> got(packed.size());
+          const OnGpu x_gpu(driver(), x.data(), BytesOf(x));
+          const OnGpu codes_gpu(driver(), packed.data(), packed.size());
+          const auto codes = View(packed.data(), DType::u8, static_cast<std::int64_t>(got.size()));
+          const TensorView on_gpu = codes_gpu.View(codes, packed.data());
+          Encode(x_gpu.View(view, x.data()), format, options, on_gpu);
+          codes_gpu.Read(got.data());
+          Encode(view, format, options, codes);
+          ASSERT_TRUE(bits_equal<std::uint8_t>(packed, got)) << describe(format, options);
+          std::vector<std::uint16_t> y(x.size());
+          std::vector<std::uint16_t> y_got(x.size());
+          const OnGpu y_gpu(driver(), y.data(), BytesOf(y));
+          const auto out = View(y.data() + begin, type, n);
+          Decode(on_gpu, format, y_gpu.View(out, y.data()));
+          y_gpu.Read(y_got.data());
+          Decode(codes, format, out);
+          ASSERT_TRUE(bits_equal<std::uint16_t>(y, y_got)) << describe(format, options);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Gpu, SeedAndStreamMayLieOnTheGpu) {
   constexpr std::int64_t n = 4099;
   const Format format = ParseFormat("e4m3");

@@ -113,6 +113,16 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   run.template operator()<Rule<mode, Form::simple>>();
 }
 
+/// Calls run.operator()<Rule<…>>() with the rule that decodes the plan's codes.
+template <class Run>
+CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
+  constexpr Rounding kAny = Rounding::nearest_even;
+  if (plan.form == Form::integer) return run.template operator()<Rule<kAny, Form::integer>>();
+  if (!is_simple(plan.form)) return run.template operator()<Rule<kAny, Form::general>>();
+  if (plan.form == Form::in_place) return run.template operator()<Rule<kAny, Form::in_place>>();
+  run.template operator()<Rule<kAny, Form::simple>>();
+}
+
 /// sig / 2^cut rounded to an integer, nearest-even, where the code of quotient q is even if q +
 /// parity is. For cut > mantissa + 1 sig / 2^cut is below one half and the result 0, also where cut
 /// exceeds the lane's width.

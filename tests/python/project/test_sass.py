@@ -48,18 +48,55 @@ class Figure(NamedTuple):
 
 
 _VECTORS = {"LDG.E.128": 1}
+_SHORT_VECTORS = {"LDG.E.64": 1, "STG.E.64": 1}
+_FP32, _BF16, _FP16 = "(DType)0", "(DType)2", "(DType)3"
 FIGURES = {
-    "cast, nearest, by addition": Figure("cast_f32<Rule<(Rounding)0, (Form)2>", _VECTORS, 4),
-    "cast, nearest, general": Figure("cast_f32<Rule<(Rounding)0, (Form)0>", _VECTORS, 4),
-    "cast, stochastic": Figure("cast_stochastic_f32<Rule<(Rounding)6, (Form)3>", {"LDG": 1}, 1),
+    "cast, nearest, by addition": Figure(
+        f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>", _VECTORS, 4
+    ),
+    "cast, nearest, general": Figure(
+        f"void cast_packs<Rule<(Rounding)0, (Form)0>, {_FP32}>", _VECTORS, 4
+    ),
+    "cast, stochastic": Figure(
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP32}>", {"LDG": 1}, 1
+    ),
+    "cast, nearest, bf16": Figure(
+        f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_BF16}>", _SHORT_VECTORS, 4
+    ),
+    "cast, nearest, fp16": Figure(
+        f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_FP16}>", _SHORT_VECTORS, 4
+    ),
+    "cast, stochastic, bf16": Figure(
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_BF16}>", {"LDG": 1}, 1
+    ),
+    "cast, stochastic, fp16": Figure(
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP16}>", {"LDG": 1}, 1
+    ),
     "encode, nearest": Figure(
-        "encode_elements<(Rounding)0, float>", {"LDG": 1, "STS": 1}, 1, lacks="STG"
+        f"encode_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
+        {"LDG.E.128": 1, "STS.128": 1},
+        4,
+        lacks="STG",
     ),
-    "decode": Figure("decode_elements<float>", {"STG": 1, "LDS": 1}, 1, lacks="LDG"),
+    "decode": Figure(
+        f"decode_packs<Rule<(Rounding)0, (Form)1>, {_FP32}>",
+        {"STG.E.128": 1, "LDS.128": 1},
+        4,
+        lacks="LDG",
+    ),
     "scaled cast, nearest, by addition": Figure(
-        "cast_quads<Rule<(Rounding)0, (Form)2>, (ElementRoute)0>", _VECTORS, 4, by_longest=True
+        f"cast_packs<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}>",
+        _VECTORS,
+        4,
+        by_longest=True,
     ),
-    "largest of blocks": Figure("find_largest_quads", _VECTORS, 4),
+    "scaled cast, nearest, bf16": Figure(
+        f"cast_packs<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_BF16}>",
+        _SHORT_VECTORS,
+        4,
+        by_longest=True,
+    ),
+    "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
