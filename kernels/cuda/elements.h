@@ -51,7 +51,10 @@ CPD_FN float widen(std::uint16_t code) {
 template <DType type>
 CPD_FN std::uint16_t narrow(float x) {
   constexpr RoundPlan plan = half_plan<type>();
-  return static_cast<std::uint16_t>(round_to_whole_code<Rounding::nearest_even>(x, 0U, plan));
+  constexpr Form kForm = type == DType::bf16 ? Form::in_place : Form::addition;
+  static_assert(plan.form == kForm);
+  return static_cast<std::uint16_t>(
+      round_to_whole_code<Rule<Rounding::nearest_even, kForm>>(x, 0U, plan));
 }
 
 /// A value that To holds, as To. NaN becomes CPD's canonical one, as on the CPU; the hardware's

@@ -35,6 +35,24 @@ void ExpectTheRoundingKernels() {
   ASSERT_EQ(cuda::code_of_held<type>(nan), cuda::narrow<type>(nan));
 }
 
+/// Values between codes, ties among them, of any exponent.
+template <DType type>
+void ExpectNearest() {
+  constexpr RoundPlan plan = cuda::half_plan<type>();
+  std::mt19937 random(11);
+  for (int i = 0; i < 1 << 20; ++i) {
+    const std::uint32_t low = i % 4 == 0 ? 0x8000U : i % 4 == 1 ? 0x1000U : random() & 0xFFFFU;
+    const float x = testing::from_bits((random() & 0xFFFF0000U) | low);
+    const auto code = round_to_whole_code<Rounding::nearest_even>(x, 0U, plan);
+    ASSERT_EQ(cuda::narrow<type>(x), code) << bits_of(x);
+  }
+}
+
+TEST(Elements, OthersAreRoundedToNearest) {
+  ExpectNearest<DType::bf16>();
+  ExpectNearest<DType::f16>();
+}
+
 TEST(Elements, Bf16) { ExpectTheRoundingKernels<DType::bf16>(); }
 TEST(Elements, Fp16) {
   ExpectTheRoundingKernels<DType::f16>();
