@@ -12,6 +12,7 @@ import heapq
 import os
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,9 @@ class Instruction(NamedTuple):
         return int(found.group(1), 16) if found and self.name in {"BRA", "BSSY"} else None
 
 
+Cost = Callable[[Instruction], int]
+
+
 class Loop(NamedTuple):
     """Instructions from a branch's target to the branch."""
 
@@ -55,16 +59,27 @@ class Loop(NamedTuple):
         """Whether so many of its instructions begin with this."""
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
-    def turn(self, *, by_longest: bool = False) -> int:
-        """Instructions of one turn: of the shortest way from its head to the branch back; where
-        `by_longest`, of the shortest through the longest run without a branch."""
+    def turn(self, *, by_longest: bool = False, cost: Cost = lambda _: 1) -> int:
+        """Instructions of one turn, or what they `cost`: of the shortest way from its head to the
+        branch back; where `by_longest`, of the shortest through the longest run without a
+        branch."""
         blocks = _blocks(self.code)
+        costs = [sum(map(cost, block)) for block in blocks]
         last = len(blocks) - 1
         if not by_longest:
-            return _shortest(blocks, 0, last)
+            return _shortest(blocks, costs, 0, last)
         longest = max(range(len(blocks)), key=lambda i: len(blocks[i]))
-        there, back = _shortest(blocks, 0, longest), _shortest(blocks, longest, last)
-        return there + back - len(blocks[longest])
+        there = _shortest(blocks, costs, 0, longest)
+        back = _shortest(blocks, costs, longest, last)
+        return there + back - costs[longest]
+
+
+def slots(instruction: Instruction) -> int:
+    """What an instruction takes of the lanes that a multiprocessor of sm_90 issues to in a clock
+    (128 of binary32 arithmetic, 16 of conversions, 64 of others, of which some are faster)."""
+    if instruction.name in {"FADD", "FMUL", "FFMA"}:
+        return 1
+    return 8 if instruction.name in {"F2I", "I2F", "F2F", "MUFU"} else 2
 
 
 def _blocks(code: list[Instruction]) -> list[list[Instruction]]:
@@ -80,11 +95,11 @@ def _blocks(code: list[Instruction]) -> list[list[Instruction]]:
     return [block for block in blocks if block]
 
 
-def _shortest(blocks: list[list[Instruction]], first: int, last: int) -> int:
-    """Instructions of the shortest way that begins with block `first` and ends with `last`."""
+def _shortest(blocks: list[list[Instruction]], costs: list[int], first: int, last: int) -> int:
+    """The costs of the shortest way that begins with block `first` and ends with `last`."""
     at = {block[0].address: i for i, block in enumerate(blocks)}
-    reached = {first: len(blocks[first])}
-    waiting = [(len(blocks[first]), first)]
+    reached = {first: costs[first]}
+    waiting = [(costs[first], first)]
     while waiting:
         length, here = heapq.heappop(waiting)
         if here == last:
@@ -96,7 +111,7 @@ def _shortest(blocks: list[list[Instruction]], first: int, last: int) -> int:
         if end.name == "BRA" and end.target in at:
             following.append(at[end.target])
         for block in following:
-            total = length + len(blocks[block]) if block < len(blocks) else 0
+            total = length + costs[block] if block < len(blocks) else 0
             if total and total < reached.get(block, total + 1):
                 reached[block] = total
                 heapq.heappush(waiting, (total, block))

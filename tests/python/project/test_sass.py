@@ -35,7 +35,9 @@ class Figure(NamedTuple):
     by_longest: bool = False
     lacks: str = ""
 
-    def of(self, kernels: dict[str, list[sass.Instruction]]) -> float:
+    def of(
+        self, kernels: dict[str, list[sass.Instruction]], cost: sass.Cost = lambda _: 1
+    ) -> float:
         (code,) = (code for name, code in kernels.items() if self.kernel in name)
         fitting = [
             loop
@@ -44,7 +46,7 @@ class Figure(NamedTuple):
             and not (self.lacks and loop.has(self.lacks))
         ]
         loop = min(fitting, key=lambda loop: len(loop.code))
-        return loop.turn(by_longest=self.by_longest) / self.elements
+        return loop.turn(by_longest=self.by_longest, cost=cost) / self.elements
 
 
 _VECTORS = {"LDG.E.128": 1}
@@ -113,6 +115,21 @@ FIGURES = {
 }
 
 
+_LANES = 132 * 128 * 1.98e9  # an H100's, a second
+_COPIED = 3.0e12  # bytes a second that it copies
+
+BYTES = {
+    "cast, nearest, by addition": 8,
+    "cast, nearest, general": 8,
+    "cast, stochastic": 8,
+    "cast, nearest, bf16": 4,
+    "cast, nearest, fp16": 4,
+    "cast, stochastic, bf16": 4,
+    "cast, stochastic, fp16": 4,
+}
+"""Read and written for an element."""
+
+
 def _cuobjdump() -> Path:
     found = shutil.which("cuobjdump")
     if found is None:
@@ -154,12 +171,33 @@ def stored(kernels: dict[str, list[sass.Instruction]]) -> dict[str, float]:
     compiler = _compiler()
     if os.environ.get("CPD_STORE_SASS"):
         figures = {name: round(figure.of(kernels), 2) for name, figure in FIGURES.items()}
-        content = {"architecture": _ARCHITECTURE, "nvcc": compiler, "instructions": figures}
+        content = {
+            "architecture": _ARCHITECTURE,
+            "nvcc": compiler,
+            "instructions": figures,
+            "estimated shares of a copy's rate": {name: _share(name, kernels) for name in BYTES},
+        }
         _STORED.write_text(json.dumps(content, indent=2) + "\n")
     content = json.loads(_STORED.read_text())
     if content["nvcc"] != compiler:
         pytest.skip(f"stored for nvcc {content['nvcc']}, this is {compiler}")
     return content["instructions"]  # type: ignore[no-any-return]
+
+
+def _share(name: str, kernels: dict[str, list[sass.Instruction]]) -> float:
+    """Of the rate at which an H100 copies as many bytes: what the issue of instructions allows,
+    estimated; no GPU was measured."""
+    slots = FIGURES[name].of(kernels, sass.slots)
+    return min(1.0, round(_LANES / slots / (_COPIED / BYTES[name]), 2))
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_estimated_shares(
+    name: str, kernels: dict[str, list[sass.Instruction]], stored: dict[str, float]
+) -> None:
+    assert stored  # for this compiler
+    shares = json.loads(_STORED.read_text())["estimated shares of a copy's rate"]
+    assert _share(name, kernels) == pytest.approx(shares[name], abs=0.03)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -187,6 +225,7 @@ def test_the_shortest_way_through_a_loop() -> None:
     assert [i.name for i in loop.code] == ["FADD", "BRA", "FMUL", "FMUL", "FMUL", "BRA"]
     assert loop.turn() == 3
     assert loop.turn(by_longest=True) == 6
+    assert loop.turn(cost=sass.slots) == 5
     assert loop.has("FMUL", 3)
     assert not loop.has("FMUL", 4)
     assert (code[1].operation, code[1].is_conditional, code[1].target) == ("BRA", True, 0x50)
