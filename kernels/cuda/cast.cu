@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
        at += step) {
-    for_elements<Rounding::stochastic>(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
+    for_short_elements(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
       set_value_of<type>(out, i, round<R>(value_of<type>(x, i), r, plan));
     });
   }

@@ -110,4 +110,33 @@ CPD_FN void for_elements(std::int64_t index, std::int64_t n, const RoundPlan& pl
   }
 }
 
+/// for_elements of a stochastic mode without given integers, for short bodies: the four words of a
+/// Philox block without a loop, so that four elements are read before the first is written.
+template <class Visit>
+CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPlan& plan,
+                               const Source& source, Visit visit) {
+  const int draws = draws_of(Rounding::stochastic, plan.random_bits);
+  const std::int64_t base = 64 * draws * (index / 16) + index % 16;
+  const auto at = static_cast<std::uint64_t>(index);
+  Words<std::uint32_t> words =
+      random_words(static_cast<std::uint32_t>(at), at, 0, source.seed, source.stream);
+  const std::uint32_t mask = (1U << plan.random_bits) - 1;
+  const int width = 32 / draws % 32;
+  CPD_ROLLED for (std::int64_t i = base; i < n && i < base + 64 * draws; i += 64) {
+    if (i + 48 < n) {
+      visit(i, words.word[0] & mask);
+      visit(i + 16, words.word[1] & mask);
+      visit(i + 32, words.word[2] & mask);
+      visit(i + 48, words.word[3] & mask);
+    } else {
+      CPD_ROLLED for (std::int64_t rest = i; rest < n; rest += 16) {
+        visit(rest, words.word[0] & mask);
+        words = {{words.word[1], words.word[2], words.word[3], 0}};
+      }
+      return;
+    }
+    for (std::uint32_t& word : words.word) word >>= width;
+  }
+}
+
 }  // namespace cpd::cuda
