@@ -21,7 +21,8 @@ CPD_FN constexpr RoundPlan half_plan() {
 }
 
 // fp16's exponents are binary32's less 112: a product by 2^112 or 2^-112 moves a value from one to
-// the other exactly, also where one of the two is subnormal. Infinities and NaN are moved apart.
+// the other exactly, also where one of the two is subnormal (which kernels keep). Infinities and
+// NaN are moved apart.
 
 /// A code's value; a NaN stays one.
 template <DType type>
@@ -32,8 +33,8 @@ CPD_FN float widen_code(std::uint16_t code) {
   const std::uint32_t sign = (code & 0x8000U) << 16;
   return bits_as<float>(size | special | sign) * 0x1p112F;
 }
-/// The code of a value that the type holds; of a NaN, that of CPD's canonical one without its sign,
-/// in bf16 only where it is the canonical one.
+/// The code of a value that the type holds; a NaN must be the canonical one, in fp16 of any
+/// payload.
 template <DType type>
 CPD_FN std::uint16_t code_of_held(float x) {
   const auto bits = bits_as<std::uint32_t>(x);
@@ -143,14 +144,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
   }
 };
 
-/// A Pack of change(value) for each of a Pack's values. Written without a loop: nvcc decides once
-/// for all values, before the caller's loop, what only a plan decides.
-template <DType type, class Change, std::size_t... k>
-CPD_FN Pack<type> changed(Pack<type> values, Change change, std::index_sequence<k...>) {
-  Pack<type> pack;
-  (pack.set(k, change(values.get(k))), ...);
-  return pack;
-}
+/// A Pack of change(value) for each of a Pack's values. Written without a loop: nvcc then decides
+/// once, before the caller's loop, what only a plan decides.
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
