@@ -86,7 +86,6 @@ def test_bytes_that_no_decoder_takes() -> None:
     ranks = spawn_ranks("gloo", 3, "comm_cases:any_size", True, chunk=2048, timeout=3.0)
     told = [text for rank in ranks for text in rank.result]
     assert len(told) == 3
-    assert told.pop(0).startswith(("RuntimeError", "RankLost"))  # whose codec fails by itself
     assert any("is damaged: layer" in text and "a run is cut off" in text for text in told)
     assert all(text.startswith(("Corrupt", "RankLost")) for text in told)
 
