@@ -211,11 +211,11 @@ TEST_F(Gpu, HalvesGiveTheCpusBits) {
     for (const Format& format : testing::named_formats()) {
       if (!Holds(outer, format)) continue;
       for (const RoundingOptions& options : testing::few_on_cpu(AllOptions(), 24)) {
-        for (const int begin : {0, 1, 4}) {
+        for (const int begin : {0, 1, 8}) {
           const std::int64_t n = (1 << 16) - begin - 3;
           const auto view = View(x.data() + begin, type, n);
           ExpectSameCast(driver(), x, view, x, view, format, options);
-          if (begin == 0 || !format.has_nan()) continue;
+          if (!format.has_nan()) continue;
           std::vector<std::uint8_t> packed(static_cast<std::size_t>(PackedBytes(format, n)));
           std::vector<std::uint8_t> got(packed.size());
           const OnGpu x_gpu(driver(), x.data(), BytesOf(x));

@@ -50,7 +50,7 @@ def test_operations() -> None:
 
 def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
     texts = [row.split(" | ")[1] for row in _table(_HEADS[0]) if row.split(" | ")[1] != "yes"]
-    assert texts
+    assert len(texts) > 3
     assert [text for text in texts if not REFUSED.search(text)] == []
 
 
