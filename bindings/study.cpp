@@ -32,6 +32,7 @@ void BindVirtualReduce(py::module_& m) {
       .def_readonly("values", &LayerReport::values)
       .def_readonly("zeros", &LayerReport::zeros)
       .def_readonly("bytes", &LayerReport::bytes)
+      .def_readonly("staged_bytes", &LayerReport::staged_bytes)
       .def_readonly("bits", &LayerReport::bits);
   py::class_<VirtualReduce>(m, "VirtualReduce")
       .def(py::init([](const ReduceSpec& spec, int world, const Sizes& sizes, const Sizes& numbers,

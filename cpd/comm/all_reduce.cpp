@@ -23,6 +23,7 @@
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/message_ops.h"
+#include "cpd/comm/engine/staged.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/transport/fault.h"
 
@@ -98,6 +99,7 @@ class Collective {
       return exchanges.Run(chunk, std::move(parts));
     });
     if (counts) CountAll(std::move(own), report);
+    if (staged_) ReturnStaged(report);
     for (CodecState* state : states_) state->Commit();
     for (CodecState* state : result_states_) state->Commit();
     link_.traffic().steps = exchanges.steps();
@@ -165,10 +167,6 @@ class Collective {
     const TensorView first = FirstLayer(x_);
     CheckLayers("x", x_, first);
     CheckLayers("out", out_, first);
-    if (spec_.wire != nullptr && first.device != Device::cpu) {
-      throw Error("codec '" + spec_.wire->text() + "' takes layers on the CPU, got them " +
-                  PlaceOf(first));
-    }
     const Transport& transport = link_.transport();
     TensorView message;
     message.device = transport.memory();
@@ -178,10 +176,22 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
+  /// Sets queue_ where kernels compute: layers of a GPU that a codec takes are copied to the host.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
-    if (queue_ != nullptr) order_.emplace(queue_, x_, out_);
+    if (queue_ == nullptr) return;
+    order_.emplace(queue_, x_, out_);
+    if (spec_.wire == nullptr) return;
+    staged_.emplace(queue_, x_, out_);
+    x_ = staged_->x();
+    out_ = staged_->out();
+    queue_ = nullptr;
+  }
+
+  void ReturnStaged(ReduceReport& report) const {
+    staged_->Return();
+    for (std::size_t l = 0; l < x_.size(); ++l) report.layers[l].staged_bytes = staged_->BytesOf(l);
   }
 
   /// Where contributions are divided (Divide::before), replaces x by the quotients.
@@ -412,8 +422,9 @@ class Collective {
   bool machine_refuses_ = false;
   std::vector<int> shifts_;
   bool in_fp32_ = false;
-  SharedQueue queue_;  // null on the CPU
+  SharedQueue queue_;  // null where the CPU computes
   std::optional<StreamOrder> order_;
+  std::optional<StagedLayers> staged_;
   std::vector<float> scales_;               // empty where nothing is measured
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns

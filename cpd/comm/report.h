@@ -24,7 +24,9 @@ struct LayerReport {
   std::int64_t values = 0;       ///< contributions, of all ranks
   std::int64_t zeros = 0;        ///< contributions that are zero after the cast
   std::int64_t bytes = 0;        ///< of the encoded contributions (LayerBytes)
-  std::vector<int> bits{};       ///< CodecState::ChosenBits of each rank; empty: none are chosen
+  /// What this process copied between the host, where a codec computes, and a GPU.
+  std::int64_t staged_bytes = 0;
+  std::vector<int> bits{};  ///< CodecState::ChosenBits of each rank; empty: none are chosen
 };
 
 /// What one rank sent and received in one call.
@@ -38,8 +40,8 @@ struct Traffic {
 };
 
 struct ReduceReport {
-  std::vector<LayerReport>
-      layers;  ///< of all ranks together; shift alone unless counts were requested
+  std::vector<LayerReport> layers;  ///< of all ranks together; shift and staged_bytes alone unless
+                                    ///< counts were requested
   Traffic traffic;
 };
 

@@ -227,12 +227,20 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// A rank's values of a layer as they enter the reduction: where they are divided first, the
-  /// quotients, in `divided` until the next call.
-  const float* Entering(const Layer& layer, const TensorView& x) {
+  /// Whether kernels cast the contributions; a codec rounds those of a GPU's layers on the host.
+  [[nodiscard]] bool casts_on_gpu() const {
+    return gpu != nullptr && reduction.spec().wire == nullptr;
+  }
+
+  /// A rank's values of layer l as they enter the reduction: where they are divided first, the
+  /// quotients, in `divided` until the next call. On a GPU where that casts them, undivided.
+  const float* Entering(int l, const TensorView& x) {
+    const Layer& layer = layers[static_cast<std::size_t>(l)];
     const auto* values = static_cast<const float*>(x.data);
+    if (casts_on_gpu()) return values;
+    if (gpu != nullptr) values = gpu->Staged(l, x);
     const float divisor = reduction.first_divisor();
-    if (divisor == 1 || gpu != nullptr) return values;
+    if (divisor == 1) return values;
     divided.resize(static_cast<std::size_t>(layer.size));
     parallel_for(layer.size, kStage, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
       Unscale(0, divisor, end - begin, values + begin, divided.data() + begin);
@@ -244,7 +252,7 @@ struct VirtualReduce::Impl {
   /// or APS's exponent.
   void Measure(int l, int rank, const TensorView& x, const float* values) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    if (gpu != nullptr) {
+    if (casts_on_gpu()) {
       layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
       return;
     }
@@ -259,6 +267,7 @@ struct VirtualReduce::Impl {
       std::optional<float> largest;
       if (state != nullptr) largest = wire->Largest(*state);
       TensorView entering = x;
+      entering.device = Device::cpu;
       entering.data = const_cast<float*>(values);
       if (!largest) largest = MeasureRange(entering).max_abs;
       layer.exponent = std::max(layer.exponent, ApsExponent(*largest, reduction.world()));
@@ -289,6 +298,7 @@ struct VirtualReduce::Impl {
     const Piece piece = reduction.PieceOf(l, rank, layer.shift, layer.scale, begin, n);
     reduction.wire(l)->Round(piece, state, x, terms);
     if (visit < rounds().units) Count(layer, n, x, terms);  // each rank once, at its first visit
+    if (gpu != nullptr) return;                             // which takes the whole layer's
     if (!reduction.grouped()) return TakeAcross(l, begin, n, terms);
     layer.group.Take(reduction.Group(l, rounds().unit(visit)), member, begin, n, terms);
   }
@@ -356,15 +366,18 @@ struct VirtualReduce::Impl {
       begun.insert(state);
     }
     const std::int64_t block = codec->block();
+    const auto all = gpu == nullptr ? nullptr : gpu->Sums(l);
     parallel_for(layer.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> sums(static_cast<std::size_t>(std::min(block, end - begin)));
+      std::vector<float> own(static_cast<std::size_t>(std::min(block, end - begin)));
       for (std::int64_t i = begin; i < end; i += block) {
         const std::int64_t n = std::min(block, end - i);
-        layer.across.Load(i, n, sums.data());
-        codec->Round(reduction.ResultPiece(l, i, n), state, sums.data(), sums.data());
-        layer.across.Store(i, n, sums.data());
+        float* const sums = gpu == nullptr ? own.data() : all.get() + i;
+        if (gpu == nullptr) layer.across.Load(i, n, sums);
+        codec->Round(reduction.ResultPiece(l, i, n), state, sums, sums);
+        if (gpu == nullptr) layer.across.Store(i, n, sums);
       }
     });
+    if (gpu != nullptr) gpu->SetSums(l, all.get());
   }
 
   void EndRank() {
@@ -388,7 +401,6 @@ struct VirtualReduce::Impl {
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
     for (Layer& layer : layers) layer.group = {};
-    if (gpu != nullptr) return;
     for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
     if (commits) Commit();
   }
@@ -424,7 +436,7 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
     throw Error("layer " + std::to_string(layer) + " was observed on all " +
                 std::to_string(observed.observed) + " ranks");
   }
-  const float* values = impl_->Entering(observed, x);
+  const float* values = impl_->Entering(layer, x);
   impl_->Measure(layer, observed.observed, x, values);
   ++observed.observed;
 }
@@ -446,17 +458,21 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
-  if (impl_->gpu != nullptr) return impl_->ContributeOnGpu(layer, x);
-  const float* values = impl_->Entering(into, x);
+  if (impl_->casts_on_gpu()) return impl_->ContributeOnGpu(layer, x);
+  const float* values = impl_->Entering(layer, x);
   CodecState* state = impl_->BeginLayer(layer, values);
   impl_->CountEncoded(layer, state, values);
+  VirtualSumsOnGpu* const gpu = impl_->gpu.get();
+  const auto all = gpu == nullptr ? nullptr : gpu->OnHost(layer);
   const std::int64_t block = impl_->reduction.wire(layer)->block();
   parallel_for(into.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> terms(static_cast<std::size_t>(std::min(block, end - begin)));
+    std::vector<float> own(static_cast<std::size_t>(std::min(block, end - begin)));
     for (std::int64_t i = begin; i < end; i += block) {
-      impl_->ContributeBlock(layer, state, i, std::min(block, end - i), values + i, terms.data());
+      float* const terms = gpu == nullptr ? own.data() : all.get() + i;
+      impl_->ContributeBlock(layer, state, i, std::min(block, end - i), values + i, terms);
     }
   });
+  if (gpu != nullptr) gpu->ContributeTerms(layer, all.get(), impl_->Turn());
 }
 
 void VirtualReduce::EndRank() { impl_->EndRank(); }
@@ -466,12 +482,15 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
   Layer& from = impl_->At(layer, out);
   impl_->CheckEnded("the result comes");
   if (impl_->gpu != nullptr) {
-    const std::int64_t bad = impl_->gpu->Result(layer, from.shift, out);
-    const Losses losses = impl_->gpu->losses(layer);
-    from.non_finite = losses.non_finite;
-    from.underflowed = losses.underflowed;
-    from.zeros = losses.zeros;
-    from.overflowed = losses.non_finite == 0 ? bad : 0;
+    const bool shares = impl_->reduction.measured() == Measured::shared;
+    const std::int64_t bad = impl_->gpu->Result(layer, from.shift, shares ? from.scale : 1, out);
+    if (impl_->casts_on_gpu()) {
+      const Losses losses = impl_->gpu->losses(layer);
+      from.non_finite = losses.non_finite;
+      from.underflowed = losses.underflowed;
+      from.zeros = losses.zeros;
+    }
+    from.overflowed = from.non_finite == 0 ? bad : 0;
     return;
   }
   auto* values = static_cast<float*>(out.data);
@@ -504,6 +523,7 @@ LayerReport VirtualReduce::report(int layer) const {
           .values = from.size * impl_->reduction.world(),
           .zeros = from.zeros,
           .bytes = from.bytes,
+          .staged_bytes = impl_->gpu == nullptr ? 0 : impl_->gpu->staged_bytes(layer),
           .bits = from.bits};
 }
 

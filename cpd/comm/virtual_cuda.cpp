@@ -2,12 +2,11 @@
 #include "cpd/comm/virtual_cuda.h"
 
 #include <array>
-#include <string>
 
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
+#include "cpd/comm/engine/staged.h"
 #include "cpd/numeric/draws/streams.h"
-#include "cpd/spec/error.h"
 
 namespace cpd {
 
@@ -15,6 +14,7 @@ struct VirtualSumsOnGpu::Layer {
   std::int64_t size = 0;
   std::shared_ptr<float> terms, group, across;
   std::shared_ptr<cuda::SegmentCounts> counts;  ///< of the contributions, and of the result
+  std::int64_t staged_bytes = 0;
 
   [[nodiscard]] cuda::SegmentCounts* of_result() const { return counts.get() + 1; }
 };
@@ -33,9 +33,6 @@ std::shared_ptr<T> OnDevice(const std::shared_ptr<const cuda::Queue>& queue, std
 VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
                                    const std::vector<std::int64_t>& sizes, int device)
     : reduction_(reduction), queue_(std::make_shared<cuda::Queue>(device)) {
-  if (reduction.spec().wire != nullptr) {
-    throw Error("codecs of virtual ranks are for layers on the CPU, got one on a GPU");
-  }
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   for (const std::int64_t size : sizes) {
@@ -89,9 +86,9 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const ReduceSpec& spec = reduction_.spec();
-  const bool grouped = reduction_.grouped();
-  const Level level = grouped ? reduction_.Group(layer, turn.unit) : reduction_.Across(layer);
-  cuda::VirtualCall call = CallOf(to, level, grouped ? to.group.get() : to.across.get());
+  cuda::VirtualCall call;
+  call.size = to.size;
+  call.terms = to.terms.get();
   call.x = static_cast<const float*>(x.data);
   call.divisor = reduction_.first_divisor();
   call.shift = BoundedShift(shift);
@@ -100,9 +97,54 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
   queue_->Follow(x.stream);
   queue_->CastTerms(call, turn.counts ? to.counts.get() : nullptr);
   queue_->Precede(x.stream);
-  if (!grouped) return TakeAcross(layer, turn.visit, to.terms.get());
+  TakeTerms(layer, turn);
+}
+
+void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {
+  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  if (!reduction_.grouped()) return TakeAcross(layer, turn.visit, to.terms.get());
+  cuda::VirtualCall call = CallOf(to, reduction_.Group(layer, turn.unit), to.group.get());
   call.k = turn.member;
   queue_->TakeTerms(call);
+}
+
+void VirtualSumsOnGpu::Copy(int layer, void* to, const void* from) {
+  Layer& copied = layers_[static_cast<std::size_t>(layer)];
+  const std::int64_t bytes = copied.size * static_cast<std::int64_t>(sizeof(float));
+  if (bytes > 0) queue_->Copy(to, from, bytes);
+  copied.staged_bytes += bytes;
+}
+
+std::shared_ptr<float> VirtualSumsOnGpu::OnHost(int layer) const {
+  return PinnedValues(queue_, layers_[static_cast<std::size_t>(layer)].size);
+}
+
+const float* VirtualSumsOnGpu::Staged(int layer, const TensorView& x) {
+  staged_ = OnHost(layer);
+  queue_->Follow(x.stream);
+  Copy(layer, staged_.get(), x.data);
+  return staged_.get();
+}
+
+void VirtualSumsOnGpu::ContributeTerms(int layer, const float* terms, const Turn& turn) {
+  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  if (to.size == 0) return;
+  Copy(layer, to.terms.get(), terms);
+  TakeTerms(layer, turn);
+}
+
+std::shared_ptr<float> VirtualSumsOnGpu::Sums(int layer) {
+  std::shared_ptr<float> sums = OnHost(layer);
+  Copy(layer, sums.get(), layers_[static_cast<std::size_t>(layer)].across.get());
+  return sums;
+}
+
+void VirtualSumsOnGpu::SetSums(int layer, const float* sums) {
+  Copy(layer, layers_[static_cast<std::size_t>(layer)].across.get(), sums);
+}
+
+std::int64_t VirtualSumsOnGpu::staged_bytes(int layer) const {
+  return layers_[static_cast<std::size_t>(layer)].staged_bytes;
 }
 
 void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
@@ -112,12 +154,13 @@ void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
   }
 }
 
-std::int64_t VirtualSumsOnGpu::Result(int layer, int shift, const TensorView& out) {
+std::int64_t VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorView& out) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
   if (from.size == 0) return 0;
   cuda::VirtualCall call = CallOf(from, reduction_.Across(layer), from.across.get());
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
+  call.scale = scale;
   queue_->Follow(out.stream);
   constexpr cuda::SegmentCounts kNone{};
   queue_->Copy(from.of_result(), &kNone, sizeof(kNone));

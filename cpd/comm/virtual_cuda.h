@@ -2,7 +2,7 @@
 //
 // The sums of virtual ranks (VirtualReduce) whose layers are on a GPU: contributions are cast and
 // folded there, one rank after the other. The host waits only for what it reads: largest
-// magnitudes, and counts at the end.
+// magnitudes, counts at the end, and layers that a codec rounds, which computes on the host.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,6 @@ namespace cpd {
 
 class VirtualSumsOnGpu {
  public:
-  /// Throws Error for a spec with a codec.
   VirtualSumsOnGpu(const Reduction& reduction, const std::vector<std::int64_t>& sizes, int device);
   ~VirtualSumsOnGpu();
   VirtualSumsOnGpu(const VirtualSumsOnGpu&) = delete;
@@ -31,10 +30,22 @@ class VirtualSumsOnGpu {
     bool counts = false;  ///< its losses; each rank's once
   };
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn);
+  /// Copies a rank's layer to the host; the values stay until the next call.
+  const float* Staged(int layer, const TensorView& x);
+  /// Memory on the host for as many values as the layer has.
+  [[nodiscard]] std::shared_ptr<float> OnHost(int layer) const;
+  /// Contributes what a codec made of a rank's layer: terms on the host.
+  void ContributeTerms(int layer, const float* terms, const Turn& turn);
+  /// A layer's sums, after the schedule's last rank, on the host; and in their place others.
+  [[nodiscard]] std::shared_ptr<float> Sums(int layer);
+  void SetSums(int layer, const float* sums);
+  /// The bytes that these copied.
+  [[nodiscard]] std::int64_t staged_bytes(int layer) const;
   /// Adds the sums of the turn's group to those across groups.
   void EndGroup(const Turn& turn);
-  /// Writes a layer's result; returns how many of its values are NaN or infinite.
-  std::int64_t Result(int layer, int shift, const TensorView& out);
+  /// Writes a layer's result, its sums times `scale`; returns how many of its values are NaN or
+  /// infinite.
+  std::int64_t Result(int layer, int shift, float scale, const TensorView& out);
   [[nodiscard]] Losses losses(int layer) const;
 
  private:
@@ -43,11 +54,14 @@ class VirtualSumsOnGpu {
   [[nodiscard]] cuda::VirtualCall CallOf(const Layer& layer, const Level& level,
                                          float* planes) const;
   void TakeAcross(int layer, std::int64_t visit, float* terms);
+  void TakeTerms(int layer, const Turn& turn);
+  void Copy(int layer, void* to, const void* from);
   [[nodiscard]] std::shared_ptr<float> Floats(std::int64_t n) const;
 
   const Reduction& reduction_;
   std::shared_ptr<const cuda::Queue> queue_;
   std::vector<Layer> layers_;
+  std::shared_ptr<float> staged_;
 };
 
 }  // namespace cpd

@@ -246,6 +246,7 @@ struct VirtualCall {
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
+  float scale = 1;  ///< multiplies the sums when they are finished, rounded once
 };
 
 /// Bytes in memory that is accessible to the device.

@@ -386,7 +386,7 @@ CPD_FN void finish_sums_block(const Block& block, const VirtualCall& call, float
     block.each([&](int thread) {
       std::uint32_t non_finite = 0;
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const float value = unscaled(call.planes[begin + j], call.shift, call.divisor);
+        const float value = unscaled(call.planes[begin + j] * call.scale, call.shift, call.divisor);
         const std::uint32_t size = bits_as<std::uint32_t>(value) & Pattern<float>::magnitude;
         if (size >= Pattern<float>::infinity) ++non_finite;
         out[begin + j] = value;

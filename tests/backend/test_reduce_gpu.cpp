@@ -17,7 +17,9 @@
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
 #include "tests/testing/cuda_memory.h"
+#include "tests/testing/faulty_transports.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/reduce.h"
 
@@ -48,6 +50,14 @@ class LayersOnGpu {
   Layers layers_;
   std::vector<std::unique_ptr<OnGpu>> memory_;
   std::vector<TensorView> views_;
+};
+
+/// Says that messages are in the memory of the GPU, which on a CPU is the host's.
+class OnTheGpu final : public testing::FlippingTransport {
+ public:
+  OnTheGpu(std::unique_ptr<Transport> inner, testing::Flip& never)
+      : FlippingTransport(std::move(inner), never) {}
+  [[nodiscard]] Device memory() const override { return Device::cuda; }
 };
 
 class ReduceGpu : public testing::GpuTest {
@@ -102,6 +112,9 @@ class ReduceGpu : public testing::GpuTest {
         EXPECT_EQ(report.values, reports[l].values);
         EXPECT_EQ(report.zeros, reports[l].zeros);
         EXPECT_EQ(report.bytes, reports[l].bytes);
+        EXPECT_EQ(report.bits, reports[l].bits);
+        const auto bytes = static_cast<std::int64_t>(8 * expected[l].size());
+        EXPECT_EQ(report.staged_bytes, spec.wire == nullptr ? 0 : bytes);
       }
     }
   }
@@ -150,6 +163,38 @@ TEST_F(ReduceGpu, LocalRanks) {
   }
 }
 
+/// Number `pick` of specs with a codec.
+ReduceSpec coded_spec(const std::string& text, std::size_t pick) {
+  ReduceSpec spec;
+  spec.format = spec.accumulator.format = spec.result = kFp32;
+  spec.wire = MakeCodec(text, {.random_bits = 8, .seed = pick});
+  spec.format = spec.wire->format();
+  if (pick % 2 == 0) spec.exchange = Exchange::gather;
+  if (pick % 3 == 1) spec.order = Order::ring;
+  spec.average = pick % 4 == 3;
+  spec.step = pick;
+  return spec;
+}
+
+/// Messages in the host's memory and, where the GPU's is that, in the GPU's.
+TEST_F(ReduceGpu, CodecsOfLocalRanks) {
+  testing::Flip never{.message = -1};
+  std::size_t pick = 0;
+  for (const std::string& text : testing::codec_texts()) {
+    SCOPED_TRACE(text);
+    const Ranks ranks = testing::random_ranks(3, {1, 0, 257, 9001}, pick);
+    ExpectVirtual(coded_spec(text, pick), ranks, LocalTransports(3));
+    if (testing::kCudaOnCpu) {
+      std::vector<std::unique_ptr<Transport>> ends;
+      for (auto& end : LocalTransports(3)) {
+        ends.push_back(std::make_unique<OnTheGpu>(std::move(end), never));
+      }
+      ExpectVirtual(coded_spec(text, pick), ranks, std::move(ends));
+    }
+    ++pick;
+  }
+}
+
 /// Of less than a thread's piece, of several, and of more than a grid's threads have at once.
 TEST_F(ReduceGpu, ChecksumsOfMessages) {
   const std::size_t most = (testing::kCudaOnCpu ? std::size_t{9} : std::size_t{600}) << 20;
@@ -183,6 +228,10 @@ TEST_F(ReduceGpu, Nccl) {
   std::vector<std::unique_ptr<Transport>> ends;
   ends.push_back(std::move(transport));
   ExpectVirtual(spec_of(1, 1), testing::random_ranks(1, {5, 300000}, 3), std::move(ends));
+  ends.clear();
+  ends.push_back(NcclTransport(MakeNcclId(), 0, 1, 0, nullptr, 60));
+  ExpectVirtual(coded_spec("qsgd bits=4", 0), testing::random_ranks(1, {5, 3000}, 3),
+                std::move(ends));
 }
 
 }  // namespace

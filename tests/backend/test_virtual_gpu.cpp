@@ -15,6 +15,7 @@
 #include "cpd/compress/codecs.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
 #include "tests/testing/cuda_memory.h"
 
 namespace cpd {
@@ -42,8 +43,13 @@ struct Reduced {
 
 class VirtualGpu : public testing::GpuTest {
  protected:
-  [[nodiscard]] Reduced Run(bool gpu, const ReduceSpec& spec, int world, bool finite) const {
-    VirtualReduce reduce(spec, world, kSizes);
+  [[nodiscard]] Reduced Run(bool gpu, const ReduceSpec& spec, int world, bool finite,
+                            CodecStates* states = nullptr) const {
+    LayerOptions options;
+    options.states = states;
+    const std::vector<std::int64_t> rows = {50, 1, 7};
+    if (spec.wire != nullptr && spec.wire->by_rows()) options.rows = rows;
+    VirtualReduce reduce(spec, world, kSizes, options);
     const auto with = [&](std::vector<float>& values, const auto& use) {
       const TensorView host = View(values);
       if (!gpu) return use(host);
@@ -75,8 +81,11 @@ class VirtualGpu : public testing::GpuTest {
   }
 
   void ExpectSame(const ReduceSpec& spec, int world, bool finite = true) const {
-    const Reduced expected = Run(false, spec, world, finite);
-    const Reduced got = Run(true, spec, world, finite);
+    ExpectSame(spec, Run(false, spec, world, finite), Run(true, spec, world, finite), world);
+  }
+
+  static void ExpectSame(const ReduceSpec& spec, const Reduced& expected, const Reduced& got,
+                         int world) {
     for (std::size_t l = 0; l < kSizes.size(); ++l) {
       const std::string about = "layer " + std::to_string(l) + " of " + std::to_string(world) +
                                 " ranks, " + ToString(spec.accumulator) + " " +
@@ -91,6 +100,9 @@ class VirtualGpu : public testing::GpuTest {
           std::tie(a.shift, a.non_finite, a.overflowed, a.underflowed, a.values, a.zeros, a.bytes),
           std::tie(b.shift, b.non_finite, b.overflowed, b.underflowed, b.values, b.zeros, b.bytes))
           << about;
+      EXPECT_EQ(a.bits, b.bits) << about;
+      EXPECT_EQ(a.staged_bytes, 0);
+      EXPECT_EQ(b.staged_bytes > 0, spec.wire != nullptr && kSizes[l] > 0) << about;
     }
   }
 };
@@ -163,15 +175,35 @@ TEST_F(VirtualGpu, Errors) {
   VirtualReduce both(spec, 2, {8, 8});
   both.Contribute(0, device.view());
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
-  spec.format = kFp32;
-  spec.wire = MakeCodec("qsgd bits=4 bucket=8");
-  VirtualReduce coded(spec, 2, {8});
-  try {
-    coded.Contribute(0, device.view());
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "codecs of virtual ranks are for layers on the CPU, got one on a GPU");
+}
+
+/// Two calls with each codec, of which the second has what the first left; in groups, and divided.
+TEST_F(VirtualGpu, EveryCodec) {
+  std::size_t pick = 0;
+  for (const std::string& text : testing::codec_texts()) {
+    SCOPED_TRACE(text);
+    ReduceSpec spec = Spec("fp32", "fp32 kahan", Order::sequential, pick % 3 == 1 ? 2 : 0);
+    if (pick % 3 == 2) spec.order = Order::ring;
+    spec.wire = MakeCodec(text, {.random_bits = 8, .seed = pick});
+    spec.format = spec.wire->format();
+    spec.average = pick % 2 == 1;
+    if (pick % 4 == 1 && !spec.wire->has_scales()) spec.divide = Divide::before;
+    if (pick % 5 == 4) spec.exchange = Exchange::gather;
+    const bool finite = pick % 4 != 3;
+    CodecStates on_cpu;
+    CodecStates on_gpu;
+    for (spec.step = 0; spec.step < 2; ++spec.step) {
+      ExpectSame(spec, Run(false, spec, 4, finite, &on_cpu), Run(true, spec, 4, finite, &on_gpu),
+                 4);
+    }
+    const auto kept = on_cpu.Save();
+    const auto also = on_gpu.Save();
+    ASSERT_EQ(kept.size(), also.size());
+    for (const auto& [key, state] : kept) {
+      EXPECT_TRUE(testing::bits_equal(std::span<const float>(state.values),
+                                      std::span<const float>(also.at(key).values)));
+    }
+    ++pick;
   }
 }
 

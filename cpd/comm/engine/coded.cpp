@@ -86,12 +86,17 @@ std::int64_t MostBytes(const Part& part, const Codecs& codecs) {
   return bytes;
 }
 
-CodedPart::CodedPart(const Part& part, const Codecs& codecs, std::uint8_t* memory)
+CodedPart::CodedPart(const Part& part, const Codecs& codecs, const Message* message)
     : codecs_(&codecs),
-      memory_(memory),
+      memory_(message == nullptr ? nullptr : message->payload()),
       fixed_(codecs.is_fixed()),
       segments_(part.segments.size()),
       blocks_(fixed_ ? 0 : static_cast<std::size_t>(BlockCount(part, codecs))) {
+  if (message != nullptr && !message->memory().is_on_host()) {
+    copy_ = std::make_shared_for_overwrite<std::uint8_t[]>(
+        static_cast<std::size_t>(message->capacity()));
+    memory_ = copy_.get();
+  }
   if (!fixed_ || memory_ == nullptr) return;
   starts_.reserve(codecs.planes() * segments_);
   std::int64_t bytes = 0;
@@ -104,15 +109,18 @@ CodedPart::CodedPart(const Part& part, const Codecs& codecs, std::uint8_t* memor
 }
 
 CodedPart CodedPart::Read(const Part& part, const Codecs& codecs, const Message* from) {
-  CodedPart coded(part, codecs, from == nullptr ? nullptr : from->payload());
+  CodedPart coded(part, codecs, from);
   if (from == nullptr) return coded;
   coded.source_ = from->source();
+  if (coded.copy_ != nullptr) {
+    from->memory().Read(coded.memory_, from->payload(), from->bytes());
+  }
   if (!coded.fixed_) coded.ReadSizes(part, *from);
   return coded;
 }
 
 CodedPart CodedPart::Write(const Part& part, const Codecs& codecs, const Message& to) {
-  CodedPart coded(part, codecs, to.payload());
+  CodedPart coded(part, codecs, &to);
   if (!coded.fixed_) coded.PlaceApart(part);
   return coded;
 }
@@ -152,7 +160,11 @@ void CodedPart::PlaceApart(const Part& part) {
 }
 
 void CodedPart::End(Message& to) {
-  if (fixed_) return;
+  if (!fixed_) Join(to);
+  if (copy_ != nullptr) to.memory().Write(to.payload(), memory_, to.bytes());
+}
+
+void CodedPart::Join(Message& to) {
   auto place = static_cast<std::int64_t>(sizes_.size()) * kSizeBytes;
   if (place > 0) std::memcpy(memory_, sizes_.data(), static_cast<std::size_t>(place));
   for (std::size_t entry = 0; entry < sizes_.size(); ++entry) {  // each moves down, or stays

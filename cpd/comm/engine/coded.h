@@ -3,10 +3,12 @@
 // A part's values in a message: plane by plane, segment by segment, block by block, each block the
 // bytes of its codec. Any block can be read and written alone, so that a fold goes from bytes to
 // sums without the values of a whole message in memory. Where sizes are fixed a block's place is
-// computed; else the message begins with the sizes of its blocks, four bytes each.
+// computed; else the message begins with the sizes of its blocks, four bytes each. A message in a
+// GPU's memory is read and written in a copy on the host.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -68,8 +70,8 @@ class CPD_API CodedPart {
   static CodedPart Read(const Part& part, const Codecs& codecs, const Message* from);
   /// Writes a message, block by block in any order; End completes it.
   static CodedPart Write(const Part& part, const Codecs& codecs, const Message& to);
-  /// Completes a message of which every block is written: joins the blocks and sets its size. Does
-  /// nothing where sizes are fixed.
+  /// Completes a message of which every block is written: where sizes vary, joins the blocks and
+  /// sets its size.
   void End(Message& to);
 
   [[nodiscard]] bool is_there() const { return memory_ != nullptr; }
@@ -90,7 +92,7 @@ class CPD_API CodedPart {
   }
 
  private:
-  CodedPart(const Part& part, const Codecs& codecs, std::uint8_t* memory);
+  CodedPart(const Part& part, const Codecs& codecs, const Message* message);
   [[nodiscard]] const Codec& Of(int plane, const Block& block) const {
     return codecs_->of(static_cast<std::size_t>(plane), block.layer);
   }
@@ -102,11 +104,13 @@ class CPD_API CodedPart {
   void EncodeTo(int plane, const Block& block, const Piece& piece, CodecState* state,
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
+  void Join(Message& to);
   /// Sets the places of blocks that take their most bytes each.
   void PlaceApart(const Part& part);
 
   const Codecs* codecs_ = nullptr;
   std::uint8_t* memory_ = nullptr;
+  std::shared_ptr<std::uint8_t[]> copy_;  // of a message that is not on the host
   bool fixed_ = true;
   int source_ = -1;  // the rank that sent the message; -1: this one
   std::size_t segments_ = 0;

@@ -60,6 +60,7 @@ class OnDevice final : public MessageMemory {
   void Free(std::uint8_t* memory) const noexcept override {
     queue_->Release(cuda::MemoryKind::device, memory);
   }
+  [[nodiscard]] bool is_on_host() const override { return false; }
   void Settle() const override { queue_->Wait(); }
   void Write(std::uint8_t* to, const void* from, std::int64_t bytes) const override {
     queue_->Copy(to, from, bytes);

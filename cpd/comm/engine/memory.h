@@ -23,6 +23,8 @@ class CPD_API MessageMemory {
 
   [[nodiscard]] virtual std::uint8_t* Allocate(std::int64_t bytes) const = 0;
   virtual void Free(std::uint8_t* memory) const noexcept = 0;
+  /// Whether the host reads and writes it as its own.
+  [[nodiscard]] virtual bool is_on_host() const { return true; }
   /// Waits until the queued work on messages is done.
   virtual void Settle() const = 0;
   /// Copies from and to the host; the messages must be settled.

@@ -45,7 +45,7 @@ class ReduceSpec:
             (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
             cast as by `cpd.cast`, however it is cut into messages. Its blocks are N values or the
             layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale` is
-            applied in binary32 first. Layers must be on the CPU.
+            applied in binary32 first.
         accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
             `Accumulator(format)`, a sequential sum to nearest-even, in fp32 where the format is
             scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction are

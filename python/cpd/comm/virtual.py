@@ -21,6 +21,7 @@ from cpd.comm.layers import (
 )
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
+from cpd.compress.rows import RowLayout
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked
 from cpd.numeric.numbers import is_torch
@@ -56,6 +57,9 @@ class LayerReport:
     bits: tuple[int, ...] = ()
     """The bits a value that a codec chose for the layer on each rank, by rank, before any entropy
     coding: N of `uniform`, 0 where all values are equal. Empty for codecs that choose none."""
+    staged_bytes: int = 0
+    """What this process copied between a GPU and the host, where a codec without kernels computes
+    for layers of a GPU."""
 
     @property
     def bits_a_value(self) -> float:
@@ -100,10 +104,11 @@ def simulate_all_reduce(
     `per_rank[r]` is rank r's list of layers (torch tensors or NumPy arrays, float32; bfloat16 and
     float16 are widened, which is exact), or a function that makes it. Every rank has the same
     number of layers, of the same shapes, all on the CPU or all on one GPU, which then casts and
-    folds them; a codec (`wire`) takes layers on the CPU. Ranks are processed one at a time: a
-    function's layers are dropped before the next is called, so memory holds one rank's values and
-    the running sums. A function is called once, once more with APS or a codec that measures, and
-    once more for `ring`; it must give the same values each time.
+    folds them; what a codec (`wire`) rounds on the host is copied there and back
+    (`LayerReport.staged_bytes`). Ranks are processed one at a time: a function's layers are dropped
+    before the next is called, so memory holds one rank's values and the running sums. A function is
+    called once, once more with APS or a codec that measures, and once more for `ring`; it must give
+    the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
     `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
@@ -146,7 +151,7 @@ def simulate_all_reduce(
 def layer_report(native: _core.LayerReport) -> LayerReport:
     counts = native.non_finite, native.overflowed, native.underflowed
     encoded = native.values, native.zeros, native.bytes
-    return LayerReport(native.shift, *counts, *encoded, tuple(native.bits))
+    return LayerReport(native.shift, *counts, *encoded, tuple(native.bits), native.staged_bytes)
 
 
 @_checked
@@ -201,19 +206,22 @@ class Source:
         if self._devices[index] not in (None, "cpu"):
             import torch
 
-            made = torch.empty(self.shapes[index], device=self._devices[index])
+            made = torch.empty(self.sizes[index], device=self._devices[index])
             fill(index, native_values(made))
-            return made
+            return self._shaped(index, made)
         values = np.empty(self.sizes[index], np.float32)
         fill(index, values)
-        if self._layouts:
-            values = self._layouts[index].restored(values, self.shapes[index])
-        values = values.reshape(self.shapes[index])
+        values = self._shaped(index, values)
         if self._devices[index] is None:
             return values
         import torch
 
         return torch.from_numpy(values)
+
+    def _shaped(self, index: int, values: Any) -> Any:
+        """Values in the codec's order, in the layer's shape."""
+        layout = self._layouts[index] if self._layouts else RowLayout()
+        return layout.restored(values, self.shapes[index])
 
     def _layers(self, rank: int) -> list[Any]:
         made: Any = self._per_rank[rank]

@@ -43,18 +43,18 @@ class Packet:
     shape: tuple[int, ...]
     """The layer's shape."""
     _layout: RowLayout = field(repr=False)
-    _of_torch: bool = field(repr=False)
+    _device: str | None = field(repr=False)
 
     @functools.cached_property
     def values(self) -> Any:
-        """The decoded values, float32, of the layer's kind and shape; decoded on first use."""
+        """The decoded values, float32, of the layer's kind, shape and device; decoded on first use."""
         flat, _ = _core.decode_stream(self.data)
         values = self._layout.restored(flat, self.shape)
-        if not self._of_torch:
+        if self._device is None:
             return values
         import torch
 
-        return torch.from_numpy(values)
+        return torch.from_numpy(values).to(self._device)
 
     @property
     def size(self) -> int:
@@ -161,8 +161,8 @@ class Codec:
         """Encodes a layer as a rank's message holds it.
 
         Args:
-            x: a NumPy array or a torch tensor on the CPU, of any shape; float32, or bfloat16 and
-                float16, which are converted to float32.
+            x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
+                which are converted to float32. A GPU's is copied to the host and encoded there.
             state: holds what a codec that feeds errors back keeps of layer `number`; None: nothing
                 was kept, and nothing is.
             stream: of random bits, of which element i has counter i (in row-major order).
@@ -170,7 +170,8 @@ class Codec:
                 divided by 2^shift.
             scale: replaces the number that the codec measures of the whole layer, where ranks have
                 agreed on one (TernGrad's scaler).
-            random: integers below 2^random_bits in place of the stream's, of x's shape.
+            random: integers below 2^random_bits in place of the stream's, of x's shape, on the
+                CPU.
 
         Raises ValueError or TypeError; `state` is then unchanged.
 
@@ -179,8 +180,9 @@ class Codec:
         >>> packet.values.tolist(), packet.bits_a_value
         ([0.3125, 16.0], 8.0)
         """
-        check_layer("x", x)
+        check_layer("x", x, ("cpu", "cuda"))
         layout = self._layout_of(x.shape)
+        values = host_values(layout.move(x.cpu() if is_torch(x) else x))
         with native_states(state) as states:
             given = _core.CodecLayerCall(
                 states=states,
@@ -191,8 +193,9 @@ class Codec:
                 random=None if random is None else self._integers(random, x, layout),
                 row=layout.row,
             )
-            data, of_blocks = self._held.encode_stream(host_values(layout.move(x)), given)
-        return Packet(data, of_blocks, tuple(x.shape), layout, is_torch(x))
+            data, of_blocks = self._held.encode_stream(values, given)
+        device = str(x.device) if is_torch(x) else None
+        return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
         """`decode` of a stream that this codec made. Raises ValueError for any other."""

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cpd.numeric.numbers import is_torch
 
@@ -36,9 +35,10 @@ class RowLayout(NamedTuple):
             layer.movedim(-1, self.axis) if is_torch(layer) else np.moveaxis(layer, -1, self.axis)
         )
 
-    def restored(self, values: npt.NDArray[np.float32], shape: Sequence[int]) -> Any:
-        """Values in the codec's order, as an array of the layer's shape."""
+    def restored(self, values: Any, shape: Sequence[int]) -> Any:
+        """Values in the codec's order, 1-D, as an array or tensor of the layer's shape."""
         if self.axis is None:
             return values.reshape(shape)
         moved = [size for axis, size in enumerate(shape) if axis != self.axis] + [shape[self.axis]]
-        return np.ascontiguousarray(self.back(values.reshape(moved)))
+        back = self.back(values.reshape(moved))
+        return back.contiguous() if is_torch(back) else np.ascontiguousarray(back)

@@ -191,7 +191,7 @@ class _Workers(abc.ABC):
             )
             return sums, report.layers
         workers = range(len(self.models))
-        there = self._contributions if spec.wire is None and self._on_one_gpu() else self._on_host
+        there = self._contributions if self._on_one_gpu() else self._on_host
         asked = [functools.partial(there, worker, numbers) for worker in workers]
         return simulate_all_reduce(asked, spec, numbers=numbers, states=self.states, report=True)
 

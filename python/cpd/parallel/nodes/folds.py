@@ -35,7 +35,7 @@ class Part:
         device: torch.device,
     ) -> None:
         self.numbers = numbers
-        self._device = device if spec.wire is None else torch.device("cpu")
+        self._device = device
         self._shapes = [shapes[number] for number in numbers]
         chosen = self._shapes
         called = [names[number] for number in numbers]
@@ -80,8 +80,7 @@ class Part:
         sums = torch.empty(like.shape, dtype=torch.float32, device=self._device)
         self._reduce.result(index, native_values(plain_values(sums)))
         if self._layouts:
-            values = sums.numpy()
-            sums = torch.from_numpy(self._layouts[index].restored(values.reshape(-1), values.shape))
+            sums = self._layouts[index].restored(sums.view(-1), sums.shape)
         made = torch.empty_like(like, requires_grad=False)
         plain = made.dtype is sums.dtype and made.device == sums.device and made.is_contiguous()
         return sums if plain else made.copy_(sums), layer_report(self._reduce.report(index))
@@ -117,7 +116,7 @@ class Folds:
         device: torch.device | None = None,
     ) -> None:
         """`layers`: their shapes by name. `planned`: without memory for sums, to be asked alone.
-        `device`: where layers without a codec are summed; default the CPU."""
+        `device`: where layers are summed; default the CPU."""
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
         shapes = [(0,) for _ in layers] if planned else self._shapes
