@@ -29,7 +29,7 @@ const Api& Load() {
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) ||
       api->scales_size != sizeof(ScalesCall) || api->reduce_size != sizeof(ReduceCall) ||
-      api->virtual_size != sizeof(VirtualCall)) {
+      api->virtual_size != sizeof(VirtualCall) || api->level_size != sizeof(LevelCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -388,6 +388,21 @@ void Queue::TakeTerms(const VirtualCall& call) const {
 }
 void Queue::FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const {
   CheckStatus(api_.finish_sums(launch_, call, out, counts));
+}
+
+void Queue::LevelNorms(const NormCall& call, const float* x, float* norms) const {
+  CheckStatus(api_.level_norms(launch_, call, x, norms));
+}
+void Queue::RoundLevels(const LevelCall& call, const float* x, float* y,
+                        SegmentCounts* counts) const {
+  CheckStatus(api_.round_levels(launch_, call, x, y, counts));
+}
+void Queue::EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to) const {
+  CheckStatus(api_.encode_levels(launch_, call, x, to));
+}
+void Queue::DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const {
+  const Fault fault{"value ", " of a message: its bucket's norm is negative or infinite"};
+  CheckStatus(api_.decode_levels(launch_, call, from, y, PlaceOf(api_, launch_, fault)));
 }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {

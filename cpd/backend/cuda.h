@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -155,6 +156,11 @@ class CPD_API Queue {
   void CastTerms(const VirtualCall& call, SegmentCounts* counts) const;
   void TakeTerms(const VirtualCall& call) const;
   void FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const;
+  /// The kernels of levels (Api). A message whose norms are no norms is a fault.
+  void LevelNorms(const NormCall& call, const float* x, float* norms) const;
+  void RoundLevels(const LevelCall& call, const float* x, float* y, SegmentCounts* counts) const;
+  void EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to) const;
+  void DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const;
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;
@@ -163,6 +169,8 @@ class CPD_API Queue {
   const Api& api_;
   Launch launch_;
 };
+
+using SharedQueue = std::shared_ptr<const Queue>;
 
 /// For tests: replaces the library's functions in all later calls; null: the library's.
 CPD_API void SetLibrary(const Api* api);

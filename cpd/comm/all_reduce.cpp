@@ -176,13 +176,14 @@ class Collective {
                 ", got them " + PlaceOf(first));
   }
 
-  /// Sets queue_ where kernels compute: layers of a GPU that a codec takes are copied to the host.
+  /// Sets queue_ where kernels compute: layers of a GPU are copied to the host for a codec that has
+  /// none.
   void UseLayers() {
     const TensorView first = FirstLayer(x_);
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     if (queue_ == nullptr) return;
     order_.emplace(queue_, x_, out_);
-    if (spec_.wire == nullptr) return;
+    if (reduction_->has_kernels()) return;
     staged_.emplace(queue_, x_, out_);
     x_ = staged_->x();
     out_ = staged_->out();
@@ -237,6 +238,10 @@ class Collective {
       const auto layer = static_cast<std::int64_t>(l);
       const auto* x = static_cast<const float*>(x_[l].data);
       const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
+      if (queue_ != nullptr) {
+        BeginOnGpu(reduction.wire(layer)->on_gpu(), whole, x);
+        continue;
+      }
       CodecState* state = states_.empty() ? nullptr : states_[l];
       if (state != nullptr) state->Begin(whole, x);
       if (reduction.measured() != Measured::nothing) {
@@ -250,6 +255,13 @@ class Collective {
     if (reduction.measured() != Measured::shared) return;
     Enter(Phase::exponents, 0, link_.transport());
     link_.Max(Phase::exponents, std::span<float>(scales_));
+  }
+
+  /// `codec`: null where there is none.
+  void BeginOnGpu(const CodecOnGpu* codec, const Piece& whole, const float* x) {
+    if (codec == nullptr) return;
+    begun_.push_back(codec->Begin(queue_, whole, x));
+    if (reduction_->measured() != Measured::nothing) scales_.push_back(begun_.back()->Measure());
   }
 
   void CheckReduce() const {
@@ -351,6 +363,7 @@ class Collective {
     layers.scales = scales_;
     layers.states = states_;
     layers.results = result_states_;
+    for (const auto& begun : begun_) layers.on_gpu.push_back(begun.get());
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));
     for (const std::int64_t n : sizes_) {
@@ -425,7 +438,8 @@ class Collective {
   SharedQueue queue_;  // null where the CPU computes
   std::optional<StreamOrder> order_;
   std::optional<StagedLayers> staged_;
-  std::vector<float> scales_;               // empty where nothing is measured
+  std::vector<float> scales_;                       // empty where nothing is measured
+  std::vector<std::unique_ptr<LayerOnGpu>> begun_;  // by a codec's kernels
   std::vector<CodecState*> states_;         // of the layers; empty where the codec keeps nothing
   std::vector<CodecState*> result_states_;  // of the results that this rank owns
   CodecStates own_states_;                  // where the caller has none

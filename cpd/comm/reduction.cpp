@@ -220,6 +220,13 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
   CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);
 }
 
+bool Reduction::has_kernels() const {
+  const auto has = [](const SharedCodec& codec) {
+    return codec == nullptr || codec->on_gpu() != nullptr;
+  };
+  return spec_.wire == nullptr || (has(wires_[0]) && has(results_[0]));
+}
+
 void Reduction::Finish(int shift, float scale, std::int64_t n, float* values) const {
   if (measured() == Measured::shared) {
     Guarded([&] {

@@ -227,17 +227,15 @@ struct VirtualReduce::Impl {
     }
   }
 
-  /// Whether kernels cast the contributions; a codec rounds those of a GPU's layers on the host.
-  [[nodiscard]] bool casts_on_gpu() const {
-    return gpu != nullptr && reduction.spec().wire == nullptr;
-  }
+  /// Whether kernels make the contributions; a codec without kernels makes them on the host.
+  [[nodiscard]] bool rounds_on_gpu() const { return gpu != nullptr && reduction.has_kernels(); }
 
   /// A rank's values of layer l as they enter the reduction: where they are divided first, the
-  /// quotients, in `divided` until the next call. On a GPU where that casts them, undivided.
+  /// quotients, in `divided` until the next call. On a GPU where that rounds them, undivided.
   const float* Entering(int l, const TensorView& x) {
     const Layer& layer = layers[static_cast<std::size_t>(l)];
     const auto* values = static_cast<const float*>(x.data);
-    if (casts_on_gpu()) return values;
+    if (rounds_on_gpu()) return values;
     if (gpu != nullptr) values = gpu->Staged(l, x);
     const float divisor = reduction.first_divisor();
     if (divisor == 1) return values;
@@ -252,13 +250,17 @@ struct VirtualReduce::Impl {
   /// or APS's exponent.
   void Measure(int l, int rank, const TensorView& x, const float* values) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    if (casts_on_gpu()) {
-      layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
-      return;
-    }
     const SharedCodec& wire = reduction.wire(l);
     const bool shares = reduction.measured() == Measured::shared;
     const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
+    if (rounds_on_gpu()) {
+      if (shares) {
+        layer.scale = std::max(layer.scale, gpu->Measure(x, *wire, whole));
+      } else {
+        layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
+      }
+      return;
+    }
     CodecState* const state = states->Of(*wire, {rank, reduction.number(l)}, layer.size);
     if (state != nullptr) state->Begin(whole, values);
     if (shares) {
@@ -332,10 +334,16 @@ struct VirtualReduce::Impl {
   /// Adds a rank's layer, on a GPU, to its sums there.
   void ContributeOnGpu(int l, const TensorView& x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    gpu->Contribute(l, x, layer.shift, Turn());
+    const Codec& wire = *reduction.wire(l);
+    Piece whole = reduction.PieceOf(l, Rank(), layer.shift, layer.scale, 0, layer.size);
+    if (reduction.spec().wire == nullptr) {
+      gpu->Contribute(l, x, layer.shift, Turn());
+    } else {
+      if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole);
+      gpu->Contribute(l, x, wire, whole, Turn());
+    }
     if (visit >= rounds().units) return;
-    const Piece whole = reduction.PieceOf(l, Rank(), layer.shift, 0, 0, layer.size);
-    layer.bytes += LayerBytes(*reduction.wire(l), whole, nullptr, nullptr);  // fixed
+    layer.bytes += LayerBytes(wire, whole, nullptr, nullptr);  // fixed
   }
 
   void EndGroup() {
@@ -360,6 +368,9 @@ struct VirtualReduce::Impl {
     const SharedCodec& codec = reduction.results(l);
     if (codec == nullptr) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];
+    if (rounds_on_gpu()) {
+      return gpu->EncodeResults(l, *codec, reduction.ResultPiece(l, 0, layer.size));
+    }
     CodecState* state = states->Of(*codec, {0, reduction.number(l), Stage::result}, layer.size);
     if (state != nullptr) {
       state->Begin(reduction.ResultPiece(l, 0, layer.size), nullptr);
@@ -458,7 +469,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
-  if (impl_->casts_on_gpu()) return impl_->ContributeOnGpu(layer, x);
+  if (impl_->rounds_on_gpu()) return impl_->ContributeOnGpu(layer, x);
   const float* values = impl_->Entering(layer, x);
   CodecState* state = impl_->BeginLayer(layer, values);
   impl_->CountEncoded(layer, state, values);
@@ -484,7 +495,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
   if (impl_->gpu != nullptr) {
     const bool shares = impl_->reduction.measured() == Measured::shared;
     const std::int64_t bad = impl_->gpu->Result(layer, from.shift, shares ? from.scale : 1, out);
-    if (impl_->casts_on_gpu()) {
+    if (impl_->rounds_on_gpu()) {
       const Losses losses = impl_->gpu->losses(layer);
       from.non_finite = losses.non_finite;
       from.underflowed = losses.underflowed;

@@ -100,6 +100,36 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
   TakeTerms(layer, turn);
 }
 
+std::shared_ptr<const float> VirtualSumsOnGpu::Entering(const TensorView& x) const {
+  queue_->Follow(x.stream);
+  const float divisor = reduction_.first_divisor();
+  if (divisor != 1) return Quotients(queue_, {&x, 1}, divisor)[0];
+  return {std::shared_ptr<void>(), static_cast<const float*>(x.data)};
+}
+
+float VirtualSumsOnGpu::Measure(const TensorView& x, const Codec& codec, const Piece& whole) const {
+  const auto values = Entering(x);
+  return codec.on_gpu()->Begin(queue_, whole, values.get())->Measure();
+}
+
+void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& codec,
+                                  const Piece& whole, const Turn& turn) {
+  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  if (to.size == 0) return;
+  const auto values = Entering(x);
+  codec.on_gpu()
+      ->Begin(queue_, whole, values.get())
+      ->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
+  queue_->Precede(x.stream);
+  TakeTerms(layer, turn);
+}
+
+void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece& whole) {
+  const Layer& from = layers_[static_cast<std::size_t>(layer)];
+  float* const sums = from.across.get();
+  if (from.size > 0) codec.on_gpu()->Begin(queue_, whole, sums)->Round(whole, sums, nullptr);
+}
+
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (!reduction_.grouped()) return TakeAcross(layer, turn.visit, to.terms.get());
@@ -174,8 +204,7 @@ std::int64_t VirtualSumsOnGpu::Result(int layer, int shift, float scale, const T
 Losses VirtualSumsOnGpu::losses(int layer) const {
   cuda::SegmentCounts counts;
   queue_->Copy(&counts, layers_[static_cast<std::size_t>(layer)].counts.get(), sizeof(counts));
-  return {static_cast<std::int64_t>(counts.non_finite),
-          static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
+  return LossesOf(counts);
 }
 
 }  // namespace cpd

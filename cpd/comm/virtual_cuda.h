@@ -11,6 +11,7 @@
 
 #include "cpd/backend/cuda.h"
 #include "cpd/comm/reduction.h"
+#include "cpd/compress/on_gpu.h"
 
 namespace cpd {
 
@@ -30,6 +31,13 @@ class VirtualSumsOnGpu {
     bool counts = false;  ///< its losses; each rank's once
   };
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn);
+  /// The same with a codec that has kernels. `whole`: the layer as a piece.
+  void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
+                  const Turn& turn);
+  /// Codec::Measure of a rank's layer; waits.
+  [[nodiscard]] float Measure(const TensorView& x, const Codec& codec, const Piece& whole) const;
+  /// Replaces a layer's sums by what a codec that has kernels makes of them.
+  void EncodeResults(int layer, const Codec& codec, const Piece& whole);
   /// Copies a rank's layer to the host; the values stay until the next call.
   const float* Staged(int layer, const TensorView& x);
   /// Memory on the host for as many values as the layer has.
@@ -56,6 +64,8 @@ class VirtualSumsOnGpu {
   void TakeAcross(int layer, std::int64_t visit, float* terms);
   void TakeTerms(int layer, const Turn& turn);
   void Copy(int layer, void* to, const void* from);
+  /// A rank's values as they enter the reduction.
+  [[nodiscard]] std::shared_ptr<const float> Entering(const TensorView& x) const;
   [[nodiscard]] std::shared_ptr<float> Floats(std::int64_t n) const;
 
   const Reduction& reduction_;

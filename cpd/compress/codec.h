@@ -83,6 +83,7 @@ struct RowLayout {
   bool operator==(const RowLayout&) const = default;
 };
 
+class CodecOnGpu;
 class Codec;
 using SharedCodec = std::shared_ptr<const Codec>;
 
@@ -153,6 +154,9 @@ class CPD_API Codec {
   /// Writes what Decode gives for Encode's bytes, with shift 0 and divisor 1. y may be x, unless
   /// the piece cuts a bucket. The default encodes and decodes.
   virtual void Round(const Piece& piece, CodecState* state, const float* x, float* y) const;
+
+  /// What kernels do in place of Encode, Decode, Round and Measure on a GPU; null: there are none.
+  [[nodiscard]] virtual const CodecOnGpu* on_gpu() const { return nullptr; }
 
   /// The state of a rank's layer of `size` values; null where the codec needs none.
   [[nodiscard]] virtual std::unique_ptr<CodecState> MakeState(std::int64_t size) const;

@@ -35,19 +35,6 @@ float FiniteOrNan(float norm) {
   return std::isfinite(norm) ? norm : std::numeric_limits<float>::quiet_NaN();
 }
 
-/// The smaller of the finite values' largest magnitude and c of their population standard
-/// deviations, rounded once. Moments are about the first finite value, so that equal values have no
-/// deviation.
-float ClippedNorm(double clip, std::int64_t n, const float* x) {
-  const float* const first =
-      std::find_if(x, x + n, [](float value) { return std::isfinite(value); });
-  if (first == x + n) return 0;
-  Moments moments;
-  Kernels().moments(n, x, static_cast<double>(*first), &moments);
-  const float limit = product_in_binary32(clip, std::sqrt(variance_of(moments)));
-  return std::min(moments.largest, limit);
-}
-
 /// Calls run(i, count) for each part of n values that is in one bucket.
 template <class Run>
 void ForBuckets(std::int64_t bucket, std::int64_t before, std::int64_t n, Run run) {
@@ -80,6 +67,16 @@ LevelBlocks::LevelBlocks(const LevelPlan& plan, const Options& options)
       options_(options),
       block_(BlockOfBucket(std::max<std::int64_t>(options.bucket, 1))) {
   plan_.bucket = options.bucket == 0 ? kNoBuckets : options.bucket;
+}
+
+cuda::LevelCall LevelBlocks::CallOf(std::int64_t n, std::int64_t begin) const {
+  cuda::LevelCall call;
+  call.plan = plan_;
+  call.n = n;
+  call.before = begin % plan_.bucket;
+  call.block = block_;
+  call.stores_norms = options_.stores_norms;
+  return call;
 }
 
 // --- sizes ---------------------------------------------------------------------------------------
@@ -122,18 +119,18 @@ std::int64_t LevelBlocks::MostBytes(std::int64_t n, std::int64_t before) const {
 // --- norms ---------------------------------------------------------------------------------------
 
 float LevelBlocks::NormOf(std::int64_t n, const float* x) const {
-  if (options_.clip != 0) return ClippedNorm(options_.clip, n, x);
-  if (options_.norm == LevelNorm::euclidean) {
-    Moments moments;
-    Kernels().moments(n, x, 0, &moments);
-    return moments.finite < n ? std::numeric_limits<float>::quiet_NaN()
-                              : root_in_binary32(moments.squares);
+  const bool sums = options_.norm == LevelNorm::euclidean || options_.clip != 0;
+  Moments moments;
+  if (sums) {
+    const auto is_finite = [](float value) { return std::isfinite(value); };
+    const float* const first = options_.clip == 0 ? x + n : std::find_if(x, x + n, is_finite);
+    Kernels().moments(n, x, first == x + n ? 0.0 : static_cast<double>(*first), &moments);
+  } else {
+    std::int64_t non_finite = 0;
+    moments.largest = Kernels().max_abs(n, x, &non_finite);
+    moments.finite = n - non_finite;
   }
-  std::int64_t non_finite = 0;
-  const float norm = Kernels().max_abs(n, x, &non_finite);
-  return options_.norm == LevelNorm::largest && non_finite > 0
-             ? std::numeric_limits<float>::quiet_NaN()
-             : norm;
+  return norm_of(options_.norm, options_.clip, moments, n);
 }
 
 void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {
@@ -141,18 +138,18 @@ void LevelBlocks::NormsOf(std::int64_t n, const float* x, float* norms) const {
   const std::int64_t buckets = (n + bucket - 1) / bucket;
   if (options_.norm == LevelNorm::largest) {
     Kernels().block_max(true, bucket, n, x, norms);
-  } else {
-    for (std::int64_t b = 0; b < buckets; ++b) {
-      norms[b] = NormOf(std::min(bucket, n - b * bucket), x + b * bucket);
-    }
+    for (std::int64_t b = 0; b < buckets; ++b) norms[b] = FiniteOrNan(norms[b]);
+    return;
   }
-  for (std::int64_t b = 0; b < buckets; ++b) norms[b] = FiniteOrNan(norms[b]);
+  for (std::int64_t b = 0; b < buckets; ++b) {
+    norms[b] = NormOf(std::min(bucket, n - b * bucket), x + b * bucket);
+  }
 }
 
 float LevelBlocks::Measure(const Piece& layer, const float* x) const {
   std::vector<float> scratch;
   x = Shifted(layer.shift, layer.n, x, scratch);
-  return Guarded([&] { return FiniteOrNan(NormOf(layer.n, x)); });
+  return Guarded([&] { return NormOf(layer.n, x); });
 }
 
 LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const {
@@ -160,7 +157,7 @@ LayerLevels LevelBlocks::MeasureLevels(const Piece& layer, const float* x) const
   x = Shifted(layer.shift, layer.n, x, scratch);
   LayerLevels levels;
   Guarded([&] {
-    if (options_.bucket == 0) levels.norm = FiniteOrNan(NormOf(layer.n, x));
+    if (options_.bucket == 0) levels.norm = NormOf(layer.n, x);
     if (!options_.spaced) return;
     SpacingSums sums;
     std::vector<float> norms(1, levels.norm);

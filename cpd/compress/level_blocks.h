@@ -10,16 +10,9 @@
 #include "cpd/compress/codec.h"
 #include "cpd/compress/elias.h"
 #include "cpd/numeric/scaled/levels.h"
+#include "kernels/cuda/cuda_api.h"
 
 namespace cpd {
-
-/// The norm of which a bucket's levels are fractions.
-enum class LevelNorm : std::uint8_t {
-  largest,    ///< the largest |v|; NaN where a value is NaN or infinite
-  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums, rounded once; NaN where a value is
-              ///< NaN or infinite, and beyond binary32
-  clipped,    ///< of finite values: the smaller of the largest |v| and c standard deviations
-};
 
 /// How levels are written.
 enum class LevelCoding : std::uint8_t {
@@ -55,6 +48,14 @@ class LevelBlocks {
   LevelBlocks(const LevelPlan& plan, const Options& options);
 
   [[nodiscard]] std::int64_t block() const { return block_; }
+  [[nodiscard]] const Options& options() const { return options_; }
+  /// Whether kernels on a GPU have the layout: codes of fixed width, equal distances.
+  [[nodiscard]] bool has_kernels() const {
+    return options_.coding == LevelCoding::fixed && !options_.spaced;
+  }
+  /// What these kernels do with n values, the first of which is number `begin` of a layer whose
+  /// buckets begin with it.
+  [[nodiscard]] cuda::LevelCall CallOf(std::int64_t n, std::int64_t begin) const;
   /// Whether n values always take MostBytes.
   [[nodiscard]] bool is_fixed() const {
     return options_.coding == LevelCoding::fixed || options_.coding == LevelCoding::trits;

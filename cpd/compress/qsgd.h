@@ -12,6 +12,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
+#include "cpd/compress/levels_on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -50,6 +51,9 @@ class CPD_API Qsgd final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return blocks_.is_fixed(); }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override {
+    return blocks_.has_kernels() ? &on_gpu_ : nullptr;
+  }
   [[nodiscard]] std::int64_t bucket() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
@@ -71,6 +75,7 @@ class CPD_API Qsgd final : public Codec {
   QsgdOptions options_;
   RoundingOptions rounding_;
   LevelBlocks blocks_;
+  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::layer};
   std::int64_t row_ = 0;  ///< of columns; 0: not known
 };
 

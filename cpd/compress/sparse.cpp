@@ -15,16 +15,16 @@ namespace cpd {
 namespace {
 
 constexpr std::uint8_t kDense = 0, kGaps = 1;
-constexpr std::int64_t kStep = 4096;
+constexpr std::int64_t kRun = 4096;
 
 bool IsZero(float value) { return std::bit_cast<std::uint32_t>(value) == 0; }
 
 /// The places of all values but +0.
 std::vector<std::int64_t> PlacesOf(std::int64_t n, const float* x) {
   std::vector<std::int64_t> places;
-  std::uint32_t found[kStep];
-  for (std::int64_t i = 0; i < n; i += kStep) {
-    const std::int64_t count = Kernels().find_large(~std::uint32_t{0}, 1, std::min(kStep, n - i),
+  std::uint32_t found[kRun];
+  for (std::int64_t i = 0; i < n; i += kRun) {
+    const std::int64_t count = Kernels().find_large(~std::uint32_t{0}, 1, std::min(kRun, n - i),
                                                     x + i, nullptr, nullptr, found);
     for (std::int64_t k = 0; k < count; ++k) places.push_back(i + found[k]);
   }

@@ -8,6 +8,7 @@
 
 #include "cpd/compress/codec.h"
 #include "cpd/compress/level_blocks.h"
+#include "cpd/compress/levels_on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -44,6 +45,9 @@ class CPD_API TernGrad final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return blocks_.block(); }
   [[nodiscard]] std::int64_t bucket() const override;
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override {
+    return options_.clips_own || options_.trits ? nullptr : &on_gpu_;
+  }
   [[nodiscard]] bool has_nan() const override { return !options_.trits; }
   [[nodiscard]] bool has_scales() const override { return true; }
   [[nodiscard]] bool Freezes(std::int64_t n) const override;
@@ -68,6 +72,7 @@ class CPD_API TernGrad final : public Codec {
   RoundingOptions rounding_;
   LevelBlocks blocks_;
   LevelBlocks with_nan_;  ///< the same values in two bits each, of which one is NaN
+  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::scale};
 };
 
 /// Encodes sums of W values -1, 0 or 1, and NaN, as integers modulo 2^b, b the bit length of 2 W;
@@ -83,6 +88,7 @@ class CPD_API IntegerSums final : public Codec {
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return &on_gpu_; }
   /// Throws Error for a value beyond W. x: whole numbers, and NaN.
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
@@ -92,6 +98,7 @@ class CPD_API IntegerSums final : public Codec {
  private:
   int world_;
   LevelBlocks blocks_;
+  LevelsOnGpu on_gpu_{blocks_, LevelsOnGpu::Whole::one};
 };
 
 /// `terngrad clip=2.5|none share=on|off bucket=tensor|N whole=N clip_at=scaler|workers

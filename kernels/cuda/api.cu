@@ -41,6 +41,7 @@ constexpr cpd::cuda::Api kApi = {
     .scales_size = sizeof(cpd::cuda::ScalesCall),
     .reduce_size = sizeof(cpd::cuda::ReduceCall),
     .virtual_size = sizeof(cpd::cuda::VirtualCall),
+    .level_size = sizeof(cpd::cuda::LevelCall),
     .describe = describe,
     .cast = cpd::cuda::cast,
     .encode = cpd::cuda::encode,
@@ -71,6 +72,10 @@ constexpr cpd::cuda::Api kApi = {
     .take_terms = cpd::cuda::take_terms,
     .finish_sums = cpd::cuda::finish_sums,
     .count = cpd::cuda::count,
+    .level_norms = cpd::cuda::level_norms,
+    .round_levels = cpd::cuda::round_levels,
+    .encode_levels = cpd::cuda::encode_levels,
+    .decode_levels = cpd::cuda::decode_levels,
     .checksums = cpd::cuda::checksums,
 };
 

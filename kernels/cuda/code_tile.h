@@ -23,6 +23,17 @@ CPD_FN bool is_word_aligned(const void* p) {
   return reinterpret_cast<std::uintptr_t>(p) % sizeof(std::uint32_t) == 0;
 }
 
+/// Four bytes at any address, the lowest first.
+CPD_FN std::uint32_t load_word(const std::uint8_t* from) {
+  if (is_word_aligned(from)) return *reinterpret_cast<const std::uint32_t*>(from);
+  std::uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= std::uint32_t{from[i]} << (8 * i);
+  return word;
+}
+CPD_FN void store_word(std::uint8_t* to, std::uint32_t word) {
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<std::uint8_t>(word >> (8 * i));
+}
+
 /// A thread's share of copying `count` bytes between global memory and a tile's memory, which is
 /// aligned.
 CPD_FN void copy_bytes(std::uint8_t* to, const std::uint8_t* from, int count, int thread) {

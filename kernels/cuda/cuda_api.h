@@ -15,6 +15,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/scaled/levels.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/numeric/sums/fixed_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
@@ -182,6 +183,7 @@ struct ReduceSegment {
   const float* x = nullptr;  ///< value `begin` of this rank's layer
   float* out = nullptr;      ///< the memory of its result
   std::int32_t shift = 0;    ///< the layer's scale is 2^shift; -600 … 600
+  float scale = 1;           ///< multiplies results, rounded once
   std::array<std::int64_t, kCodes> start{};  ///< the byte of a message at which its codes begin
 };
 
@@ -249,6 +251,29 @@ struct VirtualCall {
   float scale = 1;  ///< multiplies the sums when they are finished, rounded once
 };
 
+/// A piece of a layer as levels of its buckets' norms (numeric/scaled/levels.h). All memory is the
+/// device's.
+struct LevelCall {
+  LevelPlan plan;                 ///< without places of levels
+  std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
+  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;              ///< of decoded values
+  const float* norms = nullptr;   ///< of the piece's buckets; null: all have `norm`
+  float norm = 1;
+  /// A message: each `block` values on their own, with their buckets' norms first.
+  std::int64_t block = 0;
+  bool stores_norms = true;
+};
+
+/// What the norms of whole buckets are formed of.
+struct NormCall {
+  LevelNorm norm = LevelNorm::largest;
+  double clip = 0;  ///< c of LevelNorm::clipped; 0: no clipping
+  std::int64_t n = 0, bucket = 0;
+  std::int32_t shift = 0;  ///< of x * 2^shift
+};
+
 /// Bytes in memory that is accessible to the device.
 struct Bytes {
   const std::uint8_t* data = nullptr;
@@ -267,6 +292,7 @@ struct Api {
   std::uint32_t scales_size;
   std::uint32_t reduce_size;
   std::uint32_t virtual_size;
+  std::uint32_t level_size;
   /// The meaning of an error and a remedy; the text is valid until the thread's next call.
   const char* (*describe)(int status);
 
@@ -323,7 +349,6 @@ struct Api {
   /// Waits for all work queued on the stream.
   int (*wait)(const Launch& launch);
   int (*reduce)(const Launch& launch, const ReduceCall& call);
-  /// Counts in each segment (underflowed and zeros only where `casts`) and waits.
   /// Casts a virtual rank's values to terms; adds to *counts, in device memory, unless it is null.
   int (*cast_terms)(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
   /// Adds terms to the running sums; after the last ones plane 0 has the level's results.
@@ -331,7 +356,18 @@ struct Api {
   /// out[i] = plane 0 times 2^-shift, divided; adds its NaN and infinities to *counts.
   int (*finish_sums)(const Launch& launch, const VirtualCall& call, float* out,
                      SegmentCounts* counts);
+  /// Counts in each segment (underflowed and zeros only where `casts`) and waits.
   int (*count)(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
+  /// Writes the norm of each bucket of x.
+  int (*level_norms)(const Launch& launch, const NormCall& call, const float* x, float* norms);
+  /// y[i] = the value of x[i]'s code; adds what is lost to *counts, unless it is null. y may be x.
+  int (*round_levels)(const Launch& launch, const LevelCall& call, const float* x, float* y,
+                      SegmentCounts* counts);
+  int (*encode_levels)(const Launch& launch, const LevelCall& call, const float* x,
+                       std::uint8_t* to);
+  /// Lowers *damaged to the least index of a value whose norm is negative or infinite.
+  int (*decode_levels)(const Launch& launch, const LevelCall& call, const std::uint8_t* from,
+                       float* y, unsigned long long* damaged);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };

@@ -117,6 +117,12 @@ int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* cou
 int take_terms(const Launch& launch, const VirtualCall& call);
 int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts);
 int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
+int level_norms(const Launch& launch, const NormCall& call, const float* x, float* norms);
+int round_levels(const Launch& launch, const LevelCall& call, const float* x, float* y,
+                 SegmentCounts* counts);
+int encode_levels(const Launch& launch, const LevelCall& call, const float* x, std::uint8_t* to);
+int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
+                  unsigned long long* damaged);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory allocated in stream order (MemoryKind::queued).

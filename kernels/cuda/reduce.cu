@@ -4,37 +4,10 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
 namespace {
-
-/// The threads of one block, each of which runs this.
-struct ThreadBlock {
-  std::int64_t number = blockIdx.x;
-  std::int64_t count = gridDim.x;
-
-  template <class Run>
-  CPD_DEVICE void each(Run run) const {
-    run(static_cast<int>(threadIdx.x));
-    __syncthreads();
-  }
-  /// add, raise and flip: every thread of the block must call them.
-  CPD_DEVICE void add(unsigned long long* to, std::uint32_t value) const {
-    const unsigned total = __reduce_add_sync(kAll, value);
-    if (threadIdx.x % 32 == 0 && total != 0) atomicAdd(to, total);
-  }
-  CPD_DEVICE void raise(std::uint32_t* to, std::uint32_t value) const {
-    const unsigned most = __reduce_max_sync(kAll, value);
-    if (threadIdx.x % 32 == 0 && most != 0) atomicMax(to, most);
-  }
-  CPD_DEVICE void flip(std::uint32_t* to, std::uint32_t value) const {
-    const unsigned together = __reduce_xor_sync(kAll, value);
-    if (threadIdx.x % 32 == 0 && together != 0) atomicXor(to, together);
-  }
-
- private:
-  static constexpr unsigned kAll = 0xFFFFFFFFU;
-};
 
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceCall call) {

@@ -269,7 +269,7 @@ CPD_FN void unpack_block(const Block& block, const ReduceCall& call) {
       CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
         const float value = load_value(call, segment, 0, call.from_codes, begin + i);
         segment.out[begin + i] =
-            call.unscales ? unscaled(value, segment.shift, call.divisor) : value;
+            call.unscales ? unscaled(value * segment.scale, segment.shift, call.divisor) : value;
       }
     });
   });
@@ -319,29 +319,39 @@ CPD_FN void for_tiles_of(const Block& block, std::int64_t n, Run run) {
   }
 }
 
+/// A thread's counts of what is lost of values that become terms.
+struct LossCounts {
+  std::uint32_t non_finite = 0, underflowed = 0, zeros = 0;
+
+  CPD_FN void take(float x, float term) {
+    const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+    if (size >= Pattern<float>::infinity) ++non_finite;
+    if (term == 0) ++zeros;
+    if (term == 0 && size != 0) ++underflowed;
+  }
+  template <class Block>
+  CPD_FN void add_to(const Block& block, SegmentCounts& counts) const {
+    block.add(&counts.non_finite, non_finite);
+    block.add(&counts.underflowed, underflowed);
+    block.add(&counts.zeros, zeros);
+  }
+};
+
 /// The contributions of a rank; counts losses unless `counts` is null.
 template <Rounding mode, class Block>
 CPD_FN void cast_terms_block(const Block& block, const VirtualCall& call, SegmentCounts* counts) {
   for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
     block.each([&](int thread) {
-      std::uint32_t non_finite = 0;
-      std::uint32_t underflowed = 0;
-      std::uint32_t zeros = 0;
+      LossCounts lost;
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
         const std::int64_t i = begin + j;
         const float x = call.divisor == 1 ? call.x[i] : unscaled(call.x[i], 0, call.divisor);
         const float term = cast_scaled<mode>(
             x, call.shift, element_draw<mode>(call.cast, call.cast_stream, i), call.cast);
         call.terms[i] = term;
-        const std::uint32_t size = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
-        if (size >= Pattern<float>::infinity) ++non_finite;
-        if (term == 0) ++zeros;
-        if (term == 0 && size != 0) ++underflowed;
+        lost.take(x, term);
       }
-      if (counts == nullptr) return;
-      block.add(&counts->non_finite, non_finite);
-      block.add(&counts->underflowed, underflowed);
-      block.add(&counts->zeros, zeros);
+      if (counts != nullptr) lost.add_to(block, *counts);
     });
   });
 }

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,7 +21,6 @@
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
 #include "tests/testing/cuda_memory.h"
-#include "tests/testing/faulty_transports.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/reduce.h"
 
@@ -52,13 +53,74 @@ class LayersOnGpu {
   std::vector<TensorView> views_;
 };
 
-/// Says that messages are in the memory of the GPU, which on a CPU is the host's.
-class OnTheGpu final : public testing::FlippingTransport {
+/// Messages in the GPU's memory, copied from there and to there.
+class CopyingTransfer final : public Transfer {
  public:
-  OnTheGpu(std::unique_ptr<Transport> inner, testing::Flip& never)
-      : FlippingTransport(std::move(inner), never) {}
-  [[nodiscard]] Device memory() const override { return Device::cuda; }
+  CopyingTransfer(const CudaDriver& driver, Transport& inner, std::span<const Outgoing> out,
+                  std::span<const Incoming> in, int tag)
+      : driver_(driver), in_(in.begin(), in.end()) {
+    std::vector<Outgoing> from;
+    std::vector<Incoming> to;
+    for (const Outgoing& message : out) {
+      memory_.emplace_back(static_cast<std::size_t>(message.bytes));
+      driver.ToHost(memory_.back().data(), message.data, memory_.back().size());
+      from.push_back({message.peer, memory_.back().data(), message.bytes});
+    }
+    for (const Incoming& message : in) {
+      arriving_.emplace_back(static_cast<std::size_t>(message.bytes));
+      to.push_back({message.peer, arriving_.back().data(), message.bytes});
+    }
+    inner_ = inner.Start(from, to, tag);
+  }
+  bool Poll() override {
+    if (!inner_->Poll()) return false;
+    for (std::size_t i = 0; i < in_.size(); ++i) {
+      driver_.ToDevice(in_[i].data, arriving_[i].data(), arriving_[i].size());
+    }
+    in_.clear();
+    return true;
+  }
+  [[nodiscard]] std::vector<int> Waiting() const override { return inner_->Waiting(); }
+
+ private:
+  const CudaDriver& driver_;
+  std::vector<std::vector<std::uint8_t>> memory_, arriving_;
+  std::vector<Incoming> in_;
+  std::unique_ptr<Transfer> inner_;
 };
+
+class BetweenGpus final : public Transport {
+ public:
+  BetweenGpus(const CudaDriver& driver, std::unique_ptr<Transport> inner)
+      : driver_(driver), inner_(std::move(inner)) {}
+  [[nodiscard]] std::string name() const override { return inner_->name(); }
+  [[nodiscard]] int rank() const override { return inner_->rank(); }
+  [[nodiscard]] int size() const override { return inner_->size(); }
+  [[nodiscard]] int ranks_on_host() const override { return inner_->ranks_on_host(); }
+  [[nodiscard]] Device memory() const override { return Device::cuda; }
+  std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
+                                  int tag) override {
+    return std::make_unique<CopyingTransfer>(driver_, *inner_, out, in, tag);
+  }
+  void RaiseAlarm() noexcept override { inner_->RaiseAlarm(); }
+  [[nodiscard]] std::vector<bool> Alarms() override { return inner_->Alarms(); }
+  std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
+    return std::make_unique<BetweenGpus>(driver_, inner_->Subgroup(ranks, timeout));
+  }
+  [[noreturn]] void Abort(const std::string& /*reason*/) noexcept override { std::abort(); }
+
+ private:
+  const CudaDriver& driver_;
+  std::unique_ptr<Transport> inner_;
+};
+
+std::vector<std::unique_ptr<Transport>> between_gpus(const CudaDriver& driver, int world) {
+  std::vector<std::unique_ptr<Transport>> ends;
+  for (auto& end : LocalTransports(world)) {
+    ends.push_back(std::make_unique<BetweenGpus>(driver, std::move(end)));
+  }
+  return ends;
+}
 
 class ReduceGpu : public testing::GpuTest {
  protected:
@@ -113,8 +175,9 @@ class ReduceGpu : public testing::GpuTest {
         EXPECT_EQ(report.zeros, reports[l].zeros);
         EXPECT_EQ(report.bytes, reports[l].bytes);
         EXPECT_EQ(report.bits, reports[l].bits);
+        const bool is_staged = spec.wire != nullptr && spec.wire->on_gpu() == nullptr;
         const auto bytes = static_cast<std::int64_t>(8 * expected[l].size());
-        EXPECT_EQ(report.staged_bytes, spec.wire == nullptr ? 0 : bytes);
+        EXPECT_EQ(report.staged_bytes, is_staged ? bytes : 0);
       }
     }
   }
@@ -176,21 +239,14 @@ ReduceSpec coded_spec(const std::string& text, std::size_t pick) {
   return spec;
 }
 
-/// Messages in the host's memory and, where the GPU's is that, in the GPU's.
+/// Messages in the host's memory and in the GPU's.
 TEST_F(ReduceGpu, CodecsOfLocalRanks) {
-  testing::Flip never{.message = -1};
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
     SCOPED_TRACE(text);
     const Ranks ranks = testing::random_ranks(3, {1, 0, 257, 9001}, pick);
     ExpectVirtual(coded_spec(text, pick), ranks, LocalTransports(3));
-    if (testing::kCudaOnCpu) {
-      std::vector<std::unique_ptr<Transport>> ends;
-      for (auto& end : LocalTransports(3)) {
-        ends.push_back(std::make_unique<OnTheGpu>(std::move(end), never));
-      }
-      ExpectVirtual(coded_spec(text, pick), ranks, std::move(ends));
-    }
+    ExpectVirtual(coded_spec(text, pick), ranks, between_gpus(driver(), 3));
     ++pick;
   }
 }

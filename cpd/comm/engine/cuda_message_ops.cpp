@@ -56,7 +56,9 @@ class CudaMessageOps final : public MessageOps {
         queue_(std::move(queue)),
         call_(MakeCall()) {}
 
-  void Pack(const Part& part, Message& to) const override { PackTo(part, to.payload()); }
+  void Pack(const Part& part, Message& to) const override {
+    return coded() ? EncodeTo(part, to.payload()) : PackTo(part, to.payload());
+  }
 
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const override {
     FoldFrom(part, from, -1, to);
@@ -92,15 +94,21 @@ class CudaMessageOps final : public MessageOps {
   void Unpack(const Part& part, const Message& from) const override {
     ReduceCall call = call_;
     call.task = ReduceTask::unpack;
-    call.from_codes = Codes::result;
+    call.from_codes = codes_results() ? Codes::values : Codes::result;
     call.unscales = true;
     call.divisor = reduction().divisor();
     std::vector<ReduceSegment> segments = SegmentsOf(part);
+    const bool shares = reduction().measured() == Measured::shared;
     for (std::size_t i = 0; i < segments.size(); ++i) {
       const auto l = static_cast<std::size_t>(part.segments[i].layer);
       segments[i].out = layers().out[l] + (segments[i].begin - layers().out_begin[l]);
+      if (shares) segments[i].scale = layers().scales[l];
     }
-    Run(call, segments, std::array<const std::uint8_t*, 1>{from.payload()});
+    std::shared_ptr<float> decoded;
+    if (codes_results()) decoded = Decoded(Content::results, part, from.payload());
+    const auto* values = reinterpret_cast<const std::uint8_t*>(decoded.get());
+    Run(call, segments,
+        std::array<const std::uint8_t*, 1>{decoded == nullptr ? from.payload() : values});
   }
   void UnpackWire(const Part& part, const Message& from,
                   std::span<const std::int64_t> offset) const override {
@@ -116,6 +124,7 @@ class CudaMessageOps final : public MessageOps {
   }
 
   [[nodiscard]] std::vector<Losses> CountLosses() const override {
+    if (coded()) return CountCoded();
     std::vector<ReduceSegment> segments = WholeLayers(layers().sizes);
     for (std::size_t l = 0; l < segments.size(); ++l) {
       segments[l].layer = reduction().number(static_cast<std::int64_t>(l));
@@ -126,9 +135,7 @@ class CudaMessageOps final : public MessageOps {
     Walk(call, segments);
     std::vector<Losses> all;
     for (const cuda::SegmentCounts& counts : queue_->Count(call, true)) {
-      all.push_back({static_cast<std::int64_t>(counts.non_finite),
-                     static_cast<std::int64_t>(counts.underflowed),
-                     static_cast<std::int64_t>(counts.zeros)});
+      all.push_back(LossesOf(counts));
     }
     return all;
   }
@@ -142,7 +149,7 @@ class CudaMessageOps final : public MessageOps {
     const auto codes = [&](Codes kind, const Format& format) {
       call.codes[Index(kind)] = PlanOf(MessageFormat(format));
     };
-    codes(Codes::wire, spec.format);
+    codes(Codes::wire, coded() ? kFp32 : spec.format);
     codes(Codes::result, spec.result);
     codes(Codes::plane0, across.plane_format(0));
     codes(Codes::plane1, across.plane_format(1));
@@ -208,19 +215,99 @@ class CudaMessageOps final : public MessageOps {
                 Message& to) const {
     std::shared_ptr<std::uint8_t> own;
     std::vector<const std::uint8_t*> memory;
+    std::vector<std::shared_ptr<float>> decoded;
     for (const SharedMessage& message : from) {
       if (message == nullptr && own == nullptr) {
         own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
-        PackTo(part, own.get());
+        if (coded()) {
+          EncodeTo(part, own.get());
+        } else {
+          PackTo(part, own.get());
+        }
       }
       memory.push_back(message == nullptr ? own.get() : message->payload());
+      if (!coded()) continue;
+      decoded.push_back(Decoded(Content::contributions, part, memory.back()));
+      memory.back() = reinterpret_cast<const std::uint8_t*>(decoded.back().get());
     }
+    const auto sums = codes_results() ? QueuedValues(queue_, part.count) : nullptr;
     ReduceCall call = call_;
     call.task = ReduceTask::fold;
-    call.to_codes = Codes::result;
-    call.to = to.payload();
+    call.to_codes = codes_results() ? Codes::values : Codes::result;
+    call.to = codes_results() ? reinterpret_cast<std::uint8_t*>(sums.get()) : to.payload();
     call.unit = unit;
     Run(call, SegmentsOf(part), memory);
+    if (codes_results()) EncodeResults(part, sums.get(), to.payload());
+  }
+
+  // --- codecs that have kernels ---
+
+  [[nodiscard]] bool coded() const { return reduction().spec().wire != nullptr && !as_values(); }
+  [[nodiscard]] bool codes_results() const { return reduction().results(0) != nullptr; }
+
+  /// Calls run(segment, its position, the message's byte where it begins).
+  template <class Run>
+  void ForCoded(Content content, const Part& part, Run run) const {
+    std::int64_t position = 0;
+    std::int64_t at = 0;
+    for (const Segment& segment : part.segments) {
+      run(segment, position, at);
+      position += segment.count;
+      Part alone;
+      alone.Add(segment);
+      at += MostBytes(content, alone);
+    }
+  }
+
+  /// This rank's contributions.
+  void EncodeTo(const Part& part, std::uint8_t* to) const {
+    ForCoded(Content::contributions, part, [&](const Segment& s, std::int64_t, std::int64_t at) {
+      const auto l = static_cast<std::size_t>(s.layer);
+      const float scale = layers().scales.empty() ? 0 : layers().scales[l];
+      layers().on_gpu[l]->Encode(
+          reduction().PieceOf(s.layer, rank(), layers().shifts[l], scale, s.begin, s.count),
+          to + at);
+    });
+    Progress();
+  }
+
+  void EncodeResults(const Part& part, const float* sums, std::uint8_t* to) const {
+    ForCoded(Content::results, part, [&](const Segment& s, std::int64_t position, std::int64_t at) {
+      const Piece piece = reduction().ResultPiece(s.layer, s.begin, s.count);
+      const CodecOnGpu& codec = *reduction().results(s.layer)->on_gpu();
+      codec.Begin(queue_, piece, sums + position)->Encode(piece, to + at);
+    });
+    Progress();
+  }
+
+  /// A message's values, by position.
+  [[nodiscard]] std::shared_ptr<float> Decoded(Content content, const Part& part,
+                                               const std::uint8_t* from) const {
+    const std::shared_ptr<float> values = QueuedValues(queue_, part.count);
+    ForCoded(content, part, [&](const Segment& s, std::int64_t position, std::int64_t at) {
+      const Codec& codec = codecs(content).of(0, s.layer);
+      codec.on_gpu()->Decode(*queue_, from + at, s.count, 0, 1, values.get() + position,
+                             s.begin % codec.bucket());
+    });
+    return values;
+  }
+
+  [[nodiscard]] std::vector<Losses> CountCoded() const {
+    std::vector<Losses> all;
+    for (std::size_t l = 0; l < layers().sizes.size(); ++l) {
+      const auto size = layers().sizes[l];
+      const auto layer = static_cast<std::int64_t>(l);
+      const float scale = layers().scales.empty() ? 0 : layers().scales[l];
+      const auto found = QueuedMemory(queue_, sizeof(cuda::SegmentCounts));
+      cuda::SegmentCounts counts;
+      queue_->Copy(found.get(), &counts, sizeof(counts));
+      layers().on_gpu[l]->Round(
+          reduction().PieceOf(layer, rank(), layers().shifts[l], scale, 0, size),
+          QueuedValues(queue_, size).get(), reinterpret_cast<cuda::SegmentCounts*>(found.get()));
+      queue_->Copy(&counts, found.get(), sizeof(counts));
+      all.push_back(LossesOf(counts));
+    }
+    return all;
   }
 
   void HopFrom(const Part& part, std::int64_t k, const Message* from, const std::uint8_t* terms,
@@ -250,6 +337,11 @@ class CudaMessageOps final : public MessageOps {
 };
 
 }  // namespace
+
+Losses LossesOf(const cuda::SegmentCounts& counts) {
+  return {static_cast<std::int64_t>(counts.non_finite),
+          static_cast<std::int64_t>(counts.underflowed), static_cast<std::int64_t>(counts.zeros)};
+}
 
 int BoundedShift(int shift) { return std::clamp(shift, -600, 600); }
 

@@ -35,8 +35,8 @@ class CPD_API MessageMemory {
       std::span<const cuda::Bytes> bytes) const = 0;
 };
 
+using cuda::SharedQueue;
 using SharedMemory = std::shared_ptr<const MessageMemory>;
-using SharedQueue = std::shared_ptr<const cuda::Queue>;
 
 CPD_API SharedMemory HostMemory();
 /// Host memory that the queue's kernels can read and write.

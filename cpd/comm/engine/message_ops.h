@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a rank computes on messages: encodes its contributions, folds what came, decodes results.
-// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU contributions are
-// packed, and kernels/cuda/reduce_tile.h gives the same bits.
+// The arithmetic is reduction.h's, the bytes are a codec's (coded.h); on a GPU the codec's kernels
+// (compress/on_gpu.h) and kernels/cuda/reduce_tile.h give the same bits.
 #pragma once
 
 #include <array>
@@ -18,6 +18,7 @@
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/memory.h"
 #include "cpd/comm/reduction.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/scale/aps.h"
 
 namespace cpd {
@@ -29,9 +30,10 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<float> scales;         ///< what was measured; empty: nothing
-  std::vector<CodecState*> states;   ///< after Begin; empty: the codec keeps nothing
-  std::vector<CodecState*> results;  ///< states of the results that this rank owns
+  std::vector<float> scales;              ///< what was measured; empty: nothing
+  std::vector<CodecState*> states;        ///< after Begin; empty: the codec keeps nothing
+  std::vector<const LayerOnGpu*> on_gpu;  ///< of a codec's kernels; empty: there are none
+  std::vector<CodecState*> results;       ///< states of the results that this rank owns
 };
 
 /// What a message holds.
@@ -115,11 +117,13 @@ class MessageOps {
 /// have no code in the formats. `progress` is called now and then.
 std::unique_ptr<MessageOps> MakeMessageOps(const Reduction& reduction, int rank, Layers layers,
                                            bool in_fp32, std::function<void()> progress);
-/// Operations on a GPU, for packed contributions: layers and values are in its memory, and all work
-/// is queued.
+/// Operations on a GPU, for packed contributions and for codecs that have kernels: layers and
+/// values are in its memory, and all work is queued.
 std::unique_ptr<MessageOps> MakeCudaMessageOps(const Reduction& reduction, int rank, Layers layers,
                                                bool in_fp32, std::function<void()> progress,
                                                SharedQueue queue);
+
+Losses LossesOf(const cuda::SegmentCounts& counts);
 
 /// A shift within ±600: x * 2^shift rounds the same for any shift beyond (CastScaled).
 int BoundedShift(int shift);

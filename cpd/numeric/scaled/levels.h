@@ -22,12 +22,21 @@
 // `slack`.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "cpd/numeric/lanes/lanes.h"
 #include "cpd/numeric/round/exact.h"
 
 namespace cpd {
+
+/// The norm of which a bucket's levels are fractions.
+enum class LevelNorm : std::uint8_t {
+  largest,    ///< the largest |v|; NaN where a value is NaN or infinite
+  euclidean,  ///< sqrt(sum of v^2), by Moments' partial sums, rounded once; NaN where a value is
+              ///< NaN or infinite, and beyond binary32
+  clipped,    ///< of finite values: the smaller of the largest |v| and c standard deviations
+};
 
 /// Places of levels 0 … s <= 127 in 256ths of the norm, ascending from 0 to 256.
 struct LevelSpacing {
@@ -77,7 +86,7 @@ CPD_FN constexpr double add_partial_sums(double* sum) {
 /// sqrt(x) and a * b rounded once to binary32, x and a * b not negative: 1 operation and 1 fused
 /// operation give the binary64 number rounded to odd (exact.h), which is rounded again.
 CPD_FN float root_in_binary32(double x) {
-  const double root = __builtin_sqrt(x);
+  const double root = std::sqrt(x);
   return static_cast<float>(toward_odd(root, fma(-root, root, x)));
 }
 CPD_FN float product_in_binary32(double a, double b) {
@@ -91,6 +100,20 @@ CPD_FN constexpr double variance_of(const Moments& about) {
   const auto n = static_cast<double>(about.finite);
   const double squares = about.squares - about.sum * (about.sum / n);
   return squares > 0 ? squares / n : 0;
+}
+
+/// The norm of n values: by their moments about 0, or where it is clipped (c not 0) about the first
+/// finite value, so that equal values have no deviation. An infinite one is NaN.
+CPD_FN float norm_of(LevelNorm norm, double c, const Moments& moments, std::int64_t n) {
+  const bool clips = norm == LevelNorm::clipped;
+  float found = moments.largest;
+  if (norm == LevelNorm::euclidean) found = root_in_binary32(moments.squares);
+  if (clips && c != 0 && moments.finite > 0) {
+    const float limit = product_in_binary32(c, std::sqrt(variance_of(moments)));
+    if (limit < found) found = limit;
+  }
+  const bool is_number = found - found == 0 && (clips || moments.finite == n);
+  return is_number ? found : bits_as<float>(0x7FC00000U);
 }
 
 /// x >= a * b, exactly, by TwoProduct: 1 multiplication and 1 fused operation.
@@ -306,6 +329,15 @@ struct LevelValues {
     return select(level == none, nan, rounded);
   }
 };
+
+/// The value of one code, by LevelValues or spaced_value; NaN where the norm is.
+CPD_FN float level_value(const LevelPlan& plan, std::uint32_t code, float norm) {
+  if (!(norm - norm == 0)) return bits_as<float>(0x7FC00000U);
+  if (plan.spacing != nullptr) return spaced_value(plan, code, norm);
+  const LevelValues<double> values(plan, norm);
+  if (plan.intervals) return values.template value<true, true, false>(code);
+  return values.template value<false, true, true>(code);
+}
 
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/levels_on_gpu.h"
+
+#include <algorithm>
+
+namespace cpd {
+namespace {
+
+constexpr std::int64_t kSplit = 2048;  // values of a layer whose largest is found alone
+
+/// The norm of all values; waits. A largest magnitude is found of parts, in any order.
+float NormOf(const SharedQueue& queue, cuda::NormCall call, const float* x) {
+  if (call.n == 0) return 0;
+  const bool sums = call.norm == LevelNorm::euclidean || call.clip != 0;
+  std::shared_ptr<float> norms;
+  for (bool first = true; first || call.n > 1; first = false) {
+    call.bucket = sums ? call.n : std::min(call.n, kSplit);
+    const std::int64_t parts = (call.n + call.bucket - 1) / call.bucket;
+    const std::shared_ptr<float> found = QueuedValues(queue, parts);
+    queue->LevelNorms(call, x, found.get());
+    norms = found;
+    x = norms.get();
+    call.n = parts;
+    call.shift = 0;
+  }
+  float norm = 0;
+  queue->Copy(&norm, norms.get(), sizeof(norm));
+  return norm;
+}
+
+}  // namespace
+
+class LevelsOnGpu::Layer final : public LayerOnGpu {
+ public:
+  Layer(const LevelsOnGpu& codec, SharedQueue queue, const Piece& layer, const float* x)
+      : codec_(codec), queue_(std::move(queue)), layer_(layer), x_(x) {
+    const std::int64_t bucket = codec.blocks_.options().bucket;
+    if (bucket > 0 && layer.n > 0) {
+      cuda::NormCall call = Norms();
+      call.bucket = bucket;
+      norms_ = QueuedValues(queue_, (layer.n + bucket - 1) / bucket);
+      queue_->LevelNorms(call, x, norms_.get());
+    } else if (codec.whole_ == Whole::layer) {
+      norm_ = Measure();
+    }
+  }
+
+  [[nodiscard]] float Measure() const override { return NormOf(queue_, Norms(), x_); }
+
+  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+    queue_->RoundLevels(CallOf(layer), x_, y, counts);
+  }
+  void Encode(const Piece& piece, std::uint8_t* to) const override {
+    queue_->EncodeLevels(CallOf(piece), x_ + (piece.begin - layer_.begin), to);
+  }
+
+ private:
+  [[nodiscard]] cuda::NormCall Norms() const {
+    const LevelBlocks::Options& options = codec_.blocks_.options();
+    cuda::NormCall call;
+    call.norm = options.norm;
+    call.clip = options.clip;
+    call.n = layer_.n;
+    call.shift = layer_.shift;
+    return call;
+  }
+  [[nodiscard]] cuda::LevelCall CallOf(const Piece& piece) const {
+    cuda::LevelCall call = codec_.blocks_.CallOf(piece.n, piece.begin);
+    call.plan.stream = piece.stream;
+    call.begin = piece.begin;
+    call.shift = piece.shift;
+    call.norm = codec_.whole_ == Whole::scale ? piece.scale : norm_;
+    if (norms_ != nullptr) {
+      call.norms =
+          norms_.get() + (piece.begin / call.plan.bucket - layer_.begin / call.plan.bucket);
+    }
+    return call;
+  }
+
+  const LevelsOnGpu& codec_;
+  SharedQueue queue_;
+  Piece layer_;
+  const float* x_;
+  std::shared_ptr<float> norms_;
+  float norm_ = 1;
+};
+
+std::unique_ptr<LayerOnGpu> LevelsOnGpu::Begin(const SharedQueue& queue, const Piece& layer,
+                                               const float* x) const {
+  return std::make_unique<Layer>(*this, queue, layer, x);
+}
+
+void LevelsOnGpu::Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n,
+                         int shift, float divisor, float* y, std::int64_t before) const {
+  cuda::LevelCall call = blocks_.CallOf(n, before);
+  call.shift = shift;
+  call.divisor = divisor;
+  queue.DecodeLevels(call, bytes, y);
+}
+
+}  // namespace cpd

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// CodecOnGpu, what a codec that has kernels does with layers and messages in a GPU's memory: the
+// bits that it gives on the CPU. All is queued; the host waits only where a function says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/compress/codec.h"
+
+namespace cpd {
+
+using cuda::SharedQueue;
+
+/// Memory of the queue's GPU for n values, which is released behind what is queued by then.
+std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
+
+/// A rank's layer during a call, whose values must live as long.
+class LayerOnGpu {
+ public:
+  LayerOnGpu() = default;
+  LayerOnGpu(const LayerOnGpu&) = delete;
+  LayerOnGpu& operator=(const LayerOnGpu&) = delete;
+  virtual ~LayerOnGpu();
+  /// Codec::Measure; waits.
+  [[nodiscard]] virtual float Measure() const = 0;
+  /// Codec::Round of the whole layer; adds to *counts, in the GPU's memory, unless it is null. y
+  /// may be the layer.
+  virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
+  /// Codec::Encode.
+  virtual void Encode(const Piece& piece, std::uint8_t* to) const = 0;
+};
+
+class CodecOnGpu {
+ public:
+  CodecOnGpu() = default;
+  CodecOnGpu(const CodecOnGpu&) = delete;
+  CodecOnGpu& operator=(const CodecOnGpu&) = delete;
+  virtual ~CodecOnGpu();
+  /// Begins with a whole layer, or with a slice that has nothing around it (layer.size is 0), from
+  /// a bucket's beginning on.
+  [[nodiscard]] virtual std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue,
+                                                          const Piece& layer,
+                                                          const float* x) const = 0;
+  /// Codec::Decode of a message that holds n values; one that no encoder makes is a fault
+  /// (cuda_faults.h).
+  virtual void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n,
+                      int shift, float divisor, float* y, std::int64_t before) const = 0;
+};
+
+}  // namespace cpd

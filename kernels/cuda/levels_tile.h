@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Levels of buckets' norms on a GPU: the work of a block's threads (Block, reduce_tile.h), for host
+// and device. Sixteen threads add a bucket's values, as Moments has sixteen sums; a thread forms
+// one code or value at a time.
+#pragma once
+
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/scaled/levels.h"
+#include "kernels/cuda/code_tile.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/reduce_tile.h"
+
+namespace cpd::cuda {
+
+// --- norms ---------------------------------------------------------------------------------------
+
+constexpr int kBucketsAtOnce = kThreads / kPartialSums;
+
+/// A thread's share of a bucket's Moments: every sixteenth value.
+struct PartMoments {
+  double sum, squares;
+  std::int64_t finite;
+  float largest;
+};
+
+/// A block's shared memory.
+struct NormTile {
+  PartMoments parts[kThreads];
+  std::int64_t first[kThreads];
+  float values[kTile];  ///< of a bucket that one block of threads has alone
+};
+
+CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
+
+CPD_FN bool is_finite(float x) { return x - x == 0; }
+
+/// Adds every sixteenth of n values, from number `lane` on, to a part of the moments about `mean`.
+CPD_FN void add_moments(int shift, std::int64_t n, const float* x, double mean, int lane,
+                        PartMoments& to) {
+  PartMoments part = to;
+  for (std::int64_t i = lane; i < n; i += kPartialSums) {
+    const float v = shifted(x[i], shift);
+    if (!is_finite(v)) continue;
+    const float size = v < 0 ? -v : v;
+    const double d = static_cast<double>(v) - mean;
+    part.sum = part.sum + d;
+    part.squares = fma(d, d, part.squares);
+    if (size > part.largest) part.largest = size;
+    ++part.finite;
+  }
+  to = part;
+}
+
+/// The index of the first finite one of every sixteenth of n values, from number `lane` on; n where
+/// there is none.
+CPD_FN std::int64_t first_finite(int shift, std::int64_t n, const float* x, int lane) {
+  std::int64_t i = lane;
+  while (i < n && !is_finite(shifted(x[i], shift))) i += kPartialSums;
+  return i < n ? i : n;
+}
+CPD_FN std::int64_t least(const std::int64_t* all, int n) {
+  std::int64_t found = all[0];
+  for (int i = 1; i < n; ++i) found = all[i] < found ? all[i] : found;
+  return found;
+}
+
+CPD_FN float joined_norm(const NormCall& call, const PartMoments* parts, std::int64_t n) {
+  double sums[kPartialSums];
+  double squares[kPartialSums];
+  Moments moments;
+  for (int t = 0; t < kPartialSums; ++t) {
+    sums[t] = parts[t].sum;
+    squares[t] = parts[t].squares;
+    moments.finite += parts[t].finite;
+    if (parts[t].largest > moments.largest) moments.largest = parts[t].largest;
+  }
+  moments.sum = add_partial_sums(sums);
+  moments.squares = add_partial_sums(squares);
+  return norm_of(call.norm, call.clip, moments, n);
+}
+
+/// The values of bucket number b.
+CPD_FN std::int64_t bucket_count(const NormCall& call, std::int64_t b) {
+  const std::int64_t left = call.n - b * call.bucket;
+  return left < call.bucket ? left : call.bucket;
+}
+
+/// The norms of short buckets, sixteen at once.
+template <class Block>
+CPD_FN void short_norms_block(const Block& block, const NormCall& call, const float* x,
+                              float* norms, NormTile& tile) {
+  const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
+  const std::int64_t step = block.count * kBucketsAtOnce;
+  CPD_ROLLED for (std::int64_t at = block.number * kBucketsAtOnce; at < buckets; at += step) {
+    const auto each = [&](auto run) {
+      block.each([&](int thread) {
+        const std::int64_t b = at + thread / kPartialSums;
+        if (b >= buckets) return;
+        run(thread, thread % kPartialSums, b, x + b * call.bucket, bucket_count(call, b));
+      });
+    };
+    each([&](int thread, int lane, std::int64_t, const float* from, std::int64_t n) {
+      tile.first[thread] = call.clip == 0 ? n : first_finite(call.shift, n, from, lane);
+    });
+    each([&](int thread, int lane, std::int64_t, const float* from, std::int64_t n) {
+      const std::int64_t first = least(tile.first + (thread - lane), kPartialSums);
+      const double mean = first < n ? static_cast<double>(shifted(from[first], call.shift)) : 0.0;
+      tile.parts[thread] = {};
+      add_moments(call.shift, n, from, mean, lane, tile.parts[thread]);
+    });
+    each([&](int thread, int lane, std::int64_t b, const float*, std::int64_t n) {
+      if (lane == 0) norms[b] = joined_norm(call, tile.parts + thread, n);
+    });
+  }
+}
+
+/// The norm of a bucket for which all threads read, and sixteen add.
+template <class Block>
+CPD_FN void long_norm_block(const Block& block, const NormCall& call, const float* x,
+                            std::int64_t n, float* norm, NormTile& tile) {
+  block.each([&](int thread) {
+    if (thread >= kPartialSums) return;
+    tile.first[thread] = call.clip == 0 ? n : first_finite(call.shift, n, x, thread);
+    tile.parts[thread] = {};
+  });
+  CPD_ROLLED for (std::int64_t begin = 0; begin < n; begin += kTile) {
+    const int count = tile_count(begin, n);
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) tile.values[j] = x[begin + j];
+    });
+    block.each([&](int thread) {
+      if (thread >= kPartialSums) return;
+      const std::int64_t first = least(tile.first, kPartialSums);
+      const double mean = first < n ? static_cast<double>(shifted(x[first], call.shift)) : 0.0;
+      add_moments(call.shift, count, tile.values, mean, thread, tile.parts[thread]);
+    });
+  }
+  block.each([&](int thread) {
+    if (thread == 0) *norm = joined_norm(call, tile.parts, n);
+  });
+}
+
+template <class Block>
+CPD_FN void norms_block(const Block& block, const NormCall& call, const float* x, float* norms,
+                        NormTile& tile) {
+  if (call.bucket <= kTile) return short_norms_block(block, call, x, norms, tile);
+  const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
+  CPD_ROLLED for (std::int64_t b = block.number; b < buckets; b += block.count) {
+    long_norm_block(block, call, x + b * call.bucket, bucket_count(call, b), norms + b, tile);
+  }
+}
+
+// --- codes and values ----------------------------------------------------------------------------
+
+CPD_FN float norm_at(const LevelCall& call, std::int64_t i) {
+  return call.norms == nullptr ? call.norm : call.norms[(call.before + i) / call.plan.bucket];
+}
+
+CPD_FN std::uint32_t level_code_at(const LevelCall& call, const float* x, std::int64_t i) {
+  const LevelPlan& plan = call.plan;
+  const std::uint32_t random = plan.random_bits == 0
+                                   ? 0
+                                   : random_integer(plan.random_bits, plan.seed, plan.stream,
+                                                    static_cast<std::uint64_t>(call.begin + i));
+  return level_code(plan, shifted(x[i], call.shift), norm_at(call, i), random);
+}
+
+template <class Block>
+CPD_FN void round_levels_block(const Block& block, const LevelCall& call, const float* x, float* y,
+                               SegmentCounts* counts) {
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float value = x[i];
+        const float norm = call.stores_norms ? norm_at(call, i) : 1;  // else in units of it
+        y[i] = level_value(call.plan, level_code_at(call, x, i), norm);
+        lost.take(value, y[i]);
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+// --- messages ------------------------------------------------------------------------------------
+
+/// The norms of n values of a block in a message.
+CPD_FN std::int64_t norms_of(const LevelCall& call, std::int64_t n) {
+  return call.stores_norms ? (call.before + n + call.plan.bucket - 1) / call.plan.bucket : 0;
+}
+
+/// A tile of codes in a message.
+struct LevelTile {
+  std::int64_t block = 0, begin = 0;  ///< the message's block; the first value's number in it
+  int count = 0;
+  std::int64_t norms = 0;          ///< of the block
+  std::int64_t at = 0, codes = 0;  ///< bytes: where the block begins, and the tile's codes
+};
+
+/// Calls run(tile) for the tiles of a message that this block of threads has.
+template <class Block, class Run>
+CPD_FN void for_level_tiles(const Block& block, const LevelCall& call, Run run) {
+  const int bits = call.plan.bits;
+  const std::int64_t of_block = tiles_of(call.block);
+  const std::int64_t blocks = (call.n + call.block - 1) / call.block;
+  const auto norm_size = static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t bytes = norms_of(call, call.block) * norm_size + call.block / 8 * bits;
+  CPD_ROLLED for (std::int64_t t = block.number; t < blocks * of_block; t += block.count) {
+    LevelTile tile{.block = t / of_block, .begin = t % of_block * kTile};
+    const std::int64_t left = call.n - tile.block * call.block;
+    const std::int64_t n = left < call.block ? left : call.block;
+    if (tile.begin >= n) continue;
+    tile.count = tile_count(tile.begin, n);
+    tile.norms = norms_of(call, n);
+    tile.at = tile.block * bytes;
+    tile.codes = tile.at + tile.norms * norm_size + tile.begin / 8 * bits;
+    run(tile);
+  }
+}
+
+template <class Block>
+CPD_FN void encode_levels_block(const Block& block, const LevelCall& call, const float* x,
+                                std::uint8_t* to, CodeTile& memory) {
+  const int bits = call.plan.bits;
+  for_level_tiles(block, call, [&](const LevelTile& tile) {
+    const std::int64_t first = tile.block * call.block + tile.begin;
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
+        memory.codes[j] = level_code_at(call, x, first + j);
+      }
+    });
+    block.each(
+        [&](int thread) { pack_tile(memory.codes, tile.count, bits, memory.bytes, thread); });
+    block.each([&](int thread) {
+      copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, bits), thread);
+      if (tile.begin > 0) return;
+      CPD_ROLLED for (std::int64_t b = thread; b < tile.norms; b += kThreads) {
+        const float norm = norm_at(call, first + (b == 0 ? 0 : b * call.plan.bucket - call.before));
+        store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm));
+      }
+    });
+  });
+}
+
+template <class Block>
+CPD_FN void decode_levels_block(const Block& block, const LevelCall& call, const std::uint8_t* from,
+                                float* y, unsigned long long* damaged, CodeTile& memory) {
+  const int bits = call.plan.bits;
+  for_level_tiles(block, call, [&](const LevelTile& tile) {
+    const std::int64_t first = tile.block * call.block + tile.begin;
+    block.each([&](int thread) {
+      copy_bytes(memory.bytes, from + tile.codes, byte_count(tile.count, bits), thread);
+    });
+    block.each(
+        [&](int thread) { unpack_tile(memory.bytes, tile.count, bits, memory.codes, thread); });
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
+        float norm = call.norm;
+        if (call.stores_norms) {
+          const std::int64_t b = (call.before + tile.begin + j) / call.plan.bucket;
+          const std::uint32_t word = load_word(from + tile.at + 4 * b);
+          norm = bits_as<float>(word);
+          if (word >> 31 != 0 || word == Pattern<float>::infinity) block.note(damaged, first + j);
+        }
+        const float value = level_value(call.plan, memory.codes[j], norm);
+        y[first + j] = unscaled(value, -call.shift, call.divisor);
+      }
+    });
+  });
+}
+
+}  // namespace cpd::cuda
