@@ -9,7 +9,7 @@
 
 namespace cpd {
 
-class LevelsOnGpu final : public CodecOnGpu {
+class CPD_API LevelsOnGpu final : public CodecOnGpu {
  public:
   /// Where the norm of a layer without buckets comes from.
   enum class Whole : std::uint8_t {

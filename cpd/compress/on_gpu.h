@@ -15,10 +15,10 @@ namespace cpd {
 using cuda::SharedQueue;
 
 /// Memory of the queue's GPU for n values, which is released behind what is queued by then.
-std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
+CPD_API std::shared_ptr<float> QueuedValues(const SharedQueue& queue, std::int64_t n);
 
 /// A rank's layer during a call, whose values must live as long.
-class LayerOnGpu {
+class CPD_API LayerOnGpu {
  public:
   LayerOnGpu() = default;
   LayerOnGpu(const LayerOnGpu&) = delete;
@@ -33,7 +33,7 @@ class LayerOnGpu {
   virtual void Encode(const Piece& piece, std::uint8_t* to) const = 0;
 };
 
-class CodecOnGpu {
+class CPD_API CodecOnGpu {
  public:
   CodecOnGpu() = default;
   CodecOnGpu(const CodecOnGpu&) = delete;
