@@ -17,7 +17,7 @@ namespace cpd::cuda {
 /// The most open trees of fewer than 2^40 terms.
 constexpr int kMostTrees = 40;
 
-/// The backend of FoldWalk for one element: its planes, and the next term.
+/// The backend of FoldWalk for one element: its planes, and the next terms.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:
@@ -30,23 +30,36 @@ class ElementPlanes {
   }
 
   T sum = 0, second = 0;  ///< planes 0 and 1 of all schemes but pairwise
-  T term = 0;
+  const T* terms = nullptr;
 
-  CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t, std::int64_t) {
-    if (plane == 1) {
-      second = called(plan_.terms, starts, second, term, draws_.next());
-    } else if (plan_.order.scheme == Scheme::kahan) {
-      add_compensated(starts);
-    } else {
-      sum = rounded(plan_.terms, starts, sum, term, draws_.next());
+  CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t first,
+                        std::int64_t count) {
+    const bool compensates = plan_.order.scheme == Scheme::kahan;
+    const auto add_all = [&]<class F>() {
+      if (compensates) return add_compensated<F>(starts, terms + first, count);
+      T total = plane == 1 ? second : sum;
+      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
+        total = rounded<F>(plan_.terms, starts && k == 0, total, terms[first + k], draws_.next());
+      }
+      (plane == 1 ? second : sum) = total;
+    };
+    if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
+      const Form form = plan_.terms.in_binary32 ? plan_.terms.round.form : Form::general;
+      if (form == Form::addition) {
+        return add_all.template operator()<Rule<mode, Form::addition>>();
+      }
+      if (form == Form::in_place) {
+        return add_all.template operator()<Rule<mode, Form::in_place>>();
+      }
     }
+    add_all.template operator()<R>();
   }
   CPD_FN void add_chunk(bool starts, std::int64_t) {
     sum = called(plan_.sums, starts, sum, second, draws_.next());
   }
-  CPD_FN void open_tree(int plane, std::int64_t) { trees_[plane] = term; }
-  CPD_FN void merge_term(int plane, std::int64_t, std::int64_t) {
-    trees_[plane] = called(plan_.terms, false, trees_[plane], term, draws_.next());
+  CPD_FN void open_tree(int plane, std::int64_t term) { trees_[plane] = terms[term]; }
+  CPD_FN void merge_term(int plane, std::int64_t, std::int64_t term) {
+    trees_[plane] = called(plan_.terms, false, trees_[plane], terms[term], draws_.next());
   }
   CPD_FN void merge_trees(int plane, std::int64_t, bool of_term) {
     const FoldPlan& plan = of_term ? plan_.terms : plan_.sums;
@@ -86,11 +99,14 @@ class ElementPlanes {
     CPD_FN std::uint32_t next() { return *at++; }
   };
   using Drawn = std::conditional_t<kGiven, Given, Philox>;
-  /// a + b, or b alone as the first term, rounded once.
+  /// a + b, or b alone as the first term, rounded once. F: the plan's form, or R for any.
+  template <class F>
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
       return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random},
                       plan.round);
+    } else if constexpr (is_simple(F::form)) {
+      return round<F>(starts ? b : a + b, random, plan.round);
     } else {
       if constexpr (mode != Rounding::stochastic) {
         if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
@@ -103,19 +119,29 @@ class ElementPlanes {
   }
   /// `rounded` out of line, for the rarer schemes: one copy of its code.
   CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
-    return rounded(plan, starts, a, b, random);
+    return rounded<R>(plan, starts, a, b, random);
   }
 
-  struct CalledSums {
+  /// The roundings of a Kahan step: out of line in the general form.
+  template <class F>
+  struct Sums {
     ElementPlanes& planes;
     CPD_FN T operator()(T a, T b) const {
-      return called(planes.plan_.terms, false, a, b, planes.draws_.next());
+      const FoldPlan& plan = planes.plan_.terms;
+      const std::uint32_t random = planes.draws_.next();
+      if constexpr (is_simple(F::form)) return rounded<F>(plan, false, a, b, random);
+      return called(plan, false, a, b, random);
     }
   };
-  CPD_FN void add_compensated(bool starts) {
-    if (!starts) return kahan_step(term, sum, second, CalledSums{*this});
-    sum = called(plan_.terms, true, 0, term, draws_.next());
-    second = 0;
+  template <class F>
+  CPD_FN void add_compensated(bool starts, const T* all, std::int64_t count) {
+    if (starts) {
+      sum = called(plan_.terms, true, 0, all[0], draws_.next());
+      second = 0;
+    }
+    CPD_ROLLED for (std::int64_t k = starts ? 1 : 0; k < count; ++k) {
+      kahan_step(all[k], sum, second, Sums<F>{*this});
+    }
   }
 
   const SumPlan& plan_;
@@ -137,9 +163,10 @@ class ElementSum {
   CPD_FN T& second() { return planes_.second; }
   CPD_FN T& plane(int q) { return planes_.plane(q); }
 
-  CPD_FN void take(T x) {
-    planes_.term = x;
-    walk_.take(planes_, 1);
+  CPD_FN void take(T x) { take(&x, 1); }
+  CPD_FN void take(const T* terms, std::int64_t count) {
+    planes_.terms = terms;
+    walk_.take(planes_, count);
   }
   /// Ends the sum after the last term and returns it.
   CPD_FN T end() {
@@ -151,6 +178,12 @@ class ElementSum {
   FoldWalk walk_;
   ElementPlanes<mode, T, kGiven> planes_;
 };
+
+template <Rounding mode, class T, bool kGiven>
+CPD_FN ElementSum<mode, T, kGiven> sum_of_element(const SumCall& call, const Source& source,
+                                                  std::int64_t i) {
+  return {call.plan, source.seed, source.stream, i, 0, call.random.from(i).random};
+}
 
 /// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
 /// for terms of binary64.
@@ -164,8 +197,7 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
       continue;
     }
     std::int64_t at = offset_of(call.x, i);
-    ElementSum<mode, T, kGiven> sum(call.plan, source.seed, source.stream, i, 0,
-                                    call.random.from(i).random);
+    auto sum = sum_of_element<mode, T, kGiven>(call, source, i);
     CPD_ROLLED for (std::int64_t k = 0; k < call.terms; ++k, at += call.step) {
       sum.take(load_at<T>(call.x, at));
     }

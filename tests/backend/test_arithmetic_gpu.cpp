@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/reduce.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/patterns.h"
@@ -137,6 +139,39 @@ void expect_sums(const CudaDriver& driver, const Format& format) {
             dim == 0 ? kColumns : kTerms,
             [&](const auto& in, const TensorView& out) { Sum(in[0], dim, accumulator, out); },
             ToString(accumulator) + " over " + std::to_string(dim));
+      }
+    }
+  }
+}
+
+/// Sums of rows whose terms are neighbours, on both sides of a block's rows and a line's terms.
+TEST_F(ArithmeticGpu, SumsOfRowsGiveTheCpusBits) {
+  std::mt19937 random(5);
+  for (const auto& [rows, terms] :
+       {std::pair{1, 33}, {63, 2}, {64, 32}, {65, 31}, {130, 100}, {3, 1}, {2, 0}}) {
+    for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+      const std::int64_t width = terms + 3;
+      std::vector<std::uint8_t> memory(static_cast<std::size_t>(rows * width) * SizeOf(type));
+      TensorView x = View(memory.data(), type, std::array<std::int64_t, 2>{rows, width});
+      std::vector<float> values(static_cast<std::size_t>(rows * width));
+      for (float& value : values) value = std::normal_distribution<float>()(random);
+      Cast(View(values), ParseFormat(ToString(type)), {}, View(memory.data(), type, rows * width));
+      x.shape[1] = terms;
+      const testing::OnGpuView device(driver(), x);
+      for (const char* text :
+           {"fp32 sequential", "e4m3 sequential", "bf16 kahan", "e4m3 kahan", "e4m3 pairwise",
+            "fp32 chunked inner=e5m6 chunk=8", "e4m3 sequential rounding=stochastic",
+            "e3m2 sequential rounding=toward_zero"}) {
+        const Accumulator accumulator = ParseAccumulator(text);
+        std::vector<float> expected(static_cast<std::size_t>(rows));
+        std::vector<float> got(expected.size());
+        Sum(x, 1, accumulator, View(expected));
+        const OnGpu out(driver(), got.data(), 4 * got.size());
+        Sum(device.view(), 1, accumulator, out.View(View(got), got.data()));
+        out.Read(got.data());
+        EXPECT_TRUE(
+            testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+            << rows << " rows of " << terms << " " << ToString(type) << ", " << text;
       }
     }
   }
