@@ -153,6 +153,7 @@ class ElementPlanes {
 template <Rounding mode, class T, bool kGiven = false>
 class ElementSum {
  public:
+  using Value = T;
   /// Continues a sum from term k on, by the draws of element i, or those `given`.
   CPD_FN ElementSum(const SumPlan& plan, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
                     std::int64_t k, const std::uint32_t* given = nullptr)
@@ -185,6 +186,18 @@ CPD_FN ElementSum<mode, T, kGiven> sum_of_element(const SumCall& call, const Sou
   return {call.plan, source.seed, source.stream, i, 0, call.random.from(i).random};
 }
 
+/// Adds term(k) for k below `terms`: some are read before the first of them is added.
+template <class Sum, class Term>
+CPD_FN void take_all(Sum& sum, std::int64_t terms, Term term) {
+  constexpr int kAtOnce = 8;
+  typename Sum::Value some[kAtOnce];
+  CPD_ROLLED for (std::int64_t k = 0; k < terms; k += kAtOnce) {
+    const int count = terms - k < kAtOnce ? static_cast<int>(terms - k) : kAtOnce;
+    CPD_ROLLED for (int j = 0; j < count; ++j) some[j] = term(k + j);
+    sum.take(some, count);
+  }
+}
+
 /// The share of a sum over a dimension of thread number `thread` of `threads`. T: float, or double
 /// for terms of binary64.
 template <Rounding mode, class T, bool kGiven = false>
@@ -196,11 +209,10 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
       store_element(call.out, i, round<Rounding::nearest_even>(0.0, std::uint64_t{0}, call.empty));
       continue;
     }
-    std::int64_t at = offset_of(call.x, i);
+    const std::int64_t at = offset_of(call.x, i);
     auto sum = sum_of_element<mode, T, kGiven>(call, source, i);
-    CPD_ROLLED for (std::int64_t k = 0; k < call.terms; ++k, at += call.step) {
-      sum.take(load_at<T>(call.x, at));
-    }
+    take_all(sum, call.terms,
+             [&](std::int64_t k) { return load_at<T>(call.x, at + k * call.step); });
     store_element(call.out, i, sum.end());
   }
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/short_fold.h"
 #include "kernels/cuda/thread_block.cuh"
 
 namespace cpd::cuda {
@@ -13,6 +14,10 @@ template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceCall call) {
   __shared__ ReduceTile tile;
   pack_block<mode>(ThreadBlock(), call, tile);
+}
+__global__ void __launch_bounds__(kThreads) short_fold(const __grid_constant__ ReduceCall call) {
+  __shared__ ShortFoldTile tile;
+  short_fold_block(ThreadBlock(), call, tile);
 }
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) fold(const __grid_constant__ ReduceCall call) {
@@ -91,6 +96,7 @@ void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
         start_kernel(pack<mode>, blocks, kThreads, stream, call);
       });
     case ReduceTask::fold:
+      if (has_short_fold(call)) return start_kernel(short_fold, blocks, kThreads, stream, call);
       return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
         start_kernel(fold<mode>, blocks, kThreads, stream, call);
       });

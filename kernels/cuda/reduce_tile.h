@@ -91,13 +91,16 @@ CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t strea
                                         std::int64_t k) {
   return {plan, plan.terms.round.seed, stream, i, k};
 }
+template <Rounding mode>
+CPD_FN float rounded_result(float sum, const SumPlan& plan, std::uint64_t stream, std::int64_t i) {
+  return cast_scaled<mode>(sum, 0, element_draw<mode>(plan.result, stream, i), plan.result);
+}
 /// Ends a sum and returns it in the result's format, rounded by the draw of element i of `stream`.
 template <Rounding mode>
 CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, std::uint64_t stream,
                            std::int64_t i) {
   const float whole = sum.end();
-  if (!plan.rounds) return whole;
-  return cast_scaled<mode>(whole, 0, element_draw<mode>(plan.result, stream, i), plan.result);
+  return plan.rounds ? rounded_result<mode>(whole, plan, stream, i) : whole;
 }
 
 template <Rounding mode>
@@ -114,9 +117,8 @@ CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std
                        std::int64_t unit, std::int64_t first, std::int64_t members) {
   const std::int64_t i = segment.begin + at;
   auto sum = sum_from<mode>(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
-  CPD_ROLLED for (std::int64_t m = 0; m < members; ++m) {
-    sum.take(load_value(call, segment, first + m, Codes::wire, at));
-  }
+  take_all(sum, members,
+           [&](std::int64_t m) { return load_value(call, segment, first + m, Codes::wire, at); });
   return result_of_sum(sum, call.group, StreamFrom(call.result_stream, segment.layer, unit), i);
 }
 
@@ -130,17 +132,15 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   const bool ring = rounds.order == Order::ring;
   std::int64_t unit = rounds.unit_of_term(0, ring ? rounds.slice_of(segment.size, i) : 0);
   auto sum = sum_from<mode>(call.across, StreamFrom(call.sum_stream, segment.layer, kAcross), i, 0);
-  CPD_ROLLED for (std::int64_t k = 0; k < rounds.units; ++k) {
-    if (call.group_size > 0) {
-      const std::int64_t first = unit * call.group_size;
-      const std::int64_t left = call.world - first;
-      const std::int64_t members = left < call.group_size ? left : call.group_size;
-      sum.take(group_sum<mode>(call, segment, at, unit, first, members));
-    } else {
-      sum.take(load_value(call, segment, unit, Codes::wire, at));
-    }
+  take_all(sum, rounds.units, [&](std::int64_t) {
+    const std::int64_t own = unit;
     if (++unit == rounds.units) unit = 0;
-  }
+    if (call.group_size == 0) return load_value(call, segment, own, Codes::wire, at);
+    const std::int64_t first = own * call.group_size;
+    const std::int64_t left = call.world - first;
+    const std::int64_t members = left < call.group_size ? left : call.group_size;
+    return group_sum<mode>(call, segment, at, own, first, members);
+  });
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 

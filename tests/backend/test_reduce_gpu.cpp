@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <span>
@@ -222,6 +223,36 @@ TEST_F(ReduceGpu, LocalRanks) {
     for (std::size_t pick = 0; pick < 84; ++pick) {
       if (!testing::is_chosen_on_cpu(84 * w + pick, 8)) continue;
       ExpectVirtual(spec_of(pick, world), ranks, LocalTransports(world));
+    }
+  }
+}
+
+/// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
+/// it, zeros of both signs, NaN and infinities, and segments that begin at any byte.
+TEST_F(ReduceGpu, ShortFolds) {
+  std::size_t pick = 0;
+  for (const int world : {1, 2, 6, 9}) {
+    Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {1, 3, 0, 258, 4099}, 7);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      for (std::size_t i = 0; i < ranks[r][4].size(); ++i) {
+        float& x = ranks[r][4][i];
+        x = std::ldexp(x, static_cast<int>(i / 256 % 16) - 6);
+        if (i % 5 == 0) x = i % 10 == 0 || r == 0 ? -0.0F : 0.0F;
+        if (i % 7 == 0) x = i % 2 == 0 ? 1e-30F : -1e-30F;
+        if (i % 61 == 3 && r == i % 2) x = i % 4 == 0 ? INFINITY : std::nanf("");
+      }
+    }
+    for (const char* format : {"e4m3", "e5m2", "e4m3fn", "e5m2fnuz", "e2m5", "e6m1"}) {
+      for (const char* sums : {"", "e6m9", "fp32", "e5m10", "bf16"}) {
+        if (!testing::is_chosen_on_cpu(pick++, 4)) continue;
+        ReduceSpec spec;
+        spec.format = ParseFormat(format);
+        spec.accumulator.format = *sums == '\0' ? spec.format : ParseFormat(sums);
+        spec.result = world == 6 ? ParseFormat("e5m10") : spec.accumulator.format;
+        if (world == 9) spec.aps = Aps::on;
+        spec.exchange = world == 2 ? Exchange::gather : Exchange::owner;
+        ExpectVirtual(spec, ranks, LocalTransports(world));
+      }
     }
   }
 }

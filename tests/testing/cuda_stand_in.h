@@ -19,6 +19,7 @@
 
 #include "cpd/backend/cuda.h"
 #include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/short_fold.h"
 
 namespace cpd::testing {
 
@@ -152,6 +153,10 @@ class CudaStandIn {
                        [&]<Rounding mode>() { cuda::pack_block<mode>(block, call, tile); });
         break;
       case cuda::ReduceTask::fold:
+        if (cuda::has_short_fold(call)) {
+          const auto short_tile = std::make_unique<cuda::ShortFoldTile>();
+          return cuda::short_fold_block(block, call, *short_tile);
+        }
         with_some_mode(call.across.terms.round.mode,
                        [&]<Rounding mode>() { cuda::fold_block<mode>(block, call, tile); });
         break;

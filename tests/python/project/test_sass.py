@@ -100,6 +100,10 @@ FIGURES = {
         by_longest=True,
     ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
+    "sum of a row, nearest, by addition": Figure(
+        "sum_rows<(Rounding)0, float, false>", {"FADD": 3, "LDS": 1}, 1
+    ),
+    "fold of codes of 8 bits": Figure("short_fold(", {"FMUL": 16, "FFMA": 16}, 16),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
@@ -127,8 +131,9 @@ BYTES = {
     "cast, nearest, fp16": 4,
     "cast, stochastic, bf16": 4,
     "cast, stochastic, fp16": 4,
+    "fold of codes of 8 bits": 1,
 }
-"""Read and written for an element."""
+"""Read and written for an element; of the fold, read for a rank's contribution."""
 
 
 def _cuobjdump() -> Path:
