@@ -11,7 +11,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/accumulate.h"
 #include "cpd/numeric/sums/fold_plan.h"
-#include "cpd/numeric/sums/split.h"
+#include "cpd/numeric/sums/short_sum.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -183,57 +183,13 @@ CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<d
 
 // --- short roundings -----------------------------------------------------------------------------
 
-/// The short rounding of sums, which records the largest sum before its rounding. kKind: plain,
-/// rounded (terms are numbers of the format, or of a coarser one) or exact (any terms).
-template <Split kKind>
-class Short {
- public:
-  CPD_FN explicit Short(const FoldPlan& plan)
-      : format_(plan.round.man, plan.quantum, plan.round.keeps_negative_zero),
-        limit_(splat<Signed<F>>(bits_as<std::int32_t>(plan.limit))) {}
-
-  /// a + b rounded, where `a` need not be a number of the format.
-  CPD_FN F sum_of_term(F a, F b) {
-    if constexpr (kKind == Split::exact) {
-      F t;
-      if constexpr (kHasDirectedRounding<F>) {
-        t = fma_to_odd(a, splat<F>(1.0F), b);
-      } else {
-        t = add_to_odd(a, b);
-      }
-      see(t);
-      return split_any(t, format_);
-    } else {
-      return sum(a, b);
-    }
-  }
-  CPD_FN F sum(F a, F b) {
-    const F t = a + b;
-    see(t);
-    if constexpr (kKind == Split::plain) return t;
-    return with_sign_of(split(t, format_), t, format_.sign);
-  }
-  /// Whether every sum was within the limit before its rounding.
-  CPD_FN bool is_good() const { return !any(largest_ > limit_); }
-
- private:
-  CPD_FN void see(F t) {
-    const auto pattern = bits_as<Unsigned<F>>(t) & splat<Unsigned<F>>(Pattern<F>::magnitude);
-    largest_ = max(largest_, (Signed<F>)pattern);
-  }
-
-  SplitFormat<F> format_;
-  Signed<F> limit_;
-  Signed<F> largest_{};
-};
-
 constexpr int kVectors = 4;
 constexpr int64_t kGroup = kVectors * Lanes<F>::count;
 
 /// Runs the steps of a few vectors by a short rounding; returns false, and stores nothing, where a
 /// sum exceeded the limit.
 template <Split kKind, bool kKahan>
-CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
+CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
   F sums[kVectors];
   F lost[kVectors];
   for (int v = 0; v < kVectors; ++v) {
@@ -248,12 +204,9 @@ CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
         __builtin_prefetch(steps.terms[steps.count + j] + steps.begin + v * Lanes<F>::count, 0, 2);
       }
       if constexpr (kKahan) {
-        const F y = rounding.sum_of_term(x, -lost[v]);
-        const F t = rounding.sum(sums[v], y);
-        lost[v] = rounding.sum(rounding.sum(t, -sums[v]), -y);
-        sums[v] = t;
+        rounding.add(x, sums[v], lost[v]);
       } else {
-        sums[v] = rounding.sum_of_term(x, sums[v]);
+        rounding.add(x, sums[v]);
       }
     }
   }
@@ -267,7 +220,7 @@ CPD_FN bool fold_group(Short<kKind> rounding, const Steps& steps) {
 
 template <Split kKind, bool kKahan>
 CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
-  const Short<kKind> rounding(plan);
+  const ShortSums<kKind, F> rounding(plan);
   int64_t i = 0;
   for (; i + kGroup <= steps.n; i += kGroup) {
     const Steps part = steps.part(i, kGroup);

@@ -9,6 +9,7 @@
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/sums/fold_walk.h"
+#include "cpd/numeric/sums/short_sum.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
 
@@ -34,25 +35,14 @@ class ElementPlanes {
 
   CPD_FN void add_terms(int plane, bool starts, std::int64_t, std::int64_t first,
                         std::int64_t count) {
+    if (!starts && add_short(plane == 1 ? second : sum, terms + first, count)) return;
     const bool compensates = plan_.order.scheme == Scheme::kahan;
-    const auto add_all = [&]<class F>() {
-      if (compensates) return add_compensated<F>(starts, terms + first, count);
-      T total = plane == 1 ? second : sum;
-      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
-        total = rounded<F>(plan_.terms, starts && k == 0, total, terms[first + k], draws_.next());
-      }
-      (plane == 1 ? second : sum) = total;
-    };
-    if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
-      const Form form = plan_.terms.in_binary32 ? plan_.terms.round.form : Form::general;
-      if (form == Form::addition) {
-        return add_all.template operator()<Rule<mode, Form::addition>>();
-      }
-      if (form == Form::in_place) {
-        return add_all.template operator()<Rule<mode, Form::in_place>>();
-      }
+    if (compensates) return add_compensated(starts, terms + first, count);
+    T total = plane == 1 ? second : sum;
+    CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) {
+      total = rounded(plan_.terms, starts && k == 0, total, terms[first + k], draws_.next());
     }
-    add_all.template operator()<R>();
+    (plane == 1 ? second : sum) = total;
   }
   CPD_FN void add_chunk(bool starts, std::int64_t) {
     sum = called(plan_.sums, starts, sum, second, draws_.next());
@@ -78,6 +68,38 @@ class ElementPlanes {
  private:
   using R = Rule<mode, Form::general>;
 
+  /// Adds terms in short steps; returns false, and adds none, where these do not give the sum.
+  CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
+    if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
+      switch (plan_.terms.kind) {
+        case Split::plain:
+          return add_short<Split::plain>(to, all, count);
+        case Split::rounded:
+          return add_short<Split::rounded>(to, all, count);
+        case Split::exact:
+          return add_short<Split::exact>(to, all, count);
+        default:
+          break;
+      }
+    }
+    return false;
+  }
+  template <Split kKind>
+  CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
+    ShortSums<kKind, T> rounding(plan_.terms);
+    T s = to;
+    T c = second;
+    if (plan_.order.scheme == Scheme::kahan) {
+      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) rounding.add(all[k], s, c);
+    } else {
+      CPD_ROLLED for (std::int64_t k = 0; k < count; ++k) rounding.add(all[k], s);
+    }
+    if (!rounding.is_good()) return false;
+    if (plan_.order.scheme == Scheme::kahan) second = c;
+    to = s;
+    return true;
+  }
+
   /// Draws of roundings without random bits: 0.
   struct NoDraws {
     CPD_FN NoDraws(int, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
@@ -99,14 +121,11 @@ class ElementPlanes {
     CPD_FN std::uint32_t next() { return *at++; }
   };
   using Drawn = std::conditional_t<kGiven, Given, Philox>;
-  /// a + b, or b alone as the first term, rounded once. F: the plan's form, or R for any.
-  template <class F>
+  /// a + b, or b alone as the first term, rounded once.
   CPD_FN static T rounded(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
     if constexpr (sizeof(T) == sizeof(double)) {
       return round<R>(starts ? b : sum_as_seen(a, b, R::is_down(plan.round)), std::uint64_t{random},
                       plan.round);
-    } else if constexpr (is_simple(F::form)) {
-      return round<F>(starts ? b : a + b, random, plan.round);
     } else {
       if constexpr (mode != Rounding::stochastic) {
         if (plan.in_binary32) return round<R>(starts ? b : a + b, random, plan.round);
@@ -119,28 +138,22 @@ class ElementPlanes {
   }
   /// `rounded` out of line, for the rarer schemes: one copy of its code.
   CPD_CALL static T called(const FoldPlan& plan, bool starts, T a, T b, std::uint32_t random) {
-    return rounded<R>(plan, starts, a, b, random);
+    return rounded(plan, starts, a, b, random);
   }
 
-  /// The roundings of a Kahan step: out of line in the general form.
-  template <class F>
-  struct Sums {
+  struct CalledSums {
     ElementPlanes& planes;
     CPD_FN T operator()(T a, T b) const {
-      const FoldPlan& plan = planes.plan_.terms;
-      const std::uint32_t random = planes.draws_.next();
-      if constexpr (is_simple(F::form)) return rounded<F>(plan, false, a, b, random);
-      return called(plan, false, a, b, random);
+      return called(planes.plan_.terms, false, a, b, planes.draws_.next());
     }
   };
-  template <class F>
   CPD_FN void add_compensated(bool starts, const T* all, std::int64_t count) {
     if (starts) {
       sum = called(plan_.terms, true, 0, all[0], draws_.next());
       second = 0;
     }
     CPD_ROLLED for (std::int64_t k = starts ? 1 : 0; k < count; ++k) {
-      kahan_step(all[k], sum, second, Sums<F>{*this});
+      kahan_step(all[k], sum, second, CalledSums{*this});
     }
   }
 

@@ -7,9 +7,7 @@
 // sum_of, which computes what leaves the plan's limit.
 #pragma once
 
-#include <cmath>
-
-#include "cpd/numeric/sums/split.h"
+#include "cpd/numeric/sums/short_sum.h"
 #include "kernels/cuda/reduce_tile.h"
 
 namespace cpd::cuda {
@@ -45,47 +43,40 @@ CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment, std:
   return all;
 }
 
-/// Four sums, and the largest magnitude of a sum before its rounding.
-struct WordSums {
-  float sum[kWordCodes], largest[kWordCodes];
-};
-
 CPD_FN std::uint32_t byte_of(std::uint32_t word, int j) { return (word >> (8 * j)) & 0xFF; }
 
-template <Split kind>
-CPD_FN void add_word(const SplitFormat<float>& format, const float* values, std::uint32_t word,
-                     WordSums& to) {
-  for (int j = 0; j < kWordCodes; ++j) {
-    const float t = to.sum[j] + values[byte_of(word, j)];
-    if constexpr (kind == Split::plain) {
-      to.sum[j] = t;
-    } else {
-      to.largest[j] = std::fmax(to.largest[j], std::fabs(t));  // a NaN stays in the sum
-      to.sum[j] = with_sign_of(split(t, format), t, format.sign);
-    }
-  }
-}
+/// Four sums, and whether each is the ordered sum.
+struct WordSums {
+  float sum[kWordCodes];
+  bool is_good[kWordCodes];
+};
 
 /// The sums of values `at` … `at` + 3 of a segment.
 template <Split kind>
 CPD_FN WordSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
-                          const SplitFormat<float>& format, const float* values) {
+                          const float* values) {
+  using Steps = ShortSums<kind, float>;
+  const FoldPlan& plan = call.across.terms;
   const std::int64_t offset = segment.start[static_cast<int>(Codes::wire)] + at;
-  const std::uint32_t first = word_at(call.from[0] + offset);
+  Steps steps[kWordCodes] = {Steps(plan), Steps(plan), Steps(plan), Steps(plan)};
   WordSums sums;
+  const std::uint32_t first = word_at(call.from[0] + offset);
   for (int j = 0; j < kWordCodes; ++j) {
     const float term = values[byte_of(first, j)];
-    sums.sum[j] = call.across.terms.round.keeps_negative_zero ? term : term + 0.0F;
-    sums.largest[j] = std::fabs(term);
+    sums.sum[j] = plan.round.keeps_negative_zero ? term : term + 0.0F;
   }
+  const auto add = [&](std::uint32_t word) {
+    for (int j = 0; j < kWordCodes; ++j) steps[j].add(values[byte_of(word, j)], sums.sum[j]);
+  };
   std::int64_t r = 1;
   CPD_ROLLED for (; r + kWordsAtOnce <= call.rounds.units; r += kWordsAtOnce) {
     std::uint32_t words[kWordsAtOnce];
     for (int k = 0; k < kWordsAtOnce; ++k) words[k] = word_at(call.from[r + k] + offset);
-    for (const std::uint32_t word : words) add_word<kind>(format, values, word, sums);
+    for (const std::uint32_t word : words) add(word);
   }
-  CPD_ROLLED for (; r < call.rounds.units; ++r) {
-    add_word<kind>(format, values, word_at(call.from[r] + offset), sums);
+  CPD_ROLLED for (; r < call.rounds.units; ++r) add(word_at(call.from[r] + offset));
+  for (int j = 0; j < kWordCodes; ++j) {
+    sums.is_good[j] = steps[j].is_good() && sums.sum[j] - sums.sum[j] == 0;
   }
   return sums;
 }
@@ -94,13 +85,11 @@ CPD_FN WordSums add_words(const ReduceCall& call, const ReduceSegment& segment, 
 CPD_FN void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                        const WordSums& sums, std::uint32_t* codes) {
   const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
-  const FoldPlan& terms = call.across.terms;
   const std::uint64_t stream = StreamFrom(call.result_stream, segment.layer, kAcross);
   with_form<Rounding::nearest_even>(plan.form, [&]<class R>() {
     for (int j = 0; j < kWordCodes; ++j) {
-      const bool fits = sums.sum[j] - sums.sum[j] == 0 && sums.largest[j] <= terms.limit;
       float result = sums.sum[j];
-      if (!fits) {
+      if (!sums.is_good[j]) {
         result = sum_of<Rounding::nearest_even>(call, segment, at + j);
       } else if (call.across.rounds) {
         result = rounded_result<Rounding::nearest_even>(result, call.across, stream,
@@ -114,8 +103,7 @@ CPD_FN void code_words(const ReduceCall& call, const ReduceSegment& segment, std
 template <class Block>
 CPD_FN void short_fold_block(const Block& block, const ReduceCall& call, ShortFoldTile& memory) {
   const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
-  const FoldPlan& terms = call.across.terms;
-  const SplitFormat<float> format(terms.round.man, terms.quantum, terms.round.keeps_negative_zero);
+  const bool is_plain = call.across.terms.kind == Split::plain;
   std::uint32_t* const codes = memory.tile.codes[0];
   float* const values = memory.values;
   block.each(
@@ -125,9 +113,8 @@ CPD_FN void short_fold_block(const Block& block, const ReduceCall& call, ShortFo
       const int words = has_words(call, segment, begin) ? count / kWordCodes : 0;
       CPD_ROLLED for (int q = thread; q < words; q += kThreads) {
         const std::int64_t at = begin + kWordCodes * q;
-        const WordSums sums = terms.kind == Split::plain
-                                  ? add_words<Split::plain>(call, segment, at, format, values)
-                                  : add_words<Split::rounded>(call, segment, at, format, values);
+        const WordSums sums = is_plain ? add_words<Split::plain>(call, segment, at, values)
+                                       : add_words<Split::rounded>(call, segment, at, values);
         code_words(call, segment, at, sums, codes + kWordCodes * q);
       }
       CPD_ROLLED for (int i = words * kWordCodes + thread; i < count; i += kThreads) {

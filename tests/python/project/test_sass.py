@@ -100,8 +100,11 @@ FIGURES = {
         by_longest=True,
     ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
-    "sum of a row, nearest, by addition": Figure(
-        "sum_rows<(Rounding)0, float, false>", {"FADD": 3, "LDS": 1}, 1
+    "sum of a row": Figure(
+        "sum_rows<(Rounding)0, float, false>", {"FADD": 1, "FFMA": 1, "LDS": 1}, 1
+    ),
+    "sum of a row, Kahan": Figure(
+        "sum_rows<(Rounding)0, float, false>", {"FADD": 4, "FFMA": 4, "LDS": 1}, 1
     ),
     "fold of codes of 8 bits": Figure("short_fold(", {"FMUL": 16, "FFMA": 16}, 16),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
