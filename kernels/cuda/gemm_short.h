@@ -287,16 +287,17 @@ class WideThread {
   /// s * of_sum + c * of_compensation of SplitPlan for the largest sums; above the limit for NaN,
   /// whose pattern is the largest.
   CPD_FN float weighed(const SplitPlan& split) const {
-    float most = 0.0F;
-    float most_lost = 0.0F;
-    for (int i = 0; i < kPatch; ++i) {
-      for (int j = 0; j < kPatch; ++j) {
-        most = larger_magnitude(most, s_[i][j]);
-        if (kKind == Split::kahan) most_lost = larger_magnitude(most_lost, c_[i][j]);
-      }
-    }
+    const float most = largest_of(s_);
     if constexpr (kKind != Split::kahan) return most;
-    return most * split.of_sum + most_lost * split.of_compensation;
+    return most * split.of_sum + largest_of(c_) * split.of_compensation;
+  }
+  CPD_FN static float largest_of(const float (&x)[kPatch][kPatch]) {
+    std::int32_t most = 0;
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      const std::uint32_t pattern = bits_as<std::uint32_t>(x[i / kPatch][i % kPatch]);
+      most = max(most, static_cast<std::int32_t>(pattern & Pattern<float>::magnitude));
+    }
+    return bits_as<float>(most);
   }
 
   /// Adds one value of k by the short roundings. kExact: products of fp32 sums are exact.

@@ -14,6 +14,8 @@
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/gemm_stochastic.h"
+#include "kernels/cuda/tile_range.h"
 
 namespace cpd::cuda {
 
@@ -21,22 +23,6 @@ constexpr int kSide = 16;
 constexpr int kSums = kSide * kSide;
 constexpr int kDepth = 64;
 constexpr int kMostPlanes = 64;  ///< planes of a tree of any number of products
-
-/// Bounds of a block's operands, as bit patterns.
-struct TileRange {
-  std::uint32_t largest;   ///< the largest |x|; Inf and NaN are the largest
-  std::uint32_t smallest;  ///< the least |x| that is not zero
-  std::uint32_t fraction;  ///< fraction bits, or-ed
-
-  CPD_FN static TileRange none() { return {0, ~0U, 0}; }
-
-  CPD_FN void take(float x) {
-    const std::uint32_t a = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
-    largest = a > largest ? a : largest;
-    smallest = a != 0 && a < smallest ? a : smallest;
-    fraction |= a & Pattern<float>::fraction;
-  }
-};
 
 /// A block's shared memory. The operands' ranges of a step are in ranges[step mod 2].
 struct TileMemory {
@@ -246,15 +232,14 @@ class OrderedSum {
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
                   const TileRange* ranges, const Scales& = {}) {
     const AccumulatorPlan& plan = call.plan;
-    const bool narrow = fits_binary32(plan.sum, ranges[0].fraction, ranges[1].fraction);
-    if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, narrow);
+    if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, ranges);
     // Each call ends with the step or with a chunk.
     for (const std::int64_t end = k + count; k < end;) {
       const std::int64_t number = k / plan.chunk;
       const std::int64_t chunk_end = (number + 1) * plan.chunk;
       const std::int64_t stop = chunk_end < end ? chunk_end : end;
       const auto length = static_cast<int>(stop - k);
-      add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), narrow);
+      add_products(call, a, b, k, length, static_cast<std::uint64_t>(number), ranges);
       a += length * (kSide + 1);
       b += length * (kSide + 1);
       k = stop;
@@ -275,22 +260,44 @@ class OrderedSum {
                                                             : 1;
 
   CPD_FN void add_products(const GemmCall& call, const float* a, const float* b, std::int64_t k,
-                           int count, std::uint64_t chunk, bool narrow) {
+                           int count, std::uint64_t chunk, const TileRange* ranges) {
     const GemmPlan& plan = call.plan.sum;
+    if constexpr (mode == Rounding::stochastic && scheme == Scheme::sequential) {
+      if (add_short(plan, a, b, count, first_draw_of(plan, k, chunk), ranges)) return;
+    }
     if (plan.exact_products) return add_as<double, true>(call, a, b, k, count, chunk);
     if constexpr (mode != Rounding::stochastic) {
-      if (narrow) return add_as<float, false>(call, a, b, k, count, chunk);
+      if (fits_binary32(plan, ranges[0].fraction, ranges[1].fraction)) {
+        return add_as<float, false>(call, a, b, k, count, chunk);
+      }
     }
     add_as<double, false>(call, a, b, k, count, chunk);
+  }
+
+  [[nodiscard]] CPD_FN std::uint64_t first_draw_of(const GemmPlan& plan, std::int64_t k,
+                                                   std::uint64_t chunk) const {
+    return plan.first_draw + span_.draws + chunk + draws_before(plan, k);
+  }
+
+  /// Adds products by short stochastic steps; false, and none is added, where these are not exact.
+  CPD_FN bool add_short(const GemmPlan& plan, const float* a, const float* b, int count,
+                        std::uint64_t first, const TileRange* ranges) {
+    if (key_.given != nullptr || !has_short_steps(plan, first)) return false;
+    const int spare = spare_of(plan, ranges[0], ranges[1]);
+    if (spare < 0) return false;
+    const StochasticSteps steps{plan,  key_.seed, key_.stream, key_.index, first,
+                                spare, a,         b,           kSide + 1,  count};
+    state_[0] = plan.exact_products ? add_stochastic<true>(steps, state_[0])
+                                    : add_stochastic<false>(steps, state_[0]);
+    return true;
   }
 
   template <class V, bool kExactProducts>
   CPD_FN void add_as(const GemmCall& call, const float* a, const float* b, std::int64_t k,
                      int count, std::uint64_t chunk) {
     const GemmPlan& plan = call.plan.sum;
-    const std::uint64_t first = mode == Rounding::stochastic
-                                    ? plan.first_draw + span_.draws + chunk + draws_before(plan, k)
-                                    : 0;
+    const std::uint64_t first =
+        mode == Rounding::stochastic ? first_draw_of(plan, k, chunk) : std::uint64_t{0};
     if constexpr (mode == Rounding::stochastic) {
       if (key_.given != nullptr) {
         return add_drawing<V, kExactProducts>(plan, a, b, k, count,

@@ -137,6 +137,32 @@ TEST_F(GemmGpu, Shapes) {
   }
 }
 
+/// Every count of random bits that changes what a word serves, or whether binary32 holds them; sums
+/// that overflow, operands beyond the format, NaN.
+TEST_F(GemmGpu, ShortStochasticSteps) {
+  std::size_t pick = 0;
+  for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e3m2", "e2m1", "e4m3fnuz", "e5m0"}) {
+    const Format format = ParseFormat(name);
+    for (const Values kind : testing::kValues) {
+      for (const std::int64_t depth : {1, 5, 64, 67, 131}) {
+        const Tensor a = Make({17, depth}, kind, format);
+        const Tensor b = Make({depth, 19}, kind, format);
+        const Tensor c = Make({17, 19}, Values::mixed, format);
+        for (const int random_bits : {1, 8, 9, 13, 16, 17, 18, 24}) {
+          if (!testing::is_chosen_on_cpu(pick++, 4)) continue;
+          Accumulator accumulator{.format = format};
+          accumulator.rounding = {
+              .mode = Rounding::stochastic, .random_bits = random_bits, .seed = pick, .stream = 5};
+          accumulator.exact_products = pick % 3 == 0;
+          if (pick % 5 == 0) accumulator.rounding.overflow = Overflow::saturate;
+          ASSERT_TRUE(GpuMatches({a, b, pick % 2 == 0 ? &c : nullptr}, accumulator))
+              << name << ", " << random_bits << " bits";
+        }
+      }
+    }
+  }
+}
+
 TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
   const Format format = ParseFormat("e4m3");
   std::vector<Accumulator> all = schemes_of_tiles(format);

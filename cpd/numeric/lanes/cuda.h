@@ -22,6 +22,18 @@ template <>
 CPD_FN double fma(double a, double b, double c) {
   return __fma_rn(a, b, c);
 }
+template <>
+CPD_FN float add_toward_zero(float a, float b) {
+  return __fadd_rz(a, b);
+}
+template <>
+CPD_FN float mul_toward_zero(float a, float b) {
+  return __fmul_rz(a, b);
+}
+template <>
+CPD_FN float fma_toward_zero(float a, float b, float c) {
+  return __fmaf_rz(a, b, c);
+}
 /// Two instructions; fmaxf returns the number where the other operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {

@@ -321,6 +321,21 @@ CPD_FN U merge_bits(U x, U mask, U set) {
   return (x & mask) | set;
 }
 
+/// a + b, a * b and a * b + c in an environment that rounds toward zero (environment.h); in a CUDA
+/// thread by instructions that do, in any.
+template <class V>
+CPD_FN V add_toward_zero(V a, V b) {
+  return a + b;
+}
+template <class V>
+CPD_FN V mul_toward_zero(V a, V b) {
+  return a * b;
+}
+template <class V>
+CPD_FN V fma_toward_zero(V a, V b, V c) {
+  return fma(a, b, c);
+}
+
 /// x where |x| < most, else `most` with x's sign; most > 0, x is not NaN.
 template <class V>
 CPD_FN V clamped(V x, V most) {

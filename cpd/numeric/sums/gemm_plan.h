@@ -36,6 +36,13 @@ CPD_FN constexpr int significant_bits(std::uint32_t fraction) {
   return bits;
 }
 
+/// A number of which values are multiples, from the pattern of the least |x| that is not 0 and
+/// their fraction bits together.
+CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction) {
+  const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
+  return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
+}
+
 /// The short route of a sum of products (split.h), and the bounds within which it is exact.
 struct SplitPlan {
   Split kind = Split::none;

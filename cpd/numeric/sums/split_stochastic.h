@@ -4,9 +4,9 @@
 // are added to the random integer R < 2^N, and what is then below the last place is dropped. So a
 // number may first be truncated to p + N bits or more, and to multiples of 2^-N spacings.
 //
-// The environment must round toward zero (environment.h), which truncates the sums and products
-// here. Overflow and its consequences (Inf, NaN) are handled; the caller ensures that operands are
-// finite.
+// Sums and products are truncated: a CPU's environment must round toward zero (environment.h), a
+// CUDA thread's instructions do. Overflow and its consequences (Inf, NaN) are handled; the caller
+// ensures that operands are finite.
 #pragma once
 
 #include "cpd/numeric/round/round.h"
@@ -62,13 +62,26 @@ template <bool kMayOverflow, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   using P = Pattern<V>;
-  const U binade = merge_bits(bits_as<U>(t * format.factor), splat<U>(P::sign | P::infinity),
-                              splat<U>(P::implicit >> 1));
+  const U binade = merge_bits(bits_as<U>(mul_toward_zero(t, format.factor)),
+                              splat<U>(P::sign | P::infinity), splat<U>(P::implicit >> 1));
   const V m = at_least(bits_as<V>(binade), format.least);
-  const U carried = bits_as<U>(t + m) + random;
+  const U carried = bits_as<U>(add_toward_zero(t, m)) + random;
   const V rounded = bits_as<V>(carried & format.kept_units) - m;
   const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
+}
+
+/// A step of a sequential sum: s + a * b, the product rounded by the first draw, unless it is
+/// exact, and the sum by the last. Rounded products are multiples of the sum's least spacing.
+template <bool kExactProducts, class V, class Draw>
+CPD_FN V stochastic_step(V a, V b, V s, Draw draw, const SplitStochastic<V>& product,
+                         const SplitStochastic<V>& sum) {
+  if constexpr (kExactProducts) {
+    return round_any<true>(fma_toward_zero(a, b, s), draw(0), sum);
+  } else {
+    const V x = round_any<true>(mul_toward_zero(a, b), draw(0), product);
+    return round_on_grid<true>(add_toward_zero(s, x), draw(1), sum);
+  }
 }
 
 }  // namespace CPD_ISA

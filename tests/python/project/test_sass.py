@@ -111,8 +111,11 @@ FIGURES = {
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
     "product, Kahan": Figure("multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True),
-    "product, stochastic": Figure(
-        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"LD.": 12}, 1
+    "product, stochastic, 24 bits": Figure(
+        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"FMUL": 4, "FADD": 6}, 2
+    ),
+    "product, stochastic, 8 bits": Figure(
+        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"FMUL": 16, "FADD": 24}, 8
     ),
     "matrix unit, exponents": Figure(
         "multiply<UnitSum<(Rounding)0>, GemmCall>", {"VIADDMNMX": 4, "LDS": 8}, 4

@@ -83,6 +83,10 @@ inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b
 inline float __fmaf_rz(float a, float b, float c) {
   return cuda_on_cpu::fma_toward<FE_TOWARDZERO>(a, b, c);
 }
+inline float __fadd_rz(float a, float b) { return __fmaf_rz(a, 1.0F, b); }
+inline float __fmul_rz(float a, float b) {
+  return __fmaf_rz(a, b, __builtin_copysignf(0.0F, __builtin_copysignf(1.0F, a) * b));
+}
 inline float __fmaf_rd(float a, float b, float c) {
   return cuda_on_cpu::fma_toward<FE_DOWNWARD>(a, b, c);
 }
