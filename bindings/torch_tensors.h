@@ -142,7 +142,7 @@ inline Tensor OnHugePages(const Tensor& made) {
   }
   const std::string of = "a tensor of shape (" + shape + (sizes.size() == 1 ? ",)" : ")");
   if (x.is_cpu()) throw NoMemory(bytes, of);
-  throw MachineError("the GPU gives no memory for " + std::to_string(bytes) + " bytes, " + of);
+  throw MachineError("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
 }
 
 /// An uninitialized tensor on x's device. By the C function that torch's stable ABI rests on: what

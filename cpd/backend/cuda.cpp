@@ -36,14 +36,21 @@ const Api& Load() {
 }
 
 std::atomic<const Api*> g_in_place = nullptr;
+std::atomic<const Allocator*> g_allocator = nullptr;
 
 const Api& Library() {
   if (const Api* in_place = g_in_place) return *in_place;
-  static const Api& api = Load();  // tried again at the next call if it throws
+  static const Api& api = [] -> const Api& {  // tried again at the next call if it throws
+    const Api& loaded = Load();
+    loaded.set_allocator(g_allocator);
+    return loaded;
+  }();
   return api;
 }
 
 void CheckStatus(int status) {
+  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
+  if (status == kNoMemory) throw MachineError("CUDA out of memory: a kernel's own memory");
   if (status != 0) throw MachineError(std::string("CUDA: ") + Library().describe(status));
 }
 
@@ -415,6 +422,8 @@ std::vector<std::uint32_t> Queue::Checksums(std::span<const Bytes> bytes) const 
   CheckStatus(api_.checksums(launch_, static_cast<int>(bytes.size()), bytes.data(), crcs.data()));
   return crcs;
 }
+
+void SetAllocator(const Allocator* allocator) { g_allocator = allocator; }
 
 void SetLibrary(const Api* api) { g_in_place = api; }
 

@@ -172,6 +172,9 @@ class CPD_API Queue {
 
 using SharedQueue = std::shared_ptr<const Queue>;
 
+/// Has kernels ask this allocator for their own memory; before the library is loaded.
+CPD_API void SetAllocator(const Allocator* allocator);
+
 /// For tests: replaces the library's functions in all later calls; null: the library's.
 CPD_API void SetLibrary(const Api* api);
 

@@ -59,6 +59,7 @@ constexpr cpd::cuda::Api kApi = {
     .cast_scaled = cpd::cuda::cast_scaled,
     .encode_scaled = cpd::cuda::encode_scaled,
     .decode_scaled = cpd::cuda::decode_scaled,
+    .set_allocator = cpd::cuda::set_allocator,
     .allocate = cpd::cuda::allocate,
     .release = cpd::cuda::release,
     .release_unused = cpd::cuda::release_unused,

@@ -280,6 +280,14 @@ struct Bytes {
   std::int64_t count = 0;
 };
 
+/// Where a framework's own allocator gives stream-ordered memory in place of the library's pool.
+struct Allocator {
+  /// Memory for work on the stream; null: not from it.
+  void* (*allocate)(int device, void* stream, std::int64_t bytes);
+  /// Releases its own memory behind what is queued on that stream; false: it is another's.
+  bool (*release)(void* memory);
+};
+
 struct Api {
   /// sizeof of RoundPlan, Strided, the calls and ReduceCall in the library's build.
   std::uint32_t plan_size;
@@ -335,6 +343,8 @@ struct Api {
   int (*decode_scaled)(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
                        const Strided& out);
 
+  /// Asks this allocator first from now on; null: none.
+  void (*set_allocator)(const Allocator* allocator);
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
   /// Releases memory that is kept for later calls; waits for all of the device's work.

@@ -104,6 +104,7 @@ int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* pa
                   unsigned long long* first_nan);
 int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
                   const Strided& out);
+void set_allocator(const Allocator* allocator);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
 int release_unused(int device);

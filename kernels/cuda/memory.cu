@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Pinned, device and stream-ordered memory, and streams.
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -42,6 +43,15 @@ cudaError_t trim(int device) {
   return status == cudaSuccess ? cudaMemPoolTrimTo(pool, 0) : status;
 }
 
+std::atomic<const Allocator*> g_allocator = nullptr;
+
+/// Memory from the framework's allocator; null where there is none, or it gives none.
+void* from_allocator(const Launch& launch, MemoryKind kind, std::int64_t bytes) {
+  const Allocator* allocator = g_allocator;
+  if (kind != MemoryKind::queued || allocator == nullptr) return nullptr;
+  return allocator->allocate(launch.device, launch.stream, bytes);
+}
+
 cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::size_t size,
                             void** memory) {
   if (kind == MemoryKind::pinned) return cudaHostAlloc(memory, size, cudaHostAllocPortable);
@@ -54,7 +64,11 @@ cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::size_t s
 
 }  // namespace
 
+void set_allocator(const Allocator* allocator) { g_allocator = allocator; }
+
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
+  *memory = from_allocator(launch, kind, bytes);
+  if (*memory != nullptr) return cudaSuccess;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
@@ -71,6 +85,9 @@ int release_unused(int device) {
 }
 
 int release(const Launch& launch, MemoryKind kind, void* memory) {
+  const Allocator* allocator = g_allocator;
+  const bool is_queued = kind == MemoryKind::queued;
+  if (is_queued && allocator != nullptr && allocator->release(memory)) return cudaSuccess;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   if (kind == MemoryKind::pinned) return cudaFreeHost(memory);

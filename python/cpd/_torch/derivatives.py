@@ -110,12 +110,17 @@ def call(operator: Any, undifferentiated: Any, *args: Any) -> Tensor:
     """Calls an operator; where Python knows that nothing is to be differentiated, without its
     derivatives, which halves the time that a call takes. `undifferentiated`: the operator that has
     none, or None."""
-    if torch.compiler.is_compiling() or _may_differentiate(args):
+    if torch.compiler.is_compiling():
         return operator(*args)
-    if undifferentiated is not None:
-        return undifferentiated(*args)
-    with torch._C._AutoDispatchBelowAutograd():
-        return operator(*args)
+    try:
+        if _may_differentiate(args):
+            return operator(*args)
+        if undifferentiated is not None:
+            return undifferentiated(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator(*args)
+    except RuntimeError as error:
+        raise _as_torchs(error) from None
 
 
 def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
@@ -125,7 +130,18 @@ def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None
         operator(*args, out=out)
         return
     torch.autograd.graph.increment_version(out)
-    undifferentiated(*args, out=out)
+    try:
+        undifferentiated(*args, out=out)
+    except RuntimeError as error:
+        raise _as_torchs(error) from None
+
+
+def _as_torchs(error: RuntimeError) -> RuntimeError:
+    """The error itself; where a GPU has no memory left, torch's own for that."""
+    text = str(error)
+    if type(error) is RuntimeError and text.startswith("CUDA out of memory"):
+        return torch.OutOfMemoryError(text)
+    return error
 
 
 class _CallModes(NamedTuple):

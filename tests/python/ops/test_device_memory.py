@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import cpd
-from front_ends import require_gpu_itself
+from front_ends import GPU_IS_CPU, require_gpu_itself
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,56 @@ def test_it_is_given_back() -> None:
     free, _ = torch.cuda.mem_get_info()
     cpd.release_cuda_memory(0)
     assert torch.cuda.mem_get_info()[0] >= free
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_kernels_memory_is_torchs() -> None:
+    """Largest magnitudes of blocks, of whose memory torch knows."""
+    import torch
+
+    x = torch.randn(64, 64, device="cuda")
+    out = torch.empty_like(x)
+    cpd.cast(x, "mxfp8", out=out)
+    if GPU_IS_CPU:
+        import sitecustomize
+
+        before = sitecustomize.library.cuda_on_cpu_allocated()
+        cpd.cast(x, "mxfp8", out=out)
+        assert sitecustomize.library.cuda_on_cpu_allocated() > before
+    else:
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        cpd.cast(x, "mxfp8", out=out)
+        assert torch.cuda.max_memory_allocated() > before
+    wanted = cpd.cast(x.cpu(), "mxfp8")
+    assert torch.equal(out.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_no_memory() -> None:
+    """For a result: torch's error, after its own retry. For a kernel's own: CPD's pool."""
+    import torch
+
+    x = torch.randn(64, 64, device="cuda")
+    wanted = cpd.cast(x.cpu(), "mxfp8")
+    if GPU_IS_CPU:
+        import sitecustomize
+
+        refuse = sitecustomize.library.cuda_on_cpu_refuse
+        refuse(1)
+        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory: 16384 bytes"):
+            cpd.cast(x, "mxfp8")
+        out = torch.empty_like(x)
+        refuse(100)
+        try:
+            cpd.cast(x, "mxfp8", out=out)
+        finally:
+            refuse(0)
+        assert torch.equal(out.cpu(), wanted)
+    else:
+        huge = torch.empty(1, device="cuda").expand(1 << 40)
+        with pytest.raises(torch.OutOfMemoryError):
+            cpd.cast(huge, "e4m3")
+    assert torch.equal(cpd.cast(x, "mxfp8").cpu(), wanted)

@@ -27,12 +27,17 @@ const c10::Device kDevice(c10::kCUDA, 0);
 
 // ---- memory, device, stream ---------------------------------------------------------------------
 
+std::int64_t g_allocated = 0;  // tensors, so far
+int g_refused = 0;             // of the next ones
+
 void free_device(void* memory) { cudaFree(memory); }
 
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* memory = nullptr;
-    if (bytes > 0 && cudaMalloc(&memory, bytes) != cudaSuccess) {
+    ++g_allocated;
+    const bool is_refused = g_refused > 0 && --g_refused >= 0;
+    if (bytes > 0 && (is_refused || cudaMalloc(&memory, bytes) != cudaSuccess)) {
       cudaGetLastError();
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory: ", bytes, " bytes");
     }
@@ -192,6 +197,10 @@ int aoti_torch_get_current_cuda_stream(std::int32_t /*device*/, void** stream) {
   *stream = t_stream;
   return 0;
 }
+
+std::int64_t cuda_on_cpu_allocated() { return g_allocated; }
+/// Refuses torch so many tensors, from the next one on.
+void cuda_on_cpu_refuse(int tensors) { g_refused = tensors; }
 
 void* cuda_on_cpu_new_stream() {
   cudaStream_t stream = nullptr;

@@ -14,6 +14,7 @@ from typing import Any
 library = ctypes.CDLL("libtorch_cuda.so", ctypes.RTLD_GLOBAL)  # before torch looks for its hooks
 library.cuda_on_cpu_new_stream.restype = ctypes.c_void_p
 library.cuda_on_cpu_stream.restype = ctypes.c_void_p
+library.cuda_on_cpu_allocated.restype = ctypes.c_int64
 
 import torch  # noqa: E402
 

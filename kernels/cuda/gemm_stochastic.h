@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sequential stochastic sums of products on a GPU by the short roundings of
+// numeric/sums/split_stochastic.h, one sum a thread: each block of random words is made once, for
+// all the steps that draw from it. For CUDA threads, whose instructions truncate (lanes/cuda.h).
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/draws/philox.h"
+#include "cpd/numeric/sums/gemm_plan.h"
+#include "cpd/numeric/sums/split_stochastic.h"
+#include "kernels/cuda/strided.h"
+#include "kernels/cuda/tile_range.h"
+
+namespace cpd::cuda {
+
+/// The steps of one sum.
+struct StochasticSteps {
+  const GemmPlan& plan;
+  std::uint64_t seed, stream, index;  ///< the element's
+  std::uint64_t first;  ///< the first step's first draw, at the beginning of a block of words
+  int spare;            ///< the low bits of random integers that have no effect
+  const float* a;
+  const float* b;
+  int apart;  ///< the operands of a step from those of the next
+  int count;
+};
+
+/// The low bits of random integers that the short steps omit for operands in these ranges; -1: the
+/// short steps are not exact.
+CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b) {
+  const StochasticPlan& way = plan.stochastic;
+  const bool finite = a.largest < Pattern<float>::infinity && b.largest < Pattern<float>::infinity;
+  if (!finite) return -1;
+  if (way.in_binary32) return 0;
+  if (way.spare_bits == 0) return -1;
+  const double least = way.product.quantum * exact_power(way.spare_bits - plan.sum.random_bits);
+  const bool fits = significant_bits(a.fraction) + significant_bits(b.fraction) <= 22 &&
+                    least_bit(a.smallest, a.fraction) * least_bit(b.smallest, b.fraction) >= least;
+  return fits ? way.spare_bits : -1;
+}
+
+template <bool kExactProducts, int kPerWord>
+CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
+  constexpr int kInBlock = 4 * kPerWord;
+  constexpr int kDraws = kExactProducts ? 1 : 2;
+  constexpr int kSteps = kInBlock / kDraws;
+  const RoundPlan& plan = steps.plan.sum;
+  const int bits = plan.random_bits - steps.spare;
+  const SplitStochastic<float> product(steps.plan.stochastic.product, bits);
+  const SplitStochastic<float> sum(steps.plan.stochastic.sum, bits);
+  const std::uint32_t mask = (1U << bits) - 1;
+  // Adds `count` products from number k on, by the draws of one block.
+  const auto add = [&](int k, int count) {
+    const auto words =
+        random_words(static_cast<std::uint32_t>(steps.index), steps.index,
+                     (steps.first + static_cast<std::uint64_t>(kDraws) * k) / kInBlock, steps.seed,
+                     steps.stream);
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int j = 0; j < kSteps; ++j) {
+      if (j >= count) return;
+      const auto draw = [&](int q) {
+        const int at = kDraws * j + q;
+        return words.word[at / kPerWord] >> (at % kPerWord * (32 / kPerWord) + steps.spare) & mask;
+      };
+      const int place = (k + j) * steps.apart;
+      s = stochastic_step<kExactProducts>(steps.a[place], steps.b[place], s, draw, product, sum);
+    }
+  };
+  int k = 0;
+  CPD_ROLLED for (; k + kSteps <= steps.count; k += kSteps) add(k, kSteps);
+  if (k < steps.count) add(k, steps.count - k);
+  return s;
+}
+
+/// s plus the steps' products.
+template <bool kExactProducts>
+CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
+  switch (draws_per_word(steps.plan.sum.random_bits)) {
+    case 1:
+      return add_stochastic<kExactProducts, 1>(steps, s);
+    case 2:
+      return add_stochastic<kExactProducts, 2>(steps, s);
+    default:
+      return add_stochastic<kExactProducts, 4>(steps, s);
+  }
+}
+
+/// Whether the plan's sums take short steps, which begin with a block of words.
+CPD_FN bool has_short_steps(const GemmPlan& plan, std::uint64_t first) {
+  const auto in_block = static_cast<std::uint64_t>(4 * draws_per_word(plan.sum.random_bits));
+  return kHasDirectedRounding<float> && plan.scheme == Scheme::sequential &&
+         plan.split.kind == Split::stochastic && (plan.exact_products || plan.stochastic.on_grid) &&
+         first % in_block == 0;
+}
+
+}  // namespace cpd::cuda
