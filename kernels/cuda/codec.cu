@@ -73,10 +73,9 @@ __global__ void __launch_bounds__(kThreads)
     for (int q = thread; q < count / 4; q += kThreads) {
       const FourCodes c = reinterpret_cast<const FourCodes*>(codes)[q];
       Pack<type> values;
-      values.set(0, value_of_code<R, float>(c.code[0], plan));
-      values.set(1, value_of_code<R, float>(c.code[1], plan));
-      values.set(2, value_of_code<R, float>(c.code[2], plan));
-      values.set(3, value_of_code<R, float>(c.code[3], plan));
+      values.set(value_of_code<R, float>(c.code[0], plan), value_of_code<R, float>(c.code[1], plan),
+                 value_of_code<R, float>(c.code[2], plan),
+                 value_of_code<R, float>(c.code[3], plan));
       packs[begin / 4 + q] = values;
     }
     for (int i = count / 4 * 4 + thread; i < count; i += kThreads) {

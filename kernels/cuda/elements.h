@@ -4,6 +4,10 @@
 // the CPU.
 #pragma once
 
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#endif
+
 #include <cstdint>
 
 #include "cpd/base/dtype.h"
@@ -22,12 +26,15 @@ CPD_FN constexpr RoundPlan half_plan() {
 
 // fp16's exponents are binary32's less 112: a product by 2^112 or 2^-112 moves a value from one to
 // the other exactly, also where one of the two is subnormal (which kernels keep). Infinities and
-// NaN are moved apart.
+// NaN are moved apart. A CUDA thread has instructions for both ways.
 
 /// A code's value; a NaN stays one.
 template <DType type>
 CPD_FN float widen_code(std::uint16_t code) {
   if constexpr (type == DType::bf16) return bits_as<float>(std::uint32_t{code} << 16);
+#if defined(__CUDA_ARCH__)
+  return __half2float(__ushort_as_half(code));
+#endif
   const std::uint32_t size = (code & 0x7FFFU) << 13;
   const std::uint32_t special = size >= 0x7C00U << 13 ? 0x7F800000U : 0U;
   const std::uint32_t sign = (code & 0x8000U) << 16;
@@ -108,8 +115,26 @@ CPD_FN float value_of(const void* data, std::int64_t at) {
 /// one); `nearest` rounded.
 enum class Stored : std::uint8_t { held, nearest };
 
+#if defined(__CUDA_ARCH__)
+/// What an instruction rounds NaN to, and the canonical NaN.
+constexpr std::uint16_t kHardwareNan = 0x7FFF, kNan = 0x7E00;
+
+/// The codes of two values rounded to fp16, by one instruction.
+CPD_FN std::uint32_t two_fp16_codes(float first, float second) {
+  const __half2 both = __floats2half2_rn(first, second);
+  const auto codes = reinterpret_cast<const std::uint32_t&>(both);
+  return __vminu2(codes & 0x7FFF7FFFU, 0x7E007E00U) | (codes & 0x80008000U);
+}
+#endif
+
 template <DType type, Stored stored>
 CPD_FN std::uint16_t code_of(float value) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (type == DType::f16) {
+    const std::uint16_t code = __half_as_ushort(__float2half_rn(value));
+    return code == kHardwareNan ? kNan : code;
+  }
+#endif
   return stored == Stored::held ? code_of_held<type>(value) : narrow<type>(value);
 }
 
@@ -123,6 +148,15 @@ CPD_FN void set_value_of(void* data, std::int64_t at, float value) {
   }
 }
 
+/// The codes of two values, the first in the low half.
+template <DType type, Stored stored>
+CPD_FN std::uint32_t two_codes(float first, float second) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (type == DType::f16) return two_fp16_codes(first, second);
+#endif
+  return code_of<type, stored>(first) | std::uint32_t{code_of<type, stored>(second)} << 16;
+}
+
 /// Four neighbouring values, which a thread reads or writes at once.
 template <DType type>
 struct alignas(type == DType::f32 ? 16 : 8) Pack {
@@ -133,13 +167,16 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
-  /// Sets a value, which is 0 so far.
   template <Stored stored = Stored::held>
-  CPD_FN void set(int i, float value) {
+  CPD_FN void set(float a, float b, float c, float d) {
     if constexpr (type == DType::f32) {
-      words[i] = bits_as<std::uint32_t>(value);
+      words[0] = bits_as<std::uint32_t>(a);
+      words[1] = bits_as<std::uint32_t>(b);
+      words[2] = bits_as<std::uint32_t>(c);
+      words[3] = bits_as<std::uint32_t>(d);
     } else {
-      words[i / 2] |= std::uint32_t{code_of<type, stored>(value)} << 16 * (i % 2);
+      words[0] = two_codes<type, stored>(a, b);
+      words[1] = two_codes<type, stored>(c, d);
     }
   }
 };
@@ -149,10 +186,8 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
 template <Stored stored, DType type, class Change>
 CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   Pack<type> pack;
-  pack.template set<stored>(0, change(values.get(0)));
-  pack.template set<stored>(1, change(values.get(1)));
-  pack.template set<stored>(2, change(values.get(2)));
-  pack.template set<stored>(3, change(values.get(3)));
+  pack.template set<stored>(change(values.get(0)), change(values.get(1)), change(values.get(2)),
+                            change(values.get(3)));
   return pack;
 }
 

@@ -216,10 +216,9 @@ __global__ void __launch_bounds__(kThreads)
           from[q], [&](float v) { return cast_value<R, kRoute>(call.plan, v, at); });
       continue;
     }
-    Pack<type> wide;
-    CPD_ROLLED for (int k = 0; k < 4; ++k)
-        wide.template set<Stored::nearest>(k, cast_alone<R::mode>(call, 4 * q + k));
-    to[q] = wide;
+    float wide[4];
+    CPD_ROLLED for (int k = 0; k < 4; ++k) wide[k] = cast_alone<R::mode>(call, 4 * q + k);
+    to[q].template set<Stored::nearest>(wide[0], wide[1], wide[2], wide[3]);
   }
   const std::int64_t rest = call.n / 4 * 4 + first_index();
   if (rest < call.n)

@@ -64,7 +64,7 @@ template <DType type>
 void ExpectFour() {
   cuda::Pack<type> pack;
   const std::array<float, 4> values = {1.5F, -0.0F, -2.0F, 0x1p-14F};
-  for (int i = 0; i < 4; ++i) pack.set(i, values.at(static_cast<std::size_t>(i)));
+  pack.set(values[0], values[1], values[2], values[3]);
   std::array<std::uint16_t, 4> memory{};
   for (int i = 0; i < 4; ++i) {
     const float value = values.at(static_cast<std::size_t>(i));
