@@ -196,10 +196,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// cast_element out of line, for the few values that the kernel below does not take.
+/// cast_element out of line, for the few values that the kernels below do not take.
 template <Rounding mode>
-CPD_CALL float cast_alone(const ScaledCall& call, std::int64_t i) {
-  return cast_element<mode>(call, i, 0);
+CPD_CALL float cast_alone(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
+  return cast_element<mode>(call, i, random);
 }
 
 /// Casts packed values in a route of binary32; blocks whose scales are outside of it take the wide
@@ -213,37 +213,62 @@ __global__ void __launch_bounds__(kThreads)
     const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
     if (route_at(call, at.scale) == kRoute) {
       to[q] = changed<Stored::nearest>(
-          from[q], [&](float v) { return cast_value<R, kRoute>(call.plan, v, at); });
+          from[q], [&](float v) { return cast_value<R, kRoute>(call.plan, v, at, 0); });
       continue;
     }
     float wide[4];
-    CPD_ROLLED for (int k = 0; k < 4; ++k) wide[k] = cast_alone<R::mode>(call, 4 * q + k);
+    CPD_ROLLED for (int k = 0; k < 4; ++k) wide[k] = cast_alone<R::mode>(call, 4 * q + k, 0);
     to[q].template set<Stored::nearest>(wide[0], wide[1], wide[2], wide[3]);
   }
   const std::int64_t rest = call.n / 4 * 4 + first_index();
   if (rest < call.n)
-    set_value_of<type, Stored::nearest>(out, rest, cast_alone<R::mode>(call, rest));
+    set_value_of<type, Stored::nearest>(out, rest, cast_alone<R::mode>(call, rest, 0));
 }
 
-/// Queues cast_packs where the tensors and the route allow it; false where they do not.
+/// The same of contiguous values, stochastically.
+template <class R, ElementRoute kRoute, DType type>
+__global__ void __launch_bounds__(kThreads)
+    cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
+  const RoundPlan& plan = call.plan.element;
+  const Source source = source_of(plan, call.key, {});
+  const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, call.n);
+  for (std::int64_t index = first_index(); index < indices; index += index_step()) {
+    for_short_elements(index, call.n, plan, source, [&](std::int64_t i, std::uint32_t r) {
+      const ElementScale<float> at = scale_of(call.tables, i >> shift);
+      const float value = route_at(call, at.scale) == kRoute
+                              ? cast_value<R, kRoute>(call.plan, value_of<type>(x, i), at, r)
+                              : cast_alone<Rounding::stochastic>(call, i, r);
+      set_value_of<type, Stored::nearest>(out, i, value);
+    });
+  }
+}
+
+/// Queues one of these kernels where the tensors and the route allow it; false where they do not.
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
   if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||
-      call.route == ElementRoute::wide || call.plan.element.mode == Rounding::stochastic) {
+      call.route == ElementRoute::wide || call.random.data != nullptr) {
     return false;
   }
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
-  with_mode(call.plan.element.mode, [&]<Rounding mode>() {
-    if constexpr (mode != Rounding::stochastic) {
-      with_form<mode>(call.plan.element.form, [&]<class R>() {
-        with_pack_type(out.dtype, [&]<DType type>() {
-          const auto kernel = call.route == ElementRoute::multiply
-                                  ? cast_packs<R, ElementRoute::multiply, type>
-                                  : cast_packs<R, ElementRoute::divide, type>;
-          start_kernel(kernel, blocks, kThreads, stream, call, fast.shift, call.x.data, out.data);
-        });
-      });
+  const auto start = [&]<class R, ElementRoute kRoute, DType type>() {
+    if constexpr (R::mode == Rounding::stochastic) {
+      start_kernel(cast_stochastic<R, kRoute, type>, blocks, kThreads, stream, call, fast.shift,
+                   call.x.data, out.data);
+    } else {
+      start_kernel(cast_packs<R, kRoute, type>, blocks, kThreads, stream, call, fast.shift,
+                   call.x.data, out.data);
     }
+  };
+  with_mode(call.plan.element.mode, [&]<Rounding mode>() {
+    with_form<mode>(call.plan.element.form, [&]<class R>() {
+      with_pack_type(out.dtype, [&]<DType type>() {
+        if (call.route == ElementRoute::multiply) {
+          return start.template operator()<R, ElementRoute::multiply, type>();
+        }
+        start.template operator()<R, ElementRoute::divide, type>();
+      });
+    });
   });
   return true;
 }

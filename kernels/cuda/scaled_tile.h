@@ -142,8 +142,9 @@ CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
 
 /// x's value by a route of binary32.
 template <class R, ElementRoute kRoute>
-CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at) {
-  return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), 0U, plan.element), at);
+CPD_FN float cast_value(const ScaledPlan& plan, float x, ElementScale<float> at,
+                        std::uint32_t random) {
+  return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
 /// Calls take(x divided by its scales, scales) in the lanes of the element's route.

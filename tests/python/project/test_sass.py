@@ -99,6 +99,12 @@ FIGURES = {
         4,
         by_longest=True,
     ),
+    "scaled cast, stochastic": Figure(
+        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}>",
+        _FOUR,
+        4,
+        by_longest=True,
+    ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
     "sum of a row": Figure(
         "sum_rows<(Rounding)0, float, false>", {"FADD": 1, "FFMA": 1, "LDS": 1}, 1
