@@ -36,7 +36,14 @@ check_format() {
   return "$failed"
 }
 
-check_lint() { say ruff && "$kVenv/bin/ruff" check .; }
+check_lint() {
+  local failed=0
+  say ruff
+  "$kVenv/bin/ruff" check . || failed=1
+  say "structure: orders of includes and imports, sizes, widths"
+  "$kVenv/bin/python" tests/python/project/structure.py || failed=1
+  return "$failed"
+}
 
 # mypy looks for the compiled module's types, which the build has made, next to the package's sources.
 check_types() {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -24,6 +23,7 @@
 #include "cpd/comm/engine/link.h"
 #include "cpd/comm/engine/message_ops.h"
 #include "cpd/comm/engine/staged.h"
+#include "cpd/comm/engine/stream_order.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/transport/fault.h"
 
@@ -31,30 +31,6 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kDepth = 4;  // chunks under way at once
-
-/// Queues a call's work behind that of the layers' streams, and what these get afterwards behind
-/// it.
-class StreamOrder {
- public:
-  StreamOrder(SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
-      : queue_(std::move(queue)) {
-    for (const auto& views : {x, out}) {
-      for (const TensorView& view : views) {
-        if (view.device == Device::cuda) streams_.insert(view.stream);
-      }
-    }
-    for (void* stream : streams_) queue_->Follow(stream);
-  }
-  ~StreamOrder() {
-    for (void* stream : streams_) queue_->Precede(stream);
-  }
-  StreamOrder(const StreamOrder&) = delete;
-  StreamOrder& operator=(const StreamOrder&) = delete;
-
- private:
-  SharedQueue queue_;
-  std::set<void*> streams_;
-};
 
 /// Thrown, once the others know, where this rank refuses its own arguments, or its machine does.
 class Refusal : public std::runtime_error {

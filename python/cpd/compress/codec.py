@@ -47,7 +47,7 @@ class Packet:
 
     @functools.cached_property
     def values(self) -> Any:
-        """The decoded values, float32, of the layer's kind, shape and device; decoded on first use."""
+        """The decoded values, float32, of the layer's kind, shape and device; decoded once."""
         flat, _ = _core.decode_stream(self.data)
         values = self._layout.restored(flat, self.shape)
         if self._device is None:

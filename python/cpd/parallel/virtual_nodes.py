@@ -49,9 +49,10 @@ class VirtualNodes:
     Args:
         model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. Gradients on
             one GPU are summed there, and cast there unless a codec rounds them on the host; others
-            are copied to the CPU and summed there. Those that require a gradient are the layers of the all-reduce, in the
-            order of `named_parameters()`: each has a scale of its own, its place is its number in
-            random streams, its name is what a `Schedule` goes by. A shared one counts once.
+            are copied to the CPU and summed there. Those that require a gradient are the layers of
+            the all-reduce, in the order of `named_parameters()`: each has a scale of its own, its
+            place is its number in random streams, its name is what a `Schedule` goes by. A shared
+            one counts once.
             bfloat16 and float16 gradients are widened first, and the result is rounded to nearest.
         world_size: the number of nodes.
         spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -272,3 +273,20 @@ def missing_paths(root: Path) -> list[str]:
     text = (root / "CONTRIBUTING.md").read_text()
     named = re.findall(rf"`((?:{'|'.join(SOURCE_FOLDERS)})/[\w/.]+)`", text)
     return [f"CONTRIBUTING.md names {path}" for path in named if not (root / path).exists()]
+
+
+SIZES = (root_modules, long_files, long_prose, missing_paths)
+"""Checks of a tree's sizes and names."""
+
+
+def complaints(root: Path) -> list[str]:
+    """Of all checks that read the tree's sources alone."""
+    own, _ = includes(root)
+    found = against_the_order(own, CPP_ORDER) + against_the_order(imports(root), PYTHON_ORDER)
+    found += circles(own) + circles(between_folders(own, CPP_ORDER)) + circles(imports(root))
+    found += foreign_includes(root) + shared_with_the_oracle(root)
+    return found + [one for check in SIZES for one in check(root)]
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(complaints(Path.cwd())) or None)

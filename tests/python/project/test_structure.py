@@ -47,10 +47,7 @@ def test_no_circle_of_imports():
     listed(structure.circles(structure.imports(ROOT)))
 
 
-@pytest.mark.parametrize(
-    "check",
-    [structure.root_modules, structure.long_files, structure.long_prose, structure.missing_paths],
-)
+@pytest.mark.parametrize("check", structure.SIZES)
 def test_sizes_and_names(check):
     listed(check(ROOT))
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <set>
+#include <span>
+#include <utility>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/base/tensor.h"
+
+namespace cpd {
+
+/// Queues a call's work behind that of the layers' streams, and what these get afterwards behind
+/// it.
+class StreamOrder {
+ public:
+  StreamOrder(cuda::SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
+      : queue_(std::move(queue)) {
+    for (const auto& views : {x, out}) {
+      for (const TensorView& view : views) {
+        if (view.device == Device::cuda) streams_.insert(view.stream);
+      }
+    }
+    for (void* stream : streams_) queue_->Follow(stream);
+  }
+  ~StreamOrder() {
+    for (void* stream : streams_) queue_->Precede(stream);
+  }
+  StreamOrder(const StreamOrder&) = delete;
+  StreamOrder& operator=(const StreamOrder&) = delete;
+
+ private:
+  cuda::SharedQueue queue_;
+  std::set<void*> streams_;
+};
+
+}  // namespace cpd
