@@ -14,7 +14,8 @@ namespace cpd {
 /// it.
 class StreamOrder {
  public:
-  StreamOrder(cuda::SharedQueue queue, std::span<const TensorView> x, std::span<const TensorView> out)
+  StreamOrder(cuda::SharedQueue queue, std::span<const TensorView> x,
+              std::span<const TensorView> out)
       : queue_(std::move(queue)) {
     for (const auto& views : {x, out}) {
       for (const TensorView& view : views) {
