@@ -223,6 +223,22 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, String
   return out;
 }
 
+/// A part of a larger product (GemmPart).
+Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
+                   StringHandle accumulator, const OptionalTensor& seed,
+                   const OptionalTensor& stream, ScalarType dtype, std::int64_t element,
+                   std::int64_t product) {
+  const Text text(accumulator);
+  const OnDeviceOf guard(a);
+  const Accumulator how = Taken<ParseAccumulator>(text, seed, stream, a);
+  const auto shape = ProductShape(a, b);
+  const Tensor out = Empty(a, shape, dtype);
+  const auto addend = Input(c);
+  Gemm(Input(a), Input(b), how, Output(out), addend ? &*addend : nullptr,
+       GemmPart{element, product});
+  return out;
+}
+
 /// The exceptions of GemmNew's roundings.
 Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
                     StringHandle accumulator, const OptionalTensor& seed,
@@ -353,6 +369,8 @@ STABLE_TORCH_LIBRARY(cpd, m) {
                .append(kSum)
                .append(", ScalarType dtype, bool blas, Tensor? random) -> Tensor"));
   }
+  define(std::string("gemm_part(Tensor a, Tensor b, Tensor? c, ") + kSum +
+         ", ScalarType dtype, int element, int product) -> Tensor");
   define(
       "gemm_scaled(Tensor a, Tensor? a_scales, int a_block, int a_lines, Tensor? a_factor, "
       "Tensor b, Tensor? b_scales, int b_block, int b_lines, Tensor? b_factor, Tensor? c, "
@@ -402,6 +420,7 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("gemm_flags", TORCH_BOX(&Entered<&GemmFlagsNew>::Run));
   m.impl("gemm", TORCH_BOX(&Entered<&GemmNew>::Run));
   m.impl("gemm_plain", TORCH_BOX(&Entered<&GemmNew>::Run));
+  m.impl("gemm_part", TORCH_BOX(&Entered<&GemmPartNew>::Run));
   m.impl("gemm_scaled", TORCH_BOX(&Entered<&GemmScaledNew>::Run));
   m.impl("encode", TORCH_BOX(&Entered<&EncodeNew>::Run));
   m.impl("hadamard", TORCH_BOX(&Entered<&HadamardNew>::Run));

@@ -199,6 +199,11 @@ void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulat
   CheckStatus(Library().gemm(LaunchOf(out), call));
 }
 
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan,
+          const RoundingOptions& rounding, const TensorView& out) {
+  CheckStatus(Library().gemm(LaunchOf(out), {product, plan, KeyOf(rounding), {}}));
+}
+
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const Accumulator& accumulator, const TensorView& out, const TensorView* random,
                 std::int64_t draws) {

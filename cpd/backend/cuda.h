@@ -46,6 +46,10 @@ void CheckInside(const TensorView& x, const Format& format, const char* name);
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const TensorView* random, std::int64_t draws);
 
+/// The same of a product and a plan, whose operands are checked.
+void Gemm(const MatrixProduct& product, const AccumulatorPlan& plan,
+          const RoundingOptions& rounding, const TensorView& out);
+
 /// cpd::GemmScaled of CUDA tensors, checked and broadcast; out is not empty.
 void GemmScaled(const MatrixProduct& product, const ProductScales& scales,
                 const Accumulator& accumulator, const TensorView& out, const TensorView* random,

@@ -27,6 +27,7 @@ struct MatrixProduct {
   int batch_rank = 0;
   std::array<std::int64_t, TensorView::kMaxRank> batch_shape{};
   ProductOperand a, b, c, out;
+  std::int64_t first_element = 0;  ///< the number of out's first element, for random bits
 
   [[nodiscard]] constexpr std::int64_t batch() const {
     std::int64_t n = 1;

@@ -181,6 +181,50 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
   return 1 + products + sums + chunks;
 }
 
+namespace {
+
+void CheckPart(const Accumulator& accumulator, const TensorView& out, const GemmPart& part) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 40;
+  if (part.element < 0 || part.element > kMostElements - out.size()) {
+    throw Error("a part's elements must be numbers below 2^40, got " +
+                std::to_string(part.element) + " and the next");
+  }
+  if (part.product == 0) return;
+  const bool chunked = accumulator.scheme == Scheme::chunked;
+  const bool goes_on = accumulator.scheme == Scheme::sequential ||
+                       (chunked && part.product % accumulator.chunk == 0);
+  if (part.product > 0 && goes_on) return;
+  throw Error(
+      "only sequential sums go on from any product, chunked ones from a chunk's first, got " +
+      ToString(accumulator) + " from product " + std::to_string(part.product));
+}
+
+}  // namespace
+
+void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+          const TensorView& out, const TensorView* c, const GemmPart& part) {
+  CheckGemm(a, b, accumulator, out, c, nullptr);
+  CheckPart(accumulator, out, part);
+  if (out.size() == 0) return;
+  MatrixProduct product = MakeProduct(a, b, out, c);
+  product.first_element = part.element;
+  AccumulatorPlan plan = AccumulatorPlanOf(accumulator, product.depth);
+  if (part.product > 0) {
+    const std::int64_t chunks = plan.chunk > 0 ? part.product / plan.chunk : 0;
+    plan.sum.first_draw +=
+        draws_before(plan.sum, part.product) + static_cast<std::uint64_t>(chunks);
+  }
+  if (out.device == Device::cuda) {
+    if (accumulator.unit) {
+      cuda::CheckInside(a, accumulator.unit->a, "a");
+      cuda::CheckInside(b, accumulator.unit->b, "b");
+    }
+    return cuda::Gemm(product, plan, accumulator.rounding, out);
+  }
+  if (accumulator.unit) CheckUnitOperands(*accumulator.unit, a, b);
+  RunProduct(product, plan, {}, nullptr);
+}
+
 void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
           const TensorView& out, const TensorView* c, const TensorView* random) {
   CheckGemm(a, b, accumulator, out, c, random);

@@ -44,6 +44,16 @@ CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& a
                   const TensorView& out, const TensorView* c = nullptr,
                   const TensorView* random = nullptr);
 
+/// A part of a larger product: out is its elements from number `element` on, in row-major order,
+/// and k its products from number `product` on, a sum of which goes on from c.
+struct GemmPart {
+  std::int64_t element = 0, product = 0;
+};
+/// Gemm of a part: the bits, random ones too, that it has in the whole. `product` is 0, or the sum
+/// is sequential, or chunked and `product` a multiple of its chunk.
+CPD_API void Gemm(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
+                  const TensorView& out, const TensorView* c, const GemmPart& part);
+
 /// How many integers `random` holds for each element: 1 for c, and one for each other rounding of a
 /// sum of `depth` products. 0 where the accumulator's rounding is not stochastic.
 CPD_API std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth);

@@ -236,6 +236,7 @@ class Worker {
   }
   [[nodiscard]] std::uint64_t IndexOf(std::int64_t row) const {
     return static_cast<std::uint64_t>(
+        product_.first_element +
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 

@@ -106,7 +106,8 @@ class TileThread {
     column_ = place_.column + thread % kSide;
     inside_ = row_ < p.rows && column_ < p.columns;
     // Threads beyond the edge draw as element 0, whose integers are there.
-    const std::int64_t element = (place_.batch * p.rows + row_) * p.columns + column_;
+    const std::int64_t element =
+        p.first_element + (place_.batch * p.rows + row_) * p.columns + column_;
     const auto index = static_cast<std::uint64_t>(inside_ ? element : 0);
     float c = 0.0F;
     if (inside_ && p.c.data != nullptr) {

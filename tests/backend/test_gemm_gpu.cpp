@@ -163,6 +163,60 @@ TEST_F(GemmGpu, ShortStochasticSteps) {
   }
 }
 
+/// Parts of rows, and of k where a sum goes on from c, have the whole's bits, here and on the CPU.
+TEST_F(GemmGpu, PartsAreThoseOfTheWhole) {
+  const Format format = ParseFormat("e4m3");
+  const Tensor a = Make({37, 96}, Values::on_grid, format);
+  const Tensor b = Make({96, 19}, Values::on_grid, format);
+  const OnGpuView a_there(driver(), a.view());
+  const OnGpuView b_there(driver(), b.view());
+  for (const char* text : {"e4m3 sequential rounding=stochastic",
+                           "e4m3 sequential rounding=stochastic random_bits=8 product=exact",
+                           "e4m3 chunked chunk=8 rounding=stochastic random_bits=13"}) {
+    Accumulator accumulator = ParseAccumulator(text);
+    accumulator.rounding.seed = 7;
+    accumulator.rounding.stream = 9;
+    const std::vector<float> nothing(37 * 19, -7.0F);
+    const Tensor whole({37, 19}, nothing);
+    Gemm(a.view(), b.view(), accumulator, whole.view());
+    for (const bool gpu : {false, true}) {
+      const Tensor parts({37, 19}, nothing);
+      const OnGpuView parts_there(driver(), parts.view());
+      const auto rows = [](TensorView view, std::int64_t from, std::int64_t n) {
+        view.data = static_cast<float*>(view.data) + from * view.stride[0];
+        view.shape[0] = n;
+        return view;
+      };
+      const auto depth = [](TensorView view, int dim, std::int64_t from, std::int64_t n) {
+        view.data =
+            static_cast<float*>(view.data) + from * view.stride[static_cast<std::size_t>(dim)];
+        view.shape[static_cast<std::size_t>(dim)] = n;
+        return view;
+      };
+      const TensorView x = gpu ? a_there.view() : a.view();
+      const TensorView y = gpu ? b_there.view() : b.view();
+      const TensorView to = gpu ? parts_there.view() : parts.view();
+      const Tensor so_far({37, 19}, nothing);
+      const OnGpuView so_far_there(driver(), so_far.view());
+      const TensorView first = gpu ? so_far_there.view() : so_far.view();
+      for (const auto& [from, n] : {std::pair{0, 16}, {16, 20}, {36, 1}}) {
+        const GemmPart of_rows{.element = 19 * from};
+        Gemm(depth(rows(x, from, n), 1, 0, 40), depth(y, 0, 0, 40), accumulator,
+             rows(first, from, n), nullptr, of_rows);
+        const TensorView c = rows(first, from, n);
+        Gemm(depth(rows(x, from, n), 1, 40, 56), depth(y, 0, 40, 56), accumulator,
+             rows(to, from, n), &c, {.element = 19 * from, .product = 40});
+      }
+      if (gpu) parts_there.Read();
+      const std::vector<float> expected = whole.read();
+      const std::vector<float> got = parts.read();
+      EXPECT_TRUE(
+          testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+          << text << (gpu ? ", on the GPU" : ", on the CPU");
+    }
+  }
+}
+
 TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
   const Format format = ParseFormat("e4m3");
   std::vector<Accumulator> all = schemes_of_tiles(format);

@@ -162,6 +162,29 @@ TEST(GemmErrors, AccumulatorsThatDoNotFit) {
   EXPECT_NE(with([](BlockFma& u) { u.promote = -4; }), "");
 }
 
+TEST(GemmErrors, PartsThatCannotGoOn) {
+  const std::vector<float> x(4);
+  const std::vector<float> y(4);
+  const std::array<std::int64_t, 2> square{2, 2};
+  const TensorView a = View(x.data(), DType::f32, square);
+  const TensorView out = View(y.data(), DType::f32, square);
+  const auto refuse = [&](const char* text, const GemmPart& part, const std::string& why) {
+    try {
+      Gemm(a, a, ParseAccumulator(text), out, nullptr, part);
+      ADD_FAILURE() << "no error for " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  const std::string goes_on = "only sequential sums go on from any product";
+  refuse("e4m3 pairwise", {.product = 2}, goes_on);
+  refuse("e4m3 kahan", {.product = 2}, goes_on);
+  refuse("e4m3 chunked chunk=4", {.product = 2}, goes_on);
+  refuse("e4m3 sequential", {.product = -1}, goes_on);
+  refuse("e4m3 sequential", {.element = -1}, "a part's elements must be numbers below 2^40");
+  refuse("e4m3 sequential", {.element = std::int64_t{1} << 40}, "must be numbers below 2^40");
+}
+
 TEST(GemmErrors, UnknownNames) {
   EXPECT_NE(error_of([] { ParseScheme("kahn"); }).find("kahn"), std::string::npos);
   EXPECT_NE(error_of([] { ParseScheme("kahn"); }).find("pairwise"), std::string::npos);

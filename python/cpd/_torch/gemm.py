@@ -223,6 +223,21 @@ def _gemm_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return _product_gradients(ctx, a, b, g, sums, _UNCAST, ctx.blas)
 
 
+@torch.library.register_fake("cpd::gemm_part")
+def _(
+    a: Tensor,
+    b: Tensor,
+    c: Any,
+    text: str,
+    seed: Any,
+    stream: Any,
+    dtype: Any,
+    element: int,
+    product: int,
+) -> Tensor:
+    return a.new_empty(product_shape(a.shape, b.shape), dtype=dtype)
+
+
 @torch.library.register_fake("cpd::gemm")
 @torch.library.register_fake("cpd::gemm_plain")
 def _(

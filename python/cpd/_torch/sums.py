@@ -91,6 +91,27 @@ def product(
     return y.to(dtype)
 
 
+class Part(NamedTuple):
+    """The place of a product in a larger one, on which its random bits depend."""
+
+    element: int = 0
+    """The number of the first element, in the whole's row-major order."""
+    product: int = 0
+    """The number of a sum's first product, where it goes on from c."""
+
+
+def product_part(
+    a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, part: Part
+) -> Tensor:
+    """`product` of a part of a larger product, with the bits that it has in the whole."""
+    if not how.is_stochastic():
+        return product(a, b, c, how, dtype)
+    if a.device.type == "cpu":
+        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
+    y = ops.gemm_part(a, b, c, how.text, how.seed, how.stream, how.into(dtype), *part)
+    return y.to(dtype)
+
+
 def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
     """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
     common = torch.promote_types(a.dtype, b.dtype)

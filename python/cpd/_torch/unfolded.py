@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.moves import Moves
-from cpd._torch.sums import Ints, Sum, product
+from cpd._torch.sums import Ints, Part, Sum, product_part
 from cpd.numeric.accumulator import parsed
 
 _COLUMN_BYTES = 1 << 28
@@ -93,9 +93,13 @@ def _convolve(
     x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, how: Sum, dtype: torch.dtype
 ) -> Tensor:
     """Matrices w (groups x outputs x terms) by the columns of x: images x groups x outputs x
-    windows. Random bits depend on places in the whole result, so it is then computed at once."""
-    step = max(1, x.shape[0]) if how.is_stochastic() else _images(x, windows)
-    parts = [product(w, windows.columns(part), c, how, dtype) for part in x.split(step)]
+    windows."""
+    parts: list[Tensor] = []
+    element = 0
+    for images in x.split(_images(x, windows)):
+        part = Part(element)
+        parts.append(product_part(w, windows.columns(images), c, how, dtype, part))
+        element += parts[-1].numel()
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -146,11 +150,14 @@ def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum)
     x = _padded(x, moves, kernel, g.shape[2:])
     step = _chained_images(x, windows, how)
     total: Tensor | None = None
+    done = 0
     for of_g, of_x in zip(g.split(step), x.split(step), strict=True):
         images, outputs, *places = of_g.shape
         rows = of_g.reshape(images, groups, outputs // groups, math.prod(places))
         rows = rows.permute(1, 2, 0, 3).flatten(2)
-        total = product(rows, windows.gathered(of_x), total, how, torch.float32)
+        part = Part(product=done)
+        total = product_part(rows, windows.gathered(of_x), total, how, torch.float32, part)
+        done += rows.shape[-1]
     assert total is not None  # split gives at least one part
     return total.view(size)
 
@@ -159,7 +166,7 @@ def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
     """How many images to sum over at a time: a sum that starts from the total so far gives the same
     bits only in sequential order, and if it is cut between chunks."""
     acc = parsed(how.text)
-    if how.is_stochastic() or acc.scheme not in ("sequential", "chunked"):
+    if acc.scheme not in ("sequential", "chunked"):
         return max(1, x.shape[0])
     places = math.prod(windows.places(x.shape[2:]))
     unit = acc.chunk // math.gcd(acc.chunk, places) if acc.scheme == "chunked" else 1

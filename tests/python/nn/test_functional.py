@@ -251,7 +251,18 @@ def test_conv2d_one_by_one(moves):
 
 
 @pytest.mark.parametrize(
-    "recipe", [NARROW, "e4m3", cpd.Recipe(SOME, "e4m3", "e4m3 pairwise"), "h100-bf16"], ids=str
+    "recipe",
+    [
+        NARROW,
+        "e4m3",
+        cpd.Recipe(SOME, "e4m3", "e4m3 pairwise"),
+        "h100-bf16",
+        cpd.Recipe(cpd.Accumulator.parse("e4m3 sequential rounding=stochastic", seed=3)),
+        cpd.Recipe(
+            cpd.Accumulator.parse("e5m4 chunked chunk=8 rounding=stochastic random_bits=8", seed=4)
+        ),
+    ],
+    ids=str,
 )
 def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
     from cpd._torch import conv, unfolded
@@ -271,8 +282,8 @@ def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
     monkeypatch.setattr(conv, "reads_images", lambda *operands: False)
     assert all(same(p, q) for p, q in zip(run(), wanted, strict=True))
     monkeypatch.setattr(unfolded, "_COLUMN_BYTES", 5000)
-    product = unfolded.product
-    monkeypatch.setattr(unfolded, "product", lambda *a: (calls.append(1), product(*a))[1])
+    product = unfolded.product_part
+    monkeypatch.setattr(unfolded, "product_part", lambda *a: (calls.append(1), product(*a))[1])
     assert all(same(p, q) for p, q in zip(run(), wanted, strict=True))
     assert len(calls) > 4
 
