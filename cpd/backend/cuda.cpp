@@ -112,15 +112,29 @@ GivenDraws DrawsOf(const TensorView* random, std::int64_t draws, int random_bits
 
 }  // namespace
 
-void CheckInside(const TensorView& x, const Format& format, const char* name) {
-  if (x.size() == 0 || format == kFp32) return;
+namespace {
+
+/// A fault unless all of x are values of the format; `must` begins its text.
+void CheckValues(const TensorView& x, const Format& format, bool negative,
+                 const std::string& must) {
   const Launch launch = LaunchOf(x);
-  const Fault outside{
-      std::string(name) + " must hold values of " + ToString(format) + ", got another at element ",
-      ""};
-  CheckStatus(Library().first_outside(launch, PlanOf(format), x.size(), Merge(x),
+  const Fault outside{must + ", got another at element ", ""};
+  CheckStatus(Library().first_outside(launch, PlanOf(format), negative, x.size(), Merge(x),
                                       PlaceOf(Library(), launch, outside)));
   EndChecked(Library(), launch);
+}
+
+}  // namespace
+
+void CheckInside(const TensorView& x, const Format& format, const char* name) {
+  if (x.size() == 0 || format == kFp32) return;
+  CheckValues(x, format, true, std::string(name) + " must hold values of " + ToString(format));
+}
+
+void CheckScales(const TensorView& x, const Format& format, const char* name) {
+  if (x.size() == 0) return;
+  CheckValues(x, format, false,
+              std::string(name) + " must be numbers of " + ToString(format) + ", none negative");
 }
 
 namespace {
@@ -168,7 +182,7 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format) {
   unsigned long long first = ~0ULL;
   const Memory found(x, sizeof(first));
   found.Upload(&first, sizeof(first));
-  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), x.size(), Merge(x),
+  CheckStatus(Library().first_outside(LaunchOf(x), PlanOf(format), true, x.size(), Merge(x),
                                       static_cast<unsigned long long*>(found.data())));
   CheckStatus(Library().copy(LaunchOf(x), &first, found.data(), sizeof(first)));
   return static_cast<std::int64_t>(first);
@@ -280,11 +294,6 @@ Memory::Memory(const TensorView& like, std::int64_t bytes) : launch_(LaunchOf(li
 Memory::~Memory() { static_cast<void>(Library().release(launch_, MemoryKind::queued, data_)); }
 void Memory::Upload(const void* from, std::int64_t bytes) const {
   CheckStatus(Library().copy(launch_, data_, from, bytes));
-}
-
-void Download(const TensorView& x, void* to) {
-  const auto bytes = static_cast<std::int64_t>(SizeOf(x.dtype)) * x.size();
-  CheckStatus(Library().copy(LaunchOf(x), to, x.data, bytes));
 }
 
 ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,

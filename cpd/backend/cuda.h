@@ -40,6 +40,9 @@ std::int64_t FirstOutside(const TensorView& x, const Format& format);
 /// A fault unless all of x are values of the format.
 void CheckInside(const TensorView& x, const Format& format, const char* name);
 
+/// A fault unless all of x, fp32, are values of the format and none is negative.
+void CheckScales(const TensorView& x, const Format& format, const char* name);
+
 /// cpd::Gemm of CUDA tensors: all checked, a, b and c not yet broadcast, out not empty. A matrix
 /// unit's operand that is no value of its formats is a fault. random: null, or `draws` integers for
 /// each element, checked as in Cast.
@@ -93,9 +96,6 @@ class Memory {
   Launch launch_;
   void* data_ = nullptr;
 };
-
-/// Copies a contiguous CUDA tensor's elements to the host, and waits.
-void Download(const TensorView& x, void* to);
 
 /// A CUDA tensor's scales in a scaled format, in device memory, and its elements.
 class ScaledTensor {

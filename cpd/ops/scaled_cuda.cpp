@@ -53,10 +53,7 @@ class GivenOnGpu {
     if (given.dtype != DType::f32 || !given.is_contiguous() || given.size() != count) {
       GivenOf(given, format, count, name);  // throws
     }
-    Floats values(static_cast<std::size_t>(count));
-    cuda::Download(given, values.data());
-    if (format == kFp32) return static_cast<const float*>(given.data);
-    GivenOf(View(values), format, count, name);
+    cuda::CheckScales(given, format, name);
     return static_cast<const float*>(given.data);
   }
 

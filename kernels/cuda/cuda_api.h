@@ -320,8 +320,9 @@ struct Api {
   /// Computes a product, which is not empty (but its depth may be 0).
   int (*gemm)(const Launch& launch, const GemmCall& call);
   int (*gemm_scaled)(const Launch& launch, const ScaledGemmCall& call);
-  /// Lowers *first to the least i whose x[i] is not a value of the plan's format.
-  int (*first_outside)(const Launch& launch, const RoundPlan& plan, std::int64_t n,
+  /// Lowers *first to the least i whose x[i] is not a value of the plan's format, or unless
+  /// `negative` is below zero.
+  int (*first_outside)(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
                        const Strided& x, unsigned long long* first);
   /// Computes a binary32 product by cuBLAS. On a failure that is not of a call to CUDA, sets *error
   /// to a text that remains valid.

@@ -91,8 +91,8 @@ int first_above(const Launch& launch, std::int64_t n, const Strided& integers, s
                 unsigned long long* first);
 int gemm(const Launch& launch, const GemmCall& call);
 int gemm_scaled(const Launch& launch, const ScaledGemmCall& call);
-int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
-                  unsigned long long* first);
+int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
+                  const Strided& x, unsigned long long* first);
 int blas(const Launch& launch, const MatrixProduct& product, const char** error);
 int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);

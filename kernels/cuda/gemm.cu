@@ -33,25 +33,25 @@ __global__ void __launch_bounds__(kWideThreads, 2)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    find_outside(const __grid_constant__ RoundPlan plan, std::int64_t n,
+    find_outside(const __grid_constant__ RoundPlan plan, bool negative, std::int64_t n,
                  const __grid_constant__ Strided x, unsigned long long* first) {
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < n; i += step) {
     const auto value = load_element<double>(x, i);
     const double rounded = round<Rounding::nearest_even>(value, std::uint64_t{0}, plan);
     const bool outside = value != value ? !plan.has_nan : rounded != value;
-    if (outside) atomicMin(first, static_cast<unsigned long long>(i));
+    if (outside || (value < 0 && !negative)) atomicMin(first, static_cast<unsigned long long>(i));
   }
 }
 
 }  // namespace
 
-int first_outside(const Launch& launch, const RoundPlan& plan, std::int64_t n, const Strided& x,
-                  unsigned long long* first) {
+int first_outside(const Launch& launch, const RoundPlan& plan, bool negative, std::int64_t n,
+                  const Strided& x, unsigned long long* first) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   start_kernel(find_outside, blocks_for((n + kThreads - 1) / kThreads), kThreads,
-               static_cast<cudaStream_t>(launch.stream), plan, n, x, first);
+               static_cast<cudaStream_t>(launch.stream), plan, negative, n, x, first);
   return cudaGetLastError();
 }
 

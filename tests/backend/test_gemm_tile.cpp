@@ -172,7 +172,7 @@ class ScaledTile : public ::testing::Test {
  protected:
   void SetUp() override {
     api_.gemm_scaled = scaled_by_tiles;
-    api_.first_outside = [](const cuda::Launch&, const RoundPlan&, std::int64_t,
+    api_.first_outside = [](const cuda::Launch&, const RoundPlan&, bool, std::int64_t,
                             const cuda::Strided&, unsigned long long*) { return 0; };
     api_.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t bytes, void** memory) {
       *memory = std::malloc(static_cast<std::size_t>(bytes));

@@ -318,8 +318,10 @@ TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
   std::vector<float> to(128);
   const testing::OnGpuView out(driver(), View(to.data(), DType::f32, shape));
   for (const auto& [text, message] :
-       {std::pair{"mxfp8", "scales must be numbers of e8m0, got 3.000000 at 1"},
-        std::pair{"e4m3fn 32 scale=bf16", "scales must not be negative"}}) {
+       {std::pair{"mxfp8",
+                  "scales must be numbers of e8m0, none negative, got another at element 1"},
+        std::pair{"e4m3fn 32 scale=bf16",
+                  "scales must be numbers of bf16, none negative, got another at element 2"}}) {
     const testing::OnGpuView given(driver(), View(scales));
     const TensorView view = given.view();
     try {
