@@ -56,9 +56,7 @@ class CudaMessageOps final : public MessageOps {
         queue_(std::move(queue)),
         call_(MakeCall()) {}
 
-  void Pack(const Part& part, Message& to) const override {
-    return coded() ? EncodeTo(part, to.payload()) : PackTo(part, to.payload());
-  }
+  void Pack(const Part& part, Message& to) const override { Contribute(part, to.payload()); }
 
   void Fold(const Part& part, std::span<const SharedMessage> from, Message& to) const override {
     FoldFrom(part, from, -1, to);
@@ -203,6 +201,10 @@ class CudaMessageOps final : public MessageOps {
     Progress();
   }
 
+  /// Writes this rank's contributions.
+  void Contribute(const Part& part, std::uint8_t* to) const {
+    return coded() ? EncodeTo(part, to) : PackTo(part, to);
+  }
   void PackTo(const Part& part, std::uint8_t* to) const {
     ReduceCall call = call_;
     call.task = ReduceTask::pack;
@@ -219,11 +221,7 @@ class CudaMessageOps final : public MessageOps {
     for (const SharedMessage& message : from) {
       if (message == nullptr && own == nullptr) {
         own = QueuedMemory(queue_, MostBytes(Content::contributions, part));
-        if (coded()) {
-          EncodeTo(part, own.get());
-        } else {
-          PackTo(part, own.get());
-        }
+        Contribute(part, own.get());
       }
       memory.push_back(message == nullptr ? own.get() : message->payload());
       if (!coded()) continue;
@@ -259,7 +257,6 @@ class CudaMessageOps final : public MessageOps {
     }
   }
 
-  /// This rank's contributions.
   void EncodeTo(const Part& part, std::uint8_t* to) const {
     ForCoded(Content::contributions, part, [&](const Segment& s, std::int64_t, std::int64_t at) {
       const auto l = static_cast<std::size_t>(s.layer);
