@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>  // before CUDA's words
 
 #include "kernels/cuda/device.cuh"
+#include "tests/testing/cuda_on_cpu/cuda_fp16.h"
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/sanitized.h"
 
@@ -100,6 +101,21 @@ template <class Kernel, class... Arguments>
 void run(Kernel kernel, const Arguments&... arguments) {
   start_kernel(kernel, 1, kThreads, nullptr, arguments...);
   cudaStreamSynchronize(nullptr);
+}
+
+/// A conversion of fp16 gives the number back; any NaN becomes the instructions' own.
+TEST(CudaOnCpu, Halves) {
+  for (unsigned code = 0; code < 0x10000; ++code) {
+    const bool is_nan = (code & 0x7FFFU) > 0x7C00U;
+    const float value = __half2float(__ushort_as_half(static_cast<std::uint16_t>(code)));
+    EXPECT_EQ(value != value, is_nan);
+    EXPECT_EQ(__half_as_ushort(__float2half_rn(value)), is_nan ? 0x7FFFU : code);
+  }
+  EXPECT_EQ(__half2float(__ushort_as_half(0x3555)), 0.333251953125F);
+  const __half2 both = __floats2half2_rn(1.0F, -65520.0F);  // the second rounds to infinity
+  EXPECT_EQ(both.x.code, 0x3C00);
+  EXPECT_EQ(both.y.code, 0xFC00);
+  EXPECT_EQ(__vminu2(0x00050007, 0x00060003), 0x00050003U);
 }
 
 TEST(CudaOnCpu, BarriersSharedMemoryAndCollectives) {
