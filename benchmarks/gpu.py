@@ -11,6 +11,7 @@ Exits 1 where bits are wrong.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import sys
 import time
@@ -27,6 +28,7 @@ import cpd
 from cpd._files import write_text
 
 Tensors = tuple[torch.Tensor, ...]
+Inputs = Callable[[str, int], Tensors]
 
 
 class Case(NamedTuple):
@@ -67,30 +69,83 @@ def products(n: int) -> float:
     return n**3 / 1e9
 
 
+def of_dtype(dtype: torch.dtype) -> Callable[[str, int], Tensors]:
+    return lambda device, n: tuple(x.to(dtype) for x in values(device, n))
+
+
+def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, float]]:
+    """Names, calls, their tensors and the bytes that a value takes to and from memory."""
+    drawn = {f"stochastic{bits}": {"rounding": "stochastic", "seed": 1, "random_bits": bits}
+             for bits in (8, 24)}  # fmt: skip
+    for form in ("e4m3", "e4m3fnuz", "e4m3:nosub"):
+        yield f"cast/{form}", lambda x, f=form: cpd.cast(x, f), values, 8
+    for name, options in drawn.items():
+        yield f"cast/e4m3/{name}", lambda x, o=options: cpd.cast(x, "e4m3", **o), values, 8
+    for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
+        yield f"cast/e4m3/{kind}", lambda x: cpd.cast(x, "e4m3"), of_dtype(dtype), 4
+        yield (f"cast/e4m3/{kind}/stochastic8",
+               lambda x: cpd.cast(x, "e4m3", **drawn["stochastic8"]), of_dtype(dtype), 4)  # fmt: skip
+    yield "encode/e4m3", lambda x: cpd.encode(x, "e4m3"), values, 5
+    yield "decode/e4m3", lambda x: cpd.decode(x, "e4m3", tuple(x.shape)), codes, 5
+    for form in ("mxfp8", "nvfp4"):
+        yield f"cast/{form}", lambda x, f=form: cpd.cast(in_rows(x), f), values, 8
+    yield ("cast/mxfp8/first", lambda x: cpd.cast(in_rows(x), "mxfp8", axis=0),
+           values, 8)  # fmt: skip
+    yield "encode/mxfp8", lambda x: cpd.encode(in_rows(x), "mxfp8")[0], values, 5
+    yield "add/e4m3", lambda x: cpd.add(x, x, "e4m3"), values, 8
+    yield "sum/e4m3/first", lambda x: cpd.sum(x.view(256, -1), "e4m3", dim=0), values, 4
+    yield "sum/e4m3/last", lambda x: cpd.sum(x.view(-1, 256), "e4m3", dim=1), values, 4
+    yield "all_reduce/e4m3/kahan/16", folded_16, values, 4
+
+
+def in_rows(x: torch.Tensor) -> torch.Tensor:
+    """A matrix of 4096 columns; fewer, where x is too small for that."""
+    return x.view(-1, 4096 if x.numel() % 4096 == 0 else 257)
+
+
+def folded_16(x: torch.Tensor) -> torch.Tensor:
+    """Sixteen virtual ranks' equal shares of x, reduced."""
+    ranks = [[share] for share in x.view(16, -1)]
+    spec = cpd.ReduceSpec("e4m3", "e4m3 kahan")
+    sums: torch.Tensor = cpd.simulate_all_reduce(ranks, spec)[0]
+    return sums
+
+
+STEPS = ("plain", "te-current", "te-delayed", "mxfp8", "nvfp4", "deepseek-v3")
+"""Recipes of the layer whose training step is timed."""
+
+
+@functools.cache
+def block(recipe: str, device: str) -> torch.nn.Module:
+    """A transformer's layer of width 1024."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
+    layer = layer.to(device)
+    if recipe != "plain":
+        cpd.convert(layer, recipe, coverage=False)
+    return layer
+
+
+def step(x: torch.Tensor, recipe: str) -> torch.Tensor:
+    """The gradient of its input."""
+    x = x.detach().requires_grad_()
+    block(recipe, x.device.type)(x).square().mean().backward()
+    assert x.grad is not None
+    return x.grad
+
+
+def tokens(device: str, n: int) -> Tensors:
+    generator = torch.Generator().manual_seed(n)
+    return (torch.randn(n // 512, 512, 1024, generator=generator).to(device),)
+
+
 def cases(small: bool) -> list[Case]:
     n = 1 << (16 if small else 28)
     side = 96 if small else 4096
-    seed = {"rounding": "stochastic", "seed": 1, "random_bits": 8}
     streams = [
         Case("gpu/copy", torch.clone, values, n, moved(8), "GB/s", "gpu/copy", checked=False),
-        Case("gpu/cast/e4m3", lambda x: cpd.cast(x, "e4m3"), values, n, moved(8), "GB/s",
-             "gpu/copy"),
-        Case("gpu/cast/e4m3fnuz", lambda x: cpd.cast(x, "e4m3fnuz"), values, n, moved(8), "GB/s",
-             "gpu/copy"),
-        Case("gpu/cast/e4m3/stochastic", lambda x: cpd.cast(x, "e4m3", **seed), values, n, moved(8),
-             "GB/s", "gpu/copy"),
-        Case("gpu/cast/e4m3/bf16", lambda x: cpd.cast(x.bfloat16(), "e4m3"), values, n, moved(10),
-             "GB/s", "gpu/copy"),
-        Case("gpu/encode/e4m3", lambda x: cpd.encode(x, "e4m3"), values, n, moved(5), "GB/s",
-             "gpu/copy"),
-        Case("gpu/decode/e4m3", lambda x: cpd.decode(x, "e4m3", tuple(x.shape)), codes, n, moved(5),
-             "GB/s", "gpu/copy"),
-        Case("gpu/add/e4m3", lambda x: cpd.add(x, x, "e4m3"), values, n, moved(12), "GB/s",
-             "gpu/copy"),
-        Case("gpu/sum/e4m3/first", lambda x: cpd.sum(x.view(256, -1), "e4m3 sequential", dim=0),
-             values, n, moved(4), "GB/s", "gpu/copy"),
-        Case("gpu/sum/e4m3/last", lambda x: cpd.sum(x.view(-1, 256), "e4m3 sequential", dim=1),
-             values, n, moved(4), "GB/s", "gpu/copy"),
+        *(Case(f"gpu/{name}", call, inputs, n, moved(moves), "GB/s", "gpu/copy")
+          for name, call, inputs, moves in stream_calls()),
     ]  # fmt: skip
     sums = {
         "e4m3": "e4m3 sequential",
@@ -99,9 +154,10 @@ def cases(small: bool) -> list[Case]:
         "e4m3/chunked": "fp32 chunked inner=e4m3",
         "e4m3/pairwise": "e4m3 pairwise",
         "e4m3/stochastic": "e4m3 sequential rounding=stochastic",
+        "e4m3/stochastic16": "e4m3 sequential rounding=stochastic random_bits=16",
         "h100-fp8": "h100-fp8",
     }
-    slow = {"e4m3/pairwise", "e4m3/stochastic"}
+    slow = {"e4m3/pairwise"}
     multiplied = [
         Case(f"gpu/gemm/{name}", lambda a, b, acc=acc: cpd.gemm(a, b, acc), matrices,
              side // 4 if name in slow else side, products, "GMAC/s", "gpu/gemm/torch")
@@ -113,7 +169,12 @@ def cases(small: bool) -> list[Case]:
         Case("gpu/gemm/blas", lambda a, b: cpd.gemm(a, b, "fp32 sequential", blas=True), matrices,
              side, products, "GMAC/s", "gpu/gemm/torch", checked=False),
     ]  # fmt: skip
-    return [*streams, *fp32, *multiplied]
+    steps = [
+        Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, 512 if small else 8192,
+             lambda n: n / 1e9, "Gtokens/s", "gpu/step/plain", checked=False)
+        for recipe in STEPS
+    ]  # fmt: skip
+    return [*streams, *fp32, *multiplied, *steps]
 
 
 def is_right(case: Case, device: str) -> bool:
@@ -166,8 +227,8 @@ def rows(device: str, repeats: int, only: str, small: bool) -> Iterator[Row]:
             continue
         value, baseline = rate_of(case.name), rate_of(case.against)
         yield row | {
-            "value": round(value, 3),
-            "baseline": round(baseline, 3),
+            "value": float(f"{value:.4g}"),
+            "baseline": float(f"{baseline:.4g}"),
             "ratio": round(value / baseline, 4),
         }
 

@@ -17,6 +17,7 @@ constexpr unsigned long long kNone = ~0ULL;
 
 struct Noted {
   std::mutex mutex;
+  const Api* api = nullptr;  ///< not null where there are places
   std::map<std::tuple<int, std::string, std::string>, unsigned long long*> places;
 };
 
@@ -34,11 +35,20 @@ std::atomic<bool>& AtOnce() {
   return at_once;
 }
 
+bool HasAny(const Noted& all, int device) {
+  for (const auto& [key, place] : all.places) {
+    if (std::get<0>(key) != device || place == nullptr) continue;
+    if (std::atomic_ref(*place).load() != kNone) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
+  all.api = &api;
   unsigned long long*& place = all.places[{launch.device, fault.before, fault.after}];
   if (place != nullptr) return place;
   void* memory = nullptr;
@@ -52,6 +62,9 @@ unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& f
 void RaiseFaults(int device) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
+  if (!HasAny(all, device)) return;
+  // The kernel that notes may still run: without waiting, its later notes would raise once more.
+  static_cast<void>(all.api->release_unused(device));
   std::string text;
   for (const auto& [key, place] : all.places) {
     if (std::get<0>(key) != device || place == nullptr) continue;
@@ -59,9 +72,9 @@ void RaiseFaults(int device) {
     if (found == kNone || !text.empty()) continue;
     text = std::get<1>(key) + std::to_string(found) + std::get<2>(key);
   }
-  if (text.empty()) return;
   if (AtOnce()) throw Error(text);
-  throw Error(text + " (of an earlier call on the GPU; with CPD_CHECK=sync each raises its own)");
+  throw Error(text + " (of an earlier call on the GPU, or of this one; with CPD_CHECK=sync each "
+                     "raises its own)");
 }
 
 void EndChecked(const Api& api, const Launch& launch) {

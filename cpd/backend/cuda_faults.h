@@ -2,9 +2,9 @@
 //
 // What only values tell of a call on a GPU: a matrix unit's operand that is no value of its format,
 // a random integer out of range, a NaN without a code. Kernels note it in memory that the host
-// reads without waiting; the error is raised by a later operation on the device (not within a
-// reduction over ranks, where one rank alone would fail). With CPD_CHECK=sync each such call waits,
-// and raises it itself.
+// reads without waiting; the error is raised by a later operation on the device, or a later part of
+// the same one (not within a reduction over ranks, where one rank alone would fail). With
+// CPD_CHECK=sync each such call waits, and raises it itself.
 #pragma once
 
 #include <string>
@@ -21,7 +21,8 @@ struct Fault {
 /// The place where kernels note the least element of which the fault is true, ~0 for none; in
 /// pinned memory, the same for the same fault and device.
 unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault);
-/// Throws Error for a fault that was noted on the device; all that were are then forgotten.
+/// Throws Error for a fault that was noted on the device, after waiting for all of its work; all
+/// that were noted are then forgotten.
 void RaiseFaults(int device);
 /// After a call that may note a fault: waits and raises it where calls are checked at once.
 void EndChecked(const Api& api, const Launch& launch);

@@ -34,7 +34,7 @@ std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
 /// Whether case number i is among those.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) { return !kCudaOnCpu || is_chosen(i, of); }
 
-/// The driver's functions, with the first device's primary context current.
+/// The driver's functions in the first device's primary context, for any thread.
 class CudaDriver {
  public:
   /// Null where there is no driver or no device; `why()` then tells.
@@ -46,17 +46,25 @@ class CudaDriver {
 
   void* Allocate(std::size_t bytes) const {
     std::uint64_t memory = 0;
+    Enter();
     Check(allocate_(&memory, bytes == 0 ? 1 : bytes), "cuMemAlloc");
     return reinterpret_cast<void*>(memory);
   }
-  void Free(void* memory) const { free_(reinterpret_cast<std::uint64_t>(memory)); }
+  void Free(void* memory) const {
+    Enter();
+    free_(reinterpret_cast<std::uint64_t>(memory));
+  }
+  /// Waits until the values have arrived: streams that the driver's copies know nothing of read
+  /// them.
   void ToDevice(void* to, const void* from, std::size_t bytes) const {
-    if (bytes != 0) {
-      Check(to_device_(reinterpret_cast<std::uint64_t>(to), from, bytes), "cuMemcpyHtoD");
-    }
+    if (bytes == 0) return;
+    Enter();
+    Check(to_device_(reinterpret_cast<std::uint64_t>(to), from, bytes), "cuMemcpyHtoD");
+    Check(synchronize_(), "cuCtxSynchronize");
   }
   /// Waits for the work queued before.
   void ToHost(void* to, const void* from, std::size_t bytes) const {
+    Enter();
     Check(synchronize_(), "cuCtxSynchronize");
     if (bytes != 0) {
       Check(to_host_(to, reinterpret_cast<std::uint64_t>(from), bytes), "cuMemcpyDtoH");
@@ -73,11 +81,10 @@ class CudaDriver {
     int (*init)(unsigned) = nullptr;
     int (*device_get)(int*, int) = nullptr;
     int (*retain)(void**, int) = nullptr;
-    int (*set_current)(void*) = nullptr;
     Find(library, "cuInit", init);
     Find(library, "cuDeviceGet", device_get);
     Find(library, "cuDevicePrimaryCtxRetain", retain);
-    Find(library, "cuCtxSetCurrent", set_current);
+    Find(library, "cuCtxSetCurrent", set_current_);
     Find(library, "cuCtxSynchronize", synchronize_);
     Find(library, "cuMemAlloc_v2", allocate_);
     Find(library, "cuMemFree_v2", free_);
@@ -85,9 +92,8 @@ class CudaDriver {
     Find(library, "cuMemcpyDtoH_v2", to_host_);
     if (!why_.empty()) return;
     int device = 0;
-    void* context = nullptr;
-    if (init(0) != 0 || device_get(&device, 0) != 0 || retain(&context, device) != 0 ||
-        set_current(context) != 0) {
+    if (init(0) != 0 || device_get(&device, 0) != 0 || retain(&context_, device) != 0 ||
+        set_current_(context_) != 0) {
       why_ = "no CUDA device";
     }
   }
@@ -101,7 +107,12 @@ class CudaDriver {
     if (status != 0) throw std::runtime_error(std::string(call) + ": " + std::to_string(status));
   }
 
+  /// Makes the context current in this thread.
+  void Enter() const { Check(set_current_(context_), "cuCtxSetCurrent"); }
+
   std::string why_;
+  void* context_ = nullptr;
+  int (*set_current_)(void*) = nullptr;
   int (*synchronize_)() = nullptr;
   int (*allocate_)(std::uint64_t*, std::size_t) = nullptr;
   int (*free_)(std::uint64_t) = nullptr;

@@ -169,7 +169,7 @@ def contents() -> Iterator[tuple[Path, str]]:
     for folder in ("tests/python", "tests/golden", "tests/rtl", "tests/testing", "benchmarks"):
         for file in files(ROOT / folder):
             yield file, str(file.relative_to(ROOT))
-    for file in ("pyproject.toml", "kernels/cuda/README.md"):
+    for file in ("README.md", "pyproject.toml", "kernels/cuda/README.md"):
         yield ROOT / file, file
 
 

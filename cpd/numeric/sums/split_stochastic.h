@@ -44,12 +44,24 @@ struct SplitStochastic {
   }
 };
 
+/// x, a NaN among which has bits to which an integer below 2^22 can be added without a carry into
+/// the sign. A CPU's NaN has, 7FC00000; a GPU's is 7FFFFFFF.
+template <class V>
+CPD_FN V with_low_nan(V x) {
+#if defined(__CUDA_ARCH__)
+  constexpr std::int32_t kNan = 0x7FC00000;
+  return bits_as<V>(min(bits_as<std::int32_t>(x), kNan));
+#else
+  return x;
+#endif
+}
+
 /// t rounded by a shift, an addition and a mask of integers; t is a multiple of the least spacing,
 /// truncated to p + N bits or more, Inf, or (man > 0) NaN.
 template <bool kMayOverflow, class V>
 CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
-  const U carried = bits_as<U>(t) + shift_left(random, format.shift);
+  const U carried = bits_as<U>(with_low_nan(t)) + shift_left(random, format.shift);
   const V y = bits_as<V>(carried & format.kept);
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
@@ -65,7 +77,7 @@ CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   const U binade = merge_bits(bits_as<U>(mul_toward_zero(t, format.factor)),
                               splat<U>(P::sign | P::infinity), splat<U>(P::implicit >> 1));
   const V m = at_least(bits_as<V>(binade), format.least);
-  const U carried = bits_as<U>(add_toward_zero(t, m)) + random;
+  const U carried = bits_as<U>(with_low_nan(add_toward_zero(t, m))) + random;
   const V rounded = bits_as<V>(carried & format.kept_units) - m;
   const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;

@@ -177,8 +177,16 @@ def stacked_numbers(
     on_cpu = all(number.device.type == "cpu" for number in present)
     place = present[0].device if on_cpu else x.device
     zero = torch.zeros((), dtype=torch.int64, device=place)
-    flat = [zero if number is None else number.to(place) for pair in pairs for number in pair]
+    flat = [zero if number is None else _on(place, number) for pair in pairs for number in pair]
     return torch.stack(flat).view(len(pairs), 2)
+
+
+def _on(place: torch.device, number: Tensor) -> Tensor:
+    """The number there. One from the CPU is written by a kernel, which a CUDA graph can capture and
+    the host does not wait for, as it would for a copy."""
+    if number.device == place or torch.compiler.is_compiling() or _has_no_memory(number):
+        return number.to(place)
+    return torch.full((), int(number), dtype=torch.int64, device=place)
 
 
 def checked_draws(

@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
 
+import graph_cases  # noqa: E402
 from cpd import _core  # noqa: E402
 from cpd.numeric.options import Options  # noqa: E402
 from front_ends import require_gpu_itself  # noqa: E402
@@ -114,7 +115,8 @@ def test_sums_and_products_take_given_integers() -> None:
 
 
 def test_what_only_values_tell_is_raised_later() -> None:
-    """Without CPD_CHECK=sync: by the next call on the device, or by check_cuda."""
+    """Without CPD_CHECK=sync: by check_cuda or the next call on the device, or by the same call,
+    where its kernel has ended before its last one is started."""
     script = (
         "import cpd, torch\n"
         "x = torch.full((4, 16), 0.3, device='cuda')\n"
@@ -130,8 +132,8 @@ def test_what_only_values_tell_is_raised_later() -> None:
         "    cpd.cast(x, 'e4m3')\n"
         "for text, call in calls:\n"
         "    for later in (cpd.check_cuda, next_call):\n"
-        "        call()\n"
         "        try:\n"
+        "            call()\n"
         "            later()\n"
         "        except ValueError as error:\n"
         "            assert re.search(text, str(error)) and 'earlier call' in str(error), error\n"
@@ -276,3 +278,13 @@ def test_stream_and_in_place():
     torch.cuda.current_stream().wait_stream(side)
     assert same(y.cpu(), wanted.cpu())
     assert same(stochastic.cpu(), cpd.cast(x.cpu(), "e4m3", "stochastic", stream=3))
+
+
+def test_graphs() -> None:
+    """Operations and training steps that a CUDA graph replays, where calls are not checked at once."""
+    require_gpu_itself("graphs")
+    environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
+    done = subprocess.run(
+        [sys.executable, graph_cases.__file__], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

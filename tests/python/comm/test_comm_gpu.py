@@ -16,6 +16,7 @@ cpd = pytest.importorskip("cpd")
 
 import comm_cases  # noqa: E402
 from front_ends import GPU_IS_CPU, few_on_cpu, require_gpu_itself  # noqa: E402
+from gpu_ranks import on_cpu, on_gpu  # noqa: E402
 from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [
@@ -33,15 +34,6 @@ def _gpu() -> None:
     if os.environ.get("CPD_REQUIRE_GPU") == "1":
         pytest.fail("CPD_REQUIRE_GPU=1, but torch sees no CUDA device")
     pytest.skip("torch sees no CUDA device")
-
-
-def on_gpu(layers: list[Any]) -> list[Any]:
-    return [torch.from_numpy(layer).cuda() for layer in layers]
-
-
-def on_cpu(layers: list[Any]) -> list[Any]:
-    assert all(layer.is_cuda and layer.dtype == torch.float32 for layer in layers)
-    return [layer.cpu().numpy() for layer in layers]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
@@ -136,22 +128,10 @@ def test_devices_must_not_mix() -> None:
             group.ranks[0].all_reduce([x.cuda()], FP32, out=[x])
 
 
-def reduce_on_gpu(comm: Any) -> list[str]:
-    """A rank that is a process."""
-    wrong = []
-    for index in range(0, 24, 3):
-        spec = comm_cases.spec_at(comm.size, index)
-        wanted, _ = comm_cases.virtual(spec, comm.size, (30_000, 5), index)
-        mine = on_gpu(comm_cases.layers_of(comm.rank, (30_000, 5), index))
-        if not comm_cases.same(on_cpu(comm.all_reduce(mine, spec)), wanted):
-            wrong.append(repr(spec))
-    return wrong
-
-
 @pytest.mark.parametrize("transport", ["mpi", "gloo"])
 def test_processes_that_share_a_gpu(transport: str) -> None:
     """Messages go through host memory."""
-    ranks = spawn_ranks(transport, 2, "test_comm_gpu:reduce_on_gpu", chunk=4096)
+    ranks = spawn_ranks(transport, 2, "gpu_ranks:reduce", chunk=4096)
     assert [rank.result for rank in ranks] == [[], []]
 
 

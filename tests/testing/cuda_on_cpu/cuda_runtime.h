@@ -65,7 +65,8 @@ inline unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
 
 namespace cuda_on_cpu {
 
-/// a · b + c, rounded once in a direction of <cfenv>.
+/// a · b + c, rounded once in a direction of <cfenv>; NaN is a GPU's, of which all bits but the sign
+/// are set.
 template <int kDirection>
 float fma_toward(float a, float b, float c) {
   const int before = std::fegetround();
@@ -73,7 +74,7 @@ float fma_toward(float a, float b, float c) {
   volatile float x = a;  // not folded, nor moved past the changes of mode
   volatile float result = __builtin_fmaf(x, b, c);
   std::fesetround(before);
-  return result;
+  return result == result ? result : std::bit_cast<float>(0x7FFFFFFF);
 }
 
 }  // namespace cuda_on_cpu

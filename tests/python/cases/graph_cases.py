@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What CUDA graphs capture and replay on a GPU (test_gpu.py runs this as a program): every kind of
+operation, and a training step of every named recipe. Writes what is wrong, a line each."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+
+import torch
+
+import cpd
+from cpd.nn.ready import NAMED
+from tensors import normal, same
+
+
+def captured_calls() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """One of each kind of operation, of a square matrix."""
+    integers = torch.arange(64 * 64, device="cuda", dtype=torch.int32).view(64, 64) % 256
+    drawn = {"rounding": "stochastic", "random_bits": 8}
+    sums = ("e4m3", "e4m3 kahan", "e4m3 pairwise", "fp32 chunked inner=e4m3", "int32")
+    calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "cast": lambda x: cpd.cast(x, "e4m3"),
+        "cast stochastic": lambda x: cpd.cast(x, "e4m3", **drawn, seed=3),
+        "cast random": lambda x: cpd.cast(x, "e4m3", **drawn, random=integers),
+        "encode": lambda x: cpd.encode(x, "e4m3fn"),
+        "encode without NaN": lambda x: cpd.encode(x, "e2m1"),
+        "decode": lambda x: cpd.decode(cpd.encode(x, "e4m3"), "e4m3", x.shape),
+        "add": lambda x: cpd.add(x, x, "e4m3"),
+        "div": lambda x: cpd.div(x, x.t(), "e4m3"),
+        "sqrt": lambda x: cpd.sqrt(x.abs(), "e4m3"),
+        "hadamard": lambda x: cpd.hadamard(x, "hadamard16"),
+        "scaled encode": lambda x: cpd.encode(x, "mxfp8")[0],
+        "fma": lambda x: cpd.gemm(cpd.cast(x, "e4m3"), x, "e4m3 fma"),
+        "unit": lambda x: cpd.gemm(cpd.cast(x, "e4m3fn"), cpd.cast(x, "e4m3fn"), "h100-fp8"),
+        "blas": lambda x: cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "e4m3"), "fp32", blas=True),
+    }
+    for text in ("mxfp8", "nvfp4", "fp8-block", "int8"):
+        calls[f"cast {text}"] = lambda x, text=text: cpd.cast(x, text)
+    calls["cast nvfp4 stochastic"] = lambda x: cpd.cast(x, "nvfp4", "stochastic", seed=3)
+    for text in sums:
+        calls[f"sum {text}"] = lambda x, text=text: cpd.sum(x, text, dim=1)
+        calls[f"gemm {text}"] = lambda x, text=text: cpd.gemm(cpd.cast(x, "e4m3"), x, text)
+    return calls
+
+
+def operations() -> list[str]:
+    """A replay reads what is in its input then; the host waits for nothing while it captures."""
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(1)).cuda()
+    wrong = []
+    for name, call in captured_calls().items():
+        first, second = x, x.t().contiguous() * 2
+        wanted = call(second)
+        call(first)
+        input = first.clone()
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        try:
+            with torch.cuda.graph(graph):
+                got = call(input)
+        except RuntimeError as error:
+            wrong.append(f"{name}: {error}")
+            continue
+        input.copy_(second)
+        graph.replay()
+        if not same(got.cpu(), wanted.cpu()):
+            wrong.append(f"{name}: other bits")
+    return wrong
+
+
+def converted(recipe: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.LayerNorm(128), torch.nn.Linear(128, 64)
+    )
+    cpd.convert(model, recipe, coverage=False)
+    return model.cuda()
+
+
+def trained(model: torch.nn.Module, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A step of SGD, without momentum; it returns the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+    def step() -> torch.Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def training_steps() -> list[str]:
+    """Three replays and three eager steps: random integers and delayed scales go on in both."""
+    wrong = []
+    for recipe in NAMED:
+        eager = converted(recipe)
+        captured = copy.deepcopy(eager)
+        x = normal(32, 64).cuda()
+        step, replayed = trained(eager, x), trained(captured, x)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            replayed()  # loads kernels and makes what is kept
+        torch.cuda.current_stream().wait_stream(side)
+        step()
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                loss = replayed()
+        except RuntimeError as error:
+            wrong.append(f"{recipe}: {error}")
+            continue
+        for _ in range(3):
+            graph.replay()
+            if not same(loss.cpu(), step().cpu()):
+                wrong.append(f"{recipe}: another loss")
+        pairs = zip(captured.parameters(), eager.parameters(), strict=True)
+        if not all(same(p.detach().cpu(), q.detach().cpu()) for p, q in pairs):
+            wrong.append(f"{recipe}: other weights")
+    return wrong
+
+
+if __name__ == "__main__":
+    wrong = operations() + training_steps()
+    print(*wrong, sep="\n")
+    sys.exit(bool(wrong))

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ranks do that share a GPU (test_comm_gpu.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import comm_cases
+
+
+def on_gpu(layers: list[Any]) -> list[Any]:
+    return [torch.from_numpy(layer).cuda() for layer in layers]
+
+
+def on_cpu(layers: list[Any]) -> list[Any]:
+    assert all(layer.is_cuda and layer.dtype == torch.float32 for layer in layers)
+    return [layer.cpu().numpy() for layer in layers]
+
+
+def reduce(comm: Any) -> list[str]:
+    """The specs whose sums have not the virtual ranks' bits."""
+    wrong = []
+    for index in range(0, 24, 3):
+        spec = comm_cases.spec_at(comm.size, index)
+        wanted, _ = comm_cases.virtual(spec, comm.size, (30_000, 5), index)
+        mine = on_gpu(comm_cases.layers_of(comm.rank, (30_000, 5), index))
+        if not comm_cases.same(on_cpu(comm.all_reduce(mine, spec)), wanted):
+            wrong.append(repr(spec))
+    return wrong
