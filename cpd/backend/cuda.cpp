@@ -320,16 +320,14 @@ ScaledTensor::ScaledTensor(const TensorView& like, const TensorView* x, const Fo
   call_.given = {given.blocks, given.cells, given.largest};
   call_.choose = format.choose;
   call_.nearest = format.nearest;
-  CheckStatus(Library().form_scales(LaunchOf(like), call_));
 }
 
-ScaledCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
-  ScaledCall call = call_.call;
-  if (const auto integers = IntegersOf(random, call.plan.element.random_bits, LaunchOf(like_))) {
-    call.random = *integers;
-  }
-  call.key = key;
-  return call;
+ScalesCall ScaledTensor::CallWith(const TensorView* random, const Key& key) const {
+  ScalesCall of = call_;
+  const int bits = of.call.plan.element.random_bits;
+  if (const auto integers = IntegersOf(random, bits, LaunchOf(like_))) of.call.random = *integers;
+  of.call.key = key;
+  return of;
 }
 
 void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const Key& key) const {
@@ -346,7 +344,7 @@ void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
 }
 
 void ScaledTensor::Decode(const TensorView& packed, const TensorView& out) const {
-  CheckStatus(Library().decode_scaled(LaunchOf(like_), call_.call,
+  CheckStatus(Library().decode_scaled(LaunchOf(like_), call_,
                                       static_cast<const std::uint8_t*>(packed.data), Merge(out)));
 }
 

@@ -97,7 +97,8 @@ class Memory {
   void* data_ = nullptr;
 };
 
-/// A CUDA tensor's scales in a scaled format, in device memory, and its elements.
+/// A CUDA tensor's elements and scales in a scaled format. Work is queued on the stream of `like`,
+/// x or the result.
 class ScaledTensor {
  public:
   /// Scales that a caller gives, in device memory; null: formed from x.
@@ -112,8 +113,7 @@ class ScaledTensor {
     BlockLayout layout, cell_layout;
     OuterCells cells;
   };
-  /// Forms the scales of x, or takes those that are given; without x all are. Queues the work on
-  /// the stream of `like`, x or the result.
+  /// Scales are formed from x, or those that are given; without x all are.
   ScaledTensor(const TensorView& like, const TensorView* x, const Format& format,
                const Given& given);
 
@@ -122,12 +122,12 @@ class ScaledTensor {
   void Encode(const TensorView& packed, const cpd::Format& element, const TensorView* random,
               const Key& key) const;
   void Decode(const TensorView& packed, const TensorView& out) const;
-  /// The scales of blocks, and of the second level's cells.
+  /// The scales of blocks, and of the second level's cells, after Encode.
   [[nodiscard]] TensorView blocks() const;
   [[nodiscard]] TensorView cells() const;
 
  private:
-  [[nodiscard]] ScaledCall CallWith(const TensorView* random, const Key& key) const;
+  [[nodiscard]] ScalesCall CallWith(const TensorView* random, const Key& key) const;
   [[nodiscard]] TensorView ViewOf(float* data, std::int64_t n) const;
 
   TensorView like_;

@@ -55,7 +55,6 @@ constexpr cpd::cuda::Api kApi = {
     .sum = cpd::cuda::sum,
     .sum_fixed = cpd::cuda::sum_fixed,
     .hadamard = cpd::cuda::hadamard,
-    .form_scales = cpd::cuda::form_scales,
     .cast_scaled = cpd::cuda::cast_scaled,
     .encode_scaled = cpd::cuda::encode_scaled,
     .decode_scaled = cpd::cuda::decode_scaled,

@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Casts contiguous values of a type stochastically, with for_elements' order.
+/// Casts contiguous values of a type stochastically, with for_elements' order, a Pack at a time; x
+/// and out are aligned to 16 bytes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ RoundPlan plan, Key key, std::int64_t n, const void* x,
@@ -29,11 +30,18 @@ __global__ void __launch_bounds__(kThreads)
   const Source source = source_of(plan, key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, n);
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices;
+  auto* to = static_cast<Pack<type>*>(out);
+  const auto cast = [&](float v, std::uint32_t r) { return round<R>(v, r, plan); };
+  for (std::int64_t at = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; at < indices / 4;
        at += step) {
-    for_short_elements(at, n, plan, source, [&](std::int64_t i, std::uint32_t r) {
-      set_value_of<type>(out, i, round<R>(value_of<type>(x, i), r, plan));
-    });
+    for_random_packs<type>(
+        at, n, plan, source, x,
+        [&](std::int64_t i, Pack<type> values, FourIntegers random) {
+          to[i / 4] = changed<Stored::held>(values, random, cast);
+        },
+        [&](std::int64_t i, std::uint32_t r) {
+          set_value_of<type>(out, i, cast(value_of<type>(x, i), r));
+        });
   }
 }
 

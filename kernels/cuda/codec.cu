@@ -37,50 +37,66 @@ __global__ void __launch_bounds__(kThreads)
                         });
 }
 
+/// The codes of a Pack of elements from number i on.
+template <class R, DType type>
+CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& plan,
+                                 unsigned long long* first_nan) {
+  return {{noted_code<R>(v.get(0), i, 0, plan, first_nan),
+           noted_code<R>(v.get(1), i + 1, 0, plan, first_nan),
+           noted_code<R>(v.get(2), i + 2, 0, plan, first_nan),
+           noted_code<R>(v.get(3), i + 3, 0, plan, first_nan)}};
+}
+
 /// Encodes contiguous values of a type in other modes, a Pack a thread at a time; x is aligned to
-/// 16 bytes.
+/// 16 bytes. `fours`: has_four_codes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     encode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const void* x,
-                 std::uint8_t* packed, unsigned long long* first_nan) {
+                 std::uint8_t* packed, unsigned long long* first_nan, bool fours) {
   const auto* packs = static_cast<const Pack<type>*>(x);
+  const auto one = [&](std::int64_t i) {
+    return noted_code<R>(value_of<type>(x, i), i, 0, plan, first_nan);
+  };
+  if (fours) {
+    const auto four = [&](std::int64_t q) {
+      return noted_codes<R>(packs[q], 4 * q, plan, first_nan);
+    };
+    return pack_fours(plan.bits, n, packed, four, one);
+  }
   const auto fill = [&](std::int64_t begin, int count, std::uint32_t* codes) {
     const int thread = static_cast<int>(threadIdx.x);
     for (int q = thread; q < count / 4; q += kThreads) {
       const std::int64_t i = begin + 4 * q;
-      const Pack<type> v = packs[i / 4];
-      reinterpret_cast<FourCodes*>(codes)[q] = {
-          {noted_code<R>(v.get(0), i, 0, plan, first_nan),
-           noted_code<R>(v.get(1), i + 1, 0, plan, first_nan),
-           noted_code<R>(v.get(2), i + 2, 0, plan, first_nan),
-           noted_code<R>(v.get(3), i + 3, 0, plan, first_nan)}};
+      reinterpret_cast<FourCodes*>(codes)[q] = noted_codes<R>(packs[i / 4], i, plan, first_nan);
     }
-    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) {
-      codes[i] = noted_code<R>(value_of<type>(x, begin + i), begin + i, 0, plan, first_nan);
-    }
+    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) codes[i] = one(begin + i);
   };
   pack_tiles(plan.bits, n, packed, fill);
 }
 
 /// Decodes to contiguous values of a type, a Pack a thread at a time; out is aligned to 16 bytes.
+/// `fours`: has_four_codes.
 template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     decode_packs(const __grid_constant__ RoundPlan plan, std::int64_t n, const std::uint8_t* packed,
-                 void* out) {
+                 void* out, bool fours) {
   auto* packs = static_cast<Pack<type>*>(out);
+  const auto four = [&](std::int64_t q, FourCodes c) {
+    Pack<type> values;
+    values.set(value_of_code<R, float>(c.code[0], plan), value_of_code<R, float>(c.code[1], plan),
+               value_of_code<R, float>(c.code[2], plan), value_of_code<R, float>(c.code[3], plan));
+    packs[q] = values;
+  };
+  const auto one = [&](std::int64_t i, std::uint32_t code) {
+    set_value_of<type>(out, i, value_of_code<R, float>(code, plan));
+  };
+  if (fours) return unpack_fours(plan.bits, n, packed, four, one);
   const auto take = [&](std::int64_t begin, int count, const std::uint32_t* codes) {
     const int thread = static_cast<int>(threadIdx.x);
     for (int q = thread; q < count / 4; q += kThreads) {
-      const FourCodes c = reinterpret_cast<const FourCodes*>(codes)[q];
-      Pack<type> values;
-      values.set(value_of_code<R, float>(c.code[0], plan), value_of_code<R, float>(c.code[1], plan),
-                 value_of_code<R, float>(c.code[2], plan),
-                 value_of_code<R, float>(c.code[3], plan));
-      packs[begin / 4 + q] = values;
+      four(begin / 4 + q, reinterpret_cast<const FourCodes*>(codes)[q]);
     }
-    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) {
-      set_value_of<type>(out, begin + i, value_of_code<R, float>(codes[i], plan));
-    }
+    for (int i = count / 4 * 4 + thread; i < count; i += kThreads) one(begin + i, codes[i]);
   };
   unpack_tiles(plan.bits, n, packed, take);
 }
@@ -128,7 +144,7 @@ cudaError_t launch_encode_direct(cudaStream_t stream, const RoundPlan& plan, con
                        packed, first_nan);
         } else {
           start_kernel(encode_packs<R, type>, blocks, kThreads, stream, plan, n, x.data, packed,
-                       first_nan);
+                       first_nan, has_four_codes(plan.bits, packed));
         }
       });
     });
@@ -141,7 +157,7 @@ cudaError_t launch_decode_direct(cudaStream_t stream, const RoundPlan& plan, std
   with_codes(plan, [&]<class R>() {
     with_pack_type(out.dtype, [&]<DType type>() {
       start_kernel(decode_packs<R, type>, blocks_for(tiles_of(n)), kThreads, stream, plan, n,
-                   packed, out.data);
+                   packed, out.data, has_four_codes(plan.bits, packed));
     });
   });
   return cudaGetLastError();

@@ -77,6 +77,55 @@ struct alignas(16) FourCodes {
   std::uint32_t code[4];
 };
 
+// --- codes of 4 and 8 bits, four of which are half a word or a word ------------------------------
+
+/// Whether kernels may read or write packed codes four at a time.
+inline bool has_four_codes(int bits, const std::uint8_t* packed) {
+  return (bits == 4 || bits == 8) && is_word_aligned(packed);
+}
+
+/// Codes number 4 q … 4 q + 3.
+CPD_DEVICE FourCodes load_four(const std::uint8_t* packed, int bits, std::int64_t q) {
+  const std::uint32_t word = bits == 8 ? reinterpret_cast<const std::uint32_t*>(packed)[q]
+                                       : reinterpret_cast<const std::uint16_t*>(packed)[q];
+  const std::uint32_t mask = (1U << bits) - 1;
+  return {{word & mask, word >> bits & mask, word >> 2 * bits & mask, word >> 3 * bits & mask}};
+}
+CPD_DEVICE void store_four(std::uint8_t* packed, int bits, std::int64_t q, FourCodes c) {
+  const std::uint32_t word =
+      c.code[0] | c.code[1] << bits | c.code[2] << 2 * bits | c.code[3] << 3 * bits;
+  if (bits == 8) {
+    reinterpret_cast<std::uint32_t*>(packed)[q] = word;
+  } else {
+    reinterpret_cast<std::uint16_t*>(packed)[q] = static_cast<std::uint16_t>(word);
+  }
+}
+
+/// Packs n codes, four a thread at a time: four(q) gives codes 4 q … 4 q + 3, one(i) code i.
+template <class Four, class One>
+CPD_DEVICE void pack_fours(int bits, std::int64_t n, std::uint8_t* packed, Four four, One one) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t q = first; q < n / 4; q += step) store_four(packed, bits, q, four(q));
+  if (first > 0) return;
+  std::uint32_t word = 0;
+  const int rest = static_cast<int>(n % 4);
+  CPD_ROLLED for (int k = 0; k < rest; ++k) word |= one(n - rest + k) << k * bits;
+  CPD_ROLLED for (int b = 0; b < byte_count(rest, bits); ++b) {
+    packed[n / 4 * bits / 2 + b] = static_cast<std::uint8_t>(word >> 8 * b);
+  }
+}
+/// Unpacks n codes, four a thread at a time: calls four(q, codes 4 q … 4 q + 3) and one(i, code i).
+template <class Four, class One>
+CPD_DEVICE void unpack_fours(int bits, std::int64_t n, const std::uint8_t* packed, Four four,
+                             One one) {
+  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t q = first; q < n / 4; q += step) four(q, load_four(packed, bits, q));
+  const std::int64_t i = n / 4 * 4 + first;
+  if (i < n) one(i, packed[i * bits / 8] >> i * bits % 8 & ((1U << bits) - 1));
+}
+
 /// Keeps the least element that any thread notes, in device or pinned memory.
 CPD_DEVICE void note_first(unsigned long long* first, std::int64_t i) {
   atomicMin(first, static_cast<unsigned long long>(i));

@@ -144,7 +144,7 @@ struct ScaledCall {
   ScaleTables tables;
 };
 
-/// The making of a call's tables. Those that are null in `given` are formed from x; all are in
+/// A call, and the making of its tables, which kernels may do without. Those that are null in `given` are formed from x; all are in
 /// device memory: scales of blocks, of cells, and largest magnitudes of the outermost level.
 struct ScalesCall {
   ScaledCall call;
@@ -334,14 +334,13 @@ struct Api {
   int (*sum_fixed)(const Launch& launch, const FixedSumCall& call);
   int (*hadamard)(const Launch& launch, const HadamardCall& call);
 
-  /// Fills the tables of the call and of its cells.
-  int (*form_scales)(const Launch& launch, const ScalesCall& call);
   /// out[i] = the value of x[i] in the scaled format; out may be x.
-  int (*cast_scaled)(const Launch& launch, const ScaledCall& call, const Strided& out);
+  int (*cast_scaled)(const Launch& launch, const ScalesCall& call, const Strided& out);
   /// Packs the codes of elements; *first_nan as for encode, of NaN in blocks whose scale is none.
-  int (*encode_scaled)(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
+  /// Fills the tables of the call and of its cells.
+  int (*encode_scaled)(const Launch& launch, const ScalesCall& call, std::uint8_t* packed,
                        unsigned long long* first_nan);
-  int (*decode_scaled)(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
+  int (*decode_scaled)(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,
                        const Strided& out);
 
   /// Asks this allocator first from now on; null: none.

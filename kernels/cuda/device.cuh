@@ -98,11 +98,10 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call);
 int sum(const Launch& launch, const SumCall& call);
 int sum_fixed(const Launch& launch, const FixedSumCall& call);
 int hadamard(const Launch& launch, const HadamardCall& call);
-int form_scales(const Launch& launch, const ScalesCall& call);
-int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out);
-int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
+int cast_scaled(const Launch& launch, const ScalesCall& call, const Strided& out);
+int encode_scaled(const Launch& launch, const ScalesCall& call, std::uint8_t* packed,
                   unsigned long long* first_nan);
-int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
+int decode_scaled(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,
                   const Strided& out);
 void set_allocator(const Allocator* allocator);
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);

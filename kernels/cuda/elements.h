@@ -191,6 +191,16 @@ CPD_FN Pack<type> changed(Pack<type> values, Change change) {
   return pack;
 }
 
+/// The same with a random integer for each: change(value, R).
+template <Stored stored, DType type, class Integers, class Change>
+CPD_FN Pack<type> changed(Pack<type> values, Integers random, Change change) {
+  Pack<type> pack;
+  pack.template set<stored>(
+      change(values.get(0), random.of[0]), change(values.get(1), random.of[1]),
+      change(values.get(2), random.of[2]), change(values.get(3), random.of[3]));
+  return pack;
+}
+
 /// Calls run.operator()<type>() with f32, bf16 or f16; nothing for other types.
 template <class Run>
 void with_pack_type(DType type, Run run) {

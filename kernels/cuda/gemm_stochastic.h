@@ -25,6 +25,7 @@ struct StochasticSteps {
   const float* b;
   int apart;  ///< the operands of a step from those of the next
   int count;
+  bool products_fit;  ///< none is beyond the format's max
 };
 
 /// The low bits of random integers that the short steps omit for operands in these ranges; -1: the
@@ -41,7 +42,7 @@ CPD_FN int spare_of(const GemmPlan& plan, const TileRange& a, const TileRange& b
   return fits ? way.spare_bits : -1;
 }
 
-template <bool kExactProducts, int kPerWord>
+template <bool kExactProducts, bool kProductsFit, int kPerWord>
 CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   constexpr int kInBlock = 4 * kPerWord;
   constexpr int kDraws = kExactProducts ? 1 : 2;
@@ -67,7 +68,8 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
         return words.word[at / kPerWord] >> (at % kPerWord * (32 / kPerWord) + steps.spare) & mask;
       };
       const int place = (k + j) * steps.apart;
-      s = stochastic_step<kExactProducts>(steps.a[place], steps.b[place], s, draw, product, sum);
+      s = stochastic_step<kExactProducts, kProductsFit>(steps.a[place], steps.b[place], s, draw,
+                                                        product, sum);
     }
   };
   int k = 0;
@@ -76,17 +78,23 @@ CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   return s;
 }
 
-/// s plus the steps' products.
-template <bool kExactProducts>
+template <bool kExactProducts, bool kProductsFit>
 CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
   switch (draws_per_word(steps.plan.sum.random_bits)) {
     case 1:
-      return add_stochastic<kExactProducts, 1>(steps, s);
+      return add_stochastic<kExactProducts, kProductsFit, 1>(steps, s);
     case 2:
-      return add_stochastic<kExactProducts, 2>(steps, s);
+      return add_stochastic<kExactProducts, kProductsFit, 2>(steps, s);
     default:
-      return add_stochastic<kExactProducts, 4>(steps, s);
+      return add_stochastic<kExactProducts, kProductsFit, 4>(steps, s);
   }
+}
+
+/// s plus the steps' products.
+CPD_FN float add_stochastic(const StochasticSteps& steps, float s) {
+  if (steps.plan.exact_products) return add_stochastic<true, true>(steps, s);
+  return steps.products_fit ? add_stochastic<false, true>(steps, s)
+                            : add_stochastic<false, false>(steps, s);
 }
 
 /// Whether the plan's sums take short steps, which begin with a block of words.

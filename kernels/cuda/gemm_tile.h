@@ -286,10 +286,12 @@ class OrderedSum {
     if (key_.given != nullptr || !has_short_steps(plan, first)) return false;
     const int spare = spare_of(plan, ranges[0], ranges[1]);
     if (spare < 0) return false;
-    const StochasticSteps steps{plan,  key_.seed, key_.stream, key_.index, first,
-                                spare, a,         b,           kSide + 1,  count};
-    state_[0] = plan.exact_products ? add_stochastic<true>(steps, state_[0])
-                                    : add_stochastic<false>(steps, state_[0]);
+    const double largest = static_cast<double>(bits_as<float>(ranges[0].largest)) *
+                           static_cast<double>(bits_as<float>(ranges[1].largest));
+    const bool products_fit = largest <= plan.stochastic.product.max;
+    state_[0] = add_stochastic({plan, key_.seed, key_.stream, key_.index, first, spare, a, b,
+                                kSide + 1, count, products_fit},
+                               state_[0]);
     return true;
   }
 

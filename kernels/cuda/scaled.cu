@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/scaled_tile.h"
+#include "kernels/cuda/scaled_blocks.cuh"
 
 namespace cpd::cuda {
 namespace {
@@ -44,17 +44,6 @@ __global__ void __launch_bounds__(kThreads)
     if (items.by_warp) most = __reduce_max_sync(0xFFFFFFFFU, most);
     if (lane == 0) atomicMax(largest + block, most);
   }
-}
-
-template <DType type>
-CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
-  const std::uint32_t a = magnitude_bits(v.get(0), with_nan);
-  const std::uint32_t b = magnitude_bits(v.get(1), with_nan);
-  const std::uint32_t c = magnitude_bits(v.get(2), with_nan);
-  const std::uint32_t d = magnitude_bits(v.get(3), with_nan);
-  const std::uint32_t left = a > b ? a : b;
-  const std::uint32_t right = c > d ? c : d;
-  return left > right ? left : right;
 }
 
 /// find_largest of packed values: `lanes` threads take `packs` of a block at a time, which `items`
@@ -181,6 +170,97 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
   return cudaGetLastError();
 }
 
+// --- short blocks --------------------------------------------------------------------------------
+
+/// The short blocks that kernels of scaled_blocks.cuh take: of 2^shift neighbours, or of `rows`
+/// values of a column.
+struct ShortBlocks {
+  int shift = 0;
+  int rows = 0;
+
+  explicit ShortBlocks(const ScaledCall& call) {
+    const PackLayout packs(call.layout, call.x);
+    if (packs.fit && packs.shift >= 4 && packs.shift <= 7 && call.n % 4 == 0) shift = packs.shift;
+    const std::int64_t height = call.layout.rows;
+    const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32);
+    const bool is_plain = call.x.dtype != DType::f64 && is_contiguous(call.x, call.x.dtype);
+    if (is_column && is_plain) rows = static_cast<int>(height);
+  }
+};
+
+/// Whether the scales of the call's blocks are formed from their largest magnitudes alone.
+bool forms_by_largest(const ScalesCall& of) {
+  const bool is_given = of.given.largest != nullptr && !of.two_levels;
+  return of.given.blocks == nullptr && !is_given && of.choose == ScaleChoice::none;
+}
+
+/// Queues a kernel for blocks of neighbours: run.operator()<type, kPacks>(thread blocks).
+template <class Run>
+void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
+  const std::int64_t threads = (of.call.n / 4 + 3) / 4;
+  with_pack_type(of.call.x.dtype, [&]<DType type>() {
+    if (blocks.shift == 4) return run.template operator()<type, packs_of(4)>(blocks_of(threads));
+    run.template operator()<type, packs_of(5)>(blocks_of(threads / 2 + 1));
+  });
+}
+/// Queues a kernel for blocks of columns: run.operator()<type, kRows>(thread blocks).
+template <class Run>
+void with_columns(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
+  const unsigned count = blocks_of(of.call.layout.blocks());
+  with_pack_type(of.call.x.dtype, [&]<DType type>() {
+    if (blocks.rows == 16) return run.template operator()<type, 16>(count);
+    run.template operator()<type, 32>(count);
+  });
+}
+
+/// Queues the forming of short blocks' scales; false where there are none.
+bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
+  const ShortBlocks blocks(of.call);
+  if (!forms_by_largest(of) || (blocks.shift == 0 && blocks.rows == 0)) return false;
+  if (blocks.shift != 0) {
+    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
+      start_kernel(form_short_blocks<type, kPacks>, count, kThreads, stream, of, blocks.shift);
+    });
+    return true;
+  }
+  with_columns(of, blocks, [&]<DType type, int kRows>(unsigned count) {
+    start_kernel(form_columns<type, kRows>, count, kThreads, stream, of, of.call.layout.blocks());
+  });
+  return true;
+}
+
+/// The elements that kernels take in one pass or four codes at a time: rounded to nearest-even by an
+/// addition, after a product.
+using NearestByAddition = Rule<Rounding::nearest_even, Form::addition>;
+bool is_nearest_by_addition(const ScaledCall& call) {
+  const RoundPlan& element = call.plan.element;
+  return element.mode == NearestByAddition::mode && element.form == Form::addition &&
+         call.route == ElementRoute::multiply && call.random.data == nullptr;
+}
+
+/// Queues the forming of short blocks' scales with the cast to nearest-even of their elements;
+/// false where that takes two passes.
+bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided& out) {
+  const ScaledCall& call = of.call;
+  const ShortBlocks blocks(call);
+  const bool fits = is_nearest_by_addition(call) && forms_by_largest(of) &&
+                    call.x.dtype == out.dtype && is_contiguous(out, out.dtype);
+  if (!fits) return false;
+  if (blocks.shift != 0 && has_packs(out)) {
+    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
+      start_kernel(cast_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
+                   count, kThreads, stream, of, blocks.shift, out.data);
+    });
+    return true;
+  }
+  if (blocks.rows == 0) return false;
+  with_columns(of, blocks, [&]<DType type, int kRows>(unsigned count) {
+    start_kernel(cast_columns<NearestByAddition, ElementRoute::multiply, type, kRows>, count,
+                 kThreads, stream, of, call.layout.blocks(), out.data);
+  });
+  return true;
+}
+
 // --- elements ------------------------------------------------------------------------------------
 
 template <Rounding mode>
@@ -196,12 +276,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// cast_element out of line, for the few values that the kernels below do not take.
-template <Rounding mode>
-CPD_CALL float cast_alone(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
-  return cast_element<mode>(call, i, random);
-}
-
 /// Casts packed values in a route of binary32; blocks whose scales are outside of it take the wide
 /// one.
 template <class R, ElementRoute kRoute, DType type>
@@ -210,19 +284,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto* from = static_cast<const Pack<type>*>(x);
   auto* to = static_cast<Pack<type>*>(out);
   for (std::int64_t q = first_index(); q < call.n / 4; q += index_step()) {
-    const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
-    if (route_at(call, at.scale) == kRoute) {
-      to[q] = changed<Stored::nearest>(
-          from[q], [&](float v) { return cast_value<R, kRoute>(call.plan, v, at, 0); });
-      continue;
-    }
-    float wide[4];
-    CPD_ROLLED for (int k = 0; k < 4; ++k) wide[k] = cast_alone<R::mode>(call, 4 * q + k, 0);
-    to[q].template set<Stored::nearest>(wide[0], wide[1], wide[2], wide[3]);
+    to[q] = cast_pack<R, kRoute>(call, from[q], scale_of(call.tables, 4 * q >> shift));
   }
   const std::int64_t rest = call.n / 4 * 4 + first_index();
-  if (rest < call.n)
-    set_value_of<type, Stored::nearest>(out, rest, cast_alone<R::mode>(call, rest, 0));
+  if (rest < call.n) {
+    set_value_of<type, Stored::nearest>(out, rest, cast_one<R::mode>(call, rest, 0));
+  }
 }
 
 /// The same of contiguous values, stochastically.
@@ -232,14 +299,21 @@ __global__ void __launch_bounds__(kThreads)
   const RoundPlan& plan = call.plan.element;
   const Source source = source_of(plan, call.key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, call.n);
-  for (std::int64_t index = first_index(); index < indices; index += index_step()) {
-    for_short_elements(index, call.n, plan, source, [&](std::int64_t i, std::uint32_t r) {
-      const ElementScale<float> at = scale_of(call.tables, i >> shift);
-      const float value = route_at(call, at.scale) == kRoute
-                              ? cast_value<R, kRoute>(call.plan, value_of<type>(x, i), at, r)
-                              : cast_alone<Rounding::stochastic>(call, i, r);
-      set_value_of<type, Stored::nearest>(out, i, value);
-    });
+  auto* to = static_cast<Pack<type>*>(out);
+  for (std::int64_t index = first_index(); index < indices / 4; index += index_step()) {
+    for_random_packs<type>(
+        index, call.n, plan, source, x,
+        [&](std::int64_t i, Pack<type> values, FourIntegers random) {
+          const ElementScale<float> at = scale_of(call.tables, i >> shift);
+          const bool fits = route_at(call, at.scale) == kRoute;
+          to[i / 4] = changed<Stored::nearest>(values, random, [&](float v, std::uint32_t r) {
+            return fits ? cast_value<R, kRoute>(call.plan, v, at, r)
+                        : cast_alone<Rounding::stochastic>(call, v, at, r);
+          });
+        },
+        [&](std::int64_t i, std::uint32_t r) {
+          set_value_of<type, Stored::nearest>(out, i, cast_one<R::mode>(call, i, r));
+        });
   }
 }
 
@@ -287,6 +361,51 @@ __global__ void __launch_bounds__(kThreads)
                      });
 }
 
+/// Encodes Packs to nearest-even in a route of binary32, codes of 4 or 8 bits.
+template <class R, ElementRoute kRoute, DType type>
+__global__ void __launch_bounds__(kThreads)
+    encode_packs(const __grid_constant__ ScaledCall call, int shift, std::uint8_t* packed,
+                 unsigned long long* first_nan) {
+  const auto one = [&](std::int64_t i) {
+    bool is_lost = false;
+    const std::uint32_t code = code_one<R::mode>(call, i, &is_lost);
+    if (is_lost) note_first(first_nan, i);
+    return code;
+  };
+  const auto four = [&](std::int64_t q) -> FourCodes {
+    const Pack<type> v = static_cast<const Pack<type>*>(call.x.data)[q];
+    const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
+    const bool has_nan = v.get(0) != v.get(0) || v.get(1) != v.get(1) || v.get(2) != v.get(2) ||
+                         v.get(3) != v.get(3);
+    if (has_nan || route_at(call, at.scale) != kRoute) {
+      FourCodes codes;
+      CPD_ROLLED for (int k = 0; k < 4; ++k) codes.code[k] = one(4 * q + k);
+      return codes;
+    }
+    const auto code = [&](int k) {
+      return round_to_whole_code<R>(scaled_down<kRoute>(v.get(k), at, call.plan), 0U,
+                                    call.plan.element);
+    };
+    return {{code(0), code(1), code(2), code(3)}};
+  };
+  pack_fours(call.plan.element.bits, call.n, packed, four, one);
+}
+
+/// Queues encode_packs where it takes the call; false where it does not.
+bool start_encode_packs(cudaStream_t stream, const ScaledCall& call, std::uint8_t* packed,
+                        unsigned long long* first_nan) {
+  const PackLayout fast(call.layout, call.x);
+  if (!fast.fit || !is_nearest_by_addition(call) ||
+      !has_four_codes(call.plan.element.bits, packed)) {
+    return false;
+  }
+  with_pack_type(call.x.dtype, [&]<DType type>() {
+    start_kernel(encode_packs<NearestByAddition, ElementRoute::multiply, type>,
+                 blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, packed, first_nan);
+  });
+  return true;
+}
+
 __global__ void __launch_bounds__(kThreads)
     decode_elements(const __grid_constant__ ScaledCall call, const std::uint8_t* packed,
                     const __grid_constant__ Strided out) {
@@ -295,20 +414,22 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-}  // namespace
-
-int form_scales(const Launch& launch, const ScalesCall& of) {
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const bool makes_nan = of.call.plan.makes_nan;
-  const std::int64_t cells = of.two_levels ? of.cell_layout.blocks() : 1;
+/// Forms the second level's scales.
+cudaError_t form_all_cells(cudaStream_t stream, const ScalesCall& of) {
   if (of.two_levels && of.given.cells == nullptr && of.given.largest == nullptr) {
     const cudaError_t found =
-        largest_of(stream, of.cell_layout, of.call.x, makes_nan, of.cells.largest);
+        largest_of(stream, of.cell_layout, of.call.x, of.call.plan.makes_nan, of.cells.largest);
     if (found != cudaSuccess) return found;
   }
+  const std::int64_t cells = of.two_levels ? of.cell_layout.blocks() : 1;
   start_kernel(form_cells, blocks_of(cells), kThreads, stream, of, cells);
+  return cudaGetLastError();
+}
+
+/// Forms the scales of blocks, after those of cells.
+cudaError_t form_all_blocks(const Launch& launch, const ScalesCall& of) {
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  if (start_short_forms(stream, of)) return cudaGetLastError();
   const std::int64_t blocks = of.call.layout.blocks();
   const bool is_given = of.given.largest != nullptr && !of.two_levels;
   Array<float> found(launch, blocks);
@@ -316,7 +437,7 @@ int form_scales(const Launch& launch, const ScalesCall& of) {
   const float* largest = is_given ? of.given.largest : found.data();
   if (of.given.blocks == nullptr && !is_given) {
     const cudaError_t status =
-        largest_of(stream, of.call.layout, of.call.x, makes_nan, found.data());
+        largest_of(stream, of.call.layout, of.call.x, of.call.plan.makes_nan, found.data());
     if (status != cudaSuccess) return status;
   }
   start_kernel(form_blocks, blocks_of(blocks), kThreads, stream, of, 1.0, largest, of.call.tables,
@@ -326,23 +447,42 @@ int form_scales(const Launch& launch, const ScalesCall& of) {
   return formed == cudaSuccess && chooses ? choose(launch, of, largest) : formed;
 }
 
-int cast_scaled(const Launch& launch, const ScaledCall& call, const Strided& out) {
+cudaError_t form_scales(const Launch& launch, const ScalesCall& of) {
+  const cudaError_t formed = form_all_cells(static_cast<cudaStream_t>(launch.stream), of);
+  return formed == cudaSuccess ? form_all_blocks(launch, of) : formed;
+}
+
+}  // namespace
+
+int cast_scaled(const Launch& launch, const ScalesCall& of, const Strided& out) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  if (start_packs(stream, call, out)) return cudaGetLastError();
-  const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
-  with_mode(call.plan.element.mode, [&]<Rounding mode>() {
-    start_kernel(cast_elements<mode>, blocks, kThreads, stream, call, out);
+  if (of.two_levels) {
+    const cudaError_t formed = form_all_cells(stream, of);
+    if (formed != cudaSuccess) return formed;
+  }
+  if (start_short_casts(stream, of, out)) return cudaGetLastError();
+  const cudaError_t formed =
+      of.two_levels ? form_all_blocks(launch, of) : form_scales(launch, of);
+  if (formed != cudaSuccess) return formed;
+  if (start_packs(stream, of.call, out)) return cudaGetLastError();
+  const unsigned blocks = blocks_for((of.call.n + 16 * kThreads - 1) / (16 * kThreads));
+  with_mode(of.call.plan.element.mode, [&]<Rounding mode>() {
+    start_kernel(cast_elements<mode>, blocks, kThreads, stream, of.call, out);
   });
   return cudaGetLastError();
 }
 
-int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* packed,
+int encode_scaled(const Launch& launch, const ScalesCall& of, std::uint8_t* packed,
                   unsigned long long* first_nan) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const cudaError_t formed = form_scales(launch, of);
+  if (formed != cudaSuccess) return formed;
+  const ScaledCall& call = of.call;
+  if (start_encode_packs(stream, call, packed, first_nan)) return cudaGetLastError();
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
                  packed, first_nan);
@@ -350,12 +490,14 @@ int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* pa
   return cudaGetLastError();
 }
 
-int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
+int decode_scaled(const Launch& launch, const ScalesCall& of, const std::uint8_t* packed,
                   const Strided& out) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
-  start_kernel(decode_elements, blocks_for(tiles_of(call.n)), kThreads,
-               static_cast<cudaStream_t>(launch.stream), call, packed, out);
+  const cudaError_t formed = form_scales(launch, of);
+  if (formed != cudaSuccess) return formed;
+  start_kernel(decode_elements, blocks_for(tiles_of(of.call.n)), kThreads,
+               static_cast<cudaStream_t>(launch.stream), of.call, packed, out);
   return cudaGetLastError();
 }
 

@@ -89,16 +89,30 @@ CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::i
   tables.encode[c] = static_cast<float>(outer.encode);
 }
 
+/// The scales of a block whose first element has index `first` and whose largest magnitude is
+/// `largest`.
+CPD_FN ElementScale<float> scale_of_largest(const ScaledCall& call, const OuterTables& cells,
+                                            double share, std::int64_t first, float largest) {
+  OuterScale<double> outer{1, 1};
+  if (call.plan.two_levels) {
+    const std::int64_t cell = call.cells.cell(first);
+    outer = {cells.scale[cell], cells.encode[cell]};
+  }
+  const BlockScale<double> block =
+      block_scale(static_cast<double>(largest), outer, share, call.plan);
+  return {static_cast<float>(element_by(call.route, block)), static_cast<float>(block.scale),
+          static_cast<float>(outer.scale)};
+}
+CPD_FN void set_scale(const ScaleTables& tables, std::int64_t b, ElementScale<float> at) {
+  tables.factor[b] = at.factor;
+  tables.scale[b] = at.scale;
+  tables.outer[b] = at.outer;
+}
 /// Sets the scales of block b, whose largest magnitude is `largest`.
 CPD_FN void form_scale(const ScaledCall& call, const OuterTables& cells, double share,
                        std::int64_t b, float largest, const ScaleTables& tables) {
-  const std::int64_t cell = call.cells.cell(call.layout.first_of(b));
-  const OuterScale<double> outer{cells.scale[cell], cells.encode[cell]};
-  const auto a = static_cast<double>(largest);
-  const BlockScale<double> block = block_scale(a, outer, share, call.plan);
-  tables.scale[b] = static_cast<float>(block.scale);
-  tables.factor[b] = static_cast<float>(element_by(call.route, block));
-  tables.outer[b] = cells.scale[cell];
+  set_scale(tables, b,
+            scale_of_largest(call, cells, share, call.layout.first_of(b), largest));
 }
 
 /// Sets the scales of block b to a caller's.
@@ -166,15 +180,19 @@ CPD_FN ElementScale<float> scale_of(const ScaleTables& tables, std::int64_t bloc
   return {tables.factor[block], tables.scale[block], tables.outer[block]};
 }
 
+/// The value of x in the scaled format, in a block with these scales.
+template <Rounding mode>
+CPD_FN float cast_by(const ScaledCall& call, float x, ElementScale<float> at,
+                     std::uint32_t random) {
+  return by_route(call, call.plan, x, at, [&]<class V>(V quotient, ElementScale<V> scale) {
+    return scaled_value(round<mode>(quotient, Unsigned<V>{random}, call.plan.element), scale);
+  });
+}
 /// The value of element i of x in the scaled format.
 template <Rounding mode>
 CPD_FN float cast_element(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
-  const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
-  return by_route(call, call.plan, load_element<float>(call.x, i), at,
-                  [&]<class V>(V quotient, ElementScale<V> scale) {
-                    return scaled_value(
-                        round<mode>(quotient, Unsigned<V>{random}, call.plan.element), scale);
-                  });
+  return cast_by<mode>(call, load_element<float>(call.x, i),
+                       scale_of(call.tables, block_of(call, i)), random);
 }
 
 /// The code of element i of x; *is_lost is set for a NaN that has none, in a block whose scale is

@@ -14,6 +14,12 @@
 #else
 #define CPD_ROLLED
 #endif
+/// Unrolls a loop over an array that has to be in registers.
+#ifdef __CUDA_ARCH__
+#define CPD_UNROLLED _Pragma("unroll")
+#else
+#define CPD_UNROLLED
+#endif
 
 namespace cpd::cuda {
 
@@ -136,6 +142,48 @@ CPD_FN void for_short_elements(std::int64_t index, std::int64_t n, const RoundPl
       return;
     }
     for (std::uint32_t& word : words.word) word >>= width;
+  }
+}
+
+/// Four neighbouring elements' random integers.
+struct FourIntegers {
+  std::uint32_t of[4];
+};
+
+/// for_elements of a stochastic mode without given integers, of contiguous values of a type, in
+/// Packs: calls visit(i, x's Pack of elements i … i + 3, their integers) for the elements of four
+/// Philox indices, from 4 * at on, after reading four Packs at a time; and rest(i, R) for those of
+/// the last, incomplete 16 blocks.
+template <DType type, class Visit, class Rest>
+CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& plan,
+                             const Source& source, const void* x, Visit visit, Rest rest) {
+  const int draws = draws_of(Rounding::stochastic, plan.random_bits);
+  const std::int64_t base = at / 4 * 64 * draws;
+  if (base + 64 * draws > n) {
+    CPD_ROLLED for (int j = 0; j < 4; ++j) for_short_elements(4 * at + j, n, plan, source, rest);
+    return;
+  }
+  Words<std::uint32_t> words[4];
+  for (int j = 0; j < 4; ++j) {
+    const auto index = static_cast<std::uint64_t>(4 * at + j);
+    words[j] = random_words(static_cast<std::uint32_t>(index), index, 0, source.seed,
+                            source.stream);
+  }
+  const std::uint32_t mask = (1U << plan.random_bits) - 1;
+  const int width = 32 / draws % 32;
+  const auto* from = static_cast<const Pack<type>*>(x);
+  std::int64_t i = base + at % 4 * 4;
+  CPD_ROLLED for (int d = 0; d < draws; ++d, i += 64) {
+    Pack<type> packs[4];
+    for (int k = 0; k < 4; ++k) packs[k] = from[i / 4 + 4 * k];
+    for (int k = 0; k < 4; ++k) {
+      visit(i + 16 * k, packs[k],
+            FourIntegers{{words[0].word[k] & mask, words[1].word[k] & mask,
+                          words[2].word[k] & mask, words[3].word[k] & mask}});
+    }
+    for (Words<std::uint32_t>& block : words) {
+      for (std::uint32_t& word : block.word) word >>= width;
+    }
   }
 }
 

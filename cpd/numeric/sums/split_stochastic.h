@@ -69,29 +69,31 @@ CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format
 /// t rounded, for any t truncated to p + N bits or more, by 3 floating-point operations: 1.5 * 2^j
 /// of t's sign, j so that its last place is 2^-N of t's, stays in its binade when t is added. In
 /// binary32, where 2^j may not be finite, t is then beyond 2^100 and max. Inf and NaN are added to
-/// `least`, and stay.
-template <bool kMayOverflow, class V>
+/// `least`, and stay. kMayBeNan: of a sum; a product of finite operands is no NaN.
+template <bool kMayOverflow, bool kMayBeNan = true, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;
   using P = Pattern<V>;
   const U binade = merge_bits(bits_as<U>(mul_toward_zero(t, format.factor)),
                               splat<U>(P::sign | P::infinity), splat<U>(P::implicit >> 1));
   const V m = at_least(bits_as<V>(binade), format.least);
-  const U carried = bits_as<U>(with_low_nan(add_toward_zero(t, m))) + random;
+  const V placed = add_toward_zero(t, m);
+  const U carried = bits_as<U>(kMayBeNan ? with_low_nan(placed) : placed) + random;
   const V rounded = bits_as<V>(carried & format.kept_units) - m;
   const V y = bits_as<V>(merge_bits(bits_as<U>(t), format.sign, bits_as<U>(rounded)));
   return kMayOverflow ? at_most(y, format.max, format.overflow) : y;
 }
 
 /// A step of a sequential sum: s + a * b, the product rounded by the first draw, unless it is
-/// exact, and the sum by the last. Rounded products are multiples of the sum's least spacing.
-template <bool kExactProducts, class V, class Draw>
+/// exact, and the sum by the last. Rounded products are multiples of the sum's least spacing;
+/// kProductsFit: they are at most the format's max.
+template <bool kExactProducts, bool kProductsFit, class V, class Draw>
 CPD_FN V stochastic_step(V a, V b, V s, Draw draw, const SplitStochastic<V>& product,
                          const SplitStochastic<V>& sum) {
   if constexpr (kExactProducts) {
     return round_any<true>(fma_toward_zero(a, b, s), draw(0), sum);
   } else {
-    const V x = round_any<true>(mul_toward_zero(a, b), draw(0), product);
+    const V x = round_any<!kProductsFit, false>(mul_toward_zero(a, b), draw(0), product);
     return round_on_grid<true>(add_toward_zero(s, x), draw(1), sum);
   }
 }

@@ -132,19 +132,31 @@ class Block {
   }
 
   unsigned Collect(Collective operation, unsigned lanes, unsigned value) {
+    const LaneValues& values = Gather(operation, lanes, value);
+    return std::accumulate(values.begin() + 1, values.end(), values[0], [&](unsigned a, unsigned b) {
+      return Combined(operation, a, b);
+    });
+  }
+  unsigned Shuffle(unsigned lanes, unsigned value, unsigned from) {
+    return Gather(Collective::shuffle, lanes, value)[from % kWarp];
+  }
+
+ private:
+  using LaneValues = std::array<unsigned, kWarp>;
+
+  const LaneValues& Gather(Collective operation, unsigned lanes, unsigned value) {
     if (lanes != kAllLanes) Fail("a collective of a part of a warp");
     Warp& warp = warps_[threadIdx.x / kWarp];
     if (warp.arrived > 0 && warp.operation != operation) {
       Fail("lanes of a warp are at different collectives");
     }
     warp.operation = operation;
-    warp.value = warp.arrived == 0 ? value : Combined(operation, warp.value, value);
-    // A lane may be at the next collective before the last one has read this result.
-    unsigned& result = warp.results[warp.turn % 2];
+    // A lane may be at the next collective before the last one has read these values.
+    LaneValues& values = warp.values[warp.turn % 2];
+    values[threadIdx.x % kWarp] = value;
     if (++warp.arrived < kWarp) {
       Wait(State::waits);
     } else {
-      result = warp.value;
       warp.arrived = 0;
       ++warp.turn;
       const unsigned first = threadIdx.x / kWarp * kWarp;
@@ -152,18 +164,16 @@ class Block {
       states_[threadIdx.x] = State::runs;
       met_.push_back(first);
     }
-    return result;
+    return values;
   }
 
- private:
   enum class State : std::uint8_t { waits, ready, runs, ended };
 
   struct Warp {
     Collective operation{};
-    unsigned value = 0;
     unsigned arrived = 0;
     unsigned turn = 0;
-    std::array<unsigned, 2> results{};
+    std::array<LaneValues, 2> values{};
   };
 
   [[noreturn]] void Fail(const std::string& why) const {
@@ -182,6 +192,8 @@ class Block {
         return a ^ b;
       case Collective::add:
         return a + b;
+      case Collective::shuffle:
+        break;
     }
     return 0;
   }
@@ -305,6 +317,10 @@ void barrier() { t_block->Barrier(); }
 
 unsigned collect(Collective operation, unsigned lanes, unsigned value) {
   return t_block->Collect(operation, lanes, value);
+}
+
+unsigned shuffle(unsigned lanes, unsigned value, unsigned from) {
+  return t_block->Shuffle(lanes, value, from);
 }
 
 void run_block(const void* kernel, ThreadOrder order, const std::function<void()>& thread) {

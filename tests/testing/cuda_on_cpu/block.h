@@ -28,13 +28,15 @@ namespace cuda_on_cpu {
 /// The order in which a block's threads, and a grid's blocks, begin and go on.
 enum class ThreadOrder : std::uint8_t { ascending, descending, shuffled };
 
-enum class Collective : std::uint8_t { max, min, bit_or, bit_xor, add };
+enum class Collective : std::uint8_t { max, min, bit_or, bit_xor, add, shuffle };
 
 /// __syncthreads.
 void barrier();
 
 /// The lanes' values combined, on each of the 32 lanes of a warp; `lanes` must name them all.
 unsigned collect(Collective operation, unsigned lanes, unsigned value);
+/// The value of lane number `from`, modulo 32.
+unsigned shuffle(unsigned lanes, unsigned value, unsigned from);
 
 /// Runs `thread` for each thread of the block blockIdx; `kernel` is the address of its code.
 void run_block(const void* kernel, ThreadOrder order, const std::function<void()>& thread);

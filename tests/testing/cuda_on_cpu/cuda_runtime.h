@@ -62,6 +62,15 @@ inline unsigned __reduce_xor_sync(unsigned lanes, unsigned value) {
 inline unsigned __reduce_add_sync(unsigned lanes, unsigned value) {
   return cuda_on_cpu::collect(cuda_on_cpu::Collective::add, lanes, value);
 }
+template <class T>
+T __shfl_sync(unsigned lanes, T value, int from) {
+  const auto bits = std::bit_cast<unsigned>(value);
+  return std::bit_cast<T>(cuda_on_cpu::shuffle(lanes, bits, static_cast<unsigned>(from)));
+}
+template <class T>
+T __shfl_xor_sync(unsigned lanes, T value, int difference) {
+  return __shfl_sync(lanes, value, static_cast<int>(threadIdx.x) ^ difference);
+}
 
 namespace cuda_on_cpu {
 

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Short blocks of contiguous tensors: a block's values stay in registers between the search for
+// the largest magnitude and their rounding, so that they are read once and written once.
+#pragma once
+
+#include "kernels/cuda/scaled_tile.h"
+
+namespace cpd::cuda {
+
+constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+constexpr int kWarpSize = 32;
+
+/// The scales of block b, whose largest magnitude has these bits; out of line, since the rules are
+/// many.
+CPD_CALL ElementScale<float> scale_of_bits(const ScalesCall& of, std::int64_t b,
+                                           std::uint32_t largest) {
+  return scale_of_largest(of.call, of.cells, 1.0, of.call.layout.first_of(b),
+                          bits_as<float>(largest));
+}
+
+template <DType type>
+CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
+  const std::uint32_t left =
+      max(magnitude_bits(v.get(0), with_nan), magnitude_bits(v.get(1), with_nan));
+  const std::uint32_t right =
+      max(magnitude_bits(v.get(2), with_nan), magnitude_bits(v.get(3), with_nan));
+  return max(left, right);
+}
+
+/// cast_element, code_element and cast_by out of line, for the few values that are outside of a
+/// kernel's route or of its Packs.
+template <Rounding mode>
+CPD_CALL float cast_one(const ScaledCall& call, std::int64_t i, std::uint32_t random) {
+  return cast_element<mode>(call, i, random);
+}
+template <Rounding mode>
+CPD_CALL std::uint32_t code_one(const ScaledCall& call, std::int64_t i, bool* is_lost) {
+  return code_element<mode>(call, i, 0, is_lost);
+}
+template <Rounding mode>
+CPD_CALL float cast_alone(const ScaledCall& call, float x, ElementScale<float> at,
+                          std::uint32_t random = 0) {
+  return cast_by<mode>(call, x, at, random);
+}
+template <Rounding mode, DType type>
+CPD_CALL Pack<type> cast_pack_alone(const ScaledCall& call, Pack<type> values,
+                                    ElementScale<float> at) {
+  return changed<Stored::nearest>(values, [&](float v) { return cast_alone<mode>(call, v, at); });
+}
+
+/// A Pack of a block with these scales in the scaled format, by a route of binary32 where it holds.
+template <class R, ElementRoute kRoute, DType type>
+CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values,
+                                ElementScale<float> at) {
+  if (route_at(call, at.scale) == kRoute) {
+    return changed<Stored::nearest>(
+        values, [&](float v) { return cast_value<R, kRoute>(call.plan, v, at, 0); });
+  }
+  return cast_pack_alone<R::mode>(call, values, at);
+}
+
+// --- blocks of neighbours ------------------------------------------------------------------------
+
+/// Packs a lane holds: so many that a warp has a block's scales to form for each lane, but no more
+/// than registers allow.
+constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
+
+/// A warp's part of a tensor in blocks of 2^shift neighbours: Pack j of lane l is number 32 j + l.
+/// A block is in 2^(shift - 2) neighbouring lanes, of which number j forms the scales of the one
+/// that these lanes' Packs j make.
+template <DType type, int kPacks>
+struct WarpBlocks {
+  std::int64_t first;  ///< number of the warp's first Pack
+  std::int64_t packs;  ///< of the tensor
+  int shift;
+  int lane;
+  Pack<type> values[kPacks];
+
+  CPD_DEVICE WarpBlocks(std::int64_t first, std::int64_t packs, int shift, const void* x)
+      : first(first), packs(packs), shift(shift), lane(static_cast<int>(threadIdx.x) % kWarpSize) {
+    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+      if (has(j)) values[j] = static_cast<const Pack<type>*>(x)[number(j)];
+    }
+  }
+
+  [[nodiscard]] CPD_DEVICE int lanes() const { return 1 << (shift - 2); }
+  [[nodiscard]] CPD_DEVICE std::int64_t number(int j) const {
+    return first + kWarpSize * j + lane;
+  }
+  [[nodiscard]] CPD_DEVICE bool has(int j) const { return number(j) < packs; }
+
+  /// The number of the block whose scales this lane forms, or -1.
+  [[nodiscard]] CPD_DEVICE std::int64_t own_block() const {
+    const int j = lane % lanes();
+    const std::int64_t begin = number(j) - j;  // the block's first Pack
+    return j < kPacks && begin < packs ? 4 * begin >> shift : -1;
+  }
+  /// Its largest magnitude's bits. All lanes of the warp must call it.
+  [[nodiscard]] CPD_DEVICE std::uint32_t own_largest(bool with_nan) const {
+    std::uint32_t own = 0;
+    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+      std::uint32_t most = largest_bits(values[j], with_nan);
+      CPD_ROLLED for (int apart = 1; apart < lanes(); apart *= 2) {
+        most = max(most, __shfl_xor_sync(kAllLanes, most, apart));
+      }
+      if (lane % lanes() == j) own = most;
+    }
+    return own;
+  }
+  /// The scales of the block of Pack j, each lane's own being given. All lanes must call it.
+  [[nodiscard]] CPD_DEVICE ElementScale<float> scale_at(ElementScale<float> own, int j,
+                                                        bool two_levels) const {
+    const int from = lane / lanes() * lanes() + j;
+    return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
+            two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
+  }
+};
+
+/// Calls visit(blocks) for each of a warp's parts of n values, a multiple of 4.
+template <DType type, int kPacks, class Visit>
+CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit visit) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kPacks;
+  std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarpSize * kWarpSize;
+  for (at *= kPacks; at < n / 4; at += step) {
+    visit(WarpBlocks<type, kPacks>(at, n / 4, shift, x));
+  }
+}
+
+template <DType type, int kPacks>
+__global__ void __launch_bounds__(kThreads)
+    form_short_blocks(const __grid_constant__ ScalesCall of, int shift) {
+  for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
+    const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
+    const std::int64_t b = blocks.own_block();
+    if (b >= 0) set_scale(of.call.tables, b, scale_of_bits(of, b, largest));
+  });
+}
+
+template <class R, ElementRoute kRoute, DType type, int kPacks>
+__global__ void __launch_bounds__(kThreads)
+    cast_short_blocks(const __grid_constant__ ScalesCall of, int shift, void* out) {
+  auto* to = static_cast<Pack<type>*>(out);
+  for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
+    const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
+    const std::int64_t b = blocks.own_block();
+    ElementScale<float> own{};
+    if (b >= 0) own = scale_of_bits(of, b, largest);
+    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+      const ElementScale<float> at = blocks.scale_at(own, j, of.call.plan.two_levels);
+      if (blocks.has(j)) {
+        to[blocks.number(j)] = cast_pack<R, kRoute>(of.call, blocks.values[j], at);
+      }
+    }
+  });
+}
+
+// --- blocks of one column ------------------------------------------------------------------------
+
+/// A block of at most kRows values, a row apart.
+template <DType type, int kRows>
+struct ColumnBlock {
+  std::int64_t first, step;
+  int count;
+  float values[kRows];
+
+  CPD_DEVICE ColumnBlock(const BlockLayout& layout, std::int64_t b, const void* x)
+      : first(layout.first_of(b)),
+        step(layout.row_stride()),
+        count(static_cast<int>(rows_of(layout, b))) {
+    CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+      values[r] = r < count ? value_of<type>(x, first + r * step) : 0.0F;
+    }
+  }
+  [[nodiscard]] CPD_DEVICE std::uint32_t largest(bool with_nan) const {
+    std::uint32_t most = 0;
+    CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+      most = max(most, magnitude_bits(values[r], with_nan));
+    }
+    return most;
+  }
+};
+
+template <DType type, int kRows>
+__global__ void __launch_bounds__(kThreads)
+    form_columns(const __grid_constant__ ScalesCall of, std::int64_t count) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t b = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; b < count; b += step) {
+    const ColumnBlock<type, kRows> block(of.call.layout, b, of.call.x.data);
+    set_scale(of.call.tables, b, scale_of_bits(of, b, block.largest(of.call.plan.makes_nan)));
+  }
+}
+
+template <class R, ElementRoute kRoute, DType type, int kRows>
+__global__ void __launch_bounds__(kThreads)
+    cast_columns(const __grid_constant__ ScalesCall of, std::int64_t count, void* out) {
+  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t b = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; b < count; b += step) {
+    const ColumnBlock<type, kRows> block(of.call.layout, b, of.call.x.data);
+    const ElementScale<float> at = scale_of_bits(of, b, block.largest(of.call.plan.makes_nan));
+    const auto store = [&](int r, float value) {
+      set_value_of<type, Stored::nearest>(out, block.first + r * block.step, value);
+    };
+    if (route_at(of.call, at.scale) == kRoute) {
+      CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+        if (r < block.count) store(r, cast_value<R, kRoute>(of.call.plan, block.values[r], at, 0));
+      }
+      continue;
+    }
+    CPD_ROLLED for (int r = 0; r < block.count; ++r) {
+      const float v = value_of<type>(of.call.x.data, block.first + r * block.step);
+      store(r, cast_alone<R::mode>(of.call, v, at));
+    }
+  }
+}
+
+}  // namespace cpd::cuda
