@@ -131,8 +131,8 @@ inline Tensor OnHugePages(const Tensor& made) {
   return made;
 }
 
-/// Throws NoMemory, for a GPU NoDeviceMemory, with the size of the tensor that torch could not make.
-/// (torch's C functions say only that they failed.)
+/// Throws NoMemory, for a GPU NoDeviceMemory, with the size of the tensor that torch could not
+/// make. (torch's C functions say only that they failed.)
 [[noreturn]] inline void RefuseTensor(const Tensor& x, std::span<const std::int64_t> sizes,
                                       ScalarType dtype) {
   std::uint64_t bytes = SizeOf(DTypeOf(dtype));

@@ -102,8 +102,8 @@ struct Layer {
   std::atomic<std::int64_t> underflowed{0};
   std::atomic<std::int64_t> zeros{0};
   std::int64_t bad_results = 0;  // NaN and infinities, of layers on the CPU
-  std::int64_t bytes = 0;  // of the encoded contributions
-  std::vector<int> bits;   // that the codec chose, by rank
+  std::int64_t bytes = 0;        // of the encoded contributions
+  std::vector<int> bits;         // that the codec chose, by rank
 };
 
 bool FitsHalves(const Format& format) {

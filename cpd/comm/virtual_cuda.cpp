@@ -31,8 +31,7 @@ std::shared_ptr<T> OnDevice(const std::shared_ptr<const cuda::Queue>& queue, std
 }  // namespace
 
 VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
-                                   const std::vector<std::int64_t>& sizes,
-                                   const TensorView& first)
+                                   const std::vector<std::int64_t>& sizes, const TensorView& first)
     : reduction_(reduction),
       queue_(std::make_shared<cuda::Queue>(first.device_index, first.stream)) {
   const int across = reduction.Across(0).planes();

@@ -57,8 +57,8 @@ class VirtualSumsOnGpu {
   /// Writes a layer's result, its sums times `scale`.
   void Result(int layer, int shift, float scale, const TensorView& out);
   struct Counts {
-    Losses contributions;             ///< of those that kernels rounded
-    std::int64_t bad_results = 0;     ///< NaN and infinities
+    Losses contributions;          ///< of those that kernels rounded
+    std::int64_t bad_results = 0;  ///< NaN and infinities
   };
   /// Of a layer, up to now; waits.
   [[nodiscard]] Counts counts(int layer) const;

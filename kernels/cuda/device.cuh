@@ -108,8 +108,8 @@ int encode_scaled(const Launch& launch, const ScaledCall& call, std::uint8_t* pa
 int decode_scaled(const Launch& launch, const ScaledCall& call, const std::uint8_t* packed,
                   const Strided& out);
 void use_allocator_at(const std::atomic<const Allocator*>& place);
-/// The bytes that this thread's last call of `allocate` lacked, as text; empty where it lacked none,
-/// and once it has been returned.
+/// The bytes that this thread's last call of `allocate` lacked, as text; empty where it lacked
+/// none, and once it has been returned.
 std::string take_lack();
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);

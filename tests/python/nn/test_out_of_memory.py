@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import cpd
-from front_ends import GPU_IS_CPU, require_gpu
+from front_ends import GPU_IS_CPU
 
 torch = pytest.importorskip("torch")
 

@@ -69,7 +69,7 @@ def using(stream: Stream) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusing(count: int, after: int = 0) -> Iterator[None]:
-    """torch's allocator says `count` times that it has no memory, after it gave some `after` times."""
+    """torch's allocator refuses memory `count` times, after it gave some `after` times."""
     library.cuda_on_cpu_refuse(after, count)
     try:
         yield
