@@ -39,6 +39,8 @@ def test_ranks_on_streams() -> None:
             reduce.contribute(0, values(streams[rank], cast))
             del cast
         reduce.end_rank()
+    for stream in reversed(streams[:WORLD]):
+        stream.synchronize()
     with torch.cuda.stream(streams[WORLD]):
         out = torch.empty(SIZE, device="cuda")
         reduce.result(0, values(streams[WORLD], out))

@@ -249,5 +249,9 @@ void cuda_on_cpu_wait_for(void* stream, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize() { cudaDeviceSynchronize(); }
+/// Does what is queued on the stream, and what that waits for, and no other work.
+void cuda_on_cpu_synchronize_stream(void* stream) {
+  cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+}
 
 }  // extern "C"

@@ -50,7 +50,7 @@ class Stream:
         return Event(self)
 
     def synchronize(self) -> None:
-        library.cuda_on_cpu_synchronize()
+        library.cuda_on_cpu_synchronize_stream(ctypes.c_void_p(self.cuda_stream))
 
 
 def current_stream(device: Any = None) -> Stream:
