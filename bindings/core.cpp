@@ -3,7 +3,7 @@
 // cpd._core: formats, operations on NumPy arrays, virtual ranks. It turns Python objects into the
 // C++ ones, releases the GIL and calls the library; arguments are named and checked for type in
 // python/cpd, for value by the library, whose cpd::Error arrives as ValueError, cpd::MachineError
-// as RuntimeError and std::bad_alloc as MemoryError.
+// as RuntimeError (one alone as torch's: errors.cpp) and std::bad_alloc as MemoryError.
 #include <pybind11/pybind11.h>
 
 #include "gil.h"
@@ -18,6 +18,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "CPD's core: see the package cpd, whose functions check their arguments.";
   m.attr("__version__") = cpd::kVersion;
   m.attr("PARTS") = cpd::kParts;
+  cpd::BindErrors();
   cpd::BindInterrupt(m);
   cpd::BindSpecs(m);
   cpd::BindStreams(m);

@@ -48,7 +48,7 @@ void BindVirtualReduce(py::module_& m) {
       .def("schedule", &VirtualReduce::schedule)
       .def("end_rank", &VirtualReduce::EndRank, NoGil())
       .def("commit", &VirtualReduce::Commit)
-      .def("report", &VirtualReduce::report, py::arg("layer"))
+      .def("report", &VirtualReduce::report, py::arg("layer"), NoGil())
       .def(
           "observe",
           [](VirtualReduce& reduce, int layer, const py::object& x) {

@@ -14,11 +14,13 @@
 namespace cpd {
 namespace {
 
+using Answer = cuda::Allocator::Answer;
+
 /// The tensors whose memory is in use; never destroyed, as kernels may be queued as the process
 /// ends.
 struct InUse {
   std::mutex mutex;
-  std::unordered_map<void*, AtenTensorHandle> tensors;
+  std::unordered_map<void*, Tensor> tensors;
 };
 InUse& All() {
   static auto* all = new InUse;
@@ -33,34 +35,30 @@ bool IsCurrent(int device, void* stream) {
   }
 }
 
-void* Allocate(int device, void* stream, std::int64_t bytes) {
-  if (!IsCurrent(device, stream)) return nullptr;
+Answer Allocate(int device, void* stream, std::int64_t bytes, void** memory) {
+  if (!IsCurrent(device, stream)) return Answer::not_mine;
   const std::int64_t size = bytes > 0 ? bytes : 1;
   const std::int64_t step = 1;
-  AtenTensorHandle made = nullptr;
-  void* memory = nullptr;
+  AtenTensorHandle handle = nullptr;
   if (aoti_torch_empty_strided(1, &size, &step, aoti_torch_dtype_uint8(),
-                               aoti_torch_device_type_cuda(), device, &made) != 0 ||
-      aoti_torch_get_data_ptr(made, &memory) != 0) {
-    return nullptr;
+                               aoti_torch_device_type_cuda(), device, &handle) != 0) {
+    return Answer::none_left;
   }
+  Tensor made(handle);
+  *memory = made.mutable_data_ptr();
   InUse& all = All();
   const std::lock_guard lock(all.mutex);
-  all.tensors[memory] = made;
-  return memory;
+  all.tensors.insert_or_assign(*memory, std::move(made));
+  return Answer::given;
 }
 
 bool Release(void* memory) {
   InUse& all = All();
-  AtenTensorHandle made = nullptr;
-  {
+  const auto released = [&] {  // outlives the lock: torch frees its memory
     const std::lock_guard lock(all.mutex);
-    const auto found = all.tensors.find(memory);
-    if (found == all.tensors.end()) return false;
-    made = found->second;
-    all.tensors.erase(found);
-  }
-  return aoti_torch_delete_tensor_object(made) == 0;
+    return all.tensors.extract(memory);
+  }();
+  return !released.empty();
 }
 
 constexpr cuda::Allocator kTorch{Allocate, Release};

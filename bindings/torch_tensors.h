@@ -21,6 +21,7 @@
 #include <string>
 #include <string_view>
 
+#include "cpd/backend/device_memory.h"
 #include "cpd/base/huge_pages.h"
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
@@ -130,8 +131,8 @@ inline Tensor OnHugePages(const Tensor& made) {
   return made;
 }
 
-/// Throws NoMemory, for a GPU MachineError, with the size of the tensor that torch could not make.
-/// (torch's C functions say only that they failed.)
+/// Throws NoMemory, for a GPU NoDeviceMemory, with the size of the tensor that torch could not
+/// make. (torch's C functions say only that they failed.)
 [[noreturn]] inline void RefuseTensor(const Tensor& x, std::span<const std::int64_t> sizes,
                                       ScalarType dtype) {
   std::uint64_t bytes = SizeOf(DTypeOf(dtype));
@@ -142,7 +143,7 @@ inline Tensor OnHugePages(const Tensor& made) {
   }
   const std::string of = "a tensor of shape (" + shape + (sizes.size() == 1 ? ",)" : ")");
   if (x.is_cpu()) throw NoMemory(bytes, of);
-  throw MachineError("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
+  throw cuda::NoDeviceMemory("CUDA out of memory: " + std::to_string(bytes) + " bytes, " + of);
 }
 
 /// An uninitialized tensor on x's device. By the C function that torch's stable ABI rests on: what
@@ -271,7 +272,7 @@ auto Taken(const Text& text, const OptionalTensor& seed, const OptionalTensor& s
 }
 
 /// An operator as a call of the library (RunningCall), on torch's threads; torch has released the
-/// GIL.
+/// GIL. Where a GPU has no memory left, the error is the front end's.
 template <auto Operator>
 struct Entered;
 template <class Result, class... Args, Result (*Operator)(Args...)>
@@ -279,7 +280,11 @@ struct Entered<Operator> {
   static Result Run(Args... args) {
     const RunningCall call;
     const OpenMpThreads threads;
-    return Operator(args...);
+    try {
+      return Operator(args...);
+    } catch (const cuda::NoDeviceMemory& error) {
+      cuda::ThrowAsFrontEnds(error);
+    }
   }
 };
 

@@ -21,6 +21,8 @@ struct CudaValues {
 /// The view of a NumPy array or of CudaValues.
 TensorView LayerView(const pybind11::object& x);
 
+/// What NoDeviceMemory becomes in Python.
+void BindErrors();
 /// Formats, rounding options, accumulators.
 void BindSpecs(pybind11::module_& m);
 /// Streams of random bits.

@@ -42,17 +42,13 @@ const Api& Library() {
   if (const Api* in_place = g_in_place) return *in_place;
   static const Api& api = [] -> const Api& {  // tried again at the next call if it throws
     const Api& loaded = Load();
-    loaded.set_allocator(g_allocator);
+    loaded.use_allocator_at(g_allocator);
     return loaded;
   }();
   return api;
 }
 
-void CheckStatus(int status) {
-  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
-  if (status == kNoMemory) throw MachineError("CUDA out of memory: a kernel's own memory");
-  if (status != 0) throw MachineError(std::string("CUDA: ") + Library().describe(status));
-}
+void CheckStatus(int status) { cuda::CheckStatus(Library(), status); }
 
 /// Where a call's work is queued, after the faults of earlier calls.
 Launch LaunchOf(const TensorView& x) {
@@ -374,16 +370,20 @@ void ReleaseUnusedMemory(int device) { CheckStatus(Library().release_unused(devi
 
 void CheckDevice(int device) { RaiseFaults(device); }
 
-Queue::Queue(int device) : api_(Library()) {
-  launch_.device = device;
+Queue::Queue(int device) : api_(Library()), launch_{device}, owns_(true) {
   CheckStatus(api_.open_stream(device, &launch_.stream));
 }
-Queue::~Queue() { static_cast<void>(api_.close_stream(launch_.device, launch_.stream)); }
+Queue::Queue(int device, void* stream) : api_(Library()), launch_{device, stream}, owns_(false) {}
+Queue::~Queue() {
+  if (owns_) static_cast<void>(api_.close_stream(launch_.device, launch_.stream));
+}
 
 void Queue::Follow(void* stream) const {
-  CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
+  if (stream != launch_.stream) CheckStatus(api_.order({launch_.device, stream}, launch_.stream));
 }
-void Queue::Precede(void* stream) const noexcept { static_cast<void>(api_.order(launch_, stream)); }
+void Queue::Precede(void* stream) const noexcept {
+  if (stream != launch_.stream) static_cast<void>(api_.order(launch_, stream));
+}
 void Queue::Wait() const { CheckStatus(api_.wait(launch_)); }
 
 void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
@@ -393,6 +393,9 @@ void* Queue::Allocate(MemoryKind kind, std::int64_t bytes) const {
 }
 void Queue::Release(MemoryKind kind, void* memory) const noexcept {
   static_cast<void>(api_.release(launch_, kind, memory));
+}
+void Queue::Clear(void* memory, std::int64_t bytes) const {
+  CheckStatus(api_.clear(launch_, memory, bytes));
 }
 void Queue::Copy(void* to, const void* from, std::int64_t bytes) const {
   CheckStatus(api_.copy(launch_, to, from, bytes));

@@ -135,10 +135,13 @@ class ScaledTensor {
   ScalesCall call_;
 };
 
-/// A stream on one GPU, which it owns and on which reductions are queued, and their memory.
+/// A stream on one GPU, on which reductions are queued, and their memory.
 class CPD_API Queue {
  public:
+  /// A stream of its own.
   explicit Queue(int device);
+  /// A caller's stream, which must live as long.
+  Queue(int device, void* stream);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -154,6 +157,8 @@ class CPD_API Queue {
 
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;
   void Release(MemoryKind kind, void* memory) const noexcept;
+  /// Makes bytes in device memory zero.
+  void Clear(void* memory, std::int64_t bytes) const;
   /// Copies between host and device, in either direction, and waits until it is done.
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   void Reduce(const ReduceCall& call) const;
@@ -172,11 +177,12 @@ class CPD_API Queue {
  private:
   const Api& api_;
   Launch launch_;
+  bool owns_;
 };
 
 using SharedQueue = std::shared_ptr<const Queue>;
 
-/// Has kernels ask this allocator for their own memory; before the library is loaded.
+/// Has kernels ask this allocator for their own memory from now on; null: none.
 CPD_API void SetAllocator(const Allocator* allocator);
 
 /// For tests: replaces the library's functions in all later calls; null: the library's.

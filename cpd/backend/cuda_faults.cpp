@@ -8,6 +8,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "cpd/backend/device_memory.h"
 #include "cpd/spec/error.h"
 
 namespace cpd::cuda {
@@ -45,6 +46,12 @@ bool HasAny(const Noted& all, int device) {
 
 }  // namespace
 
+void CheckStatus(const Api& api, int status) {
+  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
+  if (status == kNoMemory) throw NoDeviceMemory(std::string("CUDA ") + api.describe(status));
+  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+}
+
 unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& fault) {
   Noted& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
@@ -52,8 +59,7 @@ unsigned long long* PlaceOf(const Api& api, const Launch& launch, const Fault& f
   unsigned long long*& place = all.places[{launch.device, fault.before, fault.after}];
   if (place != nullptr) return place;
   void* memory = nullptr;
-  const int status = api.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory);
-  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+  CheckStatus(api, api.allocate(launch, MemoryKind::pinned, sizeof(*place), &memory));
   place = static_cast<unsigned long long*>(memory);
   *place = kNone;
   return place;
@@ -79,8 +85,7 @@ void RaiseFaults(int device) {
 
 void EndChecked(const Api& api, const Launch& launch) {
   if (!AtOnce()) return;
-  const int status = api.wait(launch);
-  if (status != 0) throw MachineError(std::string("CUDA: ") + api.describe(status));
+  CheckStatus(api, api.wait(launch));
   RaiseFaults(launch.device);
 }
 

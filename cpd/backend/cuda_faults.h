@@ -13,6 +13,9 @@
 
 namespace cpd::cuda {
 
+/// Throws what a call's status means, unless it is 0: NoDeviceMemory or another MachineError.
+void CheckStatus(const Api& api, int status);
+
 /// An error whose text is `before`, the number of an element, `after`.
 struct Fault {
   std::string before, after;

@@ -1,9 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "cpd/export.h"
+#include "cpd/spec/error.h"
 
 namespace cpd::cuda {
+
+/// A GPU has no memory left. In Python torch.OutOfMemoryError, without torch a RuntimeError.
+class CPD_API NoDeviceMemory : public MachineError {
+ public:
+  /// `message` begins with "CUDA out of memory".
+  explicit NoDeviceMemory(const std::string& message) : MachineError(message) {}
+};
+
+/// Throws a front end's exception in place of NoDeviceMemory.
+using NoDeviceMemoryThrower = void (*)(const char* message);
+/// Sets the one of the process; null: none.
+CPD_API void SetThrower(NoDeviceMemoryThrower thrower);
+/// Throws what the thrower does, else `error`.
+[[noreturn]] CPD_API void ThrowAsFrontEnds(const NoDeviceMemory& error);
 
 /// Returns device memory that is kept for later calls to the device, for others to use. Waits for
 /// the device's work. Throws MachineError where CUDA reports an error.

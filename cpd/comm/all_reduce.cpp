@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -33,17 +34,8 @@ namespace {
 constexpr std::size_t kDepth = 4;  // chunks under way at once
 
 /// Thrown, once the others know, where this rank refuses its own arguments, or its machine does.
-class Refusal : public std::runtime_error {
- public:
-  Refusal(const std::string& why, bool by_machine)
-      : std::runtime_error(why), by_machine_(by_machine) {}
-  [[noreturn]] void ThrowAgain() const {
-    if (by_machine_) throw MachineError(what());
-    throw Error(what());
-  }
-
- private:
-  bool by_machine_;
+struct Refusal {
+  std::exception_ptr error;
 };
 
 /// One collective call, on this rank.
@@ -113,7 +105,7 @@ class Collective {
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
     Handshake(link_, intent, sizes_, refusal, layers_.numbers);
-    if (!refusal.empty()) throw Refusal(refusal, machine_refuses_);
+    if (!refusal.empty()) throw Refusal{refusal_};
     AgreeOnExponents();
   }
 
@@ -131,9 +123,10 @@ class Collective {
       FindStates();
       if (WantsExponents()) Measure();
     } catch (const Error& error) {
+      refusal_ = std::current_exception();
       return error.what();
     } catch (const MachineError& error) {
-      machine_refuses_ = true;
+      refusal_ = std::current_exception();
       return error.what();
     }
     return {};
@@ -408,7 +401,7 @@ class Collective {
   std::vector<std::shared_ptr<float>> quotients_;  // of DivideFirst
   std::vector<TensorView> divided_;
   std::vector<std::uint8_t> exponents_;
-  bool machine_refuses_ = false;
+  std::exception_ptr refusal_;
   std::vector<int> shifts_;
   bool in_fp32_ = false;
   SharedQueue queue_;  // null where the CPU computes
@@ -447,7 +440,7 @@ struct Communicator::Impl {
     } catch (const Mismatch&) {
       throw;
     } catch (const Refusal& refusal) {
-      refusal.ThrowAgain();
+      std::rethrow_exception(refusal.error);
     } catch (const Interrupted&) {
       Break("a call was interrupted");
       link.GiveUp();

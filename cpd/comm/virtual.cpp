@@ -101,9 +101,9 @@ struct Layer {
   std::atomic<std::int64_t> non_finite{0};
   std::atomic<std::int64_t> underflowed{0};
   std::atomic<std::int64_t> zeros{0};
-  std::int64_t overflowed = 0;
-  std::int64_t bytes = 0;  // of the encoded contributions
-  std::vector<int> bits;   // that the codec chose, by rank
+  std::int64_t bad_results = 0;  // NaN and infinities, of layers on the CPU
+  std::int64_t bytes = 0;        // of the encoded contributions
+  std::vector<int> bits;         // that the codec chose, by rank
 };
 
 bool FitsHalves(const Format& format) {
@@ -147,7 +147,7 @@ struct VirtualReduce::Impl {
     if (x.device != Device::cpu) {
       std::vector<std::int64_t> sizes;
       for (const Layer& layer : layers) sizes.push_back(layer.size);
-      gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x.device_index);
+      gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x);
       on_gpu = true;
       return;
     }
@@ -494,15 +494,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
   impl_->CheckEnded("the result comes");
   if (impl_->gpu != nullptr) {
     const bool shares = impl_->reduction.measured() == Measured::shared;
-    const std::int64_t bad = impl_->gpu->Result(layer, from.shift, shares ? from.scale : 1, out);
-    if (impl_->rounds_on_gpu()) {
-      const Losses losses = impl_->gpu->losses(layer);
-      from.non_finite = losses.non_finite;
-      from.underflowed = losses.underflowed;
-      from.zeros = losses.zeros;
-    }
-    from.overflowed = from.non_finite == 0 ? bad : 0;
-    return;
+    return impl_->gpu->Result(layer, from.shift, shares ? from.scale : 1, out);
   }
   auto* values = static_cast<float*>(out.data);
   std::atomic<std::int64_t> non_finite{0};
@@ -518,7 +510,7 @@ void VirtualReduce::Result(int layer, const TensorView& out) {
     }
     non_finite += bad;
   });
-  from.overflowed = from.non_finite == 0 ? non_finite.load() : 0;
+  from.bad_results = non_finite;
 }
 
 LayerReport VirtualReduce::report(int layer) const {
@@ -527,15 +519,26 @@ LayerReport VirtualReduce::report(int layer) const {
                 std::to_string(layer));
   }
   const Layer& from = impl_->layers[static_cast<std::size_t>(layer)];
-  return {.shift = from.shift,
-          .non_finite = from.non_finite,
-          .overflowed = from.overflowed,
-          .underflowed = from.underflowed,
-          .values = from.size * impl_->reduction.world(),
-          .zeros = from.zeros,
-          .bytes = from.bytes,
-          .staged_bytes = impl_->gpu == nullptr ? 0 : impl_->gpu->staged_bytes(layer),
-          .bits = from.bits};
+  LayerReport report{.shift = from.shift,
+                     .non_finite = from.non_finite,
+                     .underflowed = from.underflowed,
+                     .values = from.size * impl_->reduction.world(),
+                     .zeros = from.zeros,
+                     .bytes = from.bytes,
+                     .bits = from.bits};
+  std::int64_t bad_results = from.bad_results;
+  if (impl_->gpu != nullptr) {
+    const auto [contributions, bad] = impl_->gpu->counts(layer);
+    if (impl_->rounds_on_gpu()) {
+      report.non_finite = contributions.non_finite;
+      report.underflowed = contributions.underflowed;
+      report.zeros = contributions.zeros;
+    }
+    bad_results = bad;
+    report.staged_bytes = impl_->gpu->staged_bytes(layer);
+  }
+  if (report.non_finite == 0) report.overflowed = bad_results;
+  return report;
 }
 
 }  // namespace cpd

@@ -52,6 +52,7 @@ class CPD_API VirtualReduce {
   void Commit();
   /// Writes the reduced layer to `out` (float32, contiguous), after the schedule's last rank.
   void Result(int layer, const TensorView& out);
+  /// What has been counted; waits for a GPU's work.
   [[nodiscard]] LayerReport report(int layer) const;
 
  private:

@@ -23,16 +23,17 @@ namespace {
 
 template <class T>
 std::shared_ptr<T> OnDevice(const std::shared_ptr<const cuda::Queue>& queue, std::int64_t n) {
-  const auto free = [queue](T* memory) { queue->Release(cuda::MemoryKind::device, memory); };
+  const auto free = [queue](T* memory) { queue->Release(cuda::MemoryKind::queued, memory); };
   const auto bytes = n * static_cast<std::int64_t>(sizeof(T));
-  return {static_cast<T*>(queue->Allocate(cuda::MemoryKind::device, bytes)), free};
+  return {static_cast<T*>(queue->Allocate(cuda::MemoryKind::queued, bytes)), free};
 }
 
 }  // namespace
 
 VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
-                                   const std::vector<std::int64_t>& sizes, int device)
-    : reduction_(reduction), queue_(std::make_shared<cuda::Queue>(device)) {
+                                   const std::vector<std::int64_t>& sizes, const TensorView& first)
+    : reduction_(reduction),
+      queue_(std::make_shared<cuda::Queue>(first.device_index, first.stream)) {
   const int across = reduction.Across(0).planes();
   const int group = reduction.Group(0, 0).planes();
   for (const std::int64_t size : sizes) {
@@ -42,8 +43,7 @@ VirtualSumsOnGpu::VirtualSumsOnGpu(const Reduction& reduction,
     layer.across = Floats(size * across);
     if (reduction.grouped()) layer.group = Floats(size * group);
     layer.counts = OnDevice<cuda::SegmentCounts>(queue_, 2);
-    constexpr std::array<cuda::SegmentCounts, 2> kNone{};
-    queue_->Copy(layer.counts.get(), kNone.data(), sizeof(kNone));
+    queue_->Clear(layer.counts.get(), 2 * sizeof(cuda::SegmentCounts));
   }
 }
 VirtualSumsOnGpu::~VirtualSumsOnGpu() = default;
@@ -184,27 +184,24 @@ void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
   }
 }
 
-std::int64_t VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorView& out) {
+void VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorView& out) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
-  if (from.size == 0) return 0;
+  if (from.size == 0) return;
   cuda::VirtualCall call = CallOf(from, reduction_.Across(layer), from.across.get());
   call.shift = BoundedShift(shift);
   call.divisor = reduction_.divisor();
   call.scale = scale;
   queue_->Follow(out.stream);
-  constexpr cuda::SegmentCounts kNone{};
-  queue_->Copy(from.of_result(), &kNone, sizeof(kNone));
+  queue_->Clear(from.of_result(), sizeof(cuda::SegmentCounts));
   queue_->FinishSums(call, static_cast<float*>(out.data), from.of_result());
   queue_->Precede(out.stream);
-  cuda::SegmentCounts counts;
-  queue_->Copy(&counts, from.of_result(), sizeof(counts));
-  return static_cast<std::int64_t>(counts.non_finite);
 }
 
-Losses VirtualSumsOnGpu::losses(int layer) const {
-  cuda::SegmentCounts counts;
-  queue_->Copy(&counts, layers_[static_cast<std::size_t>(layer)].counts.get(), sizeof(counts));
-  return LossesOf(counts);
+VirtualSumsOnGpu::Counts VirtualSumsOnGpu::counts(int layer) const {
+  std::array<cuda::SegmentCounts, 2> counts;
+  queue_->Copy(counts.data(), layers_[static_cast<std::size_t>(layer)].counts.get(),
+               sizeof(counts));
+  return {LossesOf(counts[0]), static_cast<std::int64_t>(counts[1].non_finite)};
 }
 
 }  // namespace cpd

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sums of virtual ranks (VirtualReduce) whose layers are on a GPU: contributions are cast and
-// folded there, one rank after the other. The host waits only for what it reads: largest
-// magnitudes, counts at the end, and layers that a codec rounds, which computes on the host.
+// folded there, one rank after the other, on a stream of the caller's. The host waits only for what
+// it reads: largest magnitudes, what a codec measures, counts when a report is asked for, and
+// layers that a codec rounds on the host.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,9 @@ namespace cpd {
 
 class VirtualSumsOnGpu {
  public:
-  VirtualSumsOnGpu(const Reduction& reduction, const std::vector<std::int64_t>& sizes, int device);
+  /// Queues its work on the stream of `first`, the first layer.
+  VirtualSumsOnGpu(const Reduction& reduction, const std::vector<std::int64_t>& sizes,
+                   const TensorView& first);
   ~VirtualSumsOnGpu();
   VirtualSumsOnGpu(const VirtualSumsOnGpu&) = delete;
   VirtualSumsOnGpu& operator=(const VirtualSumsOnGpu&) = delete;
@@ -51,10 +54,14 @@ class VirtualSumsOnGpu {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const;
   /// Adds the sums of the turn's group to those across groups.
   void EndGroup(const Turn& turn);
-  /// Writes a layer's result, its sums times `scale`; returns how many of its values are NaN or
-  /// infinite.
-  std::int64_t Result(int layer, int shift, float scale, const TensorView& out);
-  [[nodiscard]] Losses losses(int layer) const;
+  /// Writes a layer's result, its sums times `scale`.
+  void Result(int layer, int shift, float scale, const TensorView& out);
+  struct Counts {
+    Losses contributions;          ///< of those that kernels rounded
+    std::int64_t bad_results = 0;  ///< NaN and infinities
+  };
+  /// Of a layer, up to now; waits.
+  [[nodiscard]] Counts counts(int layer) const;
 
  private:
   struct Layer;

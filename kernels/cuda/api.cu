@@ -5,13 +5,15 @@
 
 namespace {
 
-/// A remedy for an error, or an empty text.
+/// A remedy for an error, or more about it, or an empty text.
 std::string remedy_for(cudaError_t error) {
   const std::string need = " (CUDA tensors need an NVIDIA GPU and its driver";
   switch (error) {
     case cudaErrorInsufficientDriver:
       return need + ", " + (CUDART_VERSION >= 13000 ? "580" : "525") +
              " or newer: nvidia-smi shows which there is; Debian: nvidia-driver)";
+    case cudaErrorMemoryAllocation:
+      return cpd::cuda::take_lack();
     case cudaErrorNoDevice:
       return need + "; Debian: nvidia-driver)";
     case cudaErrorNoKernelImageForDevice:
@@ -58,11 +60,12 @@ constexpr cpd::cuda::Api kApi = {
     .cast_scaled = cpd::cuda::cast_scaled,
     .encode_scaled = cpd::cuda::encode_scaled,
     .decode_scaled = cpd::cuda::decode_scaled,
-    .set_allocator = cpd::cuda::set_allocator,
+    .use_allocator_at = cpd::cuda::use_allocator_at,
     .allocate = cpd::cuda::allocate,
     .release = cpd::cuda::release,
     .release_unused = cpd::cuda::release_unused,
     .copy = cpd::cuda::copy,
+    .clear = cpd::cuda::clear,
     .open_stream = cpd::cuda::open_stream,
     .close_stream = cpd::cuda::close_stream,
     .order = cpd::cuda::order,

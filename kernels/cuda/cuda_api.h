@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 
 #include "cpd/base/kernel_table.h"
@@ -280,11 +281,16 @@ struct Bytes {
   std::int64_t count = 0;
 };
 
-/// Where a framework's own allocator gives stream-ordered memory in place of the library's pool.
+/// A framework's own allocator, which gives stream-ordered memory in place of the library's pool.
 struct Allocator {
-  /// Memory for work on the stream; null: not from it.
-  void* (*allocate)(int device, void* stream, std::int64_t bytes);
-  /// Releases its own memory behind what is queued on that stream; false: it is another's.
+  enum class Answer : std::uint8_t {
+    given,
+    not_mine,  ///< it does not serve this device and stream: the pool does
+    none_left,
+  };
+  /// Sets *memory, for work on the stream, where it is given.
+  Answer (*allocate)(int device, void* stream, std::int64_t bytes, void** memory);
+  /// Releases its own memory in the order of work on that stream; false: it is another's.
   bool (*release)(void* memory);
 };
 
@@ -301,7 +307,8 @@ struct Api {
   std::uint32_t reduce_size;
   std::uint32_t virtual_size;
   std::uint32_t level_size;
-  /// The meaning of an error and a remedy; the text is valid until the thread's next call.
+  /// The meaning of an error and a remedy; of cudaErrorMemoryAllocation, also how many bytes this
+  /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
   const char* (*describe)(int status);
 
   /// out[i] = round(x[i]); `random` may be null. out may be x.
@@ -343,14 +350,18 @@ struct Api {
   int (*decode_scaled)(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,
                        const Strided& out);
 
-  /// Asks this allocator first from now on; null: none.
-  void (*set_allocator)(const Allocator* allocator);
+  /// Has `allocate` ask the allocator at `place` for queued memory, whenever there is one.
+  void (*use_allocator_at)(const std::atomic<const Allocator*>& place);
+  /// Where no memory is left, releases what the pool keeps and tries once more (while a graph is
+  /// captured, it does not), before cudaErrorMemoryAllocation is returned.
   int (*allocate)(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
   int (*release)(const Launch& launch, MemoryKind kind, void* memory);
   /// Releases memory that is kept for later calls; waits for all of the device's work.
   int (*release_unused)(int device);
   /// Copies between host and device, in either direction, and waits.
   int (*copy)(const Launch& launch, void* to, const void* from, std::int64_t bytes);
+  /// Makes bytes in device memory zero.
+  int (*clear)(const Launch& launch, void* memory, std::int64_t bytes);
   /// Creates a stream that does not wait for any other by itself.
   int (*open_stream)(int device, void** stream);
   int (*close_stream)(int device, void* stream);

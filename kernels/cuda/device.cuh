@@ -5,6 +5,9 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <string>
+
 #include "kernels/cuda/code_tile.h"
 #include "kernels/cuda/cuda_api.h"
 #include "kernels/cuda/strided.h"
@@ -103,11 +106,15 @@ int encode_scaled(const Launch& launch, const ScalesCall& call, std::uint8_t* pa
                   unsigned long long* first_nan);
 int decode_scaled(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,
                   const Strided& out);
-void set_allocator(const Allocator* allocator);
+void use_allocator_at(const std::atomic<const Allocator*>& place);
+/// The bytes that this thread's last call of `allocate` lacked, as text; empty where it lacked
+/// none, and once it has been returned.
+std::string take_lack();
 int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory);
 int release(const Launch& launch, MemoryKind kind, void* memory);
 int release_unused(int device);
 int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes);
+int clear(const Launch& launch, void* memory, std::int64_t bytes);
 int open_stream(int device, void** stream);
 int close_stream(int device, void* stream);
 int order(const Launch& launch, void* after);

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/device.cuh"
@@ -43,40 +45,73 @@ cudaError_t trim(int device) {
   return status == cudaSuccess ? cudaMemPoolTrimTo(pool, 0) : status;
 }
 
-std::atomic<const Allocator*> g_allocator = nullptr;
+/// libcpd's, which may come or change at any time; null: this library is used without libcpd.
+std::atomic<const std::atomic<const Allocator*>*> g_place = nullptr;
 
-/// Memory from the framework's allocator; null where there is none, or it gives none.
-void* from_allocator(const Launch& launch, MemoryKind kind, std::int64_t bytes) {
-  const Allocator* allocator = g_allocator;
-  if (kind != MemoryKind::queued || allocator == nullptr) return nullptr;
-  return allocator->allocate(launch.device, launch.stream, bytes);
+/// The framework's allocator, or null.
+const Allocator* allocator() {
+  const std::atomic<const Allocator*>* const place = g_place;
+  return place == nullptr ? nullptr : place->load();
 }
 
-cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::size_t size,
+/// Whether the stream's work is being captured in a graph, while which the host must not wait.
+bool is_captured(const Launch& launch) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  return cudaStreamIsCapturing(stream, &capture) != cudaSuccess ||
+         capture != cudaStreamCaptureStatusNone;
+}
+
+cudaError_t try_to_allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes,
                             void** memory) {
+  const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
   if (kind == MemoryKind::pinned) return cudaHostAlloc(memory, size, cudaHostAllocPortable);
   if (kind == MemoryKind::device) return cudaMalloc(memory, size);
+  if (const Allocator* const framework = allocator()) {
+    switch (framework->allocate(launch.device, launch.stream, bytes, memory)) {
+      case Allocator::Answer::given:
+        return cudaSuccess;
+      case Allocator::Answer::none_left:
+        return cudaErrorMemoryAllocation;
+      case Allocator::Answer::not_mine:
+        break;
+    }
+  }
   cudaMemPool_t pool = nullptr;
   const cudaError_t status = pool_of(launch.device, &pool);
   if (status != cudaSuccess) return status;
   return cudaMallocFromPoolAsync(memory, size, pool, static_cast<cudaStream_t>(launch.stream));
 }
 
-}  // namespace
-
-void set_allocator(const Allocator* allocator) { g_allocator = allocator; }
-
-int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
-  *memory = from_allocator(launch, kind, bytes);
-  if (*memory != nullptr) return cudaSuccess;
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  const std::size_t size = bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
-  cudaError_t status = try_to_allocate(launch, kind, size, memory);
+/// try_to_allocate, and once more without what the pool keeps.
+cudaError_t allocate_or_trim(const Launch& launch, MemoryKind kind, std::int64_t bytes,
+                             void** memory) {
+  cudaError_t status = try_to_allocate(launch, kind, bytes, memory);
   if (status != cudaErrorMemoryAllocation) return status;
   cudaGetLastError();  // clears the error
+  if (is_captured(launch)) return status;
   status = trim(launch.device);
-  return status == cudaSuccess ? try_to_allocate(launch, kind, size, memory) : status;
+  return status == cudaSuccess ? try_to_allocate(launch, kind, bytes, memory) : status;
+}
+
+thread_local std::string t_lack;
+
+}  // namespace
+
+void use_allocator_at(const std::atomic<const Allocator*>& place) { g_place = &place; }
+
+std::string take_lack() { return std::exchange(t_lack, {}); }
+
+int allocate(const Launch& launch, MemoryKind kind, std::int64_t bytes, void** memory) {
+  *memory = nullptr;
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const cudaError_t status = allocate_or_trim(launch, kind, bytes, memory);
+  if (status == cudaErrorMemoryAllocation) {
+    const char* const of = kind == MemoryKind::pinned ? ", pinned on the host" : "";
+    t_lack = ": " + std::to_string(bytes) + " bytes for CPD's own use" + of;
+  }
+  return status;
 }
 
 int release_unused(int device) {
@@ -85,9 +120,8 @@ int release_unused(int device) {
 }
 
 int release(const Launch& launch, MemoryKind kind, void* memory) {
-  const Allocator* allocator = g_allocator;
-  const bool is_queued = kind == MemoryKind::queued;
-  if (is_queued && allocator != nullptr && allocator->release(memory)) return cudaSuccess;
+  const Allocator* const framework = kind == MemoryKind::queued ? allocator() : nullptr;
+  if (framework != nullptr && framework->release(memory)) return cudaSuccess;
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   if (kind == MemoryKind::pinned) return cudaFreeHost(memory);
@@ -102,6 +136,13 @@ int copy(const Launch& launch, void* to, const void* from, std::int64_t bytes) {
   const cudaError_t queued =
       cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDefault, stream);
   return queued == cudaSuccess ? cudaStreamSynchronize(stream) : queued;
+}
+
+int clear(const Launch& launch, void* memory, std::int64_t bytes) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  return cudaMemsetAsync(memory, 0, static_cast<std::size_t>(bytes),
+                         static_cast<cudaStream_t>(launch.stream));
 }
 
 int open_stream(int device, void** stream) {

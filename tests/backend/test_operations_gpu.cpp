@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cpd/comm/virtual.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
 #include "cpd/ops/codec.h"
@@ -99,6 +100,21 @@ TensorView Part(TensorView view, std::int64_t n) {
   view.shape[0] = n;
   view.stride[0] = 1;
   return view;
+}
+
+void SimulateAllReduce(const Views& v, Aps aps = Aps::off, const std::string& codec = "") {
+  constexpr int kRanks = 2;
+  ReduceSpec spec;
+  spec.aps = aps;
+  if (!codec.empty()) spec.wire = MakeCodec(codec);
+  VirtualReduce reduce(spec, kRanks, {kCount});
+  const TensorView x = Part(v.x, kCount);
+  for (int r = 0; r < kRanks && reduce.wants_ranges(); ++r) reduce.Observe(0, x);
+  for (int r = 0; r < kRanks; ++r) {
+    reduce.Contribute(0, x);
+    reduce.EndRank();
+  }
+  reduce.Result(0, Part(v.out, kCount));
 }
 
 RoundingOptions Stochastic() {
@@ -213,13 +229,12 @@ std::vector<Operation> Operations() {
          Encode(v.x, mxfp8, 1, nearest, v.packed, scales, nullptr);
          Decode(v.packed, mxfp8, 1, scales, nullptr, v.out);
        }},
-      {"`simulate_all_reduce`",
-       [](const Views& v) {
-         VirtualReduce reduce(ReduceSpec{}, 1, {kCount});
-         reduce.Contribute(0, Part(v.x, kCount));
-         reduce.EndRank();
-         reduce.Result(0, Part(v.out, kCount));
-       }},
+      {"`simulate_all_reduce`", [](const Views& v) { SimulateAllReduce(v); }},
+      {"`simulate_all_reduce`, APS", [](const Views& v) { SimulateAllReduce(v, Aps::on); }},
+      {"`simulate_all_reduce`, a codec with kernels (`qsgd`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "qsgd bits=4 bucket=64"); }},
+      {"`simulate_all_reduce`, a codec on the host (`one_bit`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "one_bit bucket=64"); }},
   };
 }
 

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "cpd/backend/device_memory.h"
 #include "cpd/comm/all_reduce.h"
 #include "cpd/comm/engine/layout.h"
 #include "cpd/comm/transport/local.h"
@@ -539,6 +540,31 @@ TEST_F(ReduceOnGpu, RefusesOtherPlaces) {
             "transport between GPUs takes layers on GPU 2, got them on GPU 1");
   EXPECT_EQ(refusal(false, [](Views& x, Views& /*out*/) { x[1].device = Device::cpu; }), "")
       << "an empty layer may be anywhere";
+}
+
+/// Where a rank's GPU has none left for what the call prepares: the kind of error of a front end.
+TEST_F(ReduceOnGpu, NoMemoryIsAnErrorOfItsOwn) {
+  static const cuda::Api kWithout = [] {
+    cuda::Api api = *CudaStandIn::api();
+    api.describe = [](int /*status*/) { return "out of memory: 9 bytes"; };
+    api.allocate = [](const cuda::Launch&, cuda::MemoryKind, std::int64_t, void**) { return 2; };
+    return api;
+  }();
+  ReduceSpec spec;
+  spec.average = true;
+  spec.divide = Divide::before;
+  const auto failures = OnRanks(2, false, [&](Communicator& comm) {
+    const OnDevice x(blank({10}));
+    const OnDevice out(blank({10}));
+    cuda::SetLibrary(&kWithout);
+    try {
+      comm.AllReduce(x.views(), out.views(), spec);
+      ADD_FAILURE() << "no error";
+    } catch (const cuda::NoDeviceMemory& error) {
+      EXPECT_EQ(std::string(error.what()), "CUDA out of memory: 9 bytes");
+    }
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
 }  // namespace

@@ -112,15 +112,12 @@ def call(operator: Any, undifferentiated: Any, *args: Any) -> Tensor:
     none, or None."""
     if torch.compiler.is_compiling():
         return operator(*args)
-    try:
-        if _may_differentiate(args):
-            return operator(*args)
-        if undifferentiated is not None:
-            return undifferentiated(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            return operator(*args)
-    except RuntimeError as error:
-        raise _as_torchs(error) from None
+    if _may_differentiate(args):
+        return operator(*args)
+    if undifferentiated is not None:
+        return undifferentiated(*args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return operator(*args)
 
 
 def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
@@ -130,18 +127,7 @@ def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None
         operator(*args, out=out)
         return
     torch.autograd.graph.increment_version(out)
-    try:
-        undifferentiated(*args, out=out)
-    except RuntimeError as error:
-        raise _as_torchs(error) from None
-
-
-def _as_torchs(error: RuntimeError) -> RuntimeError:
-    """The error itself; where a GPU has no memory left, torch's own for that."""
-    text = str(error)
-    if type(error) is RuntimeError and text.startswith("CUDA out of memory"):
-        return torch.OutOfMemoryError(text)
-    return error
+    undifferentiated(*args, out=out)
 
 
 class _CallModes(NamedTuple):

@@ -49,8 +49,8 @@ an infinite term NV; in a matrix unit a cut that drops a bit raises NX. Flags ha
 
 **Errors** are TypeError (for an argument's type) or ValueError (for its value), raised before
 anything is written. What the machine cannot do (no GPU, a missing library) is a RuntimeError, lack
-of memory a MemoryError (of torch's own operators, and on a GPU: RuntimeError). Under
-`torch.compile(fullgraph=True)` torch's own exceptions wrap them.
+of memory a MemoryError (of torch's own operators: RuntimeError), on a GPU torch.OutOfMemoryError.
+Under `torch.compile(fullgraph=True)` torch's own exceptions wrap them.
 
 **Ctrl-C** ends a call of Python's main thread within a fraction of a second, when the call's
 threads have ended; `out=` may be written in part. So does any exception that a signal's handler

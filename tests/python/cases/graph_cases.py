@@ -36,6 +36,10 @@ def captured_calls() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
         "unit": lambda x: cpd.gemm(cpd.cast(x, "e4m3fn"), cpd.cast(x, "e4m3fn"), "h100-fp8"),
         "blas": lambda x: cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "e4m3"), "fp32", blas=True),
     }
+    for spec in (cpd.ReduceSpec("e4m3"), cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")):
+        calls[f"simulate_all_reduce {spec}"] = lambda x, spec=spec: cpd.simulate_all_reduce(
+            [[x], [x.t().contiguous()]], spec
+        )[0]
     for text in ("mxfp8", "nvfp4", "fp8-block", "int8"):
         calls[f"cast {text}"] = lambda x, text=text: cpd.cast(x, text)
     calls["cast nvfp4 stochastic"] = lambda x: cpd.cast(x, "nvfp4", "stochastic", seed=3)

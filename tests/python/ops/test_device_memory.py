@@ -64,27 +64,12 @@ def test_kernels_memory_is_torchs() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("gpu")
 def test_no_memory() -> None:
-    """For a result: torch's error, after its own retry. For a kernel's own: CPD's pool."""
+    """test_out_of_memory.py has every operator, where memory is refused on demand."""
     import torch
 
+    huge = torch.empty(1, device="cuda").expand(1 << 40)
+    for operation in (cpd.cast, cpd.encode):
+        with pytest.raises(torch.OutOfMemoryError, match=r"bytes, a tensor of shape \(\d+,\)"):
+            operation(huge, "e4m3")
     x = torch.randn(64, 64, device="cuda")
-    wanted = cpd.cast(x.cpu(), "mxfp8")
-    if GPU_IS_CPU:
-        import sitecustomize
-
-        refuse = sitecustomize.library.cuda_on_cpu_refuse
-        refuse(1)
-        with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory: 16384 bytes"):
-            cpd.cast(x, "mxfp8")
-        out = torch.empty_like(x)
-        refuse(100)
-        try:
-            cpd.cast(x, "mxfp8", out=out)
-        finally:
-            refuse(0)
-        assert torch.equal(out.cpu(), wanted)
-    else:
-        huge = torch.empty(1, device="cuda").expand(1 << 40)
-        with pytest.raises(torch.OutOfMemoryError):
-            cpd.cast(huge, "e4m3")
-    assert torch.equal(cpd.cast(x, "mxfp8").cpu(), wanted)
+    assert torch.equal(cpd.cast(x, "mxfp8").cpu(), cpd.cast(x.cpu(), "mxfp8"))

@@ -138,6 +138,7 @@ enum cudaError_t : int {
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind : int {
   cudaMemcpyHostToDevice = 1,
@@ -149,6 +150,10 @@ enum cudaMemAllocationType : int { cudaMemAllocationTypePinned = 1 };
 enum cudaMemLocationType : int { cudaMemLocationTypeDevice = 1 };
 enum cudaMemPoolAttr : int { cudaMemPoolAttrReleaseThreshold = 4 };
 enum cudaStreamCaptureMode : int { cudaStreamCaptureModeRelaxed = 2 };
+enum cudaStreamCaptureStatus : int {
+  cudaStreamCaptureStatusNone = 0,
+  cudaStreamCaptureStatusActive = 1
+};
 constexpr unsigned cudaHostAllocPortable = 1;
 constexpr unsigned cudaStreamNonBlocking = 1;
 constexpr unsigned cudaEventDisableTiming = 2;
@@ -198,6 +203,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode);
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
@@ -215,6 +221,9 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
 
 /// How often a pool was asked to give back what it keeps.
 int trims();
+
+/// Whether streams are as those of a capture: work is queued as ever, and waits are errors.
+void set_capturing(bool capturing);
 
 /// What a library does between the kernels of a stream.
 void queue_work(cudaStream_t stream, std::function<void()> work);

@@ -92,7 +92,13 @@ void Memory::Free(void* memory) {
   taken_.erase(found);
 }
 
+std::int64_t Memory::pieces() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return static_cast<std::int64_t>(taken_.size());
+}
+
 void* Memory::AllocatePinned(std::size_t bytes) {
+  if (bytes > kDeviceBytes) return nullptr;
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   auto* memory = static_cast<std::uint8_t*>(std::aligned_alloc(kZone, rounded_up(bytes, kZone)));
   if (memory == nullptr) return nullptr;

@@ -21,6 +21,9 @@ class Memory {
   void* Allocate(std::size_t bytes);
   void Free(void* memory);
 
+  /// How many pieces are in use.
+  [[nodiscard]] std::int64_t pieces();
+
   void* AllocatePinned(std::size_t bytes);
   void FreePinned(void* memory);
 

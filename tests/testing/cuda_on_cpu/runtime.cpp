@@ -134,6 +134,15 @@ int g_waits = 0;
 int g_trims = 0;
 int trims() { return g_trims; }
 
+bool g_capturing = false;
+void set_capturing(bool capturing) { g_capturing = capturing; }
+
+/// Counts a wait of the host, which is an error during a capture.
+cudaError_t begin_wait() {
+  ++g_waits;
+  return g_capturing ? failed(cudaErrorStreamCaptureUnsupported) : cudaSuccess;
+}
+
 void queue_work(cudaStream_t stream, Work work) { Stream::Of(stream).Queue(std::move(work)); }
 
 }  // namespace cuda_on_cpu
@@ -161,6 +170,8 @@ const char* cudaGetErrorString(cudaError_t status) {
       return "invalid device ordinal";
     case cudaErrorNoKernelImageForDevice:
       return "no kernel image is available for execution on the device";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
   }
   return "unrecognized error code";
 }
@@ -233,12 +244,16 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  ++cuda_on_cpu::g_waits;
-  Stream::RunAll();
+  const cudaError_t status = cuda_on_cpu::begin_wait();
+  if (status == cudaSuccess) Stream::RunAll();
+  return status;
+}
+/// No graph is made here.
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cuda_on_cpu::g_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-/// Nothing is captured here.
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new Stream;
   return cudaSuccess;
@@ -246,9 +261,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 /// Returns at once, as CUDA's does; the stream's work goes on, for those who wait for it.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  ++cuda_on_cpu::g_waits;
-  Stream::Of(stream).Run();
-  return cudaSuccess;
+  const cudaError_t status = cuda_on_cpu::begin_wait();
+  if (status == cudaSuccess) Stream::Of(stream).Run();
+  return status;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   *event = new cuda_on_cpu::Event;
@@ -276,6 +291,12 @@ extern "C" {
 
 /// How often the host has waited for a stream: in the capture of a graph that is an error.
 int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
+int cuda_on_cpu_trims() { return cuda_on_cpu::g_trims; }
+/// How many pieces of the device's memory are in use when all that is queued is done.
+std::int64_t cuda_on_cpu_pieces() {
+  Stream::RunAll();
+  return Memory::Get().pieces();
+}
 
 int cuInit(unsigned) { return 0; }
 int cuDeviceGet(int* device, int) {

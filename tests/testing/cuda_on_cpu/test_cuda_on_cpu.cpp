@@ -192,50 +192,6 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   cudaGetLastError();
 }
 
-class CudaLibrary : public ::testing::Test {
- protected:
-  void SetUp() override {
-    void* library = dlopen("libcpd_cuda.so", RTLD_NOW);
-    ASSERT_NE(library, nullptr) << dlerror();
-    api_ = reinterpret_cast<decltype(&cpd_cuda_api)>(dlsym(library, "cpd_cuda_api"))();
-  }
-  const cpd::cuda::Api* api_ = nullptr;
-};
-
-TEST_F(CudaLibrary, ErrorsSayWhatHelps) {
-  const auto text = [&](cudaError_t error) { return std::string(api_->describe(error)); };
-  EXPECT_EQ(text(cudaErrorInvalidValue), "invalid argument");
-  EXPECT_EQ(
-      text(cudaErrorInsufficientDriver),
-      "CUDA driver version is insufficient for CUDA runtime version (CUDA tensors need an NVIDIA "
-      "GPU and its driver, 580 or newer: nvidia-smi shows which there is; Debian: "
-      "nvidia-driver)");
-  EXPECT_EQ(text(cudaErrorNoDevice),
-            "no CUDA-capable device is detected (CUDA tensors need an NVIDIA GPU and its driver; "
-            "Debian: nvidia-driver)");
-  EXPECT_EQ(text(cudaErrorNoKernelImageForDevice),
-            "no kernel image is available for execution on the device (this CPD was built for the "
-            "architectures 90; CUDAARCHS names others, from 80 on)");
-}
-
-/// Where a device has no memory left, what the pool keeps is given back and asked for once more.
-TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
-  using cpd::cuda::MemoryKind;
-  const cpd::cuda::Launch launch;
-  for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {
-    void* memory = nullptr;
-    const int trims = cuda_on_cpu::trims();
-    ASSERT_EQ(api_->allocate(launch, kind, 64, &memory), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims);
-    ASSERT_EQ(api_->release(launch, kind, memory), cudaSuccess);
-    EXPECT_EQ(api_->allocate(launch, kind, std::int64_t{1} << 40, &memory),
-              cudaErrorMemoryAllocation);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 1);
-    EXPECT_EQ(api_->release_unused(0), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 2);
-  }
-}
-
 /// The stand-in's own message, unless a sanitizer was there first.
 std::string ours(const std::string& message) {
   return cpd::testing::kSanitized ? "Sanitizer|runtime error" : message;

@@ -16,6 +16,9 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <memory>
+
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/cuda_on_cpu/memory.h"
 
@@ -27,23 +30,50 @@ const c10::Device kDevice(c10::kCUDA, 0);
 
 // ---- memory, device, stream ---------------------------------------------------------------------
 
-std::int64_t g_allocated = 0;  // tensors, so far
-int g_refused = 0;             // of the next ones
+thread_local cudaStream_t t_stream = nullptr;
 
-void free_device(void* memory) { cudaFree(memory); }
+std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
+/// By number (g_asked), the first that is refused and the first that no longer is.
+std::atomic<std::int64_t> g_refused_from = 0, g_refused_to = 0;
+
+bool is_refused() {
+  const std::int64_t number = g_asked++;
+  return number >= g_refused_from && number < g_refused_to;
+}
+
+/// Memory that belongs to the stream that was torch's when it was made.
+struct Block {
+  void* memory = nullptr;
+  cudaStream_t stream = t_stream;
+};
+
+/// In the stream's order: its work that is queued still has the memory, another stream's has not.
+void free_block(void* freed) {
+  const std::unique_ptr<Block> block(static_cast<Block*>(freed));
+  ++g_freed;
+  cudaFreeAsync(block->memory, block->stream);
+}
+
+/// What is freed in a stream's order is free once the stream has come to it.
+bool fill(Block& block, std::size_t bytes) {
+  if (cudaMalloc(&block.memory, bytes) == cudaSuccess) return true;
+  cudaDeviceSynchronize();
+  cudaGetLastError();
+  return cudaMalloc(&block.memory, bytes) == cudaSuccess;
+}
 
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
-    void* memory = nullptr;
-    ++g_allocated;
-    const bool is_refused = g_refused > 0 && --g_refused >= 0;
-    if (bytes > 0 && (is_refused || cudaMalloc(&memory, bytes) != cudaSuccess)) {
+    if (bytes == 0) return {nullptr, kDevice};
+    auto block = std::make_unique<Block>();
+    if (is_refused() || !fill(*block, bytes)) {
       cudaGetLastError();
       TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA out of memory: ", bytes, " bytes");
     }
-    return {memory, memory, &free_device, kDevice};
+    ++g_allocated;
+    void* const memory = block->memory;
+    return {memory, block.release(), &free_block, kDevice};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &free_device; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, nullptr);
   }
@@ -187,10 +217,6 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 
 // ---- streams, for Python and for libcpd_torch ---------------------------------------------------
 
-namespace {
-thread_local cudaStream_t t_stream = nullptr;
-}
-
 extern "C" {
 
 int aoti_torch_get_current_cuda_stream(std::int32_t /*device*/, void** stream) {
@@ -198,9 +224,14 @@ int aoti_torch_get_current_cuda_stream(std::int32_t /*device*/, void** stream) {
   return 0;
 }
 
+std::int64_t cuda_on_cpu_asked() { return g_asked; }
 std::int64_t cuda_on_cpu_allocated() { return g_allocated; }
-/// Refuses torch so many tensors, from the next one on.
-void cuda_on_cpu_refuse(int tensors) { g_refused = tensors; }
+std::int64_t cuda_on_cpu_freed() { return g_freed; }
+/// Refuses torch memory `count` times, after it was given `after` times from now on.
+void cuda_on_cpu_refuse(std::int64_t after, std::int64_t count) {
+  g_refused_from = g_asked + after;
+  g_refused_to = g_refused_from + count;
+}
 
 void* cuda_on_cpu_new_stream() {
   cudaStream_t stream = nullptr;
@@ -218,5 +249,9 @@ void cuda_on_cpu_wait_for(void* stream, void* other) {
   cudaEventDestroy(event);
 }
 void cuda_on_cpu_synchronize() { cudaDeviceSynchronize(); }
+/// Does what is queued on the stream, and what that waits for, and no other work.
+void cuda_on_cpu_synchronize_stream(void* stream) {
+  cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+}
 
 }  // extern "C"

@@ -14,7 +14,9 @@ from typing import Any
 library = ctypes.CDLL("libtorch_cuda.so", ctypes.RTLD_GLOBAL)  # before torch looks for its hooks
 library.cuda_on_cpu_new_stream.restype = ctypes.c_void_p
 library.cuda_on_cpu_stream.restype = ctypes.c_void_p
-library.cuda_on_cpu_allocated.restype = ctypes.c_int64
+library.cuda_on_cpu_refuse.argtypes = ctypes.c_int64, ctypes.c_int64
+for count in ("asked", "allocated", "freed", "pieces"):
+    getattr(library, f"cuda_on_cpu_{count}").restype = ctypes.c_int64
 
 import torch  # noqa: E402
 
@@ -48,7 +50,7 @@ class Stream:
         return Event(self)
 
     def synchronize(self) -> None:
-        library.cuda_on_cpu_synchronize()
+        library.cuda_on_cpu_synchronize_stream(ctypes.c_void_p(self.cuda_stream))
 
 
 def current_stream(device: Any = None) -> Stream:
@@ -63,6 +65,16 @@ def using(stream: Stream) -> Iterator[None]:
         yield
     finally:
         library.cuda_on_cpu_use_stream(ctypes.c_void_p(before))
+
+
+@contextlib.contextmanager
+def refusing(count: int, after: int = 0) -> Iterator[None]:
+    """torch's allocator refuses memory `count` times, after it gave some `after` times."""
+    library.cuda_on_cpu_refuse(after, count)
+    try:
+        yield
+    finally:
+        library.cuda_on_cpu_refuse(0, 0)
 
 
 def synchronize(device: Any = None) -> None:

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NoDeviceMemory as torch's own error for a GPU without memory.
+#include <exception>
+
+#include "cpd/backend/device_memory.h"
+#include "gil.h"
+#include "views.h"
+
+namespace py = pybind11;
+
+namespace cpd {
+namespace {
+
+/// torch.OutOfMemoryError; RuntimeError where torch is not imported. Wants the GIL.
+py::object NoDeviceMemoryType() {
+  const py::dict modules = py::module_::import("sys").attr("modules");
+  const auto error = py::reinterpret_borrow<py::object>(PyExc_RuntimeError);
+  if (!modules.contains("torch")) return error;
+  return py::getattr(modules["torch"], "OutOfMemoryError", error);
+}
+
+void Raise(const char* message) { PyErr_SetString(NoDeviceMemoryType().ptr(), message); }
+
+/// For libcpd_torch, whose callers take pybind11's error_already_set to Python as it is.
+void Throw(const char* message) {
+  const AcquireGil gil;
+  Raise(message);
+  throw py::error_already_set();
+}
+
+}  // namespace
+
+void BindErrors() {
+  cuda::SetThrower(&Throw);
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const cuda::NoDeviceMemory& error) {
+      Raise(error.what());
+    }
+  });
+}
+
+}  // namespace cpd

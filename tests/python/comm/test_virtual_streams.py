@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Virtual ranks whose layers become ready on streams of their own, and are freed there."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+from cpd import _core
+
+torch = pytest.importorskip("torch")
+
+WORLD = 5
+SIZE = 3000
+
+
+def values(stream: torch.cuda.Stream, x: torch.Tensor) -> _core.CudaValues:
+    return _core.CudaValues(x.data_ptr(), x.numel(), 0, stream.cuda_stream)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_ranks_on_streams() -> None:
+    """The sums are the first rank's stream's: the others' casts come before them, and what they
+    free after them; the result is another's."""
+    spec = cpd.ReduceSpec("e5m2", group_size=2, average=True)
+    made = [torch.randn(SIZE, generator=torch.Generator().manual_seed(r)) for r in range(WORLD)]
+    wanted, reports = cpd.simulate_all_reduce(
+        [[cpd.cast(x, "e4m3")] for x in made], spec, report=True
+    )
+
+    given = [x.cuda() for x in made]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(WORLD + 1)]
+    reduce = _core.VirtualReduce(spec._native(), WORLD, [SIZE])
+    for rank in reduce.schedule():
+        with torch.cuda.stream(streams[rank]):
+            cast = cpd.cast(given[rank], "e4m3")
+            reduce.contribute(0, values(streams[rank], cast))
+            del cast
+        reduce.end_rank()
+    for stream in reversed(streams[:WORLD]):
+        stream.synchronize()
+    with torch.cuda.stream(streams[WORLD]):
+        out = torch.empty(SIZE, device="cuda")
+        reduce.result(0, values(streams[WORLD], out))
+        got = cpd.cast(out, "fp32")
+        streams[WORLD].synchronize()
+    report = reduce.report(0)
+    del reduce  # frees its memory in the order of its stream
+    assert torch.equal(got.cpu(), wanted[0])
+    assert (report.zeros, report.underflowed) == (reports[0].zeros, reports[0].underflowed)
+    assert reports[0].zeros > 0
