@@ -14,6 +14,8 @@
 //   bf16     3.8
 #pragma once
 
+#include <type_traits>
+
 #include "cpd/numeric/lanes/halves.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_short.h"
@@ -24,6 +26,9 @@ constexpr int kQuarters = 4;
 constexpr int kHalvesSide = 2 * kWide;
 constexpr int kPatches = kWide / kPatch;
 
+/// Two lanes of a type.
+template <Half kHalf>
+using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
 constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
 
 /// The operands whose products lanes of a type hold, with a bit to spare (split_short).
@@ -156,19 +161,21 @@ class HalvesThread {
   CPD_FN void add(const HalvesMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
     for (int i = 0; i < count; i += kGroup) {
       const int length = count - i < kGroup ? count - i : kGroup;
-      add_group(memory, i, length);
-      if (chunk.ends(call_, length, k + i + length)) {
-        write_sums();
-        for (int quarter = 0; quarter < kQuarters; ++quarter) {
-          end_chunk(call_.plan, sums_[quarter]);
-        }
-        read_sums();
+      const bool fits = stays_below_limit(memory, i);
+      if (fits) add_group(memory, i);
+      const bool ends = chunk.ends(call_, length, k + i + length);
+      if (fits && !ends) continue;
+      write_sums();
+      for (int quarter = 0; quarter < kQuarters; ++quarter) {
+        if (!fits) carefully(memory, i, length, quarter);
+        if (ends) end_chunk(call_.plan, sums_[quarter]);
       }
+      read_sums();
     }
   }
 
  private:
-  using Pair = HalfPair<kHalf>;
+  using Pair = PairOf<kHalf>;
   static constexpr DType kType = type_of(kHalf);
 
   CPD_FN static Pair pair_of(std::uint32_t codes) { return reinterpret_cast<const Pair&>(codes); }
@@ -184,20 +191,14 @@ class HalvesThread {
     return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
   }
 
-  CPD_FN void add_group(const HalvesMemory& memory, int k, int length) {
+  /// Whether no sum may overflow, nor is -0, while a group of k is added.
+  CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
     const SplitPlan& split = call_.plan.sum.split;
-    const int patch_a = thread_ / kPatches;
-    const int patch_b = thread_ % kPatches;
-    const float largest_b = memory.b.largest[k / kGroup][patch_b];
-    const float products = memory.a.largest[k / kGroup][patch_a] * largest_b * float{kGroup};
+    const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
+    const float largest_b = memory.b.largest[k / kGroup][thread_ % kPatches];
+    const float products = largest_a * largest_b * float{kGroup};
     const float limit = sum_limit(split, bound_products(split, products, kGroup, largest_b));
-    if (!ordinary_ || !(largest_sum() <= limit)) return carefully(memory, k, length);
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-    for (int j = 0; j < kGroup; ++j) {
-      step(memory.a.values[k + j][patch_a], memory.b.values[k + j][patch_b]);
-    }
+    return ordinary_ && largest_sum() <= limit;
   }
   /// NaN where one is.
   CPD_FN float largest_sum() const {
@@ -208,8 +209,17 @@ class HalvesThread {
     return larger_lane(most);
   }
 
-  /// Adds one value of k.
-  CPD_FN void step(const HalfCodes& a, const HalfCodes& b) {
+  /// Adds kGroup values of k; those beyond the last are 0, and change no sum.
+  CPD_FN void add_group(const HalvesMemory& memory, int k) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < kGroup; ++i) {
+      add_value(memory.a.values[k + i][thread_ / kPatches],
+                memory.b.values[k + i][thread_ % kPatches]);
+    }
+  }
+  CPD_FN void add_value(const HalfCodes& a, const HalfCodes& b) {
     for (int j = 0; j < kPatch; ++j) {
       for (int i = 0; i < 2 * kPatch; ++i) {
         const Pair rows = pair_of(a.pairs[i / 2]);
@@ -218,19 +228,15 @@ class HalvesThread {
       }
     }
   }
-
-  CPD_FN void carefully(const HalvesMemory& memory, int k, int count) {
+  /// Adds `count` values of k to the sums of a quarter in memory.
+  CPD_FN void carefully(const HalvesMemory& memory, int k, int count, int quarter) const {
     const GemmPlan& plan = call_.plan.sum;
     constexpr std::uint32_t kFraction = HeldOperands<kHalf>::kFraction;
-    write_sums();
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-      const HalfLines<kHalf> lines{&memory.a.values[k][thread_ / kPatches],
-                                   &memory.b.values[k][thread_ % kPatches],
-                                   quarter / 2 * kPatch, quarter % 2 * kPatch};
-      add_carefully<Split::rounded>(plan, lines, count, fits_binary32(plan, kFraction, kFraction),
-                                    sums_[quarter]);
-    }
-    read_sums();
+    const HalfLines<kHalf> lines{&memory.a.values[k][thread_ / kPatches],
+                                 &memory.b.values[k][thread_ % kPatches], quarter / 2 * kPatch,
+                                 quarter % 2 * kPatch};
+    add_carefully<Split::rounded>(plan, lines, count, fits_binary32(plan, kFraction, kFraction),
+                                  sums_[quarter]);
   }
 
   const GemmCall& call_;

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "cpd/numeric/draws/philox.h"
-#include "cpd/numeric/lanes/halves.h"
 #include "cpd/numeric/lanes/isa.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
@@ -43,6 +42,9 @@ CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction
   const int exponent = static_cast<int>(smallest >> 23 & 0xFF);
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
 }
+
+/// Types of 16-bit lanes (halves.h).
+enum class Half : std::uint8_t { none, fp16, bf16 };
 
 /// The short route of a sum of products (split.h), and the bounds within which it is exact.
 struct SplitPlan {
