@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings of gemm_short.h in lanes of 16 bits (numeric/lanes/halves.h), where a plan
-// finds these exact (SplitPlan::half): each thread's work between the block's barriers, for a CUDA
-// thread.
+// The short roundings of gemm_short.h in lanes of 16 bits (halves.h), where a plan finds these exact
+// (SplitPlan::half): each CUDA thread's work between the block's barriers.
 //
 // A block has 128 x 128 sums in four quarters of 64 x 64, a thread 4 x 4 of each quarter, in pairs
 // of columns. 32 values of k at a time go through shared memory as 16-bit codes, if all of them are
-// numbers of so few bits that the lanes hold their products; else the quarters add them in binary32,
-// one after the other. Sums that might overflow take the general route.
+// numbers of so few bits that the lanes hold their products; else the quarters add them in
+// binary32, one after the other. Sums that might overflow take the general route.
 //
 // Instructions of a product and its sum, counted as in gemm_short.h:
 //   fp16     3.7
 //   bf16     3.7
-// (2.6 times fewer than in binary32.) Of these 3.5 are the arithmetic, 7 for a pair, one of them a
-// maximum.
+// 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others' rate.
 #pragma once
 
 #include <type_traits>
 
-#include "cpd/numeric/lanes/halves.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/halves.h"
 
 namespace cpd::cuda {
 

@@ -205,7 +205,8 @@ TEST_F(GemmGpu, AllPairsOfFormatsOfFewBits) {
     const auto n = static_cast<std::int64_t>(finite.size());
     const std::int64_t repeats = testing::kCudaOnCpu ? 3 : 200;
     std::vector<float> many;
-    for (std::int64_t i = 0; i < repeats; ++i) many.insert(many.end(), finite.begin(), finite.end());
+    for (std::int64_t i = 0; i < repeats; ++i)
+      many.insert(many.end(), finite.begin(), finite.end());
     const Tensor a({repeats * n, 1}, many);
     const Tensor b({1, n}, finite);
     ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << name;

@@ -37,8 +37,7 @@ class GemmGpu : public WithTensors<GpuTest> {
     to.Read();
   }
 
-  ::testing::AssertionResult GpuMatches(const GemmCase& g,
-                                        const Accumulator& accumulator) const {
+  ::testing::AssertionResult GpuMatches(const GemmCase& g, const Accumulator& accumulator) const {
     const Shape shape = out_shape(g);
     const std::vector<float> nothing(static_cast<std::size_t>(count_of(shape)), -7.0F);
     const Tensor expected(shape, nothing, g.out_layout, g.out_type);
@@ -52,11 +51,10 @@ class GemmGpu : public WithTensors<GpuTest> {
     }
     const std::vector<float> x = expected.read();
     const std::vector<float> y = got.read();
-    return bits_equal(
-        std::span<const float>(x), std::span<const float>(y), [&](std::size_t i) {
-          return ", " + describe(accumulator) + ", a " + text_of(g.a.shape()) +
-                 ", b " + text_of(g.b.shape()) + ", element " + std::to_string(i);
-        });
+    return bits_equal(std::span<const float>(x), std::span<const float>(y), [&](std::size_t i) {
+      return ", " + describe(accumulator) + ", a " + text_of(g.a.shape()) + ", b " +
+             text_of(g.b.shape()) + ", element " + std::to_string(i);
+    });
   }
 };
 

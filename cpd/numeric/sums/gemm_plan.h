@@ -43,7 +43,7 @@ CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
 }
 
-/// Types of 16-bit lanes (halves.h).
+/// Types of 16-bit lanes (kernels/cuda/halves.h).
 enum class Half : std::uint8_t { none, fp16, bf16 };
 
 /// The short route of a sum of products (split.h), and the bounds within which it is exact.

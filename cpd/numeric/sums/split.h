@@ -9,8 +9,9 @@
 // rounded: 1 multiplication and 1 fused operation. Ties: then t has p + 1 bits, K t is an even
 // multiple of u's last place, and u even means t's rounding even. K t - t may fall into the binade
 // below, where u's last place is half as large: only for t within 2^-k of a power of two, which is
-// what t is rounded to there too, as k >= man + 2 (p <= 11). In lanes of 16 bits (halves.h) the
-// same holds with their fractions' bits in place of 23: p <= 4 in fp16, p <= 3 in bf16.
+// what t is rounded to there too, as k >= man + 2 (p <= 11). In lanes of 16 bits
+// (kernels/cuda/halves.h) the same holds with their fractions' bits in place of 23: p <= 4 in fp16,
+// p <= 3 in bf16.
 //
 // A number below 2^emin is rounded at the format's least spacing instead: u = M - t with a magnet M
 // of at least 1.5 * 2^23 spacings. Sums of two numbers of the format are multiples of its least
@@ -54,8 +55,8 @@ CPD_FN V split(V t, const SplitFormat<V>& format) {
 /// t rounded, for t of few bits: at most Lanes<V>::mantissa of them, or below the lanes' 2^emin any
 /// if that is at most half the least spacing. A zero is +0. The magnet is positive for either sign:
 /// where t < 0 takes u = M - t to the binade above, M, of t's bits, is a multiple of twice its last
-/// place, and t is within 2^-k of a power of two, to which it is rounded there too. larger_magnitude,
-/// 2 fused operations.
+/// place, and t is within 2^-k of a power of two, to which it is rounded there too.
+/// larger_magnitude, 2 fused operations.
 template <class V>
 CPD_FN V split_short(V t, const SplitFormat<V>& format) {
   const V m = larger_magnitude(t, format.least_normal);

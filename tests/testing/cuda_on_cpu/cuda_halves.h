@@ -76,8 +76,9 @@ Two<Half> of_lanes(Two<Half> a, Two<Half> b, Operation operation) {
 
 template <class Half>
 cuda_on_cpu::Two<Half> __hadd2_rn(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Half> b) {
-  return cuda_on_cpu::of_lanes(
-      a, b, [](Half x, Half y) { return Half::round(cuda_on_cpu::fma_to_odd(x.value(), 1, y.value())); });
+  return cuda_on_cpu::of_lanes(a, b, [](Half x, Half y) {
+    return Half::round(cuda_on_cpu::fma_to_odd(x.value(), 1, y.value()));
+  });
 }
 template <class Half>
 cuda_on_cpu::Two<Half> __hneg2(cuda_on_cpu::Two<Half> a) {
@@ -90,8 +91,8 @@ cuda_on_cpu::Two<Half> __hsub2_rn(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Hal
 }
 template <class Half>
 cuda_on_cpu::Two<Half> __hmul2_rn(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Half> b) {
-  return cuda_on_cpu::of_lanes(
-      a, b, [](Half x, Half y) { return Half::round(x.value() * y.value()); });
+  return cuda_on_cpu::of_lanes(a, b,
+                               [](Half x, Half y) { return Half::round(x.value() * y.value()); });
 }
 template <class Half>
 cuda_on_cpu::Two<Half> __hfma2(cuda_on_cpu::Two<Half> a, cuda_on_cpu::Two<Half> b,

@@ -16,9 +16,8 @@
 #include "tests/testing/gemm_gpu.h"
 
 // CUDA's words from here on.
-#include "tests/testing/cuda_on_cpu/cuda_runtime.h"
-
 #include "kernels/cuda/gemm_halves.h"
+#include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 
 namespace cpd {
 namespace {
@@ -29,6 +28,10 @@ using testing::Tensor;
 struct Formats {
   const char* product;
   const char* sum;
+
+  friend void PrintTo(const Formats& formats, std::ostream* to) {
+    *to << formats.product << " to " << formats.sum;
+  }
 };
 
 SplitPlan plan_of(const Formats& formats) {
@@ -37,25 +40,46 @@ SplitPlan plan_of(const Formats& formats) {
       .split;
 }
 
-constexpr Formats kFp16[] = {
-    {"e4m3", "e4m3"},         {"e4m3fn", "e4m3fn"},     {"e4m3fnuz", "e4m3fnuz"},
-    {"e4m3:bias=6", "e4m3:bias=6"}, {"e4m3:bias=11", "e4m3:bias=11"}, {"binary8p4se", "binary8p4se"},
-    {"e3m3", "e3m3"},         {"e3m2", "e3m2"},         {"e2m3", "e2m3"},
-    {"e2m1", "e2m1"},         {"e4m2", "e4m2"},         {"e4m2", "e4m3"},
-    {"e3m2", "e4m3"},         {"e2m1", "e3m3"},         {"e2m1", "e4m3fn"}};
-constexpr Formats kBf16[] = {{"e5m2", "e5m2"},     {"e5m2fnuz", "e5m2fnuz"}, {"binary8p3se", "binary8p3se"},
-                             {"e5m1", "e5m2"},     {"e4m1", "e4m1"},         {"e5m1", "e5m1"},
-                             {"e6m2", "e6m2"},     {"e7m2", "e7m2"},         {"e4m2", "e5m2"}};
-constexpr Formats kNeither[] = {{"e4m4", "e4m4"},   {"e5m3", "e5m3"},       {"e5m10", "e5m10"},
-                                {"e8m7", "e8m7"},   {"e8m23", "e8m23"},     {"e4m0", "e4m0"},
-                                {"e4m3:nosub", "e4m3:nosub"}, {"e5m2", "e4m3"}, {"e4m3", "e5m2"},
-                                {"e4m3:bias=5", "e4m3:bias=5"}, {"e4m3:bias=12", "e4m3:bias=12"},
-                                {"e8m2", "e8m2"},   {"e4m3", "e5m10"}};
+constexpr Formats kFp16[] = {{"e4m3", "e4m3"},
+                             {"e4m3fn", "e4m3fn"},
+                             {"e4m3fnuz", "e4m3fnuz"},
+                             {"e4m3:bias=6", "e4m3:bias=6"},
+                             {"e4m3:bias=11", "e4m3:bias=11"},
+                             {"binary8p4se", "binary8p4se"},
+                             {"e3m3", "e3m3"},
+                             {"e3m2", "e3m2"},
+                             {"e2m3", "e2m3"},
+                             {"e2m1", "e2m1"},
+                             {"e4m2", "e4m2"},
+                             {"e4m2", "e4m3"},
+                             {"e3m2", "e4m3"},
+                             {"e2m1", "e3m3"},
+                             {"e2m1", "e4m3fn"}};
+constexpr Formats kBf16[] = {
+    {"e5m2", "e5m2"}, {"e5m2fnuz", "e5m2fnuz"}, {"binary8p3se", "binary8p3se"},
+    {"e5m1", "e5m2"}, {"e4m1", "e4m1"},         {"e5m1", "e5m1"},
+    {"e6m2", "e6m2"}, {"e7m2", "e7m2"},         {"e4m2", "e5m2"}};
+constexpr Formats kNeither[] = {{"e4m4", "e4m4"},
+                                {"e5m3", "e5m3"},
+                                {"e5m10", "e5m10"},
+                                {"e8m7", "e8m7"},
+                                {"e8m23", "e8m23"},
+                                {"e4m0", "e4m0"},
+                                {"e4m3:nosub", "e4m3:nosub"},
+                                {"e5m2", "e4m3"},
+                                {"e4m3", "e5m2"},
+                                {"e4m3:bias=5", "e4m3:bias=5"},
+                                {"e4m3:bias=12", "e4m3:bias=12"},
+                                {"e8m2", "e8m2"},
+                                {"e4m3", "e5m10"}};
 
 TEST(Halves, FormatsOfPlans) {
-  for (const Formats& f : kFp16) EXPECT_EQ(plan_of(f).half, Half::fp16) << f.product << ", " << f.sum;
-  for (const Formats& f : kBf16) EXPECT_EQ(plan_of(f).half, Half::bf16) << f.product << ", " << f.sum;
-  for (const Formats& f : kNeither) EXPECT_EQ(plan_of(f).half, Half::none) << f.product << ", " << f.sum;
+  for (const Formats& f : kFp16)
+    EXPECT_EQ(plan_of(f).half, Half::fp16) << ::testing::PrintToString(f);
+  for (const Formats& f : kBf16)
+    EXPECT_EQ(plan_of(f).half, Half::bf16) << ::testing::PrintToString(f);
+  for (const Formats& f : kNeither)
+    EXPECT_EQ(plan_of(f).half, Half::none) << ::testing::PrintToString(f);
   const Format format = ParseFormat("e4m3");
   const auto half_of = [&](Scheme scheme, bool exact, Rounding mode) {
     return make_gemm_plan(scheme, format, exact, format, {.mode = mode}, 0).split.half;
@@ -88,7 +112,8 @@ void expect_rounded_once() {
     const float x[] = {static_cast<float>(a.value())};
     const float y[] = {static_cast<float>(b.value())};
     const float expected = reference::dot<reference::ExactArithmetic>(
-        fused, std::vector<float>(x, x + 1), std::vector<float>(y, y + 1), static_cast<float>(c.value()));
+        fused, std::vector<float>(x, x + 1), std::vector<float>(y, y + 1),
+        static_cast<float>(c.value()));
     const auto value = static_cast<float>(got.value());
     ASSERT_TRUE(testing::bits_of(value) == testing::bits_of(expected) ||
                 (std::isnan(value) && std::isnan(expected)))
@@ -98,7 +123,8 @@ void expect_rounded_once() {
   const Lane zero = Lane::round(-0.0);
   for (int i = 0; i < 20000; ++i) {
     const Lane a = any();
-    const Lane b = i % 4 == 0 ? Lane{static_cast<std::uint16_t>(a.code ^ (random() & 0x87FF))} : any();
+    const Lane b =
+        i % 4 == 0 ? Lane{static_cast<std::uint16_t>(a.code ^ (random() & 0x87FF))} : any();
     const Lane c = i % 2 == 0 ? any() : near_tie(a, b);
     const Word x{a, b};
     const Word y{b, c};
@@ -132,7 +158,8 @@ std::vector<float> held_values() {
   const int steps = 1 << (cuda::HeldOperands<kHalf>::kBits - 1);
   for (const int exponent : exponents) {
     for (int i = 0; i < steps; ++i) {
-      const float x = std::ldexp(1.0F + static_cast<float>(i) / static_cast<float>(steps), exponent);
+      const float x =
+          std::ldexp(1.0F + static_cast<float>(i) / static_cast<float>(steps), exponent);
       if (!cuda::HeldOperands<kHalf>::has(x)) continue;
       values.push_back(x);
       values.push_back(-x);
@@ -234,8 +261,8 @@ class HalvesGpu : public GemmGpu {
   static constexpr std::int64_t kSums = cuda::kHalvesSide * cuda::kHalvesSide;
   static constexpr std::int64_t kOfThread = kSums / cuda::kWideThreads;
 
-  /// The products and sums that took halves, those of sums beyond the edge and of k beyond the depth
-  /// counted too; fails where a result's bits are not the CPU's.
+  /// The products and sums that took halves, those of sums beyond the edge and of k beyond the
+  /// depth counted too; fails where a result's bits are not the CPU's.
   std::int64_t InHalves(const testing::GemmCase& g, const Accumulator& accumulator) const {
     const std::uint64_t before = cuda_on_cpu::half_fmas;
     EXPECT_TRUE(GpuMatches(g, accumulator));
@@ -308,7 +335,8 @@ TEST_F(HalvesGpu, ChunksLayoutsAndTypes) {
     accumulator.chunk = chunk;
     for (const auto layout : testing::kLayouts) {
       const DType type = ++turn % 2 == 0 ? DType::bf16 : DType::f16;
-      const Tensor a = Make({2, 70, 38}, testing::Values::on_grid, ParseFormat("e4m3"), layout, type);
+      const Tensor a =
+          Make({2, 70, 38}, testing::Values::on_grid, ParseFormat("e4m3"), layout, type);
       const Tensor b = Make({38, 70}, testing::Values::on_grid, ParseFormat("e4m3"), layout);
       const Tensor c = Make({70}, testing::Values::arbitrary, ParseFormat("e4m3"));
       EXPECT_GT(InHalves({a, b, turn % 2 == 0 ? &c : nullptr}, accumulator), kSums * 38) << turn;

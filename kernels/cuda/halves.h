@@ -72,8 +72,12 @@ CPD_FN HalfPair<Word> larger_magnitude(HalfPair<Word> x, HalfPair<Word> y) {
 /// instruction where an operation takes it.
 CPD_FN HalfPair<__half2> first_twice(HalfPair<__half2> x) { return __low2half2(x.word); }
 CPD_FN HalfPair<__half2> last_twice(HalfPair<__half2> x) { return __high2half2(x.word); }
-CPD_FN HalfPair<__nv_bfloat162> first_twice(HalfPair<__nv_bfloat162> x) { return __low2bfloat162(x.word); }
-CPD_FN HalfPair<__nv_bfloat162> last_twice(HalfPair<__nv_bfloat162> x) { return __high2bfloat162(x.word); }
+CPD_FN HalfPair<__nv_bfloat162> first_twice(HalfPair<__nv_bfloat162> x) {
+  return __low2bfloat162(x.word);
+}
+CPD_FN HalfPair<__nv_bfloat162> last_twice(HalfPair<__nv_bfloat162> x) {
+  return __high2bfloat162(x.word);
+}
 
 }  // namespace CPD_ISA
 }  // namespace cpd
