@@ -67,14 +67,18 @@ void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, c
   cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 
-/// The number of blocks of a grid-stride loop on the current device: blocks_needed, limited to 32 a
-/// multiprocessor.
-inline unsigned blocks_for(std::int64_t blocks_needed) {
+/// The multiprocessors of the current device.
+inline int processors() {
   int device = 0;
   int processors = 1;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  const std::int64_t most = std::int64_t{32} * processors;
+  return processors;
+}
+/// The number of blocks of a grid-stride loop on the current device: blocks_needed, limited to 32 a
+/// multiprocessor.
+inline unsigned blocks_for(std::int64_t blocks_needed) {
+  const std::int64_t most = std::int64_t{32} * processors();
   return static_cast<unsigned>(blocks_needed < most ? blocks_needed : most);
 }
 

@@ -2,33 +2,97 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm_halves.h"
 #include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/multiply.cuh"
 
 namespace cpd::cuda {
 namespace {
 
+/// Calls run(k, count) for parts of kWideDepth values of k.
+template <class Run>
+CPD_DEVICE void for_depth(const GemmCall& call, Run run) {
+  const std::int64_t depth = call.product.depth;
+  for (std::int64_t k = 0; k < depth; k += kWideDepth) {
+    run(k, depth - k < kWideDepth ? static_cast<int>(depth - k) : kWideDepth);
+  }
+}
+
+template <Split kKind>
+CPD_DEVICE void add_wide(WideThread<kKind>& patch, WideMemory& memory, std::int64_t k, int count,
+                         ChunkCount& chunk) {
+  patch.load(memory, k, count);
+  __syncthreads();
+  patch.bound(memory);
+  __syncthreads();
+  patch.add(memory, k, count, chunk);
+  __syncthreads();
+}
+
 template <Split kKind>
 __global__ void __launch_bounds__(kWideThreads, 2)
     multiply_wide(const __grid_constant__ GemmCall call) {
   __shared__ WideMemory memory;
-  const MatrixProduct& product = call.product;
   const int thread = static_cast<int>(threadIdx.x);
-  const std::int64_t tiles = tile_count(product, product.batch(), kWide);
+  const std::int64_t tiles = tile_count(call.product, call.product.batch(), kWide);
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     PatchSums sums;
-    WideThread<kKind> patch(call, tile, thread, sums);
-    for (std::int64_t k = 0; k < product.depth; k += kWideDepth) {
-      const std::int64_t left = product.depth - k;
-      const int count = left < kWideDepth ? static_cast<int>(left) : kWideDepth;
-      patch.load(memory, k, count);
-      __syncthreads();
-      patch.bound(memory);
-      __syncthreads();
-      patch.add(memory, k, count);
-      __syncthreads();
-    }
+    WideThread<kKind> patch(call, place_of(call.product, tile, kWide), thread, sums);
+    ChunkCount chunk(call);
+    patch.begin();
+    patch.read_sums();
+    for_depth(call, [&](std::int64_t k, int count) { add_wide(patch, memory, k, count, chunk); });
+    patch.write_sums();
     patch.store();
+  }
+}
+
+/// Adds values of k that halves do not hold to the sums in memory.
+__device__ __noinline__ void add_quarters(const GemmCall& call, const TilePlace& place,
+                                          PatchSums* sums, WideMemory& memory, std::int64_t k,
+                                          int count, ChunkCount& chunk) {
+  const ChunkCount before = chunk;
+  for (int quarter = 0; quarter < kQuarters; ++quarter) {
+    WideThread<Split::rounded> patch(call, quarter_of(place, quarter),
+                                     static_cast<int>(threadIdx.x), sums[quarter]);
+    chunk = before;
+    patch.read_sums();
+    add_wide(patch, memory, k, count, chunk);
+    patch.write_sums();
+  }
+}
+
+template <Half kHalf>
+__global__ void __launch_bounds__(kWideThreads, 2)
+    multiply_halves(const __grid_constant__ GemmCall call) {
+  __shared__ HalvesOrWide memory;
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int64_t tiles = tile_count(call.product, call.product.batch(), kHalvesSide);
+  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    PatchSums sums[kQuarters];
+    const TilePlace place = place_of(call.product, tile, kHalvesSide);
+    const auto quarter = [&](int i) {
+      return WideThread<Split::rounded>(call, quarter_of(place, i), thread, sums[i]);
+    };
+    HalvesThread<kHalf> patch(call, place, thread, sums);
+    ChunkCount chunk(call);
+    CPD_ROLLED for (int i = 0; i < kQuarters; ++i) quarter(i).begin();
+    patch.read_sums();
+    for_depth(call, [&](std::int64_t k, int count) {
+      const bool held = patch.load(memory.halves, k, count);
+      if (__syncthreads_and(held) != 0) {
+        patch.bound(memory.halves);
+        __syncthreads();
+        patch.add(memory.halves, k, count, chunk);
+        __syncthreads();
+      } else {
+        patch.write_sums();
+        add_quarters(call, place, sums, memory.wide, k, count, chunk);
+        patch.read_sums();
+      }
+    });
+    patch.write_sums();
+    CPD_ROLLED for (int i = 0; i < kQuarters; ++i) quarter(i).store();
   }
 }
 
@@ -64,7 +128,11 @@ int gemm(const Launch& launch, const GemmCall& call) {
     return static_cast<unsigned>(
         std::min<std::int64_t>(tile_count(call.product, batch, side), 1LL << 30));
   };
-  if (takes_wide(call.plan)) {
+  if (takes_wide(call.plan) && takes_halves(call, processors())) {
+    const Half half = call.plan.sum.split.half;
+    start_kernel(half == Half::bf16 ? multiply_halves<Half::bf16> : multiply_halves<Half::fp16>,
+                 blocks(kHalvesSide), kWideThreads, stream, call);
+  } else if (takes_wide(call.plan)) {
     with_split(call.plan.sum.split.kind, [&]<Split kind>() {
       start_kernel(multiply_wide<kind>, blocks(kWide), kWideThreads, stream, call);
     });

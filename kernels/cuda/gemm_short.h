@@ -10,7 +10,7 @@
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
 // with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
 //   rounded  9.8
-//   exact    11.3
+//   exact    11.2
 //   Kahan    19.7
 //   plain    2.2
 // At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
@@ -56,22 +56,34 @@ struct WideMemory {
   WideOperand a, b;
 };
 
-/// A thread's share of copying kWide lines of `count` values of k; elements beyond become +0.
-CPD_FN void load_wide(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
-                      std::int64_t k_stride, std::int64_t lines, int count, int thread,
-                      WideOperand& to) {
+/// A thread's share of kLines lines of `count` values of k, which take(k, line, value) copies;
+/// elements beyond are +0.
+template <int kLines, class Take>
+CPD_FN void load_lines(const ProductOperand& x, std::int64_t first, std::int64_t line_stride,
+                       std::int64_t k_stride, std::int64_t lines, int count, int thread,
+                       Take take) {
   const bool along_k = k_stride == 1;
-  int k = along_k ? thread % kWideDepth : thread / kWide;
-  int line = along_k ? thread / kWideDepth : thread % kWide;
-  const int k_step = along_k ? 0 : kWideThreads / kWide;
+  int k = along_k ? thread % kWideDepth : thread / kLines;
+  int line = along_k ? thread / kWideDepth : thread % kLines;
+  const int k_step = along_k ? 0 : kWideThreads / kLines;
   const int line_step = along_k ? kWideThreads / kWideDepth : 0;
-  for (int i = 0; i < kWide * kWideDepth / kWideThreads; ++i) {
+  for (int i = 0; i < kLines * kWideDepth / kWideThreads; ++i) {
     const bool inside = k < count && line < lines;
-    *to.at(k, line) =
-        inside ? value_at(x.data, x.dtype, first + line * line_stride + k * k_stride) : 0.0F;
+    take(k, line,
+         inside ? value_at(x.data, x.dtype, first + line * line_stride + k * k_stride) : 0.0F);
     k += k_step;
     line += line_step;
   }
+}
+/// load_lines of both operands, values k … k + count - 1 of a tile's lines.
+template <int kLines, class TakeA, class TakeB>
+CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::int64_t k, int count,
+                          int thread, TakeA take_a, TakeB take_b) {
+  load_lines<kLines>(p.a, place.a + place.row * p.a.row_stride + k * p.a.column_stride,
+                     p.a.row_stride, p.a.column_stride, p.rows - place.row, count, thread, take_a);
+  load_lines<kLines>(p.b, place.b + place.column * p.b.column_stride + k * p.b.row_stride,
+                     p.b.column_stride, p.b.row_stride, p.columns - place.column, count, thread,
+                     take_b);
 }
 
 /// A thread's share of finding the operands' bounds: those of one group of one operand.
@@ -97,16 +109,20 @@ struct PatchSums {
   float outer[kPatch * kPatch];  ///< sums over the chunks
 };
 
+/// Lines of a and b, counted from `row` and `column`, and their values at k.
 struct PatchOperands {
   const Four* a_values;
   const Four* b_values;
   int row, column;
+
+  CPD_FN float a(std::int64_t k) const { return a_values[k * (kWide / kPatch + 1)].x[row]; }
+  CPD_FN float b(std::int64_t k) const { return b_values[k * (kWide / kPatch + 1)].x[column]; }
 };
-template <class V>
+template <class V, class Operands>
 struct PatchLines {
-  PatchOperands at;
-  CPD_FN V a(std::int64_t k) const { return at.a_values[k * (kWide / kPatch + 1)].x[at.row]; }
-  CPD_FN V b(std::int64_t k) const { return at.b_values[k * (kWide / kPatch + 1)].x[at.column]; }
+  Operands at;
+  CPD_FN V a(std::int64_t k) const { return at.a(k); }
+  CPD_FN V b(std::int64_t k) const { return at.b(k); }
 };
 struct PatchState {
   PatchSums* sums;
@@ -122,8 +138,8 @@ struct PatchPlanes {
 };
 
 /// Adds `count` values of k to the sums by the general route.
-template <Split kKind, class V>
-CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int count,
+template <Split kKind, class V, class Operands>
+CPD_FN void add_general(const GemmPlan& plan, const Operands& operands, int count,
                         PatchSums& sums) {
   using R = Rule<Rounding::nearest_even>;
   constexpr bool kExact = kKind == Split::exact;
@@ -131,11 +147,11 @@ CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int
 #pragma unroll 1
 #endif
   for (int i = 0; i < kPatch * kPatch; ++i) {
-    PatchOperands at = operands;
-    at.row = i / kPatch;
-    at.column = i % kPatch;
-    GemmSums<R, V, kExact, PatchLines<V>, PatchPlanes<V>> loop(plan, {at}, {{&sums, i}},
-                                                               SumDraws<R, V>(0, 0, 0, 0, 0));
+    Operands at = operands;
+    at.row += i / kPatch;
+    at.column += i % kPatch;
+    GemmSums<R, V, kExact, PatchLines<V, Operands>, PatchPlanes<V>> loop(
+        plan, {at}, {{&sums, i}}, SumDraws<R, V>(0, 0, 0, 0, 0));
     if constexpr (kKind == Split::kahan) {
       loop.kahan(count);
     } else {
@@ -143,9 +159,9 @@ CPD_FN void add_general(const GemmPlan& plan, const PatchOperands& operands, int
     }
   }
 }
-template <Split kKind>
-CPD_COLD void add_carefully(const GemmPlan& plan, const PatchOperands& operands, int count,
-                            bool narrow, PatchSums& sums) {
+template <Split kKind, class Operands>
+CPD_COLD void add_carefully(const GemmPlan& plan, const Operands& operands, int count, bool narrow,
+                            PatchSums& sums) {
   if constexpr (kKind != Split::exact) {
     if (narrow) return add_general<kKind, float>(plan, operands, count, sums);
   }
@@ -163,6 +179,28 @@ CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
   }
 }
 
+/// A sum's chunks, counted in products.
+class ChunkCount {
+ public:
+  CPD_FN explicit ChunkCount(const GemmCall& call) : left_(call.plan.chunk) {}
+
+  /// Counts `length` products, of which the last was number done - 1; whether they end a chunk.
+  CPD_FN bool ends(const GemmCall& call, int length, std::int64_t done) {
+    if (call.plan.chunk == 0) return false;
+    left_ -= length;
+    if (left_ > 0 && done < call.product.depth) return false;
+    left_ = call.plan.chunk;
+    return true;
+  }
+
+ private:
+  std::int64_t left_;
+};
+CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
+  round_patch(plan.outer.round, sums.sum, sums.outer);
+  for (float& sum : sums.sum) sum = 0.0F;
+}
+
 /// How many values of k there are between checks.
 constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
 
@@ -170,34 +208,49 @@ constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
 template <Split kKind>
 class WideThread {
  public:
-  CPD_FN WideThread(const GemmCall& call, std::int64_t tile, int thread, PatchSums& sums)
+  CPD_FN WideThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums& sums)
       : call_(call),
         sums_(sums),
         thread_(thread),
-        place_(place_of(call.product, tile, kWide)),
+        place_(place),
         product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, true),
         sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum,
-             call.plan.sum.sum.keeps_negative_zero),
-        chunk_left_(call.plan.chunk) {
-    float* start = kChunks && call.plan.chunk > 0 ? sums_.outer : sums_.sum;
+             call.plan.sum.sum.keeps_negative_zero) {}
+
+  /// Sets the sums in memory to their initial values.
+  CPD_FN void begin() {
+    float* start = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = addend(i);
-    if (kKind != Split::plain) round_patch(call.plan.first.round, nullptr, start);
-    read_sums();
+    if (kKind != Split::plain) round_patch(call_.plan.first.round, nullptr, start);
+  }
+  /// write_sums copies the sums from registers to memory, read_sums back; the short roundings have
+  /// no -0.
+  CPD_FN void write_sums() {
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      sums_.sum[i] = s_[i / kPatch][i % kPatch];
+      if (kKind == Split::kahan) sums_.lost[i] = c_[i / kPatch][i % kPatch];
+    }
+  }
+  CPD_FN void read_sums() {
+    ordinary_ = true;
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      s_[i / kPatch][i % kPatch] = sums_.sum[i];
+      ordinary_ = ordinary_ && bits_as<std::uint32_t>(sums_.sum[i]) != Pattern<float>::sign;
+      if (kKind == Split::kahan) c_[i / kPatch][i % kPatch] = sums_.lost[i];
+    }
   }
 
   CPD_FN void load(WideMemory& memory, std::int64_t k, int count) const {
-    const MatrixProduct& p = call_.product;
-    load_wide(p.a, place_.a + place_.row * p.a.row_stride + k * p.a.column_stride, p.a.row_stride,
-              p.a.column_stride, p.rows - place_.row, count, thread_, memory.a);
-    load_wide(p.b, place_.b + place_.column * p.b.column_stride + k * p.b.row_stride,
-              p.b.column_stride, p.b.row_stride, p.columns - place_.column, count, thread_,
-              memory.b);
+    load_operands<kWide>(
+        call_.product, place_, k, count, thread_,
+        [&](int at, int line, float x) { *memory.a.at(at, line) = x; },
+        [&](int at, int line, float x) { *memory.b.at(at, line) = x; });
   }
   CPD_FN void bound(WideMemory& memory) const {
     if (kKind != Split::plain) bound_wide(memory, thread_);
   }
-  CPD_FN void add(const WideMemory& memory, std::int64_t k, int count) {
+  CPD_FN void add(const WideMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
     if constexpr (kKind == Split::plain) {
       if (call_.plan.sum.exact_products) {
         for (int i = 0; i < count; ++i) step_row<true>(memory, i);
@@ -208,12 +261,16 @@ class WideThread {
       for (int i = 0; i < count; i += kGroup) {
         const int length = count - i < kGroup ? count - i : kGroup;
         add_group(memory, i, length);
-        if (kChunks && call_.plan.chunk > 0) count_chunk(length, k + i + length);
+        if (kChunks && chunk.ends(call_, length, k + i + length)) {
+          write_sums();
+          end_chunk(call_.plan, sums_);
+          read_sums();
+        }
       }
     }
   }
-  CPD_FN void store() {
-    write_sums();
+  /// Stores the sums in memory as results.
+  CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     const MatrixProduct& p = call_.product;
     for (int i = 0; i < kPatch * kPatch; ++i) {
@@ -244,23 +301,6 @@ class WideThread {
     if (p.c.data == nullptr || row >= p.rows || column >= p.columns) return 0.0F;
     return value_at(p.c.data, p.c.dtype,
                     place_.c + row * p.c.row_stride + column * p.c.column_stride);
-  }
-
-  /// write_sums copies the sums from registers to memory, read_sums back; the short roundings have
-  /// no -0.
-  CPD_FN void write_sums() {
-    for (int i = 0; i < kPatch * kPatch; ++i) {
-      sums_.sum[i] = s_[i / kPatch][i % kPatch];
-      if (kKind == Split::kahan) sums_.lost[i] = c_[i / kPatch][i % kPatch];
-    }
-  }
-  CPD_FN void read_sums() {
-    ordinary_ = true;
-    for (int i = 0; i < kPatch * kPatch; ++i) {
-      s_[i / kPatch][i % kPatch] = sums_.sum[i];
-      ordinary_ = ordinary_ && bits_as<std::uint32_t>(sums_.sum[i]) != Pattern<float>::sign;
-      if (kKind == Split::kahan) c_[i / kPatch][i % kPatch] = sums_.lost[i];
-    }
   }
 
   CPD_FN void add_group(const WideMemory& memory, int k, int length) {
@@ -328,19 +368,8 @@ class WideThread {
     const bool narrow = fits_binary32(plan, memory.a.fraction[k / kGroup][patch_a],
                                       memory.b.fraction[k / kGroup][patch_b]);
     write_sums();
-    add_carefully<kKind>(plan, {&memory.a.values[k][patch_a], &memory.b.values[k][patch_b], 0, 0},
-                         count, narrow, sums_);
-    read_sums();
-  }
-
-  /// Counts `length` products, of which the last was number done - 1, and ends a complete chunk.
-  CPD_FN void count_chunk(int length, std::int64_t done) {
-    chunk_left_ -= length;
-    if (chunk_left_ > 0 && done < call_.product.depth) return;
-    chunk_left_ = call_.plan.chunk;
-    write_sums();
-    round_patch(call_.plan.outer.round, sums_.sum, sums_.outer);
-    for (float& sum : sums_.sum) sum = 0.0F;
+    const PatchOperands operands{&memory.a.values[k][patch_a], &memory.b.values[k][patch_b], 0, 0};
+    add_carefully<kKind>(plan, operands, count, narrow, sums_);
     read_sums();
   }
 
@@ -349,7 +378,6 @@ class WideThread {
   int thread_;
   TilePlace place_;
   SplitFormat<float> product_, sum_;
-  std::int64_t chunk_left_;
   float s_[kPatch][kPatch], c_[kPatch][kPatch];  ///< the sums, in registers
   bool ordinary_ = true;                         ///< no sum is -0
 };

@@ -16,12 +16,14 @@
 #include "tests/testing/cuda_memory.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
+#include "tests/testing/gemm_gpu.h"
 #include "tests/testing/gemm_scaled.h"
 
 namespace cpd {
 namespace {
 
 using testing::CudaDriver;
+using testing::GemmGpu;
 using testing::Layout;
 using testing::OnGpu;
 using testing::OnGpuView;
@@ -29,50 +31,6 @@ using testing::schemes_of_tiles;
 using testing::Shape;
 using testing::Tensor;
 using testing::Values;
-
-using Product = void (*)(const TensorView&, const TensorView&, const Accumulator&,
-                         const TensorView&, const TensorView*);
-
-class GemmGpu : public testing::WithTensors<testing::GpuTest> {
- protected:
-  /// out by `product` on the GPU.
-  void Run(Product product, const testing::GemmCase& g, const Accumulator& accumulator,
-           const Tensor& out) const {
-    const OnGpuView a(driver(), g.a.view());
-    const OnGpuView b(driver(), g.b.view());
-    const OnGpuView to(driver(), out.view());
-    if (g.c == nullptr) {
-      product(a.view(), b.view(), accumulator, to.view(), nullptr);
-    } else {
-      const OnGpuView c(driver(), g.c->view());
-      const TensorView addend = c.view();
-      product(a.view(), b.view(), accumulator, to.view(), &addend);
-    }
-    to.Read();
-  }
-
-  ::testing::AssertionResult GpuMatches(const testing::GemmCase& g,
-                                        const Accumulator& accumulator) const {
-    const Shape shape = testing::out_shape(g);
-    const std::vector<float> nothing(static_cast<std::size_t>(testing::count_of(shape)), -7.0F);
-    const Tensor expected(shape, nothing, g.out_layout, g.out_type);
-    const Tensor got(shape, nothing, g.out_layout, g.out_type);
-    TensorView addend;
-    if (g.c != nullptr) addend = g.c->view();
-    Gemm(g.a.view(), g.b.view(), accumulator, expected.view(), g.c != nullptr ? &addend : nullptr);
-    Run(testing::kGemm, g, accumulator, got);
-    if (!got.gaps_untouched()) {
-      return ::testing::AssertionFailure() << "wrote between out's elements";
-    }
-    const std::vector<float> x = expected.read();
-    const std::vector<float> y = got.read();
-    return testing::bits_equal(
-        std::span<const float>(x), std::span<const float>(y), [&](std::size_t i) {
-          return ", " + testing::describe(accumulator) + ", a " + testing::text_of(g.a.shape()) +
-                 ", b " + testing::text_of(g.b.shape()) + ", element " + std::to_string(i);
-        });
-  }
-};
 
 std::vector<RoundingOptions> roundings() {
   std::vector<RoundingOptions> all;
@@ -232,6 +190,28 @@ TEST_F(GemmGpu, LargeProductsOnEveryShortRoute) {
     for (const Accumulator& accumulator : testing::few_on_cpu(all, 3)) {
       ASSERT_TRUE(GpuMatches({a, b}, accumulator));
     }
+  }
+}
+
+/// Products and sums of all pairs of a format's finite values, by lanes of 16 bits (bf16 for e5m2,
+/// else fp16): enough tiles that a GPU takes them.
+TEST_F(GemmGpu, AllPairsOfFormatsOfFewBits) {
+  for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m2", "e2m1"}) {
+    const Accumulator accumulator = testing::accumulator_of(name);
+    std::vector<float> finite;
+    for (const float x : testing::all_values(accumulator.format)) {
+      if (std::isfinite(x) && (x != 0 || !std::signbit(x))) finite.push_back(x);
+    }
+    const auto n = static_cast<std::int64_t>(finite.size());
+    const std::int64_t repeats = testing::kCudaOnCpu ? 3 : 200;
+    std::vector<float> many;
+    for (std::int64_t i = 0; i < repeats; ++i)
+      many.insert(many.end(), finite.begin(), finite.end());
+    const Tensor a({repeats * n, 1}, many);
+    const Tensor b({1, n}, finite);
+    ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << name;
+    const Tensor ones({repeats * n, 1}, std::vector<float>(many.size(), 1.0F));
+    ASSERT_TRUE(GpuMatches({ones, b, &a}, accumulator)) << name;
   }
 }
 

@@ -71,17 +71,24 @@ void run_wide_block(const cuda::GemmCall& call, std::int64_t tile) {
   std::vector<cuda::PatchSums> sums(cuda::kWideThreads);
   std::vector<cuda::WideThread<kKind>> threads;
   threads.reserve(cuda::kWideThreads);
+  const cuda::TilePlace place = cuda::place_of(call.product, tile, cuda::kWide);
   for (int thread = 0; thread < cuda::kWideThreads; ++thread) {
-    threads.emplace_back(call, tile, thread, sums[static_cast<std::size_t>(thread)]);
+    threads.emplace_back(call, place, thread, sums[static_cast<std::size_t>(thread)]);
+    threads.back().begin();
+    threads.back().read_sums();
   }
+  std::vector<cuda::ChunkCount> chunks(cuda::kWideThreads, cuda::ChunkCount(call));
   for (std::int64_t k = 0; k < call.product.depth; k += cuda::kWideDepth) {
     const auto count =
         static_cast<int>(std::min<std::int64_t>(cuda::kWideDepth, call.product.depth - k));
     for (const auto& thread : threads) thread.load(memory, k, count);
     for (const auto& thread : threads) thread.bound(memory);
-    for (auto& thread : threads) thread.add(memory, k, count);
+    for (std::size_t i = 0; i < threads.size(); ++i) threads[i].add(memory, k, count, chunks[i]);
   }
-  for (auto& thread : threads) thread.store();
+  for (auto& thread : threads) {
+    thread.write_sums();
+    thread.store();
+  }
 }
 
 /// cuda::with_sum of some modes: each costs the compiler seconds.

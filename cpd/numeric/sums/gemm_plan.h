@@ -43,6 +43,9 @@ CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction
   return exact_power((exponent == 0 ? 1 : exponent) - 127 - (significant_bits(fraction) - 1));
 }
 
+/// Types of 16-bit lanes (kernels/cuda/halves.h).
+enum class Half : std::uint8_t { none, fp16, bf16 };
+
 /// The short route of a sum of products (split.h), and the bounds within which it is exact.
 struct SplitPlan {
   Split kind = Split::none;
@@ -58,6 +61,7 @@ struct SplitPlan {
   float product_limit = 0;
   bool guarded = false;    ///< man = 0: ties need split.h's guarded roundings
   bool saturates = false;  ///< results beyond the limits are the formats' largest values
+  Half half = Half::none;  ///< kind `rounded`: lanes that are exact within the same bounds, too
 };
 
 /// The bound of values below which split.h's magnets, 2^(23 - man) times them, are finite.
@@ -207,6 +211,33 @@ constexpr void bound_growth(SplitPlan& split, double e) {
   split.of_products = static_cast<float>(bound[2]);
 }
 
+constexpr Format format_of(Half half) {
+  return half == Half::bf16 ? Format{.exp = 8, .man = 7, .bias = 127}
+                            : Format{.exp = 5, .man = 10, .bias = 15};
+}
+
+/// Whether split_short's products and split's sums are exact in lanes of a type, up to the limits:
+/// a sum rounded to its 2p + 2 bits may be rounded again (Figueroa 1995), it holds the magnets, and
+/// what it has no normal numbers for is at most half a product's least spacing.
+constexpr bool splits_in(Half half, const Format& product, const Format& sum,
+                         const SplitPlan& split) {
+  const Format lanes = format_of(half);
+  const auto has_magnets = [&](double most, int man) {
+    return most * (1 + Format::power_of_two(lanes.man - man)) <= lanes.max();
+  };
+  return 2 * sum.precision() + 2 <= lanes.precision() &&
+         sum.min_quantum_exponent() >= lanes.min_quantum_exponent() &&
+         product.min_quantum_exponent() > lanes.emin() &&
+         has_magnets(split.product_limit, product.man) && has_magnets(split.limit, sum.man);
+}
+constexpr Half half_of(const Format& product, const Format& sum, const SplitPlan& split) {
+  if (split.kind != Split::rounded || split.guarded) return Half::none;
+  for (const Half half : {Half::fp16, Half::bf16}) {
+    if (splits_in(half, product, sum, split)) return half;
+  }
+  return Half::none;
+}
+
 /// Whether overflow gives the largest finite value.
 constexpr bool saturates(const RoundPlan& plan) {
   return !plan.overflow_is_nan && plan.overflow_value == plan.max_value;
@@ -271,6 +302,7 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
                                                                   : most);
   const bool both_saturate = saturates(sum_plan) && (exact_products || saturates(product_plan));
   split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
+  split.half = half_of(product, sum, split);
   return split;
 }
 

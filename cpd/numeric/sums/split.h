@@ -9,7 +9,9 @@
 // rounded: 1 multiplication and 1 fused operation. Ties: then t has p + 1 bits, K t is an even
 // multiple of u's last place, and u even means t's rounding even. K t - t may fall into the binade
 // below, where u's last place is half as large: only for t within 2^-k of a power of two, which is
-// what t is rounded to there too, as k >= man + 2 (p <= 11).
+// what t is rounded to there too, as k >= man + 2 (p <= 11). In lanes of 16 bits
+// (kernels/cuda/halves.h) the same holds with their fractions' bits in place of 23: p <= 4 in fp16,
+// p <= 3 in bf16.
 //
 // A number below 2^emin is rounded at the format's least spacing instead: u = M - t with a magnet M
 // of at least 1.5 * 2^23 spacings. Sums of two numbers of the format are multiples of its least
@@ -25,7 +27,7 @@ inline namespace CPD_ISA {
 template <class V>
 struct SplitFormat {
   V factor;             ///< K
-  V factor_less_1;      ///< K - 1
+  V less_factor;        ///< 1 - K
   V least;              ///< 1.5 * 2^23 spacings
   V least_normal;       ///< 1.5 * 2^emin
   V sign;               ///< -0 where the format has it, else +0
@@ -35,7 +37,7 @@ struct SplitFormat {
     using S = Scalar<V>;
     const double k = exact_power(Lanes<V>::mantissa - man);
     factor = splat<V>(static_cast<S>(k));
-    factor_less_1 = splat<V>(static_cast<S>(k - 1));
+    less_factor = splat<V>(static_cast<S>(1 - k));
     least_normal = splat<V>(static_cast<S>(1.5 * quantum * exact_power(man)));
     least = least_normal * factor;
     magnet = (127 + 23 - man) * (1 << 23);
@@ -47,8 +49,18 @@ struct SplitFormat {
 /// in binary32 may itself be a rounded sum of two numbers of p <= 11 bits (Figueroa 1995).
 template <class V>
 CPD_FN V split(V t, const SplitFormat<V>& format) {
-  const V u = t * format.factor_less_1;
-  return fma(t, format.factor, -u);
+  return fma(t, format.factor, t * format.less_factor);
+}
+
+/// t rounded, for t of few bits: at most Lanes<V>::mantissa of them, or below the lanes' 2^emin any
+/// if that is at most half the least spacing. A zero is +0. The magnet is positive for either sign:
+/// where t < 0 takes u = M - t to the binade above, M, of t's bits, is a multiple of twice its last
+/// place, and t is within 2^-k of a power of two, to which it is rounded there too.
+/// larger_magnitude, 2 fused operations.
+template <class V>
+CPD_FN V split_short(V t, const SplitFormat<V>& format) {
+  const V m = larger_magnitude(t, format.least_normal);
+  return fma(m, format.factor, negative_fma(m, format.factor, t));
 }
 
 /// a * b rounded once for any finite operands; factor_b = b * K. The fused operation rounds the

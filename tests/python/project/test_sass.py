@@ -3,7 +3,7 @@
 
 Of sm_90 and one release of nvcc: another's code is another. After a change that is meant,
 `CPD_STORE_SASS=1 ./dev test tests/python/project/test_sass.py` stores the new figures; the comments
-that name them change with it (kernels/cuda/gemm_short.h).
+that name them change with it (kernels/cuda/gemm_short.h, gemm_halves.h).
 """
 
 from __future__ import annotations
@@ -115,6 +115,8 @@ FIGURES = {
     "fold of codes of 8 bits": Figure("short_fold(", {"FMUL": 16, "FFMA": 16}, 16),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure("multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True),
+    "product, fp16": Figure("multiply_halves<(Half)1>", {"HFMA2": 384}, 256, by_longest=True),
+    "product, bf16": Figure("multiply_halves<(Half)2>", {"HFMA2": 384}, 256, by_longest=True),
     "product, exact": Figure("multiply_wide<(Split)3>", {"FFMA": 64}, 64, by_longest=True),
     "product, Kahan": Figure("multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True),
     "product, stochastic, 24 bits": Figure(
@@ -226,13 +228,15 @@ def test_instructions(
 
 
 def test_comments_give_the_stored_figures() -> None:
-    """gemm_short.h's table, which names them by Split."""
+    """The tables of gemm_short.h, which names them by Split, and of gemm_halves.h."""
     stored = json.loads(_STORED.read_text())["instructions"]
-    text = (_ROOT / "kernels/cuda/gemm_short.h").read_text()
-    for split in ("rounded", "exact", "Kahan", "plain"):
-        found = re.search(rf"^//   {split} +([\d.]+)$", text, re.MULTILINE)
-        assert found, split
-        assert float(found[1]) == pytest.approx(stored[f"product, {split}"], abs=0.05)
+    tables = {"short": ("rounded", "exact", "Kahan", "plain"), "halves": ("fp16", "bf16")}
+    for file, routes in tables.items():
+        text = (_ROOT / f"kernels/cuda/gemm_{file}.h").read_text()
+        for route in routes:
+            found = re.search(rf"^//   {route} +([\d.]+)$", text, re.MULTILINE)
+            assert found, route
+            assert float(found[1]) == pytest.approx(stored[f"product, {route}"], abs=0.05)
 
 
 def test_the_shortest_way_through_a_loop() -> None:

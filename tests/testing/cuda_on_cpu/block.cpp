@@ -130,6 +130,15 @@ class Block {
     ++at_barrier_;
     Wait(State::waits);
   }
+  /// A thread may be at the next one before the last has read this result.
+  bool BarrierAnd(bool value) {
+    const std::size_t turn = turn_;
+    if (at_barrier_ == 0) all_[turn % 2] = true;
+    all_[turn % 2] = all_[turn % 2] && value;
+    Barrier();
+    turn_ = turn + 1;
+    return all_[turn % 2];
+  }
 
   unsigned Collect(Collective operation, unsigned lanes, unsigned value) {
     const LaneValues& values = Gather(operation, lanes, value);
@@ -305,6 +314,8 @@ class Block {
   std::size_t begun_ = 0;
   std::size_t ended_ = 0;
   std::size_t at_barrier_ = 0;
+  std::size_t turn_ = 0;  ///< of BarrierAnd
+  std::array<bool, 2> all_{};
 };
 
 }  // namespace
@@ -313,7 +324,11 @@ void fail_in(const void* kernel, const std::string& why) {
   fail(why + ", block " + std::to_string(blockIdx.x) + " of " + name_of(kernel));
 }
 
+std::uint64_t half_fmas = 0;
+
 void barrier() { t_block->Barrier(); }
+
+bool barrier_and(bool value) { return t_block->BarrierAnd(value); }
 
 unsigned collect(Collective operation, unsigned lanes, unsigned value) {
   return t_block->Collect(operation, lanes, value);

@@ -32,6 +32,11 @@ enum class Collective : std::uint8_t { max, min, bit_or, bit_xor, add, shuffle }
 
 /// __syncthreads.
 void barrier();
+/// __syncthreads_and.
+bool barrier_and(bool value);
+
+/// Fused operations on pairs of halves (cuda_halves.h) since the process began.
+extern std::uint64_t half_fmas;
 
 /// The lanes' values combined, on each of the 32 lanes of a warp; `lanes` must name them all.
 unsigned collect(Collective operation, unsigned lanes, unsigned value);

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's conversions of fp16: any NaN becomes the one that the instructions give.
+// CUDA's conversions of fp16 on a CPU: any NaN becomes the one that the instructions give. The
+// arithmetic is cuda_halves.h's.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-struct __half {
-  std::uint16_t code;
-};
-struct __half2 {
-  __half x, y;
-};
+#include "tests/testing/cuda_on_cpu/cuda_halves.h"
 
 inline __half __ushort_as_half(std::uint16_t code) { return {code}; }
 
@@ -24,13 +20,13 @@ inline float __half2float(__half x) {
   return wide == wide ? wide : __builtin_bit_cast(float, 0x7FFFFFFFU);
 }
 
-inline __half __float2half_rn(float x) {
-  if (x != x) return {0x7FFF};
-  return {__builtin_bit_cast(std::uint16_t, static_cast<_Float16>(x))};
-}
+inline __half __float2half_rn(float x) { return __half::round(x); }
 inline __half2 __floats2half2_rn(float x, float y) {
   return {__float2half_rn(x), __float2half_rn(y)};
 }
+inline __half2 __float2half2_rn(float x) { return __floats2half2_rn(x, x); }
+inline __half2 __low2half2(__half2 x) { return {x.x, x.x}; }
+inline __half2 __high2half2(__half2 x) { return {x.y, x.y}; }
 
 /// The smaller of each two halves, without signs.
 inline std::uint32_t __vminu2(std::uint32_t a, std::uint32_t b) {

@@ -46,6 +46,7 @@ struct alignas(16) float4 {
 };
 
 inline void __syncthreads() { cuda_on_cpu::barrier(); }
+inline int __syncthreads_and(int value) { return cuda_on_cpu::barrier_and(value != 0) ? 1 : 0; }
 
 inline unsigned __reduce_max_sync(unsigned lanes, unsigned value) {
   return cuda_on_cpu::collect(cuda_on_cpu::Collective::max, lanes, value);

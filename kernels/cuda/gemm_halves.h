@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The short roundings of gemm_short.h in lanes of 16 bits (halves.h), where a plan finds these exact
+// (SplitPlan::half): each CUDA thread's work between the block's barriers.
+//
+// A block has 128 x 128 sums in four quarters of 64 x 64, a thread 4 x 4 of each quarter, in pairs
+// of columns. 32 values of k at a time go through shared memory as 16-bit codes, if all of them are
+// numbers of so few bits that the lanes hold their products; else the quarters add them in
+// binary32, one after the other. Sums that might overflow take the general route.
+//
+// Instructions of a product and its sum, counted as in gemm_short.h:
+//   fp16     3.7
+//   bf16     3.7
+// 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others' rate.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/cuda/elements.h"
+#include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/halves.h"
+
+namespace cpd::cuda {
+
+constexpr int kQuarters = 4;
+constexpr int kHalvesSide = 2 * kWide;
+constexpr int kPatches = kWide / kPatch;
+
+/// Two lanes of a type.
+template <Half kHalf>
+using PairOf = HalfPair<std::conditional_t<kHalf == Half::bf16, __nv_bfloat162, __half2>>;
+constexpr DType type_of(Half half) { return half == Half::bf16 ? DType::bf16 : DType::f16; }
+
+/// The operands whose products lanes of a type hold, with a bit to spare (split_short).
+template <Half kHalf>
+struct HeldOperands {
+  static constexpr Format kFormat = format_of(kHalf);
+  static constexpr int kBits = (kFormat.precision() - 1) / 2;
+  static constexpr std::uint32_t kDropped = Pattern<float>::fraction >> (kBits - 1);
+  static constexpr std::uint32_t kFraction = Pattern<float>::fraction & ~kDropped;
+  static constexpr int kLeast = kFormat.min_quantum_exponent() + kBits - 1;
+
+  CPD_FN static bool has(float x) {
+    constexpr auto kFrom = bits_as<std::uint32_t>(
+        static_cast<float>(Format::power_of_two(kLeast < -126 ? -126 : kLeast)));
+    constexpr auto kTo = bits_as<std::uint32_t>(static_cast<float>(kFormat.max()));
+    const std::uint32_t a = bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+    return (a & kDropped) == 0 && (a == 0 || a - kFrom <= kTo - kFrom);
+  }
+};
+
+/// The codes of a patch's lines in the first and the second half of a tile's lines.
+union alignas(16) HalfCodes {
+  std::uint16_t codes[2 * kPatch];
+  std::uint32_t pairs[kPatch];
+};
+
+/// One operand's values in shared memory, and its groups' largest magnitudes.
+struct HalfOperand {
+  HalfCodes values[kWideDepth][kPatches + 1];
+  float largest[kWideDepth / kGroup][kPatches];
+
+  CPD_FN void put(int k, int line, std::uint16_t code) {
+    const int patch = line % kWide / kPatch;
+    values[k][patch].codes[line / kWide * kPatch + line % kPatch] = code;
+  }
+};
+struct HalvesMemory {
+  HalfOperand a, b;
+};
+union HalvesOrWide {
+  HalvesMemory halves;
+  WideMemory wide;
+};
+
+/// PatchOperands of codes.
+template <Half kHalf>
+struct HalfLines {
+  const HalfCodes* a_values;
+  const HalfCodes* b_values;
+  int row, column;
+
+  CPD_FN float a(std::int64_t k) const { return value(a_values, k, row); }
+  CPD_FN float b(std::int64_t k) const { return value(b_values, k, column); }
+
+ private:
+  CPD_FN static float value(const HalfCodes* values, std::int64_t k, int line) {
+    return widen_code<type_of(kHalf)>(values[k * (kPatches + 1)].codes[line]);
+  }
+};
+
+/// The place of one quarter of a tile of kHalvesSide x kHalvesSide sums.
+CPD_FN TilePlace quarter_of(TilePlace tile, int quarter) {
+  tile.row += quarter / 2 * kWide;
+  tile.column += quarter % 2 * kWide;
+  return tile;
+}
+
+/// One thread's 8 x 8 sums.
+template <Half kHalf>
+class HalvesThread {
+ public:
+  CPD_FN HalvesThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums* sums)
+      : call_(call),
+        sums_(sums),
+        thread_(thread),
+        place_(place),
+        product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, false),
+        sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum, false) {}
+
+  /// Copies sums from registers to memory; read_sums: back.
+  CPD_FN void write_sums() const {
+    for (int i = 0; i < 2 * kPatch; ++i) {
+      for (int j = 0; j < kPatch; ++j) {
+        const auto codes = reinterpret_cast<const std::uint32_t&>(s_[i][j]);
+        float* const at = pair_in_memory(i, j);
+        at[0] = widen_code<kType>(static_cast<std::uint16_t>(codes));
+        at[1] = widen_code<kType>(static_cast<std::uint16_t>(codes >> 16));
+      }
+    }
+  }
+  CPD_FN void read_sums() {
+    ordinary_ = true;
+    for (int i = 0; i < 2 * kPatch; ++i) {
+      for (int j = 0; j < kPatch; ++j) {
+        const float* const at = pair_in_memory(i, j);
+        const std::uint32_t codes = two_codes<kType, Stored::held>(at[0], at[1]);
+        ordinary_ = ordinary_ && (codes & 0xFFFF) != 0x8000 && codes >> 16 != 0x8000;
+        s_[i][j] = pair_of(codes);
+      }
+    }
+  }
+
+  /// Copies values k … k + count - 1 to shared memory; false where lanes do not hold one.
+  CPD_FN bool load(HalvesMemory& memory, std::int64_t k, int count) const {
+    bool held = true;
+    const auto take = [&held](HalfOperand& to) {
+      return [&held, &to](int at, int line, float x) {
+        held = held && HeldOperands<kHalf>::has(x);
+        to.put(at, line, code_of<kType, Stored::held>(x));
+      };
+    };
+    load_operands<kHalvesSide>(call_.product, place_, k, count, thread_, take(memory.a),
+                               take(memory.b));
+    return held;
+  }
+  /// A thread's share of finding the operands' bounds: those of one group of one operand.
+  CPD_FN void bound(HalvesMemory& memory) const {
+    constexpr int kEntries = kWideDepth / kGroup * kPatches;
+    static_assert(2 * kEntries == kWideThreads);
+    HalfOperand& x = thread_ < kEntries ? memory.a : memory.b;
+    const int group = thread_ % kEntries / kPatches;
+    const int patch = thread_ % kPatches;
+    Pair most{};
+    for (int k = group * kGroup; k < (group + 1) * kGroup; ++k) {
+      const HalfCodes values = x.values[k][patch];
+      for (const std::uint32_t pair : values.pairs) most = larger_magnitude(most, pair_of(pair));
+    }
+    x.largest[group][patch] = larger_lane(most);
+  }
+  CPD_FN void add(const HalvesMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
+    for (int i = 0; i < count; i += kGroup) {
+      const int length = count - i < kGroup ? count - i : kGroup;
+      const bool fits = stays_below_limit(memory, i);
+      if (fits) add_group(memory, i);
+      const bool ends = chunk.ends(call_, length, k + i + length);
+      if (fits && !ends) continue;
+      write_sums();
+      for (int quarter = 0; quarter < kQuarters; ++quarter) {
+        if (!fits) carefully(memory, i, length, quarter);
+        if (ends) end_chunk(call_.plan, sums_[quarter]);
+      }
+      read_sums();
+    }
+  }
+
+ private:
+  using Pair = PairOf<kHalf>;
+  static constexpr DType kType = type_of(kHalf);
+
+  CPD_FN static Pair pair_of(std::uint32_t codes) { return reinterpret_cast<const Pair&>(codes); }
+  CPD_FN static float larger_lane(Pair x) {
+    const auto codes = reinterpret_cast<const std::uint32_t&>(x);
+    const float first = widen_code<kType>(static_cast<std::uint16_t>(codes));
+    const float second = widen_code<kType>(static_cast<std::uint16_t>(codes >> 16));
+    return first >= second || first != first ? first : second;
+  }
+  /// Where the sums of row i and column pair j are.
+  CPD_FN float* pair_in_memory(int i, int j) const {
+    PatchSums& sums = sums_[i / kPatch * 2 + j / 2];
+    return &sums.sum[i % kPatch * kPatch + j % 2 * 2];
+  }
+
+  /// Whether no sum may overflow, nor is -0, while a group of k is added.
+  CPD_FN bool stays_below_limit(const HalvesMemory& memory, int k) const {
+    const SplitPlan& split = call_.plan.sum.split;
+    const float largest_a = memory.a.largest[k / kGroup][thread_ / kPatches];
+    const float largest_b = memory.b.largest[k / kGroup][thread_ % kPatches];
+    const float products = largest_a * largest_b * float{kGroup};
+    const float limit = sum_limit(split, bound_products(split, products, kGroup, largest_b));
+    return ordinary_ && largest_sum() <= limit;
+  }
+  /// NaN where one is.
+  CPD_FN float largest_sum() const {
+    Pair most{};
+    for (const auto& row : s_) {
+      for (const Pair sum : row) most = larger_magnitude(most, sum);
+    }
+    return larger_lane(most);
+  }
+
+  /// Adds kGroup values of k; those beyond the last are 0, and change no sum.
+  CPD_FN void add_group(const HalvesMemory& memory, int k) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < kGroup; ++i) {
+      add_value(memory.a.values[k + i][thread_ / kPatches],
+                memory.b.values[k + i][thread_ % kPatches]);
+    }
+  }
+  CPD_FN void add_value(const HalfCodes& a, const HalfCodes& b) {
+    for (int j = 0; j < kPatch; ++j) {
+      for (int i = 0; i < 2 * kPatch; ++i) {
+        const Pair rows = pair_of(a.pairs[i / 2]);
+        const Pair row = i % 2 == 0 ? first_twice(rows) : last_twice(rows);
+        s_[i][j] = split(s_[i][j] + split_short(row * pair_of(b.pairs[j]), product_), sum_);
+      }
+    }
+  }
+  /// Adds `count` values of k to the sums of a quarter in memory.
+  CPD_FN void carefully(const HalvesMemory& memory, int k, int count, int quarter) const {
+    const GemmPlan& plan = call_.plan.sum;
+    constexpr std::uint32_t kFraction = HeldOperands<kHalf>::kFraction;
+    const HalfLines<kHalf> lines{&memory.a.values[k][thread_ / kPatches],
+                                 &memory.b.values[k][thread_ % kPatches], quarter / 2 * kPatch,
+                                 quarter % 2 * kPatch};
+    add_carefully<Split::rounded>(plan, lines, count, fits_binary32(plan, kFraction, kFraction),
+                                  sums_[quarter]);
+  }
+
+  const GemmCall& call_;
+  PatchSums* sums_;  ///< of the quarters
+  int thread_;
+  TilePlace place_;
+  SplitFormat<Pair> product_, sum_;
+  Pair s_[2 * kPatch][kPatch];  ///< the sums, in registers
+  bool ordinary_ = true;        ///< no sum is -0
+};
+
+/// Whether a product takes this route rather than that of gemm_short.h: it may, and 128 x 128 sums
+/// at a time, which cost as much as 1.5 times 64 x 64, leave no more multiprocessors idle.
+inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
+  if (call.plan.sum.split.half == Half::none) return false;
+  const auto turns = [&](int side) {
+    const std::int64_t tiles = tile_count(call.product, call.product.batch(), side);
+    return (tiles + processors - 1) / processors;
+  };
+  return 3 * turns(kHalvesSide) < 2 * turns(kWide);
+}
+
+}  // namespace cpd::cuda
