@@ -362,12 +362,55 @@ CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
   return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);
 }
 
-/// Adds a term to the running sum of value i.
+/// The number of the term that is added next to the sum of value i; -1: none is.
+CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
+  if (call.visit < 0) return call.k;
+  return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
+}
+
+/// Whether take_short_term may add terms.
+CPD_FN bool has_short_terms(const VirtualCall& call) {
+  const Scheme scheme = call.plan.order.scheme;
+  const Split kind = call.plan.terms.kind;
+  return (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
+         (kind == Split::plain || kind == Split::rounded || kind == Split::exact);
+}
+/// Whether it may add term k: neither the first of a sum, nor the last where the result is rounded
+/// once more.
+CPD_FN bool is_short_term(const VirtualCall& call, std::int64_t k) {
+  return k > 0 && (k + 1 < call.count || !call.plan.rounds);
+}
+/// take_term by short steps; false, and nothing is stored, where these do not give the sum.
+template <Split kind>
+CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
+  ShortSums<kind, float> steps(call.plan.terms);
+  float sum = call.planes[i];
+  if (call.plan.order.scheme == Scheme::sequential) {
+    steps.add(call.terms[i], sum);
+    if (!steps.is_good()) return false;
+  } else {
+    float compensation = call.planes[call.size + i];
+    steps.add(call.terms[i], sum, compensation);
+    if (!steps.is_good()) return false;
+    call.planes[call.size + i] = compensation;
+  }
+  call.planes[i] = sum;
+  return true;
+}
+CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
+  switch (call.plan.terms.kind) {
+    case Split::plain:
+      return take_short_term<Split::plain>(call, i);
+    case Split::rounded:
+      return take_short_term<Split::rounded>(call, i);
+    default:
+      return take_short_term<Split::exact>(call, i);
+  }
+}
+
+/// Adds term k to the running sum of value i.
 template <Rounding mode>
-CPD_FN void take_term(const VirtualCall& call, std::int64_t i) {
-  const std::int64_t k =
-      call.visit < 0 ? call.k : call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
-  if (k < 0) return;
+CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k) {
   auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);
   const int before = k > 0 ? planes_after(call, k) : 0;
   CPD_ROLLED for (int q = 0; q < before; ++q) sum.plane(q) = call.planes[q * call.size + i];
@@ -382,9 +425,16 @@ CPD_FN void take_term(const VirtualCall& call, std::int64_t i) {
 
 template <Rounding mode, class Block>
 CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
+  const bool is_short = has_short_terms(call);
   for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
     block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) take_term<mode>(call, begin + j);
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const std::int64_t k = term_of(call, i);
+        if (k < 0) continue;
+        const bool tries = mode == Rounding::nearest_even && is_short && is_short_term(call, k);
+        if (!tries || !take_short_term(call, i)) take_term<mode>(call, i, k);
+      }
     });
   });
 }
