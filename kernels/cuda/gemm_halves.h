@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The short roundings of gemm_short.h in lanes of 16 bits (halves.h), where a plan finds these exact
-// (SplitPlan::half): each CUDA thread's work between the block's barriers.
+// The short roundings of gemm_short.h in lanes of 16 bits (halves.h), where a plan finds these
+// exact (SplitPlan::half): each CUDA thread's work between the block's barriers.
 //
 // A block has 128 x 128 sums in four quarters of 64 x 64, a thread 4 x 4 of each quarter, in pairs
 // of columns. 32 values of k at a time go through shared memory as 16-bit codes, if all of them are
@@ -11,7 +11,8 @@
 // Instructions of a product and its sum, counted as in gemm_short.h:
 //   fp16     3.7
 //   bf16     3.7
-// 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others' rate.
+// 3.5 of them are the arithmetic: 7 for a pair, one of which is a maximum, at half the others'
+// rate.
 #pragma once
 
 #include <type_traits>
@@ -242,21 +243,21 @@ class HalvesThread {
   const GemmCall& call_;
   PatchSums* sums_;  ///< of the quarters
   int thread_;
-  TilePlace place_;
+  const TilePlace& place_;
   SplitFormat<Pair> product_, sum_;
   Pair s_[2 * kPatch][kPatch];  ///< the sums, in registers
   bool ordinary_ = true;        ///< no sum is -0
 };
 
 /// Whether a product takes this route rather than that of gemm_short.h: it may, and 128 x 128 sums
-/// at a time, which cost as much as 1.5 times 64 x 64, leave no more multiprocessors idle.
+/// at a time, which cost as much as 1.8 times 64 x 64, leave no more multiprocessors idle.
 inline bool takes_halves(const GemmCall& call, std::int64_t processors) {
   if (call.plan.sum.split.half == Half::none) return false;
   const auto turns = [&](int side) {
     const std::int64_t tiles = tile_count(call.product, call.product.batch(), side);
     return (tiles + processors - 1) / processors;
   };
-  return 3 * turns(kHalvesSide) < 2 * turns(kWide);
+  return 9 * turns(kHalvesSide) < 5 * turns(kWide);
 }
 
 }  // namespace cpd::cuda

@@ -9,13 +9,16 @@
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
 // with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
-//   rounded  9.8
+//   rounded  8.5
+//   rounded, any bits  9.7
 //   exact    11.2
-//   Kahan    19.7
+//   Kahan    17.8
+//   Kahan, any bits  19.2
 //   plain    2.2
+// "Any bits": for operands of more than 11 significant bits (has_short_products).
 // At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
-// and logic at half that rate, the instruction issue rate is the limit: 3.4e12 products a second
-// rounded, 2.8e12 exact, 1.7e12 by Kahan.
+// and logic at half that rate, the instruction issue rate is the limit: 3.9e12 products a second
+// rounded, 3.0e12 exact, 1.9e12 by Kahan.
 #pragma once
 
 #include "cpd/numeric/round/round_plan.h"
@@ -201,6 +204,13 @@ CPD_FN void end_chunk(const AccumulatorPlan& plan, PatchSums& sums) {
   for (float& sum : sums.sum) sum = 0.0F;
 }
 
+/// Whether split_short rounds the products of operands with these or-ed fraction bits: they have at
+/// most 22 bits, and lose some only where they are far below the least spacing.
+CPD_FN bool has_short_products(const SplitPlan& split, std::uint32_t fraction) {
+  constexpr std::uint32_t kBeyond11Bits = Pattern<float>::fraction >> 10;
+  return (fraction & kBeyond11Bits) == 0 && split.product_least > 0x1p-120F;
+}
+
 /// How many values of k there are between checks.
 constexpr int steps_of(Split kind) { return kind == Split::kahan ? 2 : kGroup; }
 
@@ -224,8 +234,7 @@ class WideThread {
     for (int i = 0; i < kPatch * kPatch; ++i) start[i] = addend(i);
     if (kKind != Split::plain) round_patch(call_.plan.first.round, nullptr, start);
   }
-  /// write_sums copies the sums from registers to memory, read_sums back; the short roundings have
-  /// no -0.
+  /// write_sums copies the sums from registers to memory, read_sums back.
   CPD_FN void write_sums() {
     for (int i = 0; i < kPatch * kPatch; ++i) {
       sums_.sum[i] = s_[i / kPatch][i % kPatch];
@@ -236,8 +245,10 @@ class WideThread {
     ordinary_ = true;
     for (int i = 0; i < kPatch * kPatch; ++i) {
       s_[i / kPatch][i % kPatch] = sums_.sum[i];
-      ordinary_ = ordinary_ && bits_as<std::uint32_t>(sums_.sum[i]) != Pattern<float>::sign;
-      if (kKind == Split::kahan) c_[i / kPatch][i % kPatch] = sums_.lost[i];
+      ordinary_ = ordinary_ && is_ordinary(sums_.sum[i]);
+      if (kKind != Split::kahan) continue;
+      c_[i / kPatch][i % kPatch] = sums_.lost[i];
+      ordinary_ = ordinary_ && sums_.lost[i] == sums_.lost[i];
     }
   }
 
@@ -287,6 +298,11 @@ class WideThread {
   static constexpr int kSteps = steps_of(kKind);
   static constexpr bool kChunks = kKind == Split::rounded || kKind == Split::exact;
 
+  /// Not -0, which the short roundings do not have, nor NaN.
+  CPD_FN static bool is_ordinary(float sum) {
+    return sum == sum && bits_as<std::uint32_t>(sum) != Pattern<float>::sign;
+  }
+
   CPD_FN std::int64_t row_of(int i) const {
     return place_.row + thread_ / (kWide / kPatch) * kPatch + i / kPatch;
   }
@@ -311,55 +327,66 @@ class WideThread {
     const float largest_b = bits_as<float>(memory.b.largest[k / kGroup][patch_b]);
     const float products = largest_a * largest_b * static_cast<float>(kSteps);
     const float limit = sum_limit(split, bound_products(split, products, kSteps, largest_b));
+    const bool is_short = has_short_products(
+        split, memory.a.fraction[k / kGroup][patch_a] | memory.b.fraction[k / kGroup][patch_b]);
     if (length < kGroup) return carefully(memory, k, length, patch_a, patch_b);
     for (int i = 0; i < kGroup; i += kSteps) {
-      if (ordinary_ && weighed(split) <= limit) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-        for (int j = 0; j < kSteps; ++j) step_row(memory, k + i + j);
-      } else {
+      if (!ordinary_ || !(weighed(split) <= limit)) {
         carefully(memory, k + i, kSteps, patch_a, patch_b);
+      } else if (kKind != Split::exact && is_short) {
+        add_steps<true>(memory, k + i);
+      } else {
+        add_steps<false>(memory, k + i);
       }
     }
   }
+  template <bool kShort>
+  CPD_FN void add_steps(const WideMemory& memory, int k) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+#endif
+    for (int i = 0; i < kSteps; ++i) step_row<kShort>(memory, k + i);
+  }
 
-  /// s * of_sum + c * of_compensation of SplitPlan for the largest sums; above the limit for NaN,
-  /// whose pattern is the largest.
+  /// s * of_sum + c * of_compensation of SplitPlan for the largest sums.
   CPD_FN float weighed(const SplitPlan& split) const {
     const float most = largest_of(s_);
     if constexpr (kKind != Split::kahan) return most;
     return most * split.of_sum + largest_of(c_) * split.of_compensation;
   }
   CPD_FN static float largest_of(const float (&x)[kPatch][kPatch]) {
-    std::int32_t most = 0;
-    for (int i = 0; i < kPatch * kPatch; ++i) {
-      const std::uint32_t pattern = bits_as<std::uint32_t>(x[i / kPatch][i % kPatch]);
-      most = max(most, static_cast<std::int32_t>(pattern & Pattern<float>::magnitude));
+    float most = x[0][0];
+    for (int i = 1; i < kPatch * kPatch; ++i) {
+      most = larger_magnitude(most, x[i / kPatch][i % kPatch]);
     }
-    return bits_as<float>(most);
+    return most;
   }
 
-  /// Adds one value of k by the short roundings. kExact: products of fp32 sums are exact.
-  template <bool kExact = false>
+  /// Adds one value of k by the short roundings. kShort: products are has_short_products', those of
+  /// kind `plain` exact.
+  template <bool kShort>
   CPD_FN void step_row(const WideMemory& memory, int k) {
     const Four a = memory.a.values[k][thread_ / (kWide / kPatch)];
     const Four b = memory.b.values[k][thread_ % (kWide / kPatch)];
     for (int j = 0; j < kPatch; ++j) {
       const float factor_b = b.x[j] * product_.factor;
-      for (int i = 0; i < kPatch; ++i) step<kExact>(a.x[i], b.x[j], factor_b, s_[i][j], c_[i][j]);
+      for (int i = 0; i < kPatch; ++i) step<kShort>(a.x[i], b.x[j], factor_b, s_[i][j], c_[i][j]);
     }
   }
-  template <bool kExact>
+  template <bool kShort>
   CPD_FN void step(float a, float b, float factor_b, float& s, float& c) const {
     if constexpr (kKind == Split::plain) {
-      s = kExact ? fma(a, b, s) : s + a * b;
+      s = kShort ? fma(a, b, s) : s + a * b;
     } else if constexpr (kKind == Split::exact) {
       s = split_fma<false>(a, b, s, sum_);
-    } else if constexpr (kKind == Split::kahan) {
-      split_kahan(split_product(a, b, factor_b, product_), s, c, sum_);
     } else {
-      s = split(s + split_product(a, b, factor_b, product_), sum_);
+      const float p =
+          kShort ? split_short(a * b, product_) : split_product(a, b, factor_b, product_);
+      if constexpr (kKind == Split::kahan) {
+        split_kahan(p, s, c, sum_);
+      } else {
+        s = split(s + p, sum_);
+      }
     }
   }
 
@@ -379,7 +406,7 @@ class WideThread {
   TilePlace place_;
   SplitFormat<float> product_, sum_;
   float s_[kPatch][kPatch], c_[kPatch][kPatch];  ///< the sums, in registers
-  bool ordinary_ = true;                         ///< no sum is -0
+  bool ordinary_ = true;                         ///< is_ordinary of all sums
 };
 
 /// Calls run.operator()<kind>() with one of the short routes of takes_wide.

@@ -34,6 +34,11 @@ template <>
 CPD_FN float fma_toward_zero(float a, float b, float c) {
   return __fmaf_rz(a, b, c);
 }
+/// One instruction.
+template <>
+CPD_FN float larger_magnitude(float x, float y) {
+  return fmaxf(fabsf(x), fabsf(y));
+}
 /// Two instructions; fmaxf returns the number where the other operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {

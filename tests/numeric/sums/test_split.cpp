@@ -55,5 +55,29 @@ TEST(Split, SumsAreRoundedToTheEvenCode) {
   }
 }
 
+/// Products of all significands of 11 bits, by both signs, in the middle of the format and below
+/// it.
+TEST(Split, ShortProductsAreThoseOfAnyOperands) {
+  constexpr struct {
+    int man;
+    double quantum;
+  } kFormats[] = {{10, 0x1p-24}, {7, 0x1p-100}, {3, 0x1p-9}, {1, 0x1p-2}};
+  for (const auto& [man, quantum] : kFormats) {
+    const SplitFormat<float> format(man, quantum, false);
+    for (const float scale : {1.0F, -0x1p-11F, static_cast<float>(16 * quantum)}) {
+      int wrong = 0;
+      for (int i = 1024; i < 2048; ++i) {
+        for (int j = i; j < 2048; ++j) {
+          const float a = static_cast<float>(i) * 0x1p-10F;
+          const float b = static_cast<float>(j) * 0x1p-10F * scale;
+          const float expected = split_product(a, b, b * format.factor, format);
+          wrong += split_short(a * b, format) == expected ? 0 : 1;
+        }
+      }
+      EXPECT_EQ(wrong, 0) << man << " bits, products of " << scale;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cpd

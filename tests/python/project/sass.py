@@ -59,16 +59,19 @@ class Loop(NamedTuple):
         """Whether so many of its instructions begin with this."""
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
-    def turn(self, *, by_longest: bool = False, cost: Cost = lambda _: 1) -> int:
+    def turn(
+        self, *, by_longest: bool = False, cost: Cost = lambda _: 1, longest_in: str = ""
+    ) -> int:
         """Instructions of one turn, or what they `cost`: of the shortest way from its head to the
-        branch back; where `by_longest`, of the shortest through the longest run without a
-        branch."""
+        branch back; where `by_longest`, of the shortest through the run without a branch that has
+        most instructions which begin with `longest_in`."""
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]
         last = len(blocks) - 1
         if not by_longest:
             return _shortest(blocks, costs, 0, last)
-        longest = max(range(len(blocks)), key=lambda i: len(blocks[i]))
+        counts = [sum(i.operation.startswith(longest_in) for i in block) for block in blocks]
+        longest = counts.index(max(counts))
         there = _shortest(blocks, costs, 0, longest)
         back = _shortest(blocks, costs, longest, last)
         return there + back - costs[longest]
