@@ -35,7 +35,7 @@ from cpd.ops import decode
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
-_COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
+COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
 def register(commands: Commands) -> None:
@@ -100,7 +100,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.tables is not None:
         names = [*names, *names_of(options.tables)]
     with users_mistakes():
-        found = [find_format(name) for name in options.compare or names or _COMMON]
+        found = [find_format(name) for name in options.compare or names or COMMON]
     listed = [f.element if isinstance(f, Scaled) else f for f in found]
     if options.values:
         for wire in listed:

@@ -105,6 +105,16 @@ def check_writable(path: Path | None) -> None:
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
 
 
+def check_readable(path: Path) -> None:
+    """Raises OSError where a file cannot be opened, ValueError where its ending is not that of
+    tensors: before what reads it is imported."""
+    from cpd.study.gradient_files import suffix
+
+    suffix(path)
+    with path.open("rb"):
+        pass
+
+
 def counted(number: int, noun: str) -> str:
     """'1 node', '8 nodes'."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

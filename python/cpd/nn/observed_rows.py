@@ -19,6 +19,8 @@ from cpd.nn.observed import GEMMS
 Key: TypeAlias = tuple[str, str, str, str]
 """Layer, role, recipe and GEMM; the latter two empty for the range."""
 
+EXEMPT = "left in torch by the rule"
+"""How `Row.why` begins of a layer that a rule exempts."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 
@@ -63,13 +65,18 @@ class Row:
     """The least scale (that decodes) of values that are not 0; None without scales."""
     scale_max: float | None = None
     why: str = ""
-    """Why the recipe cannot take this tensor."""
+    """Why the recipe cannot take this tensor, or which of its rules leaves the layer in torch."""
 
     @property
     def judge(self) -> str:
         """The recipe, and the GEMM where it is not the first of its role."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
+
+    @property
+    def exempt(self) -> bool:
+        """Whether a rule of the recipe leaves the layer in torch."""
+        return self.why.startswith(EXEMPT)
 
     @property
     def dynamic_range(self) -> float | None:

@@ -20,6 +20,7 @@ from node_cases import (
     loss_of,
     model_of,
     optimizer_of,
+    parts_of,
     state_hash,
 )
 
@@ -47,7 +48,11 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
                 loss_of(ddp, (batch[0][:2], batch[1][:2])).backward()
             loss_of(ddp, (batch[0][2:], batch[1][2:])).backward()
         else:
-            loss_of(ddp, batch).backward()
+            *accumulated, last = parts_of(batch, case.get("calls", 1))
+            for part in accumulated:
+                with ddp.no_sync():
+                    loss_of(ddp, part).backward()
+            loss_of(ddp, last).backward()
         optimizer.step()
     state.close()
     return state_hash(model)
