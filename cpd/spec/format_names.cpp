@@ -72,8 +72,8 @@ constexpr std::array<std::string_view, 6> kSuffixes{"fnuz",  "fn",     "ieee",
                                                     "p3109", "finite", "p3109finite"};
 
 constexpr std::string_view kMicroexponents =
-    "of blocks of 16 whose pairs of values share a bit of exponent (Microsoft's MX of 2023); next to it are 'bfp8 16' "
-    "and OCP's 'mxfp8', 'mxfp6-e2m3' and 'mxfp4'";
+    "made of blocks of 16 whose pairs of values share a bit of exponent (arXiv 2302.08007); next to it are 'bfp8 16' "
+    "and OCP 'mxfp8', 'mxfp6-e2m3', 'mxfp4'";
 
 /// Names, some without their number of bits, of what no exponent and mantissa of fixed widths make: what it is, and what
 /// comes next to it here.

@@ -35,6 +35,8 @@ from cpd.ops import decode
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
+_SIDE_BY_SIDE = 4
+"""Scaled formats in a table."""
 COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
@@ -131,7 +133,8 @@ def _run(options: argparse.Namespace) -> int:
     elif formats:
         console.print(_format_table(formats, whole_names=options.tables is not None))
     if scaled:
-        console.print(scaled_table(scaled))
+        for begin in range(0, len(scaled), _SIDE_BY_SIDE):
+            console.print(scaled_table(scaled[begin : begin + _SIDE_BY_SIDE]))
         for note in notes(scaled):
             console.print(note)
     if options.values:
