@@ -20,7 +20,8 @@ ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
 """The most characters of a name that are shown."""
 SUFFIXES = (".png", ".svg")
-_MARKERS = "osD^vPX*"
+_MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
+"""By the GEMM, where it is not the first of its role."""
 _TALLEST = 100.0  # inches
 
 
@@ -35,7 +36,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
     shown = [row for row in rows if row.role in ROLES]
     places = {layer: place for place, layer in enumerate(dict.fromkeys(r.layer for r in shown))}
     looks = _looks(shown)
-    tall = 1.2 + 0.2 * len(looks) + len(places) * max(0.22, 0.11 * len(looks))
+    tall = 1.2 + 0.2 * len(looks) + len(places) * max(0.22, 0.08 * len(looks))
     with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none"}):
         figure = Figure(figsize=(12, min(tall, _TALLEST)), layout="constrained")
         widths = [2, 3] * len(ROLES)
@@ -56,17 +57,19 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """For each recipe, and GEMM where that differs, the look of its marks and their place in the
-    line of a layer."""
-    names = list(dict.fromkeys(row.judge for row in rows if row.recipe))
-    step = 0.8 / max(len(names), 3)
+    """The look of each recipe's marks, a colour, for each of its GEMMs a marker, and their place in
+    the line of a layer: those of one recipe below one another."""
+    recipes = list(dict.fromkeys(row.recipe for row in rows if row.recipe))
+    judges = {row.judge: row for row in rows if row.recipe}
+    ordered = sorted(judges, key=lambda name: recipes.index(judges[name].recipe))
+    step = 0.8 / max(len(ordered), 3)
     return {
         name: {
-            "color": f"C{number % 10}",
-            "marker": _MARKERS[number % len(_MARKERS)],
-            "offset": (number - (len(names) - 1) / 2) * step,
+            "color": f"C{recipes.index(judges[name].recipe) % 10}",
+            "marker": _MARKERS[judges[name].gemm if name != judges[name].recipe else ""],
+            "offset": (number - (len(ordered) - 1) / 2) * step,
         }
-        for number, name in enumerate(names)
+        for number, name in enumerate(ordered)
     }
 
 
