@@ -3,10 +3,11 @@
 lost of its tensors. Nothing is downloaded: a small Llama learns the bytes of a README.
 
 Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
-Draws: out/hugging_face.png
+Draws: out/hugging_face.png; where tensorboard is installed, logs to out/accelerate
 """
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -52,25 +53,31 @@ def main() -> int:
         return 0
     print(cpd.convert(model, cpd.recipe("mxfp8"), rules=[("lm_head", None)]))
 
-    accelerator = Accelerator()
+    logs = ROOT / "out" / "accelerate"
+    log_with = "tensorboard" if find_spec("tensorboard") else None
+    accelerator = Accelerator(log_with=log_with, project_dir=logs)
+    accelerator.init_trackers("llama")
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model, optimizer = accelerator.prepare(model, adamw)
-    with cpd.observe(model, every=20, what_if=("nvfp4",)) as watch:
+    with cpd.track.Tracker(model, accelerator, every=20, what_if=("nvfp4",)) as track:
         for step, tokens in enumerate(batches().to(accelerator.device)):
             loss = model(input_ids=tokens, labels=tokens).loss
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
+            track.step()
             if step % 20 == 0 or step == STEPS - 1:
                 print(f"step {step:3d}  loss {loss.item():.3f}")
 
-    kept = [row for row in watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
+    accelerator.end_training()
+    assert track.watch is not None
+    kept = [row for row in track.watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
     for row in kept:
         if row.sqnr is not None:
             print(f"{row.role:10s} {row.judge:18s} {row.sqnr:6.1f} dB, {row.underflow:.1f} % lost")
     picture = ROOT / "out" / "hugging_face.png"
     picture.parent.mkdir(exist_ok=True)
-    watch.plot(picture)
+    track.watch.plot(picture)
     print(f"drawn: {picture}")
     return 0
 

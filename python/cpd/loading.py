@@ -68,21 +68,6 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
         then(module)
 
 
-class Later:
-    """A module that is imported when an attribute of it is first used.
-
-    >>> fractions = Later("fractions")
-    >>> str(fractions.Fraction(2, 4))
-    '1/2'
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
-
-
 class _Waiting:
     """A finder of one module, by the other finders and once, whose loader calls `then` at last."""
 

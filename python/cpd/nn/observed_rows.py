@@ -154,8 +154,15 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
-    """Writes every number that is finite; the range of a tensor once."""
+def write_scalars(writer: Any, rows: Sequence[Row]) -> None:
+    """Writes the scalars of a step's rows."""
+    for name, value in scalars_of(rows).items():
+        writer.add_scalar(name, value, rows[0].step)
+
+
+def scalars_of(rows: Iterable[Row]) -> dict[str, float]:
+    """Every number of one step that is finite, by `layer/role/…`; the range of a tensor once."""
+    found: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:
         tag = f"{row.layer}/{row.role}" if row.layer else row.role
@@ -164,9 +171,8 @@ def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
             numbers = {}
         ranged.add((row.layer, row.role))
         numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
-        for name, value in numbers.items():
-            if value is not None and math.isfinite(value):
-                writer.add_scalar(name, value, row.step)
+        found |= {n: x for n, x in numbers.items() if x is not None and math.isfinite(x)}
+    return found
 
 
 _HEAD = (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
+from cpd.comm.costs import Cost, cost_of_step
 from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
@@ -34,6 +36,7 @@ from cpd.parallel.nodes.gradients import (
 )
 from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
 from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
+from cpd.parallel.traffic import StepTraffic
 
 KEEPS = ("memory", "disk", "recompute")
 
@@ -92,6 +95,8 @@ class VirtualNodes:
         states: what a codec keeps of all nodes' layers, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
         report: what happened to each layer in the last step, a `LayerReport` by name.
+        traffic: the bytes that node 0 would have sent in it, and the seconds that casts and sums of
+            all nodes took here.
 
     Raises ValueError or TypeError for other arguments, MemoryError or OSError where what is to be
     kept does not fit.
@@ -140,6 +145,8 @@ class VirtualNodes:
         self.next_step = self.schedule.spec.step
         self.losses = torch.empty(0)
         self.report: dict[str, LayerReport] = {}
+        self.traffic: StepTraffic | None = None
+        self._costs: dict[bool, Cost] = {}
         self.states = States()
         check_room(self.keep, self.kept_bytes, folder)
         self._generators = None if seeds is None else self._seeded(seeds)
@@ -201,6 +208,7 @@ class VirtualNodes:
         for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
             parameter.grad = gradient
         self.report = {n: report for n, (_, report) in zip(parameters, reduced, strict=True)}
+        self.traffic = self._traffic(begun.seconds)
         self.losses = losses
         self.next_step += 1
         self.drop_accumulated()
@@ -319,6 +327,16 @@ class VirtualNodes:
             raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} seeds")
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
+    def _traffic(self, seconds: float) -> StepTraffic:
+        """Of this step, whose bytes are those of all of the first steps, or of all after them."""
+        is_first = self.next_step < self.schedule.first_steps
+        if is_first not in self._costs:
+            shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
+            made = cost_of_step(self.schedule, self.world_size, shapes, self.next_step)
+            self._costs[is_first] = made
+        cost = self._costs[is_first]
+        return StepTraffic(self.next_step, cost.bytes_sent, seconds, cost.exact)
+
     def _parameters(self) -> dict[str, nn.Parameter]:
         parameters = named_parameters(self.model)
         if list(parameters) != self.names:
@@ -364,6 +382,8 @@ class _Step:
     """Each node's own after the step, where it has them."""
     own_buffers: list[Values] | None
     """The same of buffers."""
+    seconds: float
+    """In casts and sums."""
 
     def __init__(
         self,
@@ -399,6 +419,7 @@ class _Step:
         self._again: list[tuple[int, torch.Tensor]] = []
         self._end: Values = {}  # node 0's buffers
         self._unused = list(range(len(parameters)))
+        self.seconds = 0.0
 
     def run(
         self, micro_batches: Iterable[Any]
@@ -435,9 +456,12 @@ class _Step:
     ) -> list[tuple[torch.Tensor | None, LayerReport]]:
         """What the sums give when all nodes have come as often as they are awaited."""
         for node in self._later(folds):
-            folds.take(node, self._get(node))
+            gradients = self._get(node)
+            with self._timed():
+                folds.take(node, gradients)
         self._check_losses(losses)
-        results = folds.results(list(self._parameters.values()))
+        with self._timed():
+            results = folds.results(list(self._parameters.values()))
         folds.commit()
         for number in self._unused:
             results[number] = (None, results[number][1])
@@ -461,11 +485,19 @@ class _Step:
         if self._watch is not None:
             self._watch(node, dict(zip(self._parameters, gradients, strict=True)))
         self._unused = [number for number in self._unused if gradients[number] is None]
-        self._folds.take(node, gradients)
+        with self._timed():
+            self._folds.take(node, gradients)
         if self._keep is not None:
             kept = self._folds.kept
             chosen = [g if n in kept else None for n, g in enumerate(gradients)]
             self._keep.put(node, [None if g is None else g.cpu() for g in chosen])
+
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Counts the time of the sums."""
+        begin = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
         """The nodes that are awaited again."""

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd.loading import Later
+from cpd.numeric.later import Later
 
 if TYPE_CHECKING:
     import torch

@@ -24,7 +24,7 @@ import numpy as np
 
 from cpd import _core
 from cpd._files import replaced, write_npz
-from cpd.loading import Later
+from cpd.numeric.later import Later
 from cpd.numeric.names import did_you_mean
 from cpd.study.gradient_files import read_arrays, shown
 

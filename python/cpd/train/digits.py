@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.loading import Later
+from cpd.numeric.later import Later
 from cpd.train.data import Data
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from cpd.loading import Later
+from cpd.numeric.later import Later
 from cpd.numeric.names import checked_name
 
 if TYPE_CHECKING:

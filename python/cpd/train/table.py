@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from cpd.loading import Later
+from cpd.numeric.later import Later
 from cpd.numeric.names import checked_name
 from cpd.train.data import Data, Kind
 from cpd.train.digits import load_digits

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from cpd.loading import Later
+from cpd.numeric.later import Later
 from cpd.train.data import Data
 
 if TYPE_CHECKING:
