@@ -6,7 +6,9 @@ Run: python examples/15_hugging_face.py     (needs `pip install transformers acc
 Draws: out/hugging_face.png; where tensorboard is installed, logs to out/accelerate
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import torch
 
 import cpd
 
-STEPS, BATCH, LENGTH = 60, 8, 64
+BATCH, LENGTH = 8, 64
 ROOT = Path(__file__).parents[1]
 
 
@@ -36,14 +38,17 @@ def llama() -> torch.nn.Module:
     return model
 
 
-def batches() -> torch.Tensor:
+def batches(steps: int) -> torch.Tensor:
     """Pieces of the README: steps x batch x length."""
     text = torch.frombuffer(bytearray((ROOT / "README.md").read_bytes()), dtype=torch.uint8).long()
-    starts = torch.randint(len(text) - LENGTH, (STEPS, BATCH, 1))
+    starts = torch.randint(len(text) - LENGTH, (steps, BATCH, 1))
     return text[starts + torch.arange(LENGTH)]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="A Llama, accelerate and cpd.track.")
+    parser.add_argument("--steps", type=int, default=60)
+    steps = parser.parse_args(arguments).steps
     try:
         from accelerate import Accelerator
 
@@ -60,13 +65,13 @@ def main() -> int:
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model, optimizer = accelerator.prepare(model, adamw)
     with cpd.track.Tracker(model, accelerator, every=20, what_if=("nvfp4",)) as track:
-        for step, tokens in enumerate(batches().to(accelerator.device)):
+        for step, tokens in enumerate(batches(steps).to(accelerator.device)):
             loss = model(input_ids=tokens, labels=tokens).loss
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
             track.step()
-            if step % 20 == 0 or step == STEPS - 1:
+            if step % 20 == 0 or step == steps - 1:
                 print(f"step {step:3d}  loss {loss.item():.3f}")
 
     accelerator.end_training()

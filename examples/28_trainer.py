@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's Trainer in MXFP8: one line has it log how much ran emulated, the ranges of tensors,
-and what NVFP4 would have lost. Nothing is downloaded: a small Llama learns the bytes of a README.
+"""Hugging Face's Trainer in MXFP8: one line has it log how much ran emulated, the ranges of
+tensors, and what NVFP4 would have lost. Nothing is downloaded: a small Llama learns the bytes of a
+README.
 
 Run: python examples/28_trainer.py     (needs `pip install transformers accelerate`)
 """

@@ -72,27 +72,32 @@ constexpr std::array<std::string_view, 6> kSuffixes{"fnuz",  "fn",     "ieee",
                                                     "p3109", "finite", "p3109finite"};
 
 constexpr std::string_view kMicroexponents =
-    "made of blocks of 16 whose pairs of values share a bit of exponent (arXiv 2302.08007); next to it are 'bfp8 16' "
+    "made of blocks of 16 whose pairs of values share a bit of exponent (arXiv 2302.08007); next "
+    "to it are 'bfp8 16' "
     "and OCP 'mxfp8', 'mxfp6-e2m3', 'mxfp4'";
 
-/// Names, some without their number of bits, of what no exponent and mantissa of fixed widths make: what it is, and what
-/// comes next to it here.
+/// Names, some without their number of bits, of what no exponent and mantissa of fixed widths make:
+/// what it is, and what comes next to it here.
 constexpr std::array<Pair, 9> kOthers{{
     {"nf",
-     "NormalFloat (QLoRA), a table of quantiles of the normal distribution; next to it, with its blocks of 64 values, "
+     "NormalFloat (QLoRA), a table of quantiles of the normal distribution; next to it, with its "
+     "blocks of 64 values, "
      "are 'e2m1 64 scale=fp32' and 'int4 64 scale=fp32'"},
     {"hif8",
-     "HiFloat8, whose mantissa shrinks from 3 bits to none away from 1; next to it are 'e4m3fn', with its precision "
+     "HiFloat8, whose mantissa shrinks from 3 bits to none away from 1; next to it are 'e4m3fn', "
+     "with its precision "
      "between 1/8 and 15, and 'e5m2', with its greatest exponent"},
     {"hif4",
-     "HiFloat4, 64 values under a scale and two levels of factors of 2; next to it are 'nvfp4' and 'mxfp4'"},
+     "HiFloat4, 64 values under a scale and two levels of factors of 2; next to it are 'nvfp4' and "
+     "'mxfp4'"},
     {"mx4", kMicroexponents},
     {"mx6", kMicroexponents},
     {"mx9", kMicroexponents},
     {"posit", "a posit, whose exponent and mantissa share bits; next to it are 'e5m2' and 'fp16'"},
     {"takum", "a takum, whose exponent and mantissa share bits; next to it are 'e5m2' and 'bf16'"},
     {"lns",
-     "of a logarithmic number system, whose values are powers of one base; next to it are formats without a mantissa, "
+     "of a logarithmic number system, whose values are powers of one base; next to it are formats "
+     "without a mantissa, "
      "as 'e4m0'"},
 }};
 

@@ -89,9 +89,9 @@ def build_parser() -> Parser:
     known = (format, recipe, presets)
     studies = (replay, probe, vectors, sweep)
     reports = (study, demo, report)
-    about = (env, completion)
-    for command in (*known, *studies, compress, train, roundoff, cost, *reports, *about):
+    for command in (*known, *studies, compress, train, roundoff, cost, *reports, env):
         command.register(commands)
+    completion.register(commands, parser)
     return parser
 
 

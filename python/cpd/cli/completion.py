@@ -2,6 +2,7 @@
 """`cpd completion`: what a shell needs to complete commands, options and names."""
 
 import argparse
+import functools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,17 +21,16 @@ the names of recipes, formats and matrix units. Needs the package shtab.
 """
 
 
-def register(commands: Commands) -> None:
-    parser = add_command(commands, "completion", _run, "completion for a shell", _TEXT)
+def register(commands: Commands, whole: argparse.ArgumentParser) -> None:
+    """`whole`: the parser that is completed."""
+    run = functools.partial(_run, whole)
+    parser = add_command(commands, "completion", run, "completion for a shell", _TEXT)
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     import shtab
 
-    from cpd.cli import build_parser
-
-    parser = build_parser()
     names = _names()
     for command, action in _actions(parser):
         complete = _completer(shtab, command, action, names)
@@ -59,10 +59,9 @@ def _names() -> dict[str, tuple[str, ...]]:
     from cpd.nn.ready import SUMMARIES
     from cpd.numeric.accumulator import presets
 
-    plain = (one for one in SOURCES if " " not in one)
     return {
         "recipes": tuple(SUMMARIES),
-        "formats": (*COMMON, *plain),
+        "formats": (*COMMON, *SOURCES),
         "accumulators": tuple(one.name for one in presets()),
     }
 

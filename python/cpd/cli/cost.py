@@ -318,7 +318,13 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
         console.print(f"exchange {next(iter(exchanges))}", soft_wrap=True)
 
 
-_TIMES = (f"Compu{MAY_BREAK}tation", "Codec", f"Mes{MAY_BREAK}sages", "Step", f"Over{MAY_BREAK}lapped")
+_TIMES = (
+    f"Compu{MAY_BREAK}tation",
+    "Codec",
+    f"Mes{MAY_BREAK}sages",
+    "Step",
+    f"Over{MAY_BREAK}lapped",
+)
 
 
 def _milliseconds(value: float) -> str:

@@ -465,9 +465,7 @@ def _codec_lines(result: "TrainResult") -> list[str]:
 _MOST_LAYERS = 8
 
 
-def json_of(
-    result: "TrainResult", baseline: "TrainResult | None" = None
-) -> dict[str, object]:
+def json_of(result: "TrainResult", baseline: "TrainResult | None" = None) -> dict[str, object]:
     """The result as `--json` writes it."""
     from cpd.demo.report.results import Run
 

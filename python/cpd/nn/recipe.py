@@ -257,8 +257,9 @@ class Recipe:
             meant = did_you_mean(given, NAMED)
             if not meant and not str(error).startswith("unknown"):
                 raise  # which says what is wrong with an accumulator or a format
+            hint = f"{meant} " if meant else ""
             raise ValueError(
-                f"{shown(given)} is no recipe ({meant and meant + ' '}there are {', '.join(sorted(NAMED))}), no "
+                f"{shown(given)} is no recipe ({hint}there are {', '.join(sorted(NAMED))}), no "
                 "file, .toml or .json, and no accumulator"
             ) from error
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from cpd import _core
 from cpd.nn.recipe import MAX_LAYERS, OPERANDS, OVERRIDES, ROUNDED, SUMS, Recipe
-from cpd.nn.recipe_files import NONE
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _TEXT: dict[str, Any] = {"type": "string"}

@@ -223,7 +223,9 @@ class HookState:
             layers[self._numbers[parameter]] = gradient
         return layers
 
-    def _run(self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool) -> None:
+    def _run(
+        self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
+    ) -> None:
         """On the thread: reduces the bucket in place and fulfils its future. `ends`: it is the last
         of its step."""
         try:

@@ -76,7 +76,7 @@ class Gradients:
     def ranks(self) -> int:
         return len(self.per_rank)
 
-    def layer(self, name: str) -> "Gradients":
+    def layer(self, name: str) -> Gradients:
         """That layer alone, or those of a pattern. Raises ValueError where there is none."""
         chosen = [n for n, own in enumerate(self.names) if own == name]
         chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]

@@ -15,7 +15,8 @@ def hugging_face(
 ) -> Any:
     """Adds a callback to a `transformers.Trainer`, and returns it: while the trainer trains, a
     `Tracker` of these arguments measures its model, and the numbers go where `report_to` says, and
-    into `trainer.state.log_history`, with "cpd/" before their tags. The callback's `tracker` is None outside of a training.
+    into `trainer.state.log_history`, with "cpd/" before their tags. The callback's `tracker` is
+    None outside of a training.
 
     Raises ImportError where transformers is not installed, TypeError for what is no trainer.
     """

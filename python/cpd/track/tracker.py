@@ -67,7 +67,8 @@ class Tracker:
         every = integer("every", every)
         if every < 0:
             raise ValueError(f"every must be at least 0, got {every}")
-        self._model = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        is_ddp = isinstance(model, nn.parallel.DistributedDataParallel)
+        self._model = model.module if is_ddp else model
         self._writer = None if writer is None else writer_of(writer)
         self._reducers = _reducers(reducer)
         self.watch = observe(model, every, what_if) if every else None

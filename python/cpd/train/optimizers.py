@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-
 from typing import TYPE_CHECKING, TypeAlias
 
 from cpd.numeric.later import Later

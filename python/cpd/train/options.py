@@ -13,11 +13,11 @@ from cpd.comm.schedule import Schedule, averaging
 from cpd.comm.spec import ReduceSpec, check_world
 from cpd.compress import codec
 from cpd.nn.ready import recipe
+from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.train.data import Data
 from cpd.train.images import AUGMENTS
 from cpd.train.layers import Layer, exempt_names, largest_min_size, layers_of, share_of
-from cpd.numeric.names import checked_name
 from cpd.train.optimizers import OPTIMIZERS
 from cpd.train.schedules import RateSchedule, rate_schedule
 from cpd.train.table import DATA, Sample, defaults_of, model_named, sample_of

@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from cpd.comm.costs import Cost, cost_of_step
 from cpd.comm.virtual import LayerReport
 from cpd.nn.coverage import Coverage
-from cpd.comm.costs import Cost, cost_of_step
 from cpd.train.options import TrainOptions
 
 

@@ -195,7 +195,10 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
     "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
-    "accumulated by calls": {"spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic"), "calls": 4},
+    "accumulated by calls": {
+        "spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic"),
+        "calls": 4,
+    },
     "accumulated by calls, recomputed": {
         "spec": cpd.ReduceSpec("e4m3", aps=True),
         "keep": "recompute",

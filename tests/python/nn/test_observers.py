@@ -588,7 +588,8 @@ def test_the_plot_joins_no_layers_and_hides_no_recipe(tmp_path, monkeypatch):
     (made,) = drawn
     assert [text.get_text() for text in made.axes[0].get_yticklabels()] == ["0", "2"]
     assert not any(axes.lines for axes in made.axes)
-    marks = [tuple(one.get_offsets()[0]) for one in made.axes[1].collections if len(one.get_offsets())]
+    drawn_marks = [one.get_offsets() for one in made.axes[1].collections]
+    marks = [tuple(each[0]) for each in drawn_marks if len(each)]
     of_layer = [mark for mark in marks if -0.5 < mark[1] < 0.5 and mark[0] > 1]
     assert len(of_layer) == 2
     assert of_layer[0][0] == of_layer[1][0]  # one SQNR

@@ -61,7 +61,7 @@ def hif8() -> dict[int, int]:
 
 
 def test_what_is_said_of_hif8():
-    """`e4m3fn` has its values from 1/8 to 15 and no more bits there; `e5m2` its greatest exponent."""
+    """`e4m3fn` has its values from 1/8 to 15, and no others there; `e5m2` its greatest exponent."""
     bits = hif8()
     values = {2.0**e * (1 + m / 2**b) for e, b in bits.items() for m in range(2**b)}
     middle = {value for value in values if 1 / 8 <= value <= 15}

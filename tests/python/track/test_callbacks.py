@@ -28,9 +28,7 @@ def test_importing_imports_no_trainer():
 
 def data() -> list[dict[str, torch.Tensor]]:
     draw = torch.Generator().manual_seed(0)
-    return [
-        {"x": torch.randn(8, generator=draw), "labels": torch.tensor(n % 3)} for n in range(32)
-    ]
+    return [{"x": torch.randn(8, generator=draw), "labels": torch.tensor(n % 3)} for n in range(32)]
 
 
 class Classifier(nn.Module):
