@@ -32,7 +32,8 @@ def writer_of(given: Any) -> Writer:
         return _Several([writer_of(one) for one in given])
     for name, made in _BY_METHOD.items():
         if all(callable(getattr(given, method, None)) for method in name.split()):
-            return made(given)
+            writer: Writer = made(given)
+            return writer
     raise TypeError(
         "a writer must have write(scalars, step), or be a SummaryWriter, a run of wandb, an "
         f"Accelerator or a logger of Lightning, got {type(given).__name__}"
