@@ -11,8 +11,10 @@ from cpd.comm import local
 from cpd.comm.communicator import Communicator
 from cpd.comm.costs import DEFAULT_CHUNK as DEFAULT_CHUNK
 from cpd.comm.costs import Cost as Cost
-from cpd.comm.costs import Largest, Sizes, largest_of, values_and_rows
+from cpd.comm.costs import Largest as Largest
+from cpd.comm.costs import Sizes as Sizes
 from cpd.comm.costs import cost as cost
+from cpd.comm.costs import largest_of, values_and_rows
 from cpd.comm.layers import PerRank
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.comm.virtual import world_of

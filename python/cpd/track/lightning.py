@@ -51,10 +51,10 @@ def lightning(
 
 
 def _called(whole: nn.Module, name: str) -> nn.Module:
-    children = dict(whole.named_children())
+    children: dict[str, nn.Module] = dict(whole.named_children())
     if not name and len(children) == 1:
         return next(iter(children.values()))
-    modules = dict(whole.named_modules())
+    modules: dict[str, nn.Module] = dict(whole.named_modules())
     if not name or name not in modules:
         there = ", ".join(children) or "none"
         raise ValueError(

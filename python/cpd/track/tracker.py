@@ -68,7 +68,7 @@ class Tracker:
         if every < 0:
             raise ValueError(f"every must be at least 0, got {every}")
         is_ddp = isinstance(model, nn.parallel.DistributedDataParallel)
-        self._model = model.module if is_ddp else model
+        self._model: Any = model.module if is_ddp else model
         self._writer = None if writer is None else writer_of(writer)
         self._reducers = _reducers(reducer)
         self.watch = observe(model, every, what_if) if every else None

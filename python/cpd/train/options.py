@@ -282,7 +282,7 @@ class TrainOptions:
         computes them and gradients summed in fp32. None where this training is such itself."""
         if self.recipe is None and str(self.spec.format) == "fp32":
             return None
-        plain = {f.name: f.default for f in fields(self) if f.name in _OF_NUMBERS}
+        plain: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _OF_NUMBERS}
         return replace(self, **plain)
 
     def arguments(self) -> str:
