@@ -3,17 +3,20 @@
 lost of its tensors. Nothing is downloaded: a small Llama learns the bytes of a README.
 
 Run: python examples/15_hugging_face.py     (needs `pip install transformers accelerate`)
-Draws: out/hugging_face.png
+Draws: out/hugging_face.png; where tensorboard is installed, logs to out/accelerate
 """
 
+import argparse
 import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 
 import cpd
 
-STEPS, BATCH, LENGTH = 60, 8, 64
+BATCH, LENGTH = 8, 64
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,14 +38,17 @@ def llama() -> torch.nn.Module:
     return model
 
 
-def batches() -> torch.Tensor:
+def batches(steps: int) -> torch.Tensor:
     """Pieces of the README: steps x batch x length."""
     text = torch.frombuffer(bytearray((ROOT / "README.md").read_bytes()), dtype=torch.uint8).long()
-    starts = torch.randint(len(text) - LENGTH, (STEPS, BATCH, 1))
+    starts = torch.randint(len(text) - LENGTH, (steps, BATCH, 1))
     return text[starts + torch.arange(LENGTH)]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="A Llama, accelerate and cpd.track.")
+    parser.add_argument("--steps", type=int, default=60)
+    steps = parser.parse_args(arguments).steps
     try:
         from accelerate import Accelerator
 
@@ -52,25 +58,31 @@ def main() -> int:
         return 0
     print(cpd.convert(model, cpd.recipe("mxfp8"), rules=[("lm_head", None)]))
 
-    accelerator = Accelerator()
+    logs = ROOT / "out" / "accelerate"
+    log_with = "tensorboard" if find_spec("tensorboard") else None
+    accelerator = Accelerator(log_with=log_with, project_dir=logs)
+    accelerator.init_trackers("llama")
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-3)
     model, optimizer = accelerator.prepare(model, adamw)
-    with cpd.observe(model, every=20, what_if=("nvfp4",)) as watch:
-        for step, tokens in enumerate(batches().to(accelerator.device)):
+    with cpd.track.Tracker(model, accelerator, every=20, what_if=("nvfp4",)) as track:
+        for step, tokens in enumerate(batches(steps).to(accelerator.device)):
             loss = model(input_ids=tokens, labels=tokens).loss
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
-            if step % 20 == 0 or step == STEPS - 1:
+            track.step()
+            if step % 20 == 0 or step == steps - 1:
                 print(f"step {step:3d}  loss {loss.item():.3f}")
 
-    kept = [row for row in watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
+    accelerator.end_training()
+    assert track.watch is not None
+    kept = [row for row in track.watch.last() if row.layer.endswith("layers.1.mlp.down_proj")]
     for row in kept:
         if row.sqnr is not None:
             print(f"{row.role:10s} {row.judge:18s} {row.sqnr:6.1f} dB, {row.underflow:.1f} % lost")
     picture = ROOT / "out" / "hugging_face.png"
     picture.parent.mkdir(exist_ok=True)
-    watch.plot(picture)
+    track.watch.plot(picture)
     print(f"drawn: {picture}")
     return 0
 

@@ -68,7 +68,9 @@ void CheckForRuns(const Scaled& scaled) {
   };
   if (scaled.block.kind == BlockShape::Kind::row || scaled.block.rows != 1 ||
       scaled.outer == BlockShape::Kind::row) {
-    refuse("a layer of a reduction is a run of values, without rows: give block=N or block=tensor");
+    refuse(
+        "a layer of a reduction is a run of values, without rows: give block=N or block=tensor, "
+        "or a codec of rows, int8_rows or fp8_rows");
   }
   if (scaled.transform) refuse("a sum of transformed layers is transformed: give no transform");
   if (!scaled.element.is_signed && !scaled.element.has_nan()) {

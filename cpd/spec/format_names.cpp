@@ -14,8 +14,8 @@ namespace {
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
-/// Theirs and ours: NumPy's, torch's, ml_dtypes' and IEEE 754's names.
-constexpr std::array<Pair, 26> kAliases{{
+/// Theirs and ours: NumPy's, torch's, ml_dtypes', IEEE 754's and PTX's names.
+constexpr std::array<Pair, 29> kAliases{{
     {"float64", "fp64"},
     {"double", "fp64"},
     {"binary64", "fp64"},
@@ -42,6 +42,9 @@ constexpr std::array<Pair, 26> kAliases{{
     {"float6_e3m2fn", "e3m2"},
     {"float4_e2m1fn", "e2m1"},
     {"float4_e2m1fn_x2", "e2m1"},  // torch's: two in a byte
+    {"ue4m3", "e4m3fn:unsigned"},
+    {"ue5m3", "e5m3fn:unsigned"},
+    {"ue8m0", "e8m0"},
 }};
 
 /// Parts of these names that mean the same alone: no format of our own has them.
@@ -68,6 +71,36 @@ constexpr std::array<std::string_view, 16> kUsual{
 constexpr std::array<std::string_view, 6> kSuffixes{"fnuz",  "fn",     "ieee",
                                                     "p3109", "finite", "p3109finite"};
 
+constexpr std::string_view kMicroexponents =
+    "made of blocks of 16 whose pairs of values share a bit of exponent (arXiv 2302.08007); next "
+    "to it are 'bfp8 16' "
+    "and OCP 'mxfp8', 'mxfp6-e2m3', 'mxfp4'";
+
+/// Names, some without their number of bits, of what no exponent and mantissa of fixed widths make:
+/// what it is, and what comes next to it here.
+constexpr std::array<Pair, 9> kOthers{{
+    {"nf",
+     "NormalFloat (QLoRA), a table of quantiles of the normal distribution; next to it, with its "
+     "blocks of 64 values, "
+     "are 'e2m1 64 scale=fp32' and 'int4 64 scale=fp32'"},
+    {"hif8",
+     "HiFloat8, whose mantissa shrinks from 3 bits to none away from 1; next to it are 'e4m3fn', "
+     "with its precision "
+     "between 1/8 and 15, and 'e5m2', with its greatest exponent"},
+    {"hif4",
+     "HiFloat4, 64 values under a scale and two levels of factors of 2; next to it are 'nvfp4' and "
+     "'mxfp4'"},
+    {"mx4", kMicroexponents},
+    {"mx6", kMicroexponents},
+    {"mx9", kMicroexponents},
+    {"posit", "a posit, whose exponent and mantissa share bits; next to it are 'e5m2' and 'fp16'"},
+    {"takum", "a takum, whose exponent and mantissa share bits; next to it are 'e5m2' and 'bf16'"},
+    {"lns",
+     "of a logarithmic number system, whose values are powers of one base; next to it are formats "
+     "without a mantissa, "
+     "as 'e4m0'"},
+}};
+
 constexpr std::array<std::string_view, 5> kWide{"float128", "longdouble", "complex64", "complex128",
                                                 "complex32"};
 
@@ -82,6 +115,15 @@ bool IsInteger(std::string_view name) {
   if (name.starts_with('u')) name.remove_prefix(1);
   if (!name.starts_with("int")) return false;
   return std::ranges::all_of(name.substr(3), IsDigit);
+}
+
+/// What `name`, in small letters, is, where it is of kOthers; else empty.
+std::string_view Other(std::string_view name) {
+  const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
+  for (const auto& [known, what] : kOthers) {
+    if (known == name || known == family) return what;
+  }
+  return {};
 }
 
 /// FindFormat looks for no near name: this is called by the search for one.
@@ -168,6 +210,10 @@ std::string NoSuchFormat(std::string_view text) {
   if (std::ranges::find(kWide, lower) != kWide.end()) {
     return "no format " + Quoted(text) +
            ": a format's values are binary64 values, with at most 11 exponent and 52 mantissa bits";
+  }
+  if (const std::string_view other = Other(lower); !other.empty()) {
+    return "no format " + Quoted(text) + ": it is " + std::string(other) +
+           " (formats here have an exponent and a mantissa of fixed widths)";
   }
   const std::string meant = FormatMeant(text);
   return "unknown format " + Quoted(text) + (meant.empty() ? "; names" : meant + " Names") +

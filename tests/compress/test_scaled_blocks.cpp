@@ -208,7 +208,8 @@ TEST(ScaledBlocks, RefusesWhatNeedsAShape) {
     return what([&] { const ScaledBlocks made(ParseScaled(name)); });
   };
   const std::string run =
-      "a layer of a reduction is a run of values, without rows: give block=N or block=tensor, got ";
+      "a layer of a reduction is a run of values, without rows: give block=N or block=tensor, "
+      "or a codec of rows, int8_rows or fp8_rows, got ";
   for (const char* name : {"int8 row", "fp8-row", "fp8-block 128x128", "nvfp4 outer=row"}) {
     EXPECT_EQ(refusal(name), run + ToString(ParseScaled(name)));
   }

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
 from cpd.cli import (
+    completion,
     compress,
     cost,
     demo,
+    env,
     format,
     presets,
     probe,
+    recipe,
     replay,
     report,
     roundoff,
@@ -33,8 +36,12 @@ _PACKAGES = {"sklearn": "scikit-learn"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status."""
-    options = build_parser().parse_args(arguments)
+    """Runs one command and returns its exit status; without a command, prints the help."""
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return 0
     try:
         with stalls_reported(options.command):
             status: int = options.run(options)
@@ -77,12 +84,14 @@ def build_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"cpd {__version__} ({_parts()})")
     commands: Commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", parser_class=CommandParser
+        dest="command", metavar="COMMAND", parser_class=CommandParser
     )
+    known = (format, recipe, presets)
     studies = (replay, probe, vectors, sweep)
     reports = (study, demo, report)
-    for command in (format, presets, *studies, compress, train, roundoff, cost, *reports):
+    for command in (*known, *studies, compress, train, roundoff, cost, *reports, env):
         command.register(commands)
+    completion.register(commands, parser)
     return parser
 
 

@@ -10,7 +10,15 @@ import numpy as np
 from cpd._files import write_json, write_npz
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
-from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
+from cpd.cli.output import (
+    check_readable,
+    check_writable,
+    counted,
+    is_stdout,
+    new_console,
+    new_progress,
+    new_table,
+)
 
 if TYPE_CHECKING:
     from cpd.study.compression import Figures, Values
@@ -57,9 +65,11 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    names = _codecs(options)
+    with users_mistakes():
+        check_readable(options.file)
     from cpd.study.compression import by_zstd, measured, total
 
-    names = _codecs(options)
     tensors = _tensors(options.file)
     seeds = range(options.seed, options.seed + options.seeds)
     quiet = is_stdout(options.json)

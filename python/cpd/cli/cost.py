@@ -16,6 +16,7 @@ from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, names
 from cpd.cli.output import (
+    MAY_BREAK,
     check_writable,
     counted,
     is_stdout,
@@ -291,15 +292,20 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
     )
     has_price = any(row.step.dollars_an_hour for row in rows)
     has_error = any(row.roundoff is not None for row in rows)
-    head = ["Wire", "Exchange", "Ranks", "Computation", "Codec", "Messages", "Step", "Overlapped"]
-    head += ["Samples/s", "Speed-up", "MB a rank"]
+    exchanges = dict.fromkeys(row.step.exchange for row in rows)
+    has_exchange = len(exchanges) > 1
+    head = ["Wire", *[f"Ex{MAY_BREAK}change"] * has_exchange, "Ranks"]
+    head += [f"{name} ms" for name in _TIMES]
+    head += ["Samples /s", "Speed-up", "MB a rank"]
     head += ["$ / 1,000 steps"] * has_price + ["Round-off"] * has_error
     table = new_table(*head, "")
+    for column in table.columns[: 1 + has_exchange]:
+        column.no_wrap = False
     for row in rows:
         step = row.step
-        cells = [row.wire, step.exchange, str(step.ranks)]
+        cells = [row.wire, *[step.exchange] * has_exchange, str(step.ranks)]
         times = (step.computation, step.codec, step.messages, step.apart, step.overlapped)
-        cells += [_seconds(one) for one in times]
+        cells += [_milliseconds(one) for one in times]
         cells += [f"{step.samples_a_second:,.1f}", f"{row.speedup:.2f}×"]
         cells += [("" if step.exact else "≤ ") + f"{step.bytes_sent / 1e6:,.2f}"]
         if has_price:
@@ -308,6 +314,23 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
             cells.append("" if row.roundoff is None else percent(row.roundoff))
         table.add_row(*cells, "front" if row.front else "", style="bold" if row.front else None)
     console.print(table)
+    if not has_exchange:
+        console.print(f"exchange {next(iter(exchanges))}", soft_wrap=True)
+
+
+_TIMES = (
+    f"Compu{MAY_BREAK}tation",
+    "Codec",
+    f"Mes{MAY_BREAK}sages",
+    "Step",
+    f"Over{MAY_BREAK}lapped",
+)
+
+
+def _milliseconds(value: float) -> str:
+    """Four digits, or all those before the point."""
+    shown = value * 1e3
+    return f"{shown:.4g}" if shown < 1e4 else f"{shown:,.0f}"
 
 
 def _seconds(value: float) -> str:
@@ -389,6 +412,7 @@ def _show_cells(cells: "list[Cell]") -> None:
     for column in (1, 3, 7):
         if column < len(table.columns):
             table.columns[column].justify = "left"
+            table.columns[column].no_wrap = False
     for cell in cells:
         relation = "" if cell.relation == "=" else f"{cell.relation} "
         texts = [cell.network, cell.wire, str(cell.ranks), cell.quantity]

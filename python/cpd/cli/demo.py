@@ -34,15 +34,14 @@ def register(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from cpd.demo.report.demo import DemoOptions, base_options, measure, other_seeds, total_epochs
+    from cpd.demo.report.demo import DemoOptions, measure, other_seeds, total_epochs
     from cpd.demo.report.page import write_report
 
+    if options.jobs is not None and options.jobs < 1:
+        raise UsageError(f"jobs must be at least 1, got {options.jobs}")
     with users_mistakes():
         chosen = DemoOptions(seed=options.seed, seeds=options.seeds, epochs=options.epochs)
-        base_options(chosen)
         other_seeds(chosen)
-        if options.jobs is not None and options.jobs < 1:
-            raise UsageError(f"jobs must be at least 1, got {options.jobs}")
         options.out.mkdir(parents=True, exist_ok=True)
     console = new_console()
     with new_progress() as progress:

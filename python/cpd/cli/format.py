@@ -35,7 +35,9 @@ from cpd.ops import decode
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
-_COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
+_SIDE_BY_SIDE = 4
+"""Scaled formats in a table."""
+COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m1", "e8m0")
 
 
 def register(commands: Commands) -> None:
@@ -100,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.tables is not None:
         names = [*names, *names_of(options.tables)]
     with users_mistakes():
-        found = [find_format(name) for name in options.compare or names or _COMMON]
+        found = [find_format(name) for name in options.compare or names or COMMON]
     listed = [f.element if isinstance(f, Scaled) else f for f in found]
     if options.values:
         for wire in listed:
@@ -131,7 +133,8 @@ def _run(options: argparse.Namespace) -> int:
     elif formats:
         console.print(_format_table(formats, whole_names=options.tables is not None))
     if scaled:
-        console.print(scaled_table(scaled))
+        for begin in range(0, len(scaled), _SIDE_BY_SIDE):
+            console.print(scaled_table(scaled[begin : begin + _SIDE_BY_SIDE]))
         for note in notes(scaled):
             console.print(note)
     if options.values:

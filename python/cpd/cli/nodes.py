@@ -9,11 +9,23 @@ from typing import TYPE_CHECKING, TypeVar
 
 import cpd.comm
 from cpd.cli.errors import RunError, UsageError, users_mistakes
+from cpd.parallel.launch import check_launched
 
 if TYPE_CHECKING:
     from cpd.train import Ranks
 
 T = TypeVar("T")
+
+
+def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> None:
+    """Raises UsageError for what can be refused before nodes connect, which imports torch: a
+    launcher that is missing; what `check` refuses, where nodes are virtual. (Processes first agree
+    on whose mistake is reported.)"""
+    with users_mistakes():
+        if options.transport == "virtual":
+            check()
+        elif options.transport == "torch":
+            check_launched()
 
 
 @contextmanager

@@ -11,13 +11,24 @@ from typing import Any, NoReturn, TypeAlias
 from cpd import _core
 from cpd.cli.errors import one_line
 from cpd.comm.spec import ORDERS
+from cpd.numeric.names import did_you_mean
+from cpd.numeric.shown import shown
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line."""
+    """Reports an error in one line, with the nearest name."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Where argparse refuses a value that is none of the choices; it names no near one."""
+        if action.choices is not None and value not in action.choices:
+            known = [str(one) for one in action.choices]
+            meant = did_you_mean(value, known)
+            hint = f" ({meant})" if meant else ""
+            message = f"must be one of {', '.join(known)}, got {shown(value)}{hint}"
+            raise argparse.ArgumentError(action, message)
 
 
 class CommandParser(Parser):
@@ -26,7 +37,11 @@ class CommandParser(Parser):
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            given = next((word for word in unknown if word.startswith("-")), "")
+            meant = did_you_mean(given.partition("=")[0], options)
+            hint = f"; {meant}" if meant else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known, unknown
 
 

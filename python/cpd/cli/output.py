@@ -4,6 +4,8 @@
 import math
 import os
 import sys
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,24 +28,50 @@ class _Console(Console):
 
 
 class _Table(Table):
-    """Cuts no number where the window is narrow: the table is wider then."""
+    """Cuts no number where the window is narrow: headers are then broken into lines and columns set
+    closer, and where that is not enough the table is wider. A pipe's edge is at 80 columns."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = options.update(width=1000)
-        if not console.file.isatty() and "COLUMNS" not in os.environ:  # a pipe has no edge
-            yield from super().__rich_console__(console, wide)
-            return
-        least = Measurement.get(console, wide, self).maximum
+        is_pipe = not console.file.isatty() and "COLUMNS" not in os.environ
+        edge = _PIPE if is_pipe else options.max_width
+        headers = [str(column.header) for column in self.columns]
+        for column, header in zip(self.columns, headers, strict=True):
+            column.header = header.replace(MAY_BREAK, "")
+        if self._least(console, options) > edge:
+            self.padding = 0
+            for column, header in zip(self.columns, headers, strict=True):
+                column.header = _in_lines(header, map(str, column.cells))
+        width = max(edge, self._least(console, options))
+        yield from super().__rich_console__(console, options.update(width=width))
+
+    def _least(self, console: Console, options: ConsoleOptions) -> int:
+        """The width at which no number is cut."""
+        least = Measurement.get(console, options.update(width=1000), self).maximum
         for column in self.columns:
             if not column.no_wrap:
                 cells = [cell for cell in (column.header, *column.cells) if isinstance(cell, str)]
                 natural = max(cell_len(line) for cell in cells for line in cell.split("\n"))
                 least -= natural - min(natural, _LEAST_WORDS)
-        yield from super().__rich_console__(
-            console, options.update(width=max(options.max_width, least))
-        )
+        return least
 
 
+MAY_BREAK = "\u00ad"
+"""Stands in a header where a narrow table breaks the word."""
+
+
+def _in_lines(header: str, cells: Iterable[str]) -> str:
+    """A header broken to lines of its cells' width, or of its longest word's."""
+    widest = max(map(cell_len, cells), default=0)
+    words: list[str] = []
+    for word in header.split():
+        parts = word.split(MAY_BREAK)
+        whole = "".join(parts)
+        fits = cell_len(whole) <= widest
+        words += [whole] if fits else [*(f"{part}-" for part in parts[:-1]), parts[-1]]
+    return "\n".join(textwrap.wrap(" ".join(words), max(widest, *map(cell_len, words), 1)))
+
+
+_PIPE = 80
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
 
@@ -103,6 +131,16 @@ def check_writable(path: Path | None) -> None:
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UsageError(f"cannot write {path}: not a file in an existing folder")
+
+
+def check_readable(path: Path) -> None:
+    """Raises OSError where a file cannot be opened, ValueError where its ending is not that of
+    tensors: before what reads it is imported."""
+    from cpd.study.gradient_files import suffix
+
+    suffix(path)
+    with path.open("rb"):
+        pass
 
 
 def counted(number: int, noun: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError
-from cpd.cli.nodes import agreed, connected
+from cpd.cli.nodes import agreed, checked_alone, connected
 from cpd.cli.options import (
     Commands,
     add_command,
@@ -18,7 +18,7 @@ from cpd.cli.options import (
     nodes_arguments,
     reduce_arguments,
 )
-from cpd.cli.output import check_writable, counted, new_console, new_progress
+from cpd.cli.output import check_readable, check_writable, counted, new_console, new_progress
 from cpd.cli.roundoff_output import csv_text, json_of, print_series
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.table import is_compressor
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cpd.comm import Communicator
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.series import Network, Series
+    from cpd.train.options import TrainOptions
 
 _TEXT = """\
 Round-off of an all-reduce by group size, against the binary64 sum of the
@@ -177,6 +178,7 @@ class _Study:
 
 
 def _run(options: argparse.Namespace) -> int:
+    checked_alone(options, lambda: _check(options))
     with connected(options, nodes=1) as ranks:
         comm = getattr(ranks, "comm", None)
         study = agreed(
@@ -187,10 +189,21 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _study(options: argparse.Namespace, world: int | None) -> _Study:
-    """`world`: the number of processes that are the nodes."""
-    from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what can be refused before there are gradients."""
+    from cpd.study.series import check_group_sizes
 
+    _specs(options)
+    _check_files(options)
+    nodes = _nodes(options, None)
+    _check_source(options)
+    if options.gradients is None:
+        check_group_sizes(options.group_sizes or [], nodes or 256)
+        _training(options)
+
+
+def _specs(options: argparse.Namespace) -> "tuple[Network | None, list[ReduceSpec]]":
+    """The network that --recommend models, and the sums that are measured."""
     network = _network(options)
     order = options.order or ("sequential" if network is None else "ring")
     if network is not None and order != "ring":
@@ -200,11 +213,16 @@ def _study(options: argparse.Namespace, world: int | None) -> _Study:
     wires = options.wire or []
     names = options.format or ([] if wires else [_FORMAT])
     specs = [_spec(options, order, format=name) for name in names]
-    specs += [_spec(options, order, wire=text) for text in wires]
-    _check_files(options)
+    return network, specs + [_spec(options, order, wire=text) for text in wires]
+
+
+def _study(options: argparse.Namespace, world: int | None) -> _Study:
+    """`world`: the number of processes that are the nodes."""
+    from cpd.study.series import Series, baselines, check_group_sizes, group_sizes_for
+
+    _check(options)
+    network, specs = _specs(options)
     nodes = _nodes(options, world)
-    if options.gradients is None:
-        check_group_sizes(options.group_sizes or [], nodes or 256)
     gradients = _gradients(options, nodes)
     if options.layer is not None:
         gradients = gradients.layer(options.layer)
@@ -398,29 +416,35 @@ def _network(options: argparse.Namespace) -> "Network | None":
     return None
 
 
-def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    from cpd.study.gradients import load_gradients
-
+def _check_source(options: argparse.Namespace) -> None:
+    """Refuses options of a file's gradients without one, of a model's with a file, and files that
+    cannot be read."""
     if options.gradients is None:
         if options.round:
             raise UsageError("--round needs --gradients")
-        return _of_model(options, nodes)
+        return
     for name in ("model", *MODEL_DEFAULTS):
         if getattr(options, name) is not None:
             raise UsageError(
                 f"--{name.replace('_', '-')} is the model's, --gradients takes no model"
             )
+    check_readable(options.gradients)
+
+
+def _gradients(options: argparse.Namespace, nodes: int | None) -> "Gradients":
+    from cpd.study.gradients import load_gradients
+
+    if options.gradients is None:
+        return _of_model(options, nodes)
     loaded = load_gradients(options.gradients, options.round)
     if nodes not in (None, loaded.ranks):
         raise UsageError(f"{options.gradients} holds {counted(loaded.ranks, 'rank')}, not {nodes}")
     return loaded
 
 
-def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
-    """Gradients of a model that is trained in fp32 first."""
-    from cpd.study.gradients import Gradients
-    from cpd.train import TrainOptions, sampled_gradients, train
-    from cpd.train.layers import weight_named
+def _training(options: argparse.Namespace) -> "tuple[TrainOptions, int]":
+    """The training in fp32 that comes first, and the images of each node after it."""
+    from cpd.train.options import TrainOptions
 
     defaults = MODEL_DEFAULTS if options.model in (None, "mlp") else OTHER_DEFAULTS
     model = {name: getattr(options, name) for name in MODEL_DEFAULTS}
@@ -431,6 +455,16 @@ def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
     chosen = TrainOptions(
         model=options.model or "mlp", nodes=model.pop("train_nodes"), seed=options.seed, **model
     )
+    return chosen, batch
+
+
+def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
+    """Gradients of a model that is trained in fp32 first."""
+    from cpd.study.gradients import Gradients
+    from cpd.train import sampled_gradients, train
+    from cpd.train.layers import weight_named
+
+    chosen, batch = _training(options)
     if options.layer is not None:
         options.layer = weight_named(options.layer, chosen.layers)
     data = chosen.load_data()

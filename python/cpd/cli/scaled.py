@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd format` of scaled formats: what shares a scale, how it follows, what a value costs."""
 
-import difflib
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from rich.table import Table
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table, short
 from cpd.numeric.formats import Format
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
 
 SOURCES = {
@@ -55,9 +55,9 @@ def find_format(name: str) -> Format | Scaled:
     try:
         return format_or_scaled(name)
     except ValueError as error:
-        near = difflib.get_close_matches(name.lower(), SOURCES, 1, 0.7)
-        if near and "did you mean" not in str(error):
-            raise UsageError(f"unknown format {name!r}; did you mean {near[0]!r}?") from error
+        meant = did_you_mean(name, SOURCES, 0.7)
+        if meant and str(error).startswith("unknown") and "did you mean" not in str(error):
+            raise UsageError(f"unknown format {name!r}; {meant}") from error
         if name in ("tensor", "row") or name.isdigit() or ("=" in name and " " not in name):
             message = f"{name!r} is no format; of several words, quote all: 'int8 row'"
             raise UsageError(message) from error

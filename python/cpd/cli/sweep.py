@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from cpd import _core
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, json_object
-from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress, new_table
+from cpd.cli.output import (
+    MAY_BREAK,
+    check_writable,
+    counted,
+    is_stdout,
+    new_console,
+    new_progress,
+    new_table,
+)
 
 if TYPE_CHECKING:
     from cpd.study.sweeps.results import Sweep
@@ -222,10 +230,12 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
         soft_wrap=True,
     )
     head, rows = found.table(options.error, options.cost)
-    table = new_table(*head, "")
+    broken = {name: name.replace("rflow", f"r{MAY_BREAK}flow") for name in head}
+    table = new_table(*broken.values(), "")
     for number, name in enumerate(head):
         if name in ("Rounding", "Accumulator"):
             table.columns[number].justify = "left"
+            table.columns[number].no_wrap = False
     for texts, best in rows:
         if best or not options.front:
             table.add_row(*texts, "front" if best else "", style="bold" if best else None)

@@ -8,8 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.progress import Progress
+from rich.table import Table
+
 from cpd.cli.errors import UsageError
-from cpd.cli.nodes import agreed, connected
+from cpd.cli.nodes import agreed, checked_alone, connected
 from cpd.cli.options import (
     Commands,
     Parser,
@@ -18,7 +21,14 @@ from cpd.cli.options import (
     nodes_arguments,
     reduce_arguments,
 )
-from cpd.cli.output import check_writable, counted, is_stdout, new_console, new_progress
+from cpd.cli.output import (
+    check_writable,
+    counted,
+    is_stdout,
+    new_console,
+    new_progress,
+    new_table,
+)
 from cpd.comm.spec import EXCHANGES, StallWarning
 
 if TYPE_CHECKING:
@@ -33,7 +43,8 @@ of its loss divided by the number of nodes; all gradients then go through one
 CPD all-reduce, layer by layer (a layer is one parameter tensor), in fp32 as
 well. Each epoch shuffles the 1438 training images and takes nodes × batch of
 them a step; those left over at its end are dropped for that epoch. Training
-ends early where a weight becomes NaN or infinite.
+ends early where a weight becomes NaN or infinite. The same is trained in fp32
+first, to compare with (not with --no-baseline).
 
 Models (--model), the data that they take (--data, the first by default) and
 what else they take:
@@ -103,6 +114,12 @@ def register(commands: Commands) -> None:
         metavar="DIR",
         help="write each step's loss, and of each layer what the all-reduce and its codec made of "
         "it, for TensorBoard",
+    )
+    parser.add_argument(
+        "--no-baseline",
+        dest="baseline",
+        action="store_false",
+        help="do not train in fp32 first, to compare with",
     )
     parser.set_defaults(**dict.fromkeys(_OF_WIRE))
 
@@ -216,6 +233,7 @@ def _of_model(
 
 
 def _run(options: argparse.Namespace) -> int:
+    checked_alone(options, lambda: _check(options))
     with connected(options, options.nodes) as ranks:
         chosen = _agreed_options(ranks, options)
         if chosen is not None:
@@ -237,22 +255,57 @@ def _train_and_print(
     console = new_console(stderr=is_stdout(options.json), quiet=not prints)
     for line in headlines(chosen, data):
         console.print(line, soft_wrap=True)
+    plain = chosen.in_fp32() if options.baseline else None
+    baseline = None
     with new_progress(quiet=not prints) as progress:
-        bar = progress.add_task("training", total=chosen.epochs, note="")
-        name = _METRICS[data.kind]
-
-        def on_epoch(epoch: int, value: float) -> None:
-            progress.update(bar, completed=epoch, note=f"{name} {value:.3f}")
-
+        if plain is not None:
+            told = _epochs_told(progress, "in fp32", plain, data)
+            baseline = train(plain, data=data, on_epoch=told, ranks=ranks, keep_gradients=False)
+        told = _epochs_told(progress, "training", chosen, data)
         with _step_writer(options.tensorboard if prints else None) as on_step:
-            result = train(chosen, data=data, on_epoch=on_epoch, on_step=on_step, ranks=ranks)
-    for line in result_lines(result):
+            result = train(chosen, data=data, on_epoch=told, on_step=on_step, ranks=ranks)
+    console.print(epochs_table(result, baseline))
+    for line in result_lines(result, baseline):
         console.print(line, soft_wrap=True)
     if prints and options.json is not None:
-        write_json(options.json, json_of(result))
+        write_json(options.json, json_of(result, baseline))
     if prints and options.save_gradients is not None:
         names = [layer.name for layer in result.layers]
         save_gradients(options.save_gradients, names, result.last_gradients)
+
+
+def _epochs_told(
+    progress: Progress, what: str, chosen: "TrainOptions", data: "Data"
+) -> Callable[[int, float], None]:
+    """Shows each epoch: on a bar; where there is no terminal, in up to ten lines."""
+    bar = progress.add_task(what, total=chosen.epochs, note="")
+    name = _METRICS[data.kind]
+
+    def on_epoch(epoch: int, value: float) -> None:
+        progress.update(bar, completed=epoch, note=f"{name} {value:.3f}")
+        if progress.disable and epoch * 10 // chosen.epochs > (epoch - 1) * 10 // chosen.epochs:
+            progress.console.print(
+                f"{what}: epoch {epoch} of {chosen.epochs}, {name} {value:.3f}", soft_wrap=True
+            )
+
+    return on_epoch
+
+
+def epochs_table(result: "TrainResult", baseline: "TrainResult | None") -> Table:
+    """The metric after some of the epochs, next to fp32's."""
+    last = result.options.epochs
+    some = [n * 10**k for k in range(len(str(last))) for n in (1, 2, 5) if n * 10**k < last]
+    shown = [*some[-_MOST_EPOCHS + 1 :], last]
+    metric = result.metric.replace("mean_iou", "mean IoU")
+    table = new_table(f"{metric} after epoch", *map(str, shown))
+    for name, one in ((result.options.label(), result), ("FP32", baseline)):
+        if one is not None:
+            curve = one.curve
+            table.add_row(name, *(f"{curve[n - 1]:.3f}" if n <= len(curve) else "–" for n in shown))
+    return table
+
+
+_MOST_EPOCHS = 8
 
 
 @contextmanager
@@ -287,14 +340,27 @@ def _agreed_options(
     """The options of all processes, as `agreed`, and this one's data."""
 
     def read() -> "tuple[TrainOptions, Data]":
+        if 0 in ranks.mine:
+            _check_results(options)
         chosen = train_options(options, ranks.world)
         data = chosen.load_data()
         chosen.check_data(len(data.train_x))
-        if 0 in ranks.mine:
-            _check_results(options)
         return chosen, data
 
     return agreed(ranks, options, read)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuses what can be refused before there is a model."""
+    from cpd.train.options import check_data
+    from cpd.train.table import defaults_of
+
+    _check_results(options)
+    usual = defaults_of(options.model, options.data)
+    batch, images = (getattr(options, n) or usual[n] for n in ("batch", "images"))
+    nodes = 8 if options.nodes is None else options.nodes
+    check_data(nodes, batch, images)
+    train_options(options, nodes)
 
 
 def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
@@ -344,7 +410,7 @@ def headlines(chosen: "TrainOptions", data: "Data") -> list[str]:
     return lines
 
 
-def result_lines(result: "TrainResult") -> list[str]:
+def result_lines(result: "TrainResult", baseline: "TrainResult | None" = None) -> list[str]:
     """What a run ends with."""
     from cpd.demo.shares import percent
 
@@ -371,7 +437,8 @@ def result_lines(result: "TrainResult") -> list[str]:
         said = f"mean IoU {curves['mean_iou']:.4f}, mean accuracy {curves['mean_accuracy']:.4f}"
     else:
         said = f"loss {curves['loss']:.4f} a held-out character, accuracy {curves['accuracy']:.4f}"
-    return [*lines, said, f"weights {result.weights}"]
+    against = "" if baseline is None else f"; in fp32 {baseline.curve[-1]:.4f}"
+    return [*lines, said + against, f"weights {result.weights}"]
 
 
 def _codec_lines(result: "TrainResult") -> list[str]:
@@ -398,7 +465,7 @@ def _codec_lines(result: "TrainResult") -> list[str]:
 _MOST_LAYERS = 8
 
 
-def json_of(result: "TrainResult") -> dict[str, object]:
+def json_of(result: "TrainResult", baseline: "TrainResult | None" = None) -> dict[str, object]:
     """The result as `--json` writes it."""
     from cpd.demo.report.results import Run
 
@@ -409,6 +476,7 @@ def json_of(result: "TrainResult") -> dict[str, object]:
         "loss": run.loss,
         "metric": result.metric,
         "curves": result.curves,
+        "baseline": None if baseline is None else baseline.curves,
         "min_size": result.min_size,
         "quantized_share": result.share,
         "bytes_sent": result.cost.bytes_sent,

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import atexit
+import operator
 import sys
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from types import TracebackType
 from typing import Any, Literal, overload
 
@@ -50,6 +51,9 @@ class Traffic:
     """Encoded values."""
     header_bytes: int
     """Other bytes sent: message headers, sizes of messages, the handshake, exponents, reports."""
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*map(operator.add, astuple(self), astuple(other)))
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Communicator:
         self._chunk = chunk
         self._rank, self._size, self._name = native.rank, native.size, native.name
         self._one_call = threading.Lock()
+        self._traffic = Traffic(0, 0, 0, 0, 0)
         _open.add(self)
 
     @property
@@ -127,6 +132,11 @@ class Communicator:
     def chunk(self) -> int:
         """Values that are processed at once."""
         return self._chunk
+
+    @property
+    def traffic(self) -> Traffic:
+        """What this rank sent and received in all its reductions so far."""
+        return self._traffic
 
     @property
     def broken(self) -> str:
@@ -181,6 +191,7 @@ class Communicator:
             made = self._native.all_reduce(
                 given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
+        self._traffic += _traffic(made.traffic)
         results.put_back()
         return (results.layers, _report(made)) if report else results.layers
 
@@ -236,6 +247,7 @@ class Communicator:
         if results is not None:
             results.put_back()
         result = None if results is None else results.layers
+        self._traffic += _traffic(made.traffic)
         return (result, _report(made)) if report else result
 
     @overload
@@ -287,6 +299,7 @@ class Communicator:
             made = self._native.reduce_scatter(
                 given.values, results.values, sum_, counts, given.numbers, kept, given.rows
             )
+        self._traffic += _traffic(made.traffic)
         return (results.layers, _report(made)) if report else results.layers
 
     def all_gather(

@@ -371,8 +371,7 @@ def _check_count(what: str, layers: Sequence[Any], names: Sequence[str]) -> None
 
 def _total(traffic: list[Any]) -> Any:
     """The sum of Traffic values, field by field."""
-    fields = [field.name for field in dataclasses.fields(Traffic)]
-    return Traffic(**{name: sum(getattr(one, name) for one in traffic) for name in fields})
+    return sum(traffic, start=Traffic(0, 0, 0, 0, 0))
 
 
 def _in_fp32(spec: ReduceSpec) -> ReduceSpec:

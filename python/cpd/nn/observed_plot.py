@@ -17,51 +17,109 @@ if TYPE_CHECKING:
     from cpd.nn.observed_rows import Row
 
 ROLES = ("activation", "weight", "gradient")
-LONGEST = 24
+LONGEST = 32
 """The most characters of a name that are shown."""
 SUFFIXES = (".png", ".svg")
+_MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
+"""By the GEMM, where it is not the first of its role."""
+_TALLEST = 100.0  # inches
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
-    """Writes the picture. Raises ValueError for another ending, or where nothing was observed."""
+    """Writes the picture: a line of it for each layer, and in that a mark for each recipe, below
+    one another so that equal ones are seen. Raises ValueError for another ending, or where nothing
+    was observed."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
     if not rows:
         raise ValueError("nothing was observed yet, so there is nothing to draw")
+    shown = [row for row in rows if row.role in ROLES]
+    places = {layer: place for place, layer in enumerate(dict.fromkeys(r.layer for r in shown))}
+    looks = _looks(shown)
+    tall = 1.2 + 0.2 * len(looks) + len(places) * max(0.22, 0.08 * len(looks))
     with matplotlib.rc_context({"font.size": 8, "svg.fonttype": "none"}):
-        figure = Figure(figsize=(10, 5), layout="constrained")
-        panels: Any = figure.subplots(2, len(ROLES), sharex="col", sharey="row")
-        names = dict.fromkeys(row.judge for row in rows)
-        colours = {name: f"C{number % 10}" for number, name in enumerate(filter(None, names))}
-        for role, (upper, lower) in zip(ROLES, panels.T, strict=True):
-            _panels(upper, lower, [row for row in rows if row.role == role], colours)
-            upper.set_title(role)
-        panels[0][0].set_ylabel("log₂ |x|, smallest to largest")
-        panels[1][0].set_ylabel("SQNR in dB")
-        figure.suptitle(f"step {rows[-1].step}")
-        lines = {line.get_label(): line for axes in panels[1] for line in axes.lines}
-        if lines:
-            figure.legend(lines.values(), lines, loc="outside lower center", ncols=len(lines))
+        figure = Figure(figsize=(12, min(tall, _TALLEST)), layout="constrained")
+        widths = [2, 3] * len(ROLES)
+        panels: Any = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+        for number, role in enumerate(ROLES):
+            of_role = [row for row in shown if row.role == role]
+            _ranges(panels[2 * number], of_role, places, role)
+            _losses(panels[2 * number + 1], of_role, places, looks, role)
+        for axes in panels:
+            for place in range(0, len(places), 2):
+                axes.axhspan(place - 0.5, place + 0.5, color="#f0f0f0", zorder=0)
+        panels[0].set_yticks(range(len(places)), map(_short, places))
+        panels[0].set_ylim(len(places) - 0.5, -0.5)
+        figure.suptitle(f"step {rows[-1].step}: ranges, and what recipes leave of them")
+        _legend(figure, looks)
         with replaced(path) as file:
             figure.savefig(file, format=path.suffix[1:], dpi=120)
 
 
-def _panels(upper: Any, lower: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    """Draws one role: bars of ranges above, a line for each recipe below."""
-    layers = list(dict.fromkeys(row.layer for row in rows))
-    places = {layer: place for place, layer in enumerate(layers)}
+def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """The look of each recipe's marks, a colour, for each of its GEMMs a marker, and their place in
+    the line of a layer: those of one recipe below one another."""
+    recipes = list(dict.fromkeys(row.recipe for row in rows if row.recipe))
+    judges = {row.judge: row for row in rows if row.recipe}
+    ordered = sorted(judges, key=lambda name: recipes.index(judges[name].recipe))
+    step = 0.8 / max(len(ordered), 3)
+    return {
+        name: {
+            "color": f"C{recipes.index(judges[name].recipe) % 10}",
+            "marker": _MARKERS[judges[name].gemm if name != judges[name].recipe else ""],
+            "offset": (number - (len(ordered) - 1) / 2) * step,
+        }
+        for number, name in enumerate(ordered)
+    }
+
+
+def _ranges(axes: Any, rows: Sequence[Row], places: dict[str, int], role: str) -> None:
+    """A bar for each layer, from the smallest magnitude to the largest."""
     for row in {row.layer: row for row in rows}.values():
         if row.smallest is not None:
             low, high = math.log2(row.smallest), math.log2(row.amax)
-            upper.vlines(places[row.layer], low, high, color="#777777", linewidth=6)
-    series: dict[str, list[tuple[int, float]]] = {}
+            axes.hlines(places[row.layer], low, high, color="#777777", linewidth=5)
+    axes.set_title(role, loc="left")
+    axes.set_xlabel("log₂ |x|")
+
+
+def _losses(
+    axes: Any,
+    rows: Sequence[Row],
+    places: dict[str, int],
+    looks: dict[str, dict[str, Any]],
+    role: str,
+) -> None:
+    """A mark for each recipe of each layer; at the right edge where nothing is lost, a cross at the
+    left one where a rule exempts the layer."""
+    edges = axes.get_yaxis_transform()  # x from 0 to 1
     for row in rows:
-        if row.sqnr is not None and math.isfinite(row.sqnr):
-            series.setdefault(row.judge, []).append((places[row.layer], row.sqnr))
-    for name, points in series.items():
-        look = {"markersize": 3, "linewidth": 1, "color": colours[name], "label": name}
-        lower.plot(*zip(*points, strict=True), "o-", **look)
-    lower.set_xticks(range(len(layers)), map(_short, layers), rotation=90)
+        if not row.recipe:
+            continue
+        look = looks[row.judge]
+        place = places[row.layer] + look["offset"]
+        mark = {"color": look["color"], "s": 16, "linewidths": 0.8, "zorder": 3}
+        if row.exempt:
+            axes.scatter(0.03, place, marker="x", transform=edges, **mark)
+        elif row.sqnr == math.inf:
+            axes.scatter(0.97, place, marker=">", transform=edges, **mark)
+        elif row.sqnr is not None and math.isfinite(row.sqnr):
+            axes.scatter(row.sqnr, place, marker=look["marker"], **mark)
+    axes.set_xlabel("SQNR in dB")
+    axes.margins(x=0.12)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+
+
+def _legend(figure: Any, looks: dict[str, dict[str, Any]]) -> None:
+    from matplotlib.lines import Line2D
+
+    shown = [(name, look["marker"], look["color"]) for name, look in looks.items()]
+    if not shown:
+        return
+    shown += [("nothing lost", ">", "#777777"), ("exempt by a rule", "x", "#777777")]
+    marks = [Line2D([], [], linestyle="", marker=m, color=c, markersize=4) for _, m, c in shown]
+    names = [name for name, _, _ in shown]
+    figure.legend(marks, names, loc="outside lower center", ncols=min(len(names), 5))
 
 
 def _short(name: str) -> str:

@@ -19,6 +19,8 @@ from cpd.nn.observed import GEMMS
 Key: TypeAlias = tuple[str, str, str, str]
 """Layer, role, recipe and GEMM; the latter two empty for the range."""
 
+EXEMPT = "left in torch by the rule"
+"""How `Row.why` begins of a layer that a rule exempts."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 
@@ -63,13 +65,18 @@ class Row:
     """The least scale (that decodes) of values that are not 0; None without scales."""
     scale_max: float | None = None
     why: str = ""
-    """Why the recipe cannot take this tensor."""
+    """Why the recipe cannot take this tensor, or which of its rules leaves the layer in torch."""
 
     @property
     def judge(self) -> str:
         """The recipe, and the GEMM where it is not the first of its role."""
         is_first = not self.gemm or self.gemm == GEMMS[self.role][0][0]
         return self.recipe if is_first else f"{self.recipe} {self.gemm}"
+
+    @property
+    def exempt(self) -> bool:
+        """Whether a rule of the recipe leaves the layer in torch."""
+        return self.why.startswith(EXEMPT)
 
     @property
     def dynamic_range(self) -> float | None:
@@ -147,8 +154,15 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
-    """Writes every number that is finite; the range of a tensor once."""
+def write_scalars(writer: Any, rows: Sequence[Row]) -> None:
+    """Writes the scalars of a step's rows."""
+    for name, value in scalars_of(rows).items():
+        writer.add_scalar(name, value, rows[0].step)
+
+
+def scalars_of(rows: Iterable[Row]) -> dict[str, float]:
+    """Every number of one step that is finite, by `layer/role/…`; the range of a tensor once."""
+    found: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
     for row in rows:
         tag = f"{row.layer}/{row.role}" if row.layer else row.role
@@ -157,9 +171,8 @@ def write_scalars(writer: Any, rows: Iterable[Row]) -> None:
             numbers = {}
         ranged.add((row.layer, row.role))
         numbers |= {f"{tag}/{row.judge}/{name}": getattr(row, name) for name in _LOSS}
-        for name, value in numbers.items():
-            if value is not None and math.isfinite(value):
-                writer.add_scalar(name, value, row.step)
+        found |= {n: x for n, x in numbers.items() if x is not None and math.isfinite(x)}
+    return found
 
 
 _HEAD = (

@@ -24,7 +24,7 @@ from cpd.nn.observed import (
     recipe_of,
     weights_of,
 )
-from cpd.nn.observed_rows import Key, Row
+from cpd.nn.observed_rows import EXEMPT, Key, Row
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
@@ -52,7 +52,8 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
     the output's gradient are measured; of a layer that computes by a recipe (`cpd.convert`,
     `cpd.nn`) also what that loses of them, by the definitions of `Row`; and what each recipe of
     `what_if` would have lost. `what_if` has recipes, their names or texts, or is a dict of them by
-    names of one's own; their rules are followed (of a schedule, what holds first).
+    names of one's own; their rules are followed (of a schedule, what holds first): a layer that a
+    rule leaves in torch has a row that names the rule, and loses nothing.
 
     Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
     the layer has, where it has one, else by the tensor's own; stochastic rounding by bits of its
@@ -192,18 +193,15 @@ class Watch:
         with torch.no_grad(), uncounted():
             seen = measure(x.detach())
             step.add((layer, role, "", ""), seen.measured)
-            for judged_by, how in self._recipes(step, name, module):
-                self._judge(step, layer, module, role, judged_by, how, seen.x)
-
-    def _recipes(self, step: _Step, name: str, module: nn.Module) -> Iterator[tuple[str, Recipe]]:
-        """The recipes that judge a layer, with names: its own, and those of what_if for it."""
-        own = recipe_of(module)
-        if own is not None:
-            yield OWN, own
-        for label, choice in step.choices.items():
-            how, _ = choice.of(name)
-            if how is not None:
-                yield label, how
+            own = recipe_of(module)
+            if own is not None:
+                self._judge(step, layer, module, role, OWN, own, seen.x)
+            for label, choice in step.choices.items():
+                how, selector = choice.of(name)
+                if how is not None:
+                    self._judge(step, layer, module, role, label, how, seen.x)
+                elif role != "output":
+                    step.exempt((layer, role, label, GEMMS[role][0][0]), selector)
 
     def _judge(
         self,
@@ -246,6 +244,10 @@ class _Step:
     casts: dict[Key, str] = field(default_factory=dict)
     refused: dict[Key, str] = field(default_factory=dict)
     weights: set[str] = field(default_factory=set)
+
+    def exempt(self, key: Key, selector: str) -> None:
+        """Notes that a rule leaves a layer in torch."""
+        self.casts[key], self.refused[key] = "", f"{EXEMPT} {selector!r}"
 
     def add(self, key: Key, numbers: Tensor) -> None:
         self.parts.setdefault(key, []).append(numbers)

@@ -236,3 +236,18 @@ _READY: dict[str, Callable[[], Recipe]] = {
     "fp16": _fp16,
 }
 NAMED.update(_READY)
+SUMMARIES = {
+    "te-delayed": "E4M3 forward, E5M2 backward; a scale a tensor, of former steps",
+    "te-current": "E4M3 forward, E5M2 backward; a scale a tensor, of its own",
+    "deepseek-v3": "E4M3 in blocks of 1 x 128, weights 128 x 128; head in fp32",
+    "mxfp8": "MX E4M3 in blocks of 32, scales rounded up",
+    "mxfp8-hybrid": "MX E4M3 in blocks of 32, gradients E5M2",
+    "nvfp4": "NVFP4, weights 16 x 16, gradients stochastic; last 15 % in bf16",
+    "mxfp4-rht-sr": "bf16 forward; backward MXFP4, Hadamard, stochastic",
+    "ibm-fp8-2018": "(5,2) operands, sums in (6,9) by chunks of 64, as weights",
+    "aps-e4m3": "layers as torch's; gradients travel in (4,3), scaled by APS",
+    "aps-e3m0": "layers as torch's; gradients travel in (3,0), scaled by APS",
+    "bf16": "bf16 operands and results, fp32 sums and weights",
+    "fp16": "fp16 operands and results, fp32 sums and weights, loss scaling",
+}
+"""What each named recipe does, in one line."""

@@ -4,7 +4,6 @@ are cast to, and what the rest of a training step rounds to."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import os
 import sys
@@ -28,6 +27,7 @@ from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.formats import is_scaled
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number, check_number, integer
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
@@ -254,12 +254,12 @@ class Recipe:
         except ValueError as error:
             if not isinstance(given, str) or ";" in given:
                 raise
-            near = difflib.get_close_matches(given.lower(), NAMED, 1)
-            if not near and not str(error).startswith("unknown"):
+            meant = did_you_mean(given, NAMED)
+            if not meant and not str(error).startswith("unknown"):
                 raise  # which says what is wrong with an accumulator or a format
-            names = f"did you mean {near[0]}? " if near else ""
+            hint = f"{meant} " if meant else ""
             raise ValueError(
-                f"{shown(given)} is no recipe ({names}there are {', '.join(sorted(NAMED))}), no "
+                f"{shown(given)} is no recipe ({hint}there are {', '.join(sorted(NAMED))}), no "
                 "file, .toml or .json, and no accumulator"
             ) from error
 

@@ -13,6 +13,7 @@ from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
 from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number
 from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
 from cpd.numeric.shown import shown
@@ -252,7 +253,4 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _nearest(key: str, keys: list[str]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, keys, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(keys)}"
+    return f"; {did_you_mean(key, keys) or 'there are ' + ', '.join(keys)}"

@@ -154,7 +154,8 @@ def format(name: FormatLike) -> Format:
     - What other libraries call a format means what their type of that name holds: `float64`,
       `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
       `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
-      `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`). So `float8_e4m3`,
+      `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and PTX's scales
+      `ue4m3`, `ue5m3` (`e5m3fn:unsigned`) and `ue8m0`. So `float8_e4m3`,
       which ml_dtypes has, is IEEE-like; OCP's and NVIDIA's E4M3 is `e4m3fn`, as is torch's
       `float8_e4m3fn`.
 

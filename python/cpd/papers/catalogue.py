@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
 from cpd.papers.studies import aps, digits, grubic, oland, terngrad
 from cpd.papers.study import Study
@@ -81,7 +81,7 @@ def studies_named(names: Iterable[str]) -> list[Study]:
         return list(STUDIES.values())
     for name in chosen:
         if name not in STUDIES:
-            near = difflib.get_close_matches(name, STUDIES, 1, 0.4)
-            meant = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(f"no study {shown(name)}{meant} There are {', '.join(STUDIES)}")
+            meant = did_you_mean(name, STUDIES, 0.4)
+            there = ", ".join(STUDIES)
+            raise ValueError(f"no study {shown(name)}; {meant and meant + ' '}there are {there}")
     return [STUDIES[name] for name in chosen]

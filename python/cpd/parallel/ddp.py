@@ -24,6 +24,7 @@ from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
 from cpd.numeric.checked import checked
 from cpd.parallel.nodes.gradients import named_parameters, number_of
+from cpd.parallel.traffic import Meter, StepTraffic
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 
@@ -128,12 +129,18 @@ class HookState:
         self.names = state["names"]
         self.states = state.get("states") or States()
         self.error = None
+        self._meter = Meter()
         self._comm: Communicator | None = None
         self._owns_comm = False
         self._numbers: dict[torch.Tensor, int] = {}
         self._waiting: list[_Bucket] = []
         self._worker = _Worker()
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    @property
+    def traffic(self) -> StepTraffic | None:
+        """What the all-reduce of the last backward pass that has ended took on this rank."""
+        return self._meter.last
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
         """Uses this communicator and this model's parameters from now on."""
@@ -164,7 +171,8 @@ class HookState:
             waiting, self._waiting = self._waiting, []
             for one in waiting:
                 layers = self._layers(one)
-                self._worker.submit(functools.partial(self._run, one, layers, self.step))
+                ends = bucket.is_last() and one is taken
+                self._worker.submit(functools.partial(self._run, one, layers, self.step, ends))
         if bucket.is_last():
             self.step += 1
             self._await_in_backward(taken)
@@ -215,18 +223,21 @@ class HookState:
             layers[self._numbers[parameter]] = gradient
         return layers
 
-    def _run(self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int) -> None:
-        """On the thread: reduces the bucket in place and fulfils its future."""
+    def _run(
+        self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
+    ) -> None:
+        """On the thread: reduces the bucket in place and fulfils its future. `ends`: it is the last
+        of its step."""
         try:
             if taken.ready is None:
-                self._all_reduce(layers, step)
+                self._metered(layers, step, ends)
                 taken.done.set_result(taken.buffer)
                 return
             stream = self._stream(taken.buffer.device)
             with torch.cuda.stream(stream):
                 stream.wait_event(taken.ready)
                 taken.buffer.record_stream(stream)
-                self._all_reduce(layers, step)
+                self._metered(layers, step, ends)
                 taken.done.set_result(taken.buffer)
         except BaseException as error:
             self.error = self.error or error
@@ -239,6 +250,12 @@ class HookState:
         if device not in self._streams:
             self._streams[device] = cast(Any, torch.cuda.Stream)(device)
         return self._streams[device]
+
+    def _metered(self, layers: dict[int, torch.Tensor], step: int, ends: bool) -> None:
+        with self._meter.call(self._comm):
+            self._all_reduce(layers, step)
+        if ends:
+            self._meter.end(step)
 
     def _all_reduce(self, layers: dict[int, torch.Tensor], step: int) -> None:
         assert self._comm is not None

@@ -19,6 +19,7 @@ from cpd.comm.schedule import numbered as numbered
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
 from cpd.numeric.checked import check_keys, checked
+from cpd.parallel.traffic import Meter, StepTraffic
 
 
 @checked
@@ -102,8 +103,14 @@ class ReduceScatter:
         self.layer = layer
         self.step = self.schedule.spec.step
         self.states = States()
+        self._meter = Meter()
         self._comm = comm
         self._communicators: dict[dist.ProcessGroup, Communicator] = {}
+
+    @property
+    def traffic(self) -> StepTraffic | None:
+        """What this module's reduce-scatter took on this rank in the last backward pass."""
+        return self._meter.last
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
@@ -136,7 +143,9 @@ class ReduceScatter:
             chosen, average=_averages(op), divide=self.divide or chosen.divide
         )
         flat = input_tensor.reshape(-1)
-        (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)
+        with self._meter.call(comm):
+            (part,) = comm.reduce_scatter([flat], spec, numbers=[self.layer], states=self.states)
+        self._meter.end(self.step)
         output_tensor.copy_(part.view_as(output_tensor))
         self.step += 1
 

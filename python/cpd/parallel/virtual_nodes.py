@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from cpd import _core
+from cpd.comm.costs import Cost, cost_of_step
 from cpd.comm.schedule import Schedule, as_schedule, divided, specs_in_use
 from cpd.comm.spec import ReduceSpec, warn_of_stall
 from cpd.comm.spec_text import reduce_spec
@@ -33,6 +36,7 @@ from cpd.parallel.nodes.gradients import (
 )
 from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
 from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
+from cpd.parallel.traffic import StepTraffic
 
 KEEPS = ("memory", "disk", "recompute")
 
@@ -73,11 +77,14 @@ class VirtualNodes:
             statistics), which remain, as in DDP. False: each node has its own; the model holds node
             0's. Histories of delayed scaling are combined by their maximum in either case, at the
             end of the step: ranks do that at each call of the model, of which a node then makes one
-            a step.
+            a step, also where `no_sync` accumulates.
         seeds: None: nodes draw random numbers (dropout) one after the other from torch's
             generators, as a loop would. Or a seed for each node, which then has generators of its
             own, as a rank has that begins with torch.manual_seed(seed).
         folder: of what is kept on disk; default: the system's for temporary files.
+
+    Gradients of several micro-batches are accumulated in each node before the reduction, with
+    DDP's bits, where `loss` yields several losses, or by steps in `no_sync`.
 
     Parameters without a gradient count as zeros, as DDP has it with find_unused_parameters; where
     no node has a gradient, `grad` is None. When a step raises, gradients, buffers, generators and
@@ -88,6 +95,8 @@ class VirtualNodes:
         states: what a codec keeps of all nodes' layers, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
         report: what happened to each layer in the last step, a `LayerReport` by name.
+        traffic: the bytes that node 0 would have sent in it, and the seconds that casts and sums of
+            all nodes took here.
 
     Raises ValueError or TypeError for other arguments, MemoryError or OSError where what is to be
     kept does not fit.
@@ -136,10 +145,14 @@ class VirtualNodes:
         self.next_step = self.schedule.spec.step
         self.losses = torch.empty(0)
         self.report: dict[str, LayerReport] = {}
+        self.traffic: StepTraffic | None = None
+        self._costs: dict[bool, Cost] = {}
         self.states = States()
         check_room(self.keep, self.kept_bytes, folder)
         self._generators = None if seeds is None else self._seeded(seeds)
         self._buffers = None if broadcast_buffers else [Buffers(model).values] * self.world_size
+        self._reduces = True
+        self._added: Added | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -181,23 +194,83 @@ class VirtualNodes:
         if (batch is None) == (micro_batches is None):
             raise TypeError("step takes a batch or micro_batches")
         batches = split(batch, self.world_size) if micro_batches is None else micro_batches
+        micro_batches = first(batches, self.world_size)
         parameters = self._parameters()
+        if not self._reduces:
+            self.losses = self._accumulate(loss, micro_batches, parameters)
+            return self.losses.mean()
         with self.states.used(Owner(self.world_size, None)) as states:
             folds = self._folds(parameters, self.next_step, states)
             begun = _Step(self, loss, on_gradients, parameters, folds)
-            reduced, losses = begun.run(first(batches, self.world_size))
-        self._generators, self._buffers = begun.generators, begun.own_buffers
+            reduced, losses = begun.run(micro_batches)
+        self._generators = begun.generators
+        self._buffers = None if self.broadcast_buffers else begun.own_buffers
         for parameter, (gradient, _) in zip(parameters.values(), reduced, strict=True):
             parameter.grad = gradient
         self.report = {n: report for n, (_, report) in zip(parameters, reduced, strict=True)}
+        self.traffic = self._traffic(begun.seconds)
         self.losses = losses
         self.next_step += 1
+        self.drop_accumulated()
         return losses.mean()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context in which a step adds each node's gradients to those that it has and reduces
+        nothing, as DistributedDataParallel's no_sync; the next step outside adds its own and
+        reduces the sums. `grad`, `report` and `next_step` stay what they are meanwhile. All nodes'
+        gradients are kept, on disk with `keep="disk"`, else in memory.
+
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> nodes = VirtualNodes(model, 2, "fp32")
+        >>> with nodes.no_sync():
+        ...     _ = nodes.step(lambda x: model(x).sum(), torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
+        >>> _ = nodes.step(lambda x: model(x).sum(), torch.ones(2, 2))
+        >>> model.weight.grad.tolist()  # the mean over the nodes of their sums
+        [[1.5, 2.5]]
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    def drop_accumulated(self) -> None:
+        """Forgets the gradients that steps in `no_sync` left."""
+        added, self._added = self._added, None
+        if added is not None:
+            added.gradients.close()
+
+    def _accumulate(
+        self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
+    ) -> torch.Tensor:
+        """A step in `no_sync`: the nodes' losses; their gradients are kept."""
+        needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
+        keep = "disk" if self.keep == "disk" else "memory"
+        check_room(keep, needed, self.folder)
+        gathered = Disk(self.folder) if keep == "disk" else Memory()
+        try:
+            begun = _Step(self, loss, None, parameters, None, gathered)
+            _, losses = begun.run(micro_batches)
+        except BaseException:
+            gathered.close()
+            raise
+        self._generators = begun.generators
+        self._buffers = None if self.broadcast_buffers else begun.own_buffers
+        self.drop_accumulated()
+        self._added = Added(gathered, begun.own_buffers or [])
+        return losses
 
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on, in addition to the model and its optimizer: the number of
         the next step, the schedule (with its seeds), and nodes' own generators and buffers, and
-        what codecs keep."""
+        what codecs keep. Raises RuntimeError where gradients are accumulated that no step has
+        reduced: a state does not hold them."""
+        if self._added is not None:
+            raise RuntimeError(
+                "the nodes hold gradients of steps in no_sync that are not reduced yet: save after "
+                "the step that reduces them, or call drop_accumulated"
+            )
         own = self._generators
         return {
             "next_step": self.next_step,
@@ -254,6 +327,16 @@ class VirtualNodes:
             raise ValueError(f"there are {self.world_size} nodes but {len(numbers)} seeds")
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
+    def _traffic(self, seconds: float) -> StepTraffic:
+        """Of this step, whose bytes are those of all of the first steps, or of all after them."""
+        is_first = self.next_step < self.schedule.first_steps
+        if is_first not in self._costs:
+            shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
+            made = cost_of_step(self.schedule, self.world_size, shapes, self.next_step)
+            self._costs[is_first] = made
+        cost = self._costs[is_first]
+        return StepTraffic(self.next_step, cost.bytes_sent, seconds, cost.exact)
+
     def _parameters(self) -> dict[str, nn.Parameter]:
         parameters = named_parameters(self.model)
         if list(parameters) != self.names:
@@ -284,6 +367,14 @@ class VirtualNodes:
         )
 
 
+class Added(NamedTuple):
+    """What steps in `no_sync` leave."""
+
+    gradients: Keep
+    buffers: list[Values]
+    """Each node's own: ranks of DDP begin an accumulation with rank 0's, and then keep theirs."""
+
+
 class _Step:
     """One step under way."""
 
@@ -291,6 +382,8 @@ class _Step:
     """Each node's own after the step, where it has them."""
     own_buffers: list[Values] | None
     """The same of buffers."""
+    seconds: float
+    """In casts and sums."""
 
     def __init__(
         self,
@@ -298,50 +391,56 @@ class _Step:
         loss: Loss,
         watch: Watch | None,
         parameters: dict[str, nn.Parameter],
-        folds: Folds,
+        folds: Folds | None,
+        gathered: Keep | None = None,
     ) -> None:
+        """Without `folds` the gradients are put into `gathered`, and nothing is reduced."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
+        self._gathered = gathered
+        self._added = nodes._added
         self._gpus = _gpus(parameters)
         self._buffers = Buffers(nodes.model)
         self.generators = None if nodes._generators is None else list(nodes._generators)
         self.own_buffers = None if nodes._buffers is None else list(nodes._buffers)
+        if nodes.broadcast_buffers and self._added is not None:
+            self.own_buffers = list(self._added.buffers)
+        elif nodes.broadcast_buffers and gathered is not None:
+            self.own_buffers = [self._buffers.values] * nodes.world_size
         self._begin_buffers = [self._buffers.values, *(self.own_buffers or ())[1:]]
         self._keep: Keep | None = None
-        self._recomputes = folds.sweeps > 1 and nodes.keep == "recompute"
-        if folds.sweeps > 1 and not self._recomputes:
+        several = folds is not None and folds.sweeps > 1
+        self._recomputes = several and nodes.keep == "recompute"
+        if several and not self._recomputes:
             self._keep = Disk(nodes.folder) if nodes.keep == "disk" else Memory()
         self._inputs: list[tuple[Any, Randomness]] = []  # to compute nodes again from
         self._losses: list[torch.Tensor] = []
         self._again: list[tuple[int, torch.Tensor]] = []
         self._end: Values = {}  # node 0's buffers
         self._unused = list(range(len(parameters)))
+        self.seconds = 0.0
 
     def run(
         self, micro_batches: Iterable[Any]
     ) -> tuple[list[tuple[torch.Tensor | None, LayerReport]], torch.Tensor]:
-        """The reduced gradients and reports, and the losses; buffers and generators move on. Where
-        it raises, these and the gradients are put back."""
+        """The reduced gradients and reports, if there are folds, and the losses; buffers and
+        generators move on. Where it raises, these and the gradients are put back."""
         before = Randomness.now(self._gpus)
         gradients = [parameter.grad for parameter in self._parameters.values()]
         try:
             for node, micro_batch in enumerate(micro_batches):
                 self._first(node, micro_batch)
             after = Randomness.now(self._gpus)
-            for node in self._later():
-                self._folds.take(node, self._get(node))
             losses = torch.stack(self._losses)
-            self._check_losses(losses)
-            results = self._folds.results(list(self._parameters.values()))
-            self._folds.commit()
+            results = [] if self._folds is None else self._results(self._folds, losses)
         except BaseException:
-            for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-                parameter.grad = gradient
             self._buffers.put(self._buffers.values)
             before.restore()
             raise
         finally:
+            for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+                parameter.grad = gradient
             if self._keep is not None:
                 self._keep.close()
         self._buffers.put(self._end)
@@ -350,9 +449,23 @@ class _Step:
         after.restore()
         if self.generators is not None:
             before.generators.restore()
+        return results, losses
+
+    def _results(
+        self, folds: Folds, losses: torch.Tensor
+    ) -> list[tuple[torch.Tensor | None, LayerReport]]:
+        """What the sums give when all nodes have come as often as they are awaited."""
+        for node in self._later(folds):
+            gradients = self._get(node)
+            with self._timed():
+                folds.take(node, gradients)
+        self._check_losses(losses)
+        with self._timed():
+            results = folds.results(list(self._parameters.values()))
+        folds.commit()
         for number in self._unused:
             results[number] = (None, results[number][1])
-        return results, losses
+        return results
 
     def _first(self, node: int, micro_batch: Any) -> None:
         """Computes a node, and gives its gradients to the sums that await them."""
@@ -365,20 +478,32 @@ class _Step:
         if self.generators is not None:
             self.generators[node] = Generators.now(self._gpus)
         self._read_buffers(node)
+        if self._gathered is not None:
+            self._gathered.put(node, [None if g is None else g.cpu() for g in gradients])
+        if self._folds is None:
+            return
         if self._watch is not None:
             self._watch(node, dict(zip(self._parameters, gradients, strict=True)))
         self._unused = [number for number in self._unused if gradients[number] is None]
-        self._folds.take(node, gradients)
+        with self._timed():
+            self._folds.take(node, gradients)
         if self._keep is not None:
             kept = self._folds.kept
             chosen = [g if n in kept else None for n, g in enumerate(gradients)]
             self._keep.put(node, [None if g is None else g.cpu() for g in chosen])
 
-    def _later(self) -> Iterator[int]:
+    @contextlib.contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Counts the time of the sums."""
+        begin = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - begin
+
+    def _later(self, folds: Folds) -> Iterator[int]:
         """The nodes that are awaited again."""
-        for _ in range(self._folds.sweeps - 1):
+        for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
-                if self._folds.awaits(node):
+                if folds.awaits(node):
                     yield node
 
     def _get(self, node: int) -> Gradients:
@@ -395,7 +520,8 @@ class _Step:
         """From the buffers with which the node begins."""
         own = self.own_buffers is not None
         self._buffers.put(self._begin_buffers[node if own else 0])
-        return computed(self._loss, micro_batch, self._parameters)
+        before = None if self._added is None else self._added.gradients.get(node)
+        return computed(self._loss, micro_batch, self._parameters, before)
 
     def _read_buffers(self, node: int) -> None:
         """Notes what the node leaves in the buffers."""

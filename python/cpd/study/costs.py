@@ -3,43 +3,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from cpd import _core
 from cpd.comm import local
 from cpd.comm.communicator import Communicator
-from cpd.comm.layers import PerRank, row_layouts
+from cpd.comm.costs import DEFAULT_CHUNK as DEFAULT_CHUNK
+from cpd.comm.costs import Cost as Cost
+from cpd.comm.costs import Largest as Largest
+from cpd.comm.costs import Sizes as Sizes
+from cpd.comm.costs import cost as cost
+from cpd.comm.costs import largest_of, values_and_rows
+from cpd.comm.layers import PerRank
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.comm.virtual import world_of
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, int64
-
-DEFAULT_CHUNK = 1 << 20
-"""The values that a communicator by default works on at once."""
-
-Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
-"""Each layer's shape, or the number of values of a vector."""
-Largest: TypeAlias = "float | Sequence[float] | None"
-"""The largest magnitude in all layers of all ranks, or in each layer; None: not known."""
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What one rank sends and receives in an all-reduce, as a communicator counts its traffic."""
-
-    steps: int
-    """Rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W - 1 for
-    `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0 where there are
-    no values."""
-    bytes_sent: int
-    """Of encoded values; an upper bound where `exact` is false."""
-    bytes_received: int
-    exact: bool = True
-    """Whether the bytes are the same for all values, as far as these are known; else
-    `measured_cost` counts the bytes for actual layers."""
 
 
 @dataclass(frozen=True)
@@ -68,60 +48,6 @@ class Round(NamedTuple):
     """The most messages of a step that leave one host, or reach it."""
     within: int
     """The most messages of a step that stay in one host."""
-
-
-@checked
-def cost(
-    spec: ReduceSpec,
-    world: int,
-    sizes: Sizes,
-    rank: int = 0,
-    *,
-    chunk: int = DEFAULT_CHUNK,
-    largest: Largest = None,
-) -> Cost:
-    """What rank `rank` of `world` sends and receives in the all-reduce of layers of these shapes.
-
-    Headers, the handshake, sizes ahead of messages and the exponents of APS are not included. Every
-    piece of a layer in a message starts at a byte, so that formats whose codes are not whole bytes
-    cost up to a byte more at each cut; `chunk` is the communicator's.
-
-    Args:
-        sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a
-            vector.
-        largest: where a format or codec has no code for NaN (`e3m0`, `e2m1`), and a sum may leave
-            the range of a format, all values are sent in binary32: the largest magnitude, of any
-            layer or of each, decides whether (infinite or NaN where a value is). Not known: `exact`
-            is false and the bytes are the most, for values below 2^96.
-
-    Exact for codecs of fixed sizes (`Codec.is_fixed`); for the others, such as Elias' or Huffman's
-    codes and `top_k`, the bytes are the most there can be.
-
-    Raises ValueError or TypeError.
-
-    >>> cost(ReduceSpec("e4m3"), 4, [1000])
-    Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
-    >>> cost(ReduceSpec(wire="int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
-    1400
-    >>> packed, most = (cost(ReduceSpec("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
-    >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
-    (500, True, 4000, False)
-    >>> spec = ReduceSpec("e4m3", order="ring", exchange="hierarchical", group_size=16)
-    >>> cost(spec, 256, [1000]).steps
-    90
-    """
-    check_spec(spec)
-    values, rows = _values_and_rows(spec, sizes)
-    native = _core.cost(
-        spec._native(),
-        int32("world", world),
-        int32("rank", rank),
-        values,
-        int64("chunk", chunk),
-        rows,
-        _largest(largest, len(values)),
-    )
-    return Cost(native.steps, native.bytes_sent, native.bytes_received, native.exact)
 
 
 @checked
@@ -175,7 +101,7 @@ def transfer_time(
     7.5
     """
     check_spec(spec)
-    values, rows = _values_and_rows(spec, sizes)
+    values, rows = values_and_rows(spec, sizes)
     return _core.time(
         spec._native(),
         int32("world", world),
@@ -183,7 +109,7 @@ def transfer_time(
         float(alpha),
         float(beta),
         rows,
-        _largest(largest, len(values)),
+        largest_of(largest, len(values)),
     )
 
 
@@ -203,37 +129,13 @@ def rounds(
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
     """
     check_spec(spec)
-    values, rows = _values_and_rows(spec, sizes)
+    values, rows = values_and_rows(spec, sizes)
     found = _core.rounds(
         spec._native(),
         int32("world", world),
         values,
         int64("per_host", per_host),
         rows,
-        _largest(largest, len(values)),
+        largest_of(largest, len(values)),
     )
     return [Round(*one) for one in found]
-
-
-def _values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The number of values of each layer, and of each of its rows where the codec works on rows."""
-    shapes = [_shape(size) for size in sizes]
-    layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
-    return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
-
-
-def _shape(size: Any) -> tuple[int, ...]:
-    if not isinstance(size, (tuple, list)):
-        return (int64("size", size),)
-    shape = tuple(int64("size", length) for length in size)
-    if any(length < 0 for length in shape):
-        raise ValueError(f"lengths of a shape must be at least 0, got {shape}")
-    return shape
-
-
-def _largest(largest: Largest, layers: int) -> list[float]:
-    if largest is None:
-        return []
-    if isinstance(largest, (tuple, list)):
-        return [float(one) for one in largest]
-    return [float(largest)] * layers  # type: ignore[arg-type]

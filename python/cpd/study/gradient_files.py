@@ -5,6 +5,8 @@ Nothing in a file is executed, sizes are checked before memory is allocated, and
 is a ValueError of one line that names it.
 """
 
+from __future__ import annotations
+
 import math
 import os
 import re
@@ -13,13 +15,19 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-Arrays = dict[str, torch.Tensor]
+from cpd.numeric.later import Later
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = Later("torch")
+
+Arrays: TypeAlias = "dict[str, torch.Tensor]"
 
 _LONGEST_NAME = 1000
 
@@ -215,7 +223,7 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg()
 
 
-_Reader = Callable[[Path, IO[bytes], bool], Iterable[tuple[str, torch.Tensor]]]
+_Reader: TypeAlias = "Callable[[Path, IO[bytes], bool], Iterable[tuple[str, torch.Tensor]]]"
 _READERS: dict[str, tuple[_Reader, str]] = {
     ".npy": (_read_npy, ".npy"),
     ".npz": (_read_npz, ".npz"),

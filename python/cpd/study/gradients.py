@@ -11,31 +11,39 @@ Reads float32, float16, bfloat16 and torch's 8-bit floats; binary64 only where e
 binary32 number, or with rounding. Nothing in a file is executed.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from cpd import _core
 from cpd._files import replaced, write_npz
+from cpd.numeric.later import Later
+from cpd.numeric.names import did_you_mean
 from cpd.study.gradient_files import read_arrays, shown
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = Later("torch")
 
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 _FP32 = _core.Format.parse("fp32")
 _NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
 _FLOATS = (
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2,
-    torch.float8_e5m2fnuz,
+    "torch.float16",
+    "torch.bfloat16",
+    "torch.float32",
+    "torch.float8_e4m3fn",
+    "torch.float8_e4m3fnuz",
+    "torch.float8_e5m2",
+    "torch.float8_e5m2fnuz",
 )
 _MOST_RANKS = 1 << 16
 
@@ -68,14 +76,14 @@ class Gradients:
     def ranks(self) -> int:
         return len(self.per_rank)
 
-    def layer(self, name: str) -> "Gradients":
+    def layer(self, name: str) -> Gradients:
         """That layer alone, or those of a pattern. Raises ValueError where there is none."""
         chosen = [n for n, own in enumerate(self.names) if own == name]
         chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]
         if not chosen:
             names = ", ".join(map(shown, self.names))
-            near = get_close_matches(name, self.names, 1)
-            hint = f" (did you mean {shown(near[0])}?)" if near else ""
+            meant = did_you_mean(name, self.names)
+            hint = f" ({shown(meant)})" if meant else ""
             raise ValueError(f"no layer '{name}'{hint}; the layers are {names}")
         per_rank = [[rank[n] for n in chosen] for rank in self.per_rank]
         return Gradients([self.names[n] for n in chosen], per_rank)
@@ -145,7 +153,7 @@ def check_path(path: str | Path) -> None:
 
 
 def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> torch.Tensor:
-    if tensor.dtype in _FLOATS:
+    if str(tensor.dtype) in _FLOATS:
         return tensor.float().contiguous()
     name = shown(name)
     if tensor.dtype != torch.float64:

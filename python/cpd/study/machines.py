@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import shlex
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd.numeric.checked import checked
+from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
 from cpd.study.costs import Round
 
@@ -154,8 +154,7 @@ def machine(text: str | Path) -> Machine:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error: the name that was meant, or all names."""
     names = list(known)
-    near = difflib.get_close_matches(name.lower(), names, 1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
+    return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
 _NUMBERS = ("alpha", "beta", "alpha_between", "beta_between", "shared", "gpus", "speed", "tflops")

@@ -4,13 +4,18 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from cpd.numeric.later import Later
 from cpd.train.data import Data
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = Later("torch")
 
 # The split is the same for every seed. RandomState is NumPy's frozen generator: its numbers do not
 # change between versions.

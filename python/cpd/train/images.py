@@ -9,14 +9,20 @@ import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
+from cpd.numeric.later import Later
 from cpd.train.data import Data
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor
+else:
+    torch, F = Later("torch"), Later("torch.nn.functional")
 
 JPEG = "cifar10-jpeg.npz"
 BATCHES = "cifar-10-batches-py"

@@ -12,9 +12,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-import torch
-
-from cpd.train.names import checked_name
+from cpd.numeric.names import checked_name
 from cpd.train.table import MODELS, Sample
 
 
@@ -57,6 +55,8 @@ def weight_named(name: str, layers: Sequence[Layer]) -> str:
 def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
     """The layers of a model in `MODELS`, in their order; `taken`: the options that it takes, by
     name. No weights are made."""
+    import torch
+
     with torch.device("meta"):
         made = MODELS[model].make(sample, **dict(taken))
     found = []

@@ -4,22 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
-from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from cpd.numeric.later import Later
+from cpd.numeric.names import checked_name
 
-from cpd.optim.lars import LARS
-from cpd.train.names import checked_name
+if TYPE_CHECKING:
+    from torch import nn, optim
+    from torch.optim import Optimizer
 
-Make = Callable[[Iterable[nn.Parameter], float, float, float], Optimizer]
+    from cpd.optim import lars
+else:
+    optim, lars = Later("torch.optim"), Later("cpd.optim.lars")
+
+Make: TypeAlias = "Callable[[Iterable[nn.Parameter], float, float, float], Optimizer]"
 
 OPTIMIZERS: dict[str, Make] = {
-    "sgd": lambda p, lr, m, decay: SGD(p, lr=lr, momentum=m, weight_decay=decay),
-    "nesterov": lambda p, lr, m, decay: SGD(
+    "sgd": lambda p, lr, m, decay: optim.SGD(p, lr=lr, momentum=m, weight_decay=decay),
+    "nesterov": lambda p, lr, m, decay: optim.SGD(
         p, lr=lr, momentum=m, weight_decay=decay, nesterov=True
     ),
-    "adam": lambda p, lr, m, decay: Adam(p, lr=lr, betas=(m, 0.999), weight_decay=decay),
-    "lars": lambda p, lr, m, decay: LARS(p, lr=lr, momentum=m, weight_decay=decay),
+    "adam": lambda p, lr, m, decay: optim.Adam(p, lr=lr, betas=(m, 0.999), weight_decay=decay),
+    "lars": lambda p, lr, m, decay: lars.LARS(p, lr=lr, momentum=m, weight_decay=decay),
 }
 """By name: torch's SGD, the same with Nesterov's momentum, Adam, and `cpd.optim.LARS`."""
 

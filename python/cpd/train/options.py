@@ -6,24 +6,25 @@ import re
 import shlex
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
-
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule, averaging
-from cpd.comm.spec import ReduceSpec
+from cpd.comm.spec import ReduceSpec, check_world
 from cpd.compress import codec
 from cpd.nn.ready import recipe
+from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.train.data import Data
 from cpd.train.images import AUGMENTS
 from cpd.train.layers import Layer, exempt_names, largest_min_size, layers_of, share_of
-from cpd.train.names import checked_name
 from cpd.train.optimizers import OPTIMIZERS
 from cpd.train.schedules import RateSchedule, rate_schedule
 from cpd.train.table import DATA, Sample, defaults_of, model_named, sample_of
 from cpd.train.wire import APS, is_power_of_two, power_of_two, reduce_spec
+
+if TYPE_CHECKING:
+    from torch import nn
 
 DIVIDES = ("before", "after", "none")
 _COUNTS = ("epochs", "depth", "width", "nodes", "batch", "length", "images", "tests")
@@ -123,12 +124,13 @@ class TrainOptions:
         _check_numbers(self)
         _check_names(self)
         _check_model(self)
+        check_world(self.spec, self.nodes)
         if "bits=gradient" in str(self.spec.wire).split():
             raise ValueError(
                 f"{self.spec.wire} chooses its bits for weights, by the gradients that they have: "
                 "gradients, which cpd.train sends, have none; give uniform a number of bits"
             )
-        schedule = self.reduction(steps_per_epoch=1)
+        schedule = self.reduction(steps_per_epoch=1)  # the first to make layers, and import torch
         schedule.check_names([layer.name for layer in self.layers])
         schedule.check_world(self.nodes)
 
@@ -151,11 +153,7 @@ class TrainOptions:
 
     def check_data(self, count: int) -> None:
         """Raises ValueError where one step needs more than `count` training images."""
-        if self.nodes * self.batch > count:
-            raise ValueError(
-                f"nodes × batch must be at most {count} (the training images), "
-                f"got {self.nodes} × {self.batch}"
-            )
+        check_data(self.nodes, self.batch, count)
 
     def load_data(self) -> Data:
         """The data, with as many inputs as the options say. Raises ValueError for numbers that are
@@ -173,7 +171,7 @@ class TrainOptions:
         takes = model_named(self.model).takes
         return {name: getattr(self, name) for name in takes if name != "augment"}
 
-    def make_model(self) -> nn.Module:
+    def make_model(self) -> "nn.Module":
         """The model, with weights from torch's generator (`cpd.train.models.seeded`)."""
         return model_named(self.model).make(self.sample, **self.taken)
 
@@ -279,6 +277,14 @@ class TrainOptions:
         )
         return averaging(made, "after") if self.divide == "after" else made
 
+    def in_fp32(self) -> "TrainOptions | None":
+        """What to compare this training with: the same data, weights and rates, layers as torch
+        computes them and gradients summed in fp32. None where this training is such itself."""
+        if self.recipe is None and str(self.spec.format) == "fp32":
+            return None
+        plain: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _OF_NUMBERS}
+        return replace(self, **plain)
+
     def arguments(self) -> str:
         """The `cpd train` options, complete, that make exactly this run."""
         default = defaults_of(self.model, self.data)
@@ -320,6 +326,20 @@ class TrainOptions:
         return name if self.recipe is None else f"{name}, layers by {self.recipe}"
 
 
+def check_data(nodes: int, batch: int, count: int) -> None:
+    """Raises ValueError where one step needs more than `count` training images."""
+    if nodes * batch > count:
+        raise ValueError(
+            f"nodes × batch must be at most {count} (the training images), got {nodes} × {batch}"
+        )
+
+
+_OF_NUMBERS = (
+    *("format", "aps", "loss_scale", "kahan", "group_size", "order", "exchange", "rounding"),
+    *("overflow", "recipe", "wire", "reduce", "min_size", "quantized_share", "exempt"),
+    *("exempt_types", "last_layer_fp32", "fp32_epochs"),
+)
+"""Options that say in what numbers a training computes and reduces."""
 _LATER = ("model", "ema", "divide", "exempt_types", "quantized_share", "reduce", "device")
 """Options that `arguments` leaves out where they are the default."""
 

@@ -10,9 +10,9 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from cpd.comm.costs import Cost, cost_of_step
 from cpd.comm.virtual import LayerReport
 from cpd.nn.coverage import Coverage
-from cpd.study.costs import Cost, cost
 from cpd.train.options import TrainOptions
 
 
@@ -130,20 +130,8 @@ class TrainResult:
         """What one node, the first, sends and receives in a step after the first epochs, as
         `cpd.study.cost` counts it, of all layers: exact, or at most so much."""
         options = self.options
-        names = [layer.name for layer in options.layers]
-        shapes = [layer.shape for layer in options.layers]
-        sizes = [layer.size for layer in options.layers]
-        schedule, step = options.reduction(1), options.fp32_epochs
-        parts = [
-            cost(spec, options.nodes, [shapes[number] for number in numbers])
-            for spec, numbers in schedule.parts(names, step, sizes)
-        ]
-        return Cost(
-            sum(part.steps for part in parts),
-            sum(part.bytes_sent for part in parts),
-            sum(part.bytes_received for part in parts),
-            all(part.exact for part in parts),
-        )
+        layers = {layer.name: layer.shape for layer in options.layers}
+        return cost_of_step(options.reduction(1), options.nodes, layers, options.fp32_epochs)
 
     def total(self, name: str) -> int:
         """The sum of one of LayerCounts' counts over all layers."""

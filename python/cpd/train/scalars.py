@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cpd.track.writers import writer_of
 from cpd.train.result import Step
 
 
@@ -13,7 +14,7 @@ def write_scalars(writer: Any, step: Step) -> None:
     all-reduce reported on all nodes, `wire/LAYER/zeros` and `/underflowed`, shares of its values,
     `/bits_a_value`, and `/bits`, the mean of those that a codec chose.
 
-    `writer`: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter.
+    `writer`: what `cpd.track.writer_of` takes, such as TensorBoard's SummaryWriter.
     """
     scalars = {"train/loss": step.loss, "train/rate": step.rate}
     for name, report in step.report.items():
@@ -22,5 +23,4 @@ def write_scalars(writer: Any, step: Step) -> None:
         scalars[f"wire/{name}/bits_a_value"] = report.bits_a_value
         if report.bits:
             scalars[f"wire/{name}/bits"] = sum(report.bits) / len(report.bits)
-    for tag, value in scalars.items():
-        writer.add_scalar(tag, value, step.number)
+    writer_of(writer).write(scalars, step.number)

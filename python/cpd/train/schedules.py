@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from cpd.numeric.names import checked_name
 from cpd.numeric.shown import shown
-from cpd.train.names import checked_name
 
 SHAPES = ("constant", "steps", "linear", "polynomial")
 _FORMS = "[warmup N [from F]] constant | steps N… [factor F] | linear | polynomial [power P]"

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from cpd.numeric.later import Later
 from cpd.train.data import Data
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = Later("torch")
 
 SIDE = 32
 KINDS = ("background", "disc", "square", "triangle")

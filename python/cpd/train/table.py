@@ -7,17 +7,22 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from cpd.train import models
+from cpd.numeric.later import Later
+from cpd.numeric.names import checked_name
 from cpd.train.data import Data, Kind
 from cpd.train.digits import load_digits
 from cpd.train.images import AUGMENTS, CROP, data_folder, load_cifar10
-from cpd.train.names import checked_name
 from cpd.train.shapes import load_shapes
 from cpd.train.text import load_text, text_runs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from cpd.train import models
+else:
+    nn, models = Later("torch.nn"), Later("cpd.train.models")
 
 
 @dataclass(frozen=True)

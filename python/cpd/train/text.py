@@ -6,11 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
+from cpd.numeric.later import Later
 from cpd.train.data import Data
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = Later("torch")
 
 _HELD_OUT = 10  # the last tenth
 

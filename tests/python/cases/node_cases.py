@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import random
@@ -51,6 +52,13 @@ def batch_of(step: int, world: int, node: int | None = None) -> tuple[torch.Tens
     labels = torch.randint(5, (world * BATCH,), generator=generator)
     rows = slice(None) if node is None else slice(node * BATCH, (node + 1) * BATCH)
     return images[rows], labels[rows]
+
+
+def parts_of(
+    batch: tuple[torch.Tensor, torch.Tensor], count: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """A node's images and labels, in equal parts."""
+    return list(zip(*(each.chunk(count) for each in batch), strict=True))
 
 
 def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
@@ -187,6 +195,30 @@ DDP_CASES: dict[str, dict[str, Any]] = {
     "stochastic layers": {"spec": cpd.ReduceSpec("e4m3"), "recipe": STOCHASTIC},
     "unused": {"spec": cpd.ReduceSpec("e4m3"), "unused": True},
     "accumulated": {"spec": cpd.ReduceSpec("e4m3", aps=True), "accumulated": True},
+    "accumulated by calls": {
+        "spec": cpd.ReduceSpec("e4m3", KAHAN, rounding="stochastic"),
+        "calls": 4,
+    },
+    "accumulated by calls, recomputed": {
+        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "keep": "recompute",
+        "calls": 2,
+    },
+    "accumulated by calls, buffers of their own": {
+        "spec": cpd.ReduceSpec("e5m2", order="ring"),
+        "keep": "disk",
+        "broadcast_buffers": False,
+        "calls": 2,
+    },
+    "accumulated by calls, delayed scaling": {
+        "spec": cpd.ReduceSpec("e4m3", aps=True),
+        "recipe": cpd.recipe("te-delayed"),
+        "calls": 4,
+    },
+    "accumulated by calls, errors fed back": {
+        "spec": cpd.ReduceSpec(wire="feedback qsgd bits=2 bucket=128"),
+        "calls": 2,
+    },
 }
 WORLD = 3
 STEPS = 3
@@ -233,7 +265,11 @@ def nodes_hash(case: dict[str, Any]) -> str:
             return (loss_of(model, (images[i : i + 2], labels[i : i + 2])) for i in (0, 2))
         return loss_of(model, (images, labels))
 
+    calls = case.get("calls", 1)
     for step in range(STEPS):
-        nodes.step(loss, micro_batches=[(n, batch_of(step, WORLD, n)) for n in range(WORLD)])
+        parts = [parts_of(batch_of(step, WORLD, n), calls) for n in range(WORLD)]
+        for call in range(calls):
+            with nodes.no_sync() if call < calls - 1 else contextlib.nullcontext():
+                nodes.step(loss, micro_batches=[(n, parts[n][call]) for n in range(WORLD)])
         optimizer.step()
     return state_hash(model)

@@ -105,7 +105,6 @@ def test_format_tables_fit_the_screen(capsys, monkeypatch, columns):
         (["demo", "--jobs", "0"], "at least 1"),
         (["report", "no-such-folder"], "no-such-folder"),
         (["nothing"], "nothing"),
-        ([], "COMMAND"),
     ],
 )
 def test_a_mistake_gives_one_line_and_status_2(capsys, arguments, told):

@@ -330,8 +330,8 @@ def test_elements_of_scaled_formats(capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["nvfp5"], "unknown format 'nvfp5'; did you mean 'nvfp4'?"),
-        (["MXFP9"], "unknown format 'MXFP9'; did you mean 'mxfp8'?"),
+        (["nvfp5"], "unknown format 'nvfp5'; did you mean nvfp4?"),
+        (["MXFP9"], "unknown format 'MXFP9'; did you mean mxfp8?"),
         (["int8", "row"], "'row' is no format; of several words, quote all: 'int8 row'"),
         (["e4m3fn", "128"], "'128' is no format; of several words, quote all"),
         (["mxfp8", "rule=up"], "'rule=up' is no format; of several words, quote all"),

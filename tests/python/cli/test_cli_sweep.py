@@ -249,8 +249,8 @@ def test_csv_marks_the_front(checkpoint, capsys):
     assert 0 < len(marked) < len(found)
 
 
-def test_names_are_whole_in_a_pipe(checkpoint, capsys, monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
+def test_names_are_whole_where_there_is_room(checkpoint, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
     arguments = ["--formats=e4m3", "--scales=nv", "--accumulators=e6m9 kahan,fp32"]
     said = told(capsys, checkpoint, *arguments, "--rounding=stochastic:8,nearest_even")
     assert said.out.count("e4m3 16 scale=e4m3fn tensor_scale=fp32 ") == 4

@@ -545,3 +545,54 @@ def test_a_converted_models_coverage_comes_first():
         lines = str(watch).splitlines()
     assert lines[0].startswith("coverage: 60.0 % emulated")
     assert lines[1].startswith("  not emulated: 20.0 %  aten.")
+
+
+def test_a_rule_exempts_a_layer():
+    """What_if's rows name the rule that leaves a layer in torch, and say no loss."""
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    rules = cpd.Recipe("native", activation="e4m3fn", rules=[("last 1", None)])
+    watch = cpd.observe(model, every=1, what_if={"ruled": rules})
+    model(torch.randn(8, 16)).sum().backward()
+    rows = watch.rows
+    watch.remove()
+    exempt = [row for row in rows if row.exempt]
+    assert {(row.layer, row.role) for row in exempt} == {
+        ("2", "activation"),
+        ("2", "weight"),
+        ("2", "gradient"),
+    }
+    for row in exempt:
+        assert (row.recipe, row.cast, row.sqnr) == ("ruled", "", None)
+        assert row.why == "left in torch by the rule 'last 1'"
+        assert row.amax > 0
+    judged = [row for row in rows if row.recipe and not row.exempt]
+    assert {row.layer for row in judged} == {"0"}
+    assert "left in torch by the rule 'last 1'" in str(watch)
+
+
+def test_the_plot_joins_no_layers_and_hides_no_recipe(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    save = figure.Figure.savefig
+    monkeypatch.setattr(
+        figure.Figure, "savefig", lambda own, *a, **k: (drawn.append(own), save(own, *a, **k))
+    )
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    alike = {
+        name: cpd.Recipe("native", activation="e4m3fn", rules=[("last 1", None)]) for name in "ab"
+    }
+    watch = cpd.observe(model, every=1, what_if=alike)
+    model(torch.randn(8, 16)).sum().backward()
+    watch.plot(tmp_path / "plot.png")
+    watch.remove()
+    (made,) = drawn
+    assert [text.get_text() for text in made.axes[0].get_yticklabels()] == ["0", "2"]
+    assert not any(axes.lines for axes in made.axes)
+    drawn_marks = [one.get_offsets() for one in made.axes[1].collections]
+    marks = [tuple(each[0]) for each in drawn_marks if len(each)]
+    of_layer = [mark for mark in marks if -0.5 < mark[1] < 0.5 and mark[0] > 1]
+    assert len(of_layer) == 2
+    assert of_layer[0][0] == of_layer[1][0]  # one SQNR
+    assert of_layer[0][1] != of_layer[1][1]
+    exempt = [mark for mark in marks if 0.5 < mark[1] < 1.5]
+    assert [mark[0] for mark in exempt] == [0.03, 0.03]

@@ -212,6 +212,55 @@ def test_choose_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main("21_choose_format", tmp_path / "x.npy").losses.errors == 0
 
 
+def installed(*packages: str) -> None:
+    for package in packages:
+        pytest.importorskip(package)
+
+
+def test_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
+    installed("transformers", "accelerate", "matplotlib")
+    assert main("15_hugging_face", "--steps", 2) == 0
+    said = capsys.readouterr().out
+    assert "gradient   nvfp4" in said
+    assert "drawn: " in said
+
+
+def test_hugging_faces_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    installed("transformers", "accelerate")
+    assert main("28_trainer", "--steps", 2) == 0
+    said = capsys.readouterr().out
+    assert "coverage 49.2%" in said
+    assert "step   1  gradients by own: " in said
+
+
+def test_lightning(capsys: pytest.CaptureFixture[str]) -> None:
+    installed("lightning")
+    assert main("29_lightning", "--epochs", 1) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said if "by nvfp4" in line] == ["step 1", "step 21"]
+
+
+def test_tensorboard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    installed("tensorboard")
+    assert main("30_tensorboard", "--epochs", 1, "--out", tmp_path) == 0
+    assert "coverage 100.0%, of which mxfp8 100.0%" in capsys.readouterr().out
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    tags = events.Tags()["scalars"]
+    assert {"coverage/share", "reduce/bytes", "reduce/output.weight/zeros"} <= set(tags)
+    assert [one.step for one in events.Scalars("reduce/seconds")] == list(range(11))
+
+
+def test_wandb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    installed("wandb")
+    assert main("31_wandb", "--epochs", 1, "--out", tmp_path) == 0
+    said = capsys.readouterr().out
+    assert "hidden2/gradient/nvfp4/sqnr " in said
+    assert len(list((tmp_path / "wandb").glob("offline-run-*"))) == 1
+
+
 def run_notebook(name: str) -> dict[str, Any]:
     """What a notebook's cells have defined."""
     cells = json.loads((FOLDER / name).read_text())["cells"]

@@ -56,6 +56,19 @@ def test_the_state_is_that_of_rank_0(ranks, name):
     assert nodes_hash(DDP_CASES[name]) == ranks[0][name], ranks[0][name]
 
 
+def test_the_traffic_is_that_of_rank_0(ranks):
+    model = classifier()
+    nodes = cpd.VirtualNodes(model, WORLD, E4M3)
+    assert nodes.traffic is None
+    told = []
+    for step in range(2):
+        nodes.step(lambda micro: loss_of(model, micro), batch_of(step, WORLD))
+        assert nodes.traffic.exact
+        assert nodes.traffic.seconds > 0
+        told.append(f"step {nodes.traffic.step}: {nodes.traffic.bytes_sent} bytes")
+    assert ranks[0]["traffic"] == ", ".join(told)
+
+
 # ---- against the step written by hand ------------------------------------------------------------
 
 ONE_PASS = {

@@ -348,3 +348,79 @@ def test_reports_have_what_codecs_chose():
     assert report.values == 3 * 600
     assert report.bytes == 3 * (12 + 600 * 6 // 8)
     assert report.bits_a_value == 8 * report.bytes / report.values
+
+
+# ---- accumulation ----------------------------------------------------------------------------
+
+
+def test_accumulated_gradients_are_those_of_one_loss():
+    """By calls in no_sync, and by a loss that yields several: the same sums."""
+    images = torch.randn(12, 3)
+    found = []
+    for how in ("calls", "yields"):
+        model = perceptron()
+        nodes = cpd.VirtualNodes(model, 2, APS)
+        per_node = images.split(6)
+
+        def loss(x, m=model):
+            return m(x).square().mean()
+
+        if how == "yields":
+            nodes.step(lambda x, one=loss: map(one, x.split(2)), micro_batches=per_node)
+        else:
+            for call in range(3):
+                parts = [node.split(2)[call] for node in per_node]
+                if call == 2:
+                    nodes.step(loss, micro_batches=parts)
+                    continue
+                with nodes.no_sync():
+                    mean = nodes.step(loss, micro_batches=parts)
+                assert torch.equal(mean, nodes.losses.mean())
+                assert nodes.next_step == 0
+                assert nodes.report == {}
+                assert gradients_of(model) == [None] * 4
+        found.append(gradients_of(model))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("keep", ["memory", "disk", "recompute"])
+def test_a_step_that_raises_keeps_what_was_accumulated(keep):
+    model = perceptron()
+    nodes = cpd.VirtualNodes(model, 2, APS, keep)
+    images = torch.randn(4, 3)
+
+    def loss(x):
+        return model(x).square().mean()
+
+    def fails(x):
+        loss(x).backward()
+        raise RuntimeError("lost")
+
+    with nodes.no_sync():
+        nodes.step(loss, images)
+        with pytest.raises(RuntimeError, match="lost"):
+            nodes.step(fails, images)
+    with pytest.raises(RuntimeError, match="lost"):
+        nodes.step(fails, images)
+    assert nodes.next_step == 0
+    nodes.step(loss, images)
+    twice = gradients_of(model)
+    nodes.step(loss, images)
+    once = gradients_of(model)
+    assert all(torch.equal(a, 2 * b) for a, b in zip(twice, once, strict=True))
+
+
+def test_what_is_accumulated_is_not_saved_and_can_be_dropped():
+    model = perceptron()
+    nodes = cpd.VirtualNodes(model, 2, APS)
+    images = torch.randn(4, 3)
+    with nodes.no_sync():
+        nodes.step(lambda x: model(x).sum(), images)
+    with pytest.raises(RuntimeError, match="not reduced yet"):
+        nodes.state_dict()
+    nodes.drop_accumulated()
+    nodes.state_dict()
+    nodes.step(lambda x: model(x).square().mean(), images)
+    dropped = gradients_of(model)
+    cpd.VirtualNodes(model, 2, APS).step(lambda x: model(x).square().mean(), images)
+    assert all(torch.equal(a, b) for a, b in zip(dropped, gradients_of(model), strict=True))

@@ -43,7 +43,7 @@ PYTHON_ORDER = (
     ("cpd/nn", "cpd/comm"),
     ("cpd/parallel", "cpd/optim"),
     ("cpd/compat", "cpd/hardware"),
-    ("cpd/study",),
+    ("cpd/study", "cpd/track"),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
     ("cpd/train",),
     ("cpd/papers",),

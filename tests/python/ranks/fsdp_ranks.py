@@ -155,7 +155,25 @@ def refused() -> None:
         set_reduce_scatter(sharded(), cpd.Schedule(STOCHASTIC, exempt=["nothing"]))
 
 
-CASES = [average, average_divided_before, forced_sum, schedule, codec, narrow, refused]
+def traffic() -> None:
+    """A byte for each value that another rank keeps."""
+    model = sharded()
+    made = set_reduce_scatter(model, cpd.ReduceSpec("e4m3"))
+    assert all(one.traffic is None for one in made.values())
+    for one in made.values():
+        one.__class__ = Recorder
+    for step in range(2):
+        backward(model, step)
+        for name in ("0", "2"):
+            one = made[name]
+            assert one.traffic.step == step
+            assert one.traffic.bytes_sent == one.given.numel() - one.got.numel()
+            assert one.traffic.seconds > 0
+    found = cpd.track.Tracker(nn.Linear(1, 1), every=0, reducer=made).step()
+    assert found["reduce/bytes"] == sum(made[name].traffic.bytes_sent for name in ("0", "2"))
+
+
+CASES = [average, average_divided_before, forced_sum, schedule, codec, narrow, refused, traffic]
 
 
 def run_all(comm: Communicator) -> dict[str, str]:

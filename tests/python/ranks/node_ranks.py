@@ -17,9 +17,11 @@ from node_cases import (
     DDP_CASES,
     STEPS,
     batch_of,
+    classifier,
     loss_of,
     model_of,
     optimizer_of,
+    parts_of,
     state_hash,
 )
 
@@ -47,16 +49,35 @@ def ddp_hash(comm: Communicator, case: dict[str, Any]) -> str:
                 loss_of(ddp, (batch[0][:2], batch[1][:2])).backward()
             loss_of(ddp, (batch[0][2:], batch[1][2:])).backward()
         else:
-            loss_of(ddp, batch).backward()
+            *accumulated, last = parts_of(batch, case.get("calls", 1))
+            for part in accumulated:
+                with ddp.no_sync():
+                    loss_of(ddp, part).backward()
+            loss_of(ddp, last).backward()
         optimizer.step()
     state.close()
     return state_hash(model)
 
 
+def traffic_of(comm: Communicator) -> str:
+    """The hook's traffic after each of two backward passes, but for the seconds."""
+    ddp = DistributedDataParallel(classifier())
+    state, hook = cpd.ddp_hook(cpd.ReduceSpec("e4m3"), comm, module=ddp)
+    ddp.register_comm_hook(state, hook)
+    assert state.traffic is None
+    told = []
+    for step in range(2):
+        loss_of(ddp, batch_of(step, comm.size, comm.rank)).backward()
+        assert state.traffic.seconds > 0
+        told.append(f"step {state.traffic.step}: {state.traffic.bytes_sent} bytes")
+    state.close()
+    return ", ".join(told)
+
+
 def run_ranks(comm: Communicator) -> dict[str, str]:
     """The hash of each case on this rank, or what went wrong."""
     torch.set_num_threads(1)
-    told = {}
+    told = {"traffic": traffic_of(comm)}
     for name, case in DDP_CASES.items():
         try:
             told[name] = ddp_hash(comm, case)

@@ -31,15 +31,20 @@ def number_of(name: str, names: Sequence[str]) -> int:
 
 
 def computed(
-    loss: Loss, micro_batch: Any, parameters: dict[str, nn.Parameter]
+    loss: Loss,
+    micro_batch: Any,
+    parameters: dict[str, nn.Parameter],
+    before: Gradients | None = None,
 ) -> tuple[torch.Tensor, Gradients]:
     """The loss, detached, and its gradients, which stay in `grad` too: None where there is none.
+    `before`: gradients to which these are added, in copies.
 
     Several losses are summed, each one's backward pass following at once. Raises TypeError where
     the function gives anything else, or for a sparse gradient.
     """
-    for parameter in parameters.values():
-        parameter.grad = None
+    begin = [None] * len(parameters) if before is None else before
+    for parameter, gradient in zip(parameters.values(), begin, strict=True):
+        parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
     total = _backward(loss(micro_batch))
     gradients = [parameter.grad for parameter in parameters.values()]
     for name, gradient in zip(parameters, gradients, strict=True):

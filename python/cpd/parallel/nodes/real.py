@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are each a process of its own."""
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +15,7 @@ from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule
 from cpd.comm.virtual import LayerReport
 from cpd.compress.states import States
+from cpd.parallel.launch import check_launched
 from cpd.parallel.nodes.gradients import Loss, Watch, computed, named_parameters
 from cpd.parallel.nodes.ranks import Tensors
 from cpd.parallel.nodes.state import histories
@@ -90,12 +90,7 @@ def connected(transport: str, timeout: float) -> Iterator[Communicator]:
         with mpi(timeout=timeout) as comm:
             yield comm
         return
-    missing = [name for name in _ENVIRONMENT if name not in os.environ]
-    if missing:
-        raise ValueError(
-            f"transport torch needs {', '.join(_ENVIRONMENT)} in the environment, as torchrun sets "
-            f"them; there is no {', '.join(missing)}"
-        )
+    check_launched()
     try:
         dist.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     except dist.DistError as error:
@@ -105,6 +100,3 @@ def connected(transport: str, timeout: float) -> Iterator[Communicator]:
             yield comm
     finally:
         dist.destroy_process_group()
-
-
-_ENVIRONMENT = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd completion`: what a shell needs to complete commands, options and names."""
+
+import argparse
+import functools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cpd.cli.options import Commands, add_command
+
+SHELLS = ("bash", "zsh", "tcsh", "fish")
+_TEXT = """\
+Prints a script with which a shell completes commands, options, choices, files and
+the names of recipes, formats and matrix units. Needs the package shtab.
+
+  bash   cpd completion bash > ~/.local/share/bash-completion/completions/cpd
+  zsh    cpd completion zsh > ~/.zfunc/_cpd        with fpath+=~/.zfunc before compinit
+  tcsh   cpd completion tcsh >> ~/.cshrc
+  fish   cpd completion fish > ~/.config/fish/completions/cpd.fish
+"""
+
+
+def register(commands: Commands, whole: argparse.ArgumentParser) -> None:
+    """`whole`: the parser that is completed."""
+    run = functools.partial(_run, whole)
+    parser = add_command(commands, "completion", run, "completion for a shell", _TEXT)
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    import shtab
+
+    names = _names()
+    for command, action in _actions(parser):
+        complete = _completer(shtab, command, action, names)
+        if complete is not None:
+            action.complete = complete  # type: ignore[attr-defined]
+    print(shtab.complete(parser, options.shell))
+    return 0
+
+
+def _actions(
+    parser: argparse.ArgumentParser, command: str = ""
+) -> Iterator[tuple[str, argparse.Action]]:
+    """The arguments of all commands, each with its command's name."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, child in action.choices.items():
+                yield from _actions(child, command or name)
+        else:
+            yield command, action
+
+
+def _names() -> dict[str, tuple[str, ...]]:
+    """Names that arguments take without being limited to them."""
+    from cpd.cli.format import COMMON
+    from cpd.cli.scaled import SOURCES
+    from cpd.nn.ready import SUMMARIES
+    from cpd.numeric.accumulator import presets
+
+    return {
+        "recipes": tuple(SUMMARIES),
+        "formats": (*COMMON, *SOURCES),
+        "accumulators": tuple(one.name for one in presets()),
+    }
+
+
+_TAKEN = {
+    ("recipe", "name"): "recipes",
+    ("train", "recipe"): "recipes",
+    ("format", "names"): "formats",
+    ("format", "compare"): "formats",
+    ("train", "format"): "formats",
+    ("roundoff", "format"): "formats",
+    ("replay", "acc"): "accumulators",
+}
+"""Which names an argument of a command takes."""
+
+
+def _completer(
+    shtab: Any, command: str, action: argparse.Action, names: dict[str, tuple[str, ...]]
+) -> Any:
+    """What completes an argument; None: its choices, or nothing."""
+    kind = _TAKEN.get((command, action.dest))
+    if kind is not None:
+        return _words(kind, names[kind])
+    if action.type is Path:
+        return shtab.DIRECTORY if action.metavar == "DIR" else shtab.FILE
+    return None
+
+
+def _words(kind: str, words: Iterable[str]) -> dict[str, Any]:
+    """These words, for each shell."""
+    joined = " ".join(words)
+    function = f"_cpd_{kind}"
+    return {
+        "bash": function,
+        "zsh": f"({joined})",
+        "tcsh": f"({joined})",
+        "fish": f'"{joined}"',
+        "preamble": {"bash": f'{function}() {{ compgen -W "{joined}" -- "$1"; }}'},
+    }

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`cpd env`: what a report of an error should say of the machine and its packages."""
+
+import argparse
+import json
+import os
+import platform
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+from cpd import _core
+from cpd.cli.options import Commands, add_command
+
+_TEXT = """\
+Prints what a report of an error should hold: versions, the processor and its
+kernels, threads, GPUs, the parts that this CPD was built with, and the environment
+variables that change what it does. Nothing is sent anywhere.
+"""
+_PACKAGES = (
+    "numpy", "ml_dtypes", "safetensors", "scikit-learn", "matplotlib", "zstandard", "mpi4py",
+    "torchvision", "torchao", "transformers", "accelerate", "lightning", "wandb", "tensorboard",
+)  # fmt: skip
+_VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYTORCH_")
+"""How the variables begin that are printed where they are set."""
+
+
+def register(commands: Commands) -> None:
+    parser = add_command(commands, "env", _run, "what to paste into a report", _TEXT)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
+
+
+def _run(options: argparse.Namespace) -> int:
+    found = environment()
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name:{width}}  {value}".rstrip())
+    return 0
+
+
+def environment() -> dict[str, str]:
+    """The lines of `cpd env`, by name."""
+    from cpd.papers.machine import cpu_name
+
+    versions = {name: _version(name) for name in _PACKAGES}
+    packages = ", ".join(f"{name} {of}" for name, of in versions.items() if of)
+    variables = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(_VARIABLES)]
+    return {
+        "cpd": _core.__version__,
+        "built with": _core.PARTS or "no optional parts",
+        "kernels": f"{_core.backend()} (here: {', '.join(_core.backends())})",
+        "processor": cpu_name(),
+        "system": platform.platform(),
+        "python": f"{platform.python_version()}, {platform.python_implementation()}",
+        **_torch(),
+        "packages": packages,
+        "variables": ", ".join(variables) or "none",
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _torch() -> dict[str, str]:
+    """torch, whether CPD's operators work with it, and the GPUs that it finds."""
+    if find_spec("torch") is None:
+        return {"torch": "not installed: NumPy arrays alone"}
+    import torch
+
+    try:
+        from cpd._torch import library  # noqa: F401
+
+        operators = "cpd's operators are loaded"
+    except ImportError as error:
+        operators = str(error)
+    cuda = torch.version.cuda or "none"
+    return {
+        "torch": f"{torch.__version__}, {torch.get_num_threads()} threads; {operators}",
+        "cuda": f"{cuda}; {_devices(torch)}",
+    }
+
+
+def _devices(torch: Any) -> str:
+    if not torch.cuda.is_available():
+        return "no device"
+    names = [torch.cuda.get_device_properties(n) for n in range(torch.cuda.device_count())]
+    return ", ".join(f"{one.name} (sm_{one.major}{one.minor})" for one in names)

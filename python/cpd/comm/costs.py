@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what ranks send in an all-reduce, without values: `cost`, `cost_of_step`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cpd import _core
+from cpd.comm.layers import row_layouts
+from cpd.comm.schedule import Schedule
+from cpd.comm.spec import ReduceSpec, check_spec
+from cpd.numeric.checked import checked
+from cpd.numeric.numbers import int32, int64
+
+DEFAULT_CHUNK = 1 << 20
+"""The values that a communicator by default works on at once."""
+
+Sizes: TypeAlias = "Sequence[int | Sequence[int]]"
+"""Each layer's shape, or the number of values of a vector."""
+Largest: TypeAlias = "float | Sequence[float] | None"
+"""The largest magnitude in all layers of all ranks, or in each layer; None: not known."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one rank sends and receives in an all-reduce, as a communicator counts its traffic."""
+
+    steps: int
+    """Rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W - 1 for
+    `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0 where there are
+    no values."""
+    bytes_sent: int
+    """Of encoded values; an upper bound where `exact` is false."""
+    bytes_received: int
+    exact: bool = True
+    """Whether the bytes are the same for all values, as far as these are known; else
+    `measured_cost` counts the bytes for actual layers."""
+
+
+@checked
+def cost(
+    spec: ReduceSpec,
+    world: int,
+    sizes: Sizes,
+    rank: int = 0,
+    *,
+    chunk: int = DEFAULT_CHUNK,
+    largest: Largest = None,
+) -> Cost:
+    """What rank `rank` of `world` sends and receives in the all-reduce of layers of these shapes.
+
+    Headers, the handshake, sizes ahead of messages and the exponents of APS are not included. Every
+    piece of a layer in a message starts at a byte, so that formats whose codes are not whole bytes
+    cost up to a byte more at each cut; `chunk` is the communicator's.
+
+    Args:
+        sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a
+            vector.
+        largest: where a format or codec has no code for NaN (`e3m0`, `e2m1`), and a sum may leave
+            the range of a format, all values are sent in binary32: the largest magnitude, of any
+            layer or of each, decides whether (infinite or NaN where a value is). Not known: `exact`
+            is false and the bytes are the most, for values below 2^96.
+
+    Exact for codecs of fixed sizes (`Codec.is_fixed`); for the others, such as Elias' or Huffman's
+    codes and `top_k`, the bytes are the most there can be.
+
+    Raises ValueError or TypeError.
+
+    >>> cost(ReduceSpec("e4m3"), 4, [1000])
+    Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
+    >>> cost(ReduceSpec(wire="int8_rows", exchange="gather"), 2, [(100, 10)]).bytes_sent
+    1400
+    >>> packed, most = (cost(ReduceSpec("e3m0"), 2, [1000], largest=x) for x in (1.0, None))
+    >>> packed.bytes_sent, packed.exact, most.bytes_sent, most.exact
+    (500, True, 4000, False)
+    >>> spec = ReduceSpec("e4m3", order="ring", exchange="hierarchical", group_size=16)
+    >>> cost(spec, 256, [1000]).steps
+    90
+    """
+    check_spec(spec)
+    values, rows = values_and_rows(spec, sizes)
+    native = _core.cost(
+        spec._native(),
+        int32("world", world),
+        int32("rank", rank),
+        values,
+        int64("chunk", chunk),
+        rows,
+        largest_of(largest, len(values)),
+    )
+    return Cost(native.steps, native.bytes_sent, native.bytes_received, native.exact)
+
+
+def cost_of_step(
+    schedule: Schedule, world: int, layers: Mapping[str, Sequence[int]], step: int
+) -> Cost:
+    """What rank 0 sends and receives in one step of a schedule, of layers of these shapes by name:
+    the sum of its all-reduces, exact where all of them are."""
+    shapes = list(layers.values())
+    parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
+    costs = [cost(spec, world, [shapes[n] for n in numbers]) for spec, numbers in parts]
+    return Cost(
+        sum(one.steps for one in costs),
+        sum(one.bytes_sent for one in costs),
+        sum(one.bytes_received for one in costs),
+        all(one.exact for one in costs),
+    )
+
+
+def values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
+    """The number of values of each layer, and of each of its rows where the codec works on rows."""
+    shapes = [_shape(size) for size in sizes]
+    layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
+    return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    if not isinstance(size, (tuple, list)):
+        return (int64("size", size),)
+    shape = tuple(int64("size", length) for length in size)
+    if any(length < 0 for length in shape):
+        raise ValueError(f"lengths of a shape must be at least 0, got {shape}")
+    return shape
+
+
+def largest_of(largest: Largest, layers: int) -> list[float]:
+    if largest is None:
+        return []
+    if isinstance(largest, (tuple, list)):
+        return [float(one) for one in largest]
+    return [float(largest)] * layers  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A JSON schema of recipes' files: `schema`."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from cpd import _core
+from cpd.nn.recipe import MAX_LAYERS, OPERANDS, OVERRIDES, ROUNDED, SUMS, Recipe
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_TEXT: dict[str, Any] = {"type": "string"}
+_RECIPE = {"$ref": "#/$defs/recipe"}
+_NESTED = {"$ref": "#/$defs/nested"}
+_SPEC = {"$ref": "#/$defs/spec"}
+_FROM = {"type": "integer", "minimum": 0}
+
+
+def schema() -> dict[str, Any]:
+    """A JSON schema (draft 2020-12) of what `Recipe.from_toml` and `Recipe.from_json` read: keys,
+    types and bounds. What the texts of formats and accumulators mean, it does not check.
+
+    >>> schema()["$defs"]["recipe"]["required"]
+    ['forward']
+    """
+    about = _arguments(Recipe)
+    keys = _keys()
+    properties = {key: {"description": about.get(key, ""), **of} for key, of in keys.items()}
+    return {
+        "$schema": DIALECT,
+        "title": "A recipe of CPD: how a model computes",
+        "$ref": "#/$defs/recipe",
+        "$defs": {
+            "recipe": {
+                "type": "object",
+                "properties": properties,
+                "required": ["forward"],
+                "additionalProperties": False,
+            },
+            "nested": {"anyOf": [_TEXT, _RECIPE]},
+            "spec": {"anyOf": [_TEXT, _object(text=_TEXT, seed=_FROM, stream=_FROM)]},
+        },
+    }
+
+
+def _keys() -> dict[str, dict[str, Any]]:
+    """The schema of each key's value, in the order of a recipe's arguments."""
+    specs = (*SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED)
+    schedule = [_object(step=_FROM, recipe=_NESTED), _object(epoch=_FROM, recipe=_NESTED)]
+    rules = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
+    of: dict[str, dict[str, Any]] = {
+        **dict.fromkeys(specs, _SPEC),
+        **dict.fromkeys(("update", "state", "wire", "source"), _TEXT),
+        "layer": {**_FROM, "maximum": MAX_LAYERS - 1},
+        "attention": _NESTED,
+        "loss_scale": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "dynamic"}]},
+        "rules": {"anyOf": [rules, {"type": "object", "additionalProperties": _NESTED}]},
+        "schedule": {"type": "array", "items": {"anyOf": schedule}},
+        "scales_at": {"enum": list(_core.SCALES_AT)},
+    }
+    names = [name for name in inspect.signature(Recipe).parameters if name in of]
+    return {name: of[name] for name in names}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    """An object of these keys, of which seed and stream may be left out."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in ("seed", "stream")],
+        "additionalProperties": False,
+    }
+
+
+def _arguments(documented: type) -> dict[str, str]:
+    """What a docstring's section `Args` says of each name, in one line; of several, of all."""
+    text = inspect.getdoc(documented) or ""
+    section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n(?=    \w)", "\n" + section):
+        names, colon, rest = entry.strip().partition(":")
+        if colon:
+            found |= dict.fromkeys(re.split(r", ", names), " ".join(rest.split()))
+    return found

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Errors for wrong names: `checked_name`, `did_you_mean`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from cpd.numeric.shown import shown
+
+
+def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:
+    """`name`, if it is allowed. Raises ValueError, which names the nearest one and all of them.
+
+    >>> checked_name("optimizer", "adm", ["sgd", "adam"])
+    Traceback (most recent call last):
+    ValueError: optimizer must be one of sgd, adam, got 'adm' (did you mean adam?)
+    """
+    known = list(allowed)
+    if isinstance(name, str) and name in known:
+        return name
+    hint = did_you_mean(name, known)
+    raise ValueError(
+        f"{what} must be one of {', '.join(known)}, got {shown(name)}{hint and f' ({hint})'}"
+    )
+
+
+def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """'did you mean x?' of the known name nearest to `name`, letter case apart; nothing where none
+    is near.
+
+    >>> did_you_mean("Adm", ["sgd", "adam"]), did_you_mean("lion", ["sgd", "adam"])
+    ('did you mean adam?', '')
+    """
+    if not isinstance(name, str):
+        return ""
+    lower = {one.lower(): one for one in known}
+    near = get_close_matches(name.lower(), lower, n=1, cutoff=cutoff)
+    return f"did you mean {lower[near[0]]}?" if near else ""

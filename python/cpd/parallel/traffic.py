@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the all-reduce of a training step took: `StepTraffic`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StepTraffic:
+    """What the all-reduce of one step took on one rank.
+
+    Attributes:
+        step: number of the step.
+        bytes_sent: of encoded values, by this rank, or, of virtual nodes, by node 0; None where
+            the communicator does not count.
+        seconds: in the calls that reduce: casts, sums, messages, and waiting for other ranks.
+        exact: False where `bytes_sent` is the most that it can be, of virtual nodes with a codec
+            whose sizes depend on the values.
+    """
+
+    step: int
+    bytes_sent: int | None
+    seconds: float
+    exact: bool = True
+
+
+class Meter:
+    """Adds up the calls of a step.
+
+    Attributes:
+        last: the last step that ended.
+    """
+
+    def __init__(self) -> None:
+        self.last: StepTraffic | None = None
+        self._seconds = 0.0
+        self._bytes: int | None = 0
+
+    @contextmanager
+    def call(self, comm: Any) -> Iterator[None]:
+        """A context around one call of a communicator."""
+        before, begin = _sent(comm), time.perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds += time.perf_counter() - begin
+            after = _sent(comm)
+            counts = before is not None and after is not None and self._bytes is not None
+            self._bytes = self._bytes + after - before if counts else None  # type: ignore[operator]
+
+    def end(self, step: int) -> None:
+        """The calls since the last end were those of this step."""
+        self.last = StepTraffic(step, self._bytes, self._seconds)
+        self._seconds, self._bytes = 0.0, 0
+
+
+def _sent(comm: Any) -> int | None:
+    """The bytes of values that a communicator has sent; None where it does not count."""
+    traffic = getattr(comm, "traffic", None)
+    return None if traffic is None else int(traffic.bytes_sent)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes are reported before torch is imported, which takes seconds, and with the name that was
+meant, or what a format of another family is and what comes next to it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from cpd.cli import main
+
+EARLY = [
+    "trian",
+    "train --formt e4m3",
+    "train --format e4",
+    "train --format nf4",
+    "train --format 'int8 row'",
+    "train --wire qsgdd",
+    "train --reduce 'e4m3 apps'",
+    "train --recipe nvpf4",
+    "train --model resnet",
+    "train --data cifar",
+    "train --optimizer adm",
+    "train --schedule polinomial",
+    "train --nodes 200",
+    "train --nodes 0",
+    "train --group-size 9",
+    "train --exchange ring",
+    "train --aps --loss-scale 8",
+    "train --width 8 --model resnet18 --depth 3",
+    "train --json no/such/folder/x.json",
+    "train --save-gradients x.txt",
+    "train --transport torch",
+    "roundoff --format e5m",
+    "roundoff --group-sizes 0",
+    "roundoff --nodes 0",
+    "roundoff --model mpl",
+    "roundoff --gradients nowhere.npz",
+    "roundoff --plot x.txt",
+    "compress nowhere.npz --wire mxfp8",
+    "compress nowhere.npz --wire qsgdd",
+    "compress nowhere.txt --wire mxfp8",
+    "cost --model alexnt",
+    "cost --machine ec2",
+    "cost --wire e9m9",
+    "sweep nowhere.npz",
+    "sweep nowhere.npz --formats e9m1",
+    "format e4m3fm",
+    "recipe nvpf4",
+    "recipe nowhere.toml",
+    "vectors mull e4m3",
+    "replay nowhere.npz",
+    "study run aps",
+    "demo --jobs 0",
+    "demo --seeds 0",
+    "report nowhere",
+    "completion fsh",
+]
+PROGRAM = """
+import contextlib, io, json, os, shlex, sys
+for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+    os.environ.pop(name, None)
+from cpd.cli import main
+found = {}
+for text in json.loads(sys.argv[1]):
+    told = io.StringIO()
+    with contextlib.redirect_stderr(told):
+        try:
+            status = main(shlex.split(text))
+        except SystemExit as stop:
+            status = stop.code
+    found[text] = status, told.getvalue(), "torch" in sys.modules
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, json.dumps(EARLY)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path_factory.mktemp("early"),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("text", EARLY)
+def test_torch_is_not_imported(found, text):
+    status, told, imported = found[text]
+    assert status == 2, told
+    assert told.count("\n") == 1
+    assert not imported
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("trian", "did you mean train?"),
+        ("train --formt e4m3", "did you mean --format?"),
+        ("train --recipe nvpf4", "did you mean nvfp4?"),
+        ("train --model resnet", "did you mean resnet18?"),
+        ("train --optimizer adm", "did you mean adam?"),
+        ("train --data cifar", "did you mean cifar10?"),
+        ("cost --model alexnt", "did you mean alexnet?"),
+        ("format e4m3fm", "did you mean 'e4m3fn'?"),
+        ("completion fsh", "did you mean fish?"),
+        ("study run aps", "did you mean aps-fcn?"),
+        ("train --format 'int8 row'", "a codec of rows, int8_rows or fp8_rows"),
+    ],
+)
+def test_the_name_that_was_meant(found, text, meant):
+    assert meant in found[text][1]
+
+
+def test_help_without_a_command(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("usage: cpd ")
+    assert "recipes" in printed.out
+    assert printed.err == ""

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables in a pipe fit 80 columns, and no number of them is cut."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+from cpd.cli import main
+
+COMMANDS = [
+    "format",
+    "format --tables p3109",
+    "format --tables ocp",
+    "format e4m3 e5m2fnuz --calc 7/3",
+    "format --compare e4m3 e5m2fnuz",
+    "presets",
+    "recipes",
+    "compress t.npz --wire mxfp8 --wire 'qsgd bits=4 bucket=512' --layers",
+    "cost --model resnet50 --codec-gbps 1",
+    "cost --model resnet50 --codec-gbps 1 --wire 'e4m3 aps,qsgd bits=4 bucket=512'",
+    "cost --figure qsgd-2",
+    "cost --figure grubic-10",
+    "sweep t.npz --formats e[2-3]m[1-2],mxfp4",
+    "roundoff --gradients g.npz --format e5m2 --wire 'qsgd bits=4 bucket=512' --per-layer",
+    "study list",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("tables")
+    draw = np.random.default_rng(0)
+    names = [f"model.layers.{n}.self_attn.q_proj.weight" for n in range(2)]
+    for file, shape in (("t", (16, 16)), ("g", (4, 16, 16))):
+        arrays = {name: draw.standard_normal(shape).astype(np.float32) for name in names}
+        np.savez(made / f"{file}.npz", **arrays)
+    return made
+
+
+def tables(capsys, command: str) -> list[str]:
+    """The lines of the tables that it prints; all other lines begin at the edge."""
+    assert main(shlex.split(command)) == 0
+    return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line[:1] == " "]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_tables_fit_a_pipe(capsys, monkeypatch, folder, command):
+    pytest.importorskip("torch")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.chdir(folder)
+    lines = tables(capsys, command)
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 80
+
+
+def test_no_number_is_cut(capsys, monkeypatch, folder):
+    """The words of a narrow table, without blanks, are those of a wide one."""
+    monkeypatch.chdir(folder)
+    found = []
+    for columns in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        lines = tables(capsys, "cost --model resnet50 --codec-gbps 1 --ranks 4,8,16")
+        found.append([line.split() for line in lines if line.lstrip().startswith("fp32")])
+    assert len(found[0]) == 3
+    assert found[0] == found[1]
+
+
+def test_headers_break_where_the_table_is_narrow(capsys, monkeypatch):
+    command = "cost --model resnet50 --codec-gbps 1"
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "Computation ms" in " ".join(tables(capsys, command))
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = " ".join(tables(capsys, command))
+    assert "Compu-" in narrow
+    assert "\u00ad" not in narrow

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON schema of recipes accepts what `Recipe.from_dict` reads, and refuses what that refuses
+for a key, a type or a bound."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+
+import cpd
+from cpd.nn.recipe_schema import schema
+
+jsonschema = pytest.importorskip("jsonschema")
+
+MADE = {
+    **cpd.named_recipes(),
+    "every key": cpd.Recipe(
+        "e6m9 kahan",
+        "fp32",
+        "e6m9 chunked chunk=64",
+        grad_bias="bf16",
+        activation="mxfp8",
+        weight="mxfp8",
+        gradient=cpd.CastSpec("e5m2", rounding="stochastic", seed=3, stream=5),
+        output="bf16",
+        layer=7,
+        grad_input_gradient="e4m3fn",
+        grad_input_weight=None,
+        grad_weight_activation="bf16",
+        grad_weight_gradient="bf16",
+        norm="bf16",
+        softmax="fp16",
+        embedding="fp16",
+        residual="bf16",
+        attention="bf16",
+        update="e6m9 update=stochastic",
+        state="momentum=bf16",
+        wire="e4m3 aps",
+        loss_scale=1024.0,
+        rules=[("last 1", None), ("*.head", "mxfp8")],
+        schedule=[("epoch", 0, "bf16"), ("epoch", 3, None)],
+        source="made for this test",
+    ),
+}
+WRONG = [
+    {},
+    {"forward": "native", "weigth": "mxfp8"},
+    {"forward": 3},
+    {"forward": "native", "weight": 4},
+    {"forward": "native", "weight": {"seed": 3}},
+    {"forward": "native", "weight": {"text": "e4m3", "seeds": 3}},
+    {"forward": "native", "layer": 65536},
+    {"forward": "native", "layer": -1},
+    {"forward": "native", "layer": "one"},
+    {"forward": "native", "loss_scale": 0},
+    {"forward": "native", "loss_scale": "static"},
+    {"forward": "native", "scales_at": "output"},
+    {"forward": "native", "wire": 8},
+    {"forward": "native", "rules": [{"layers": "a"}]},
+    {"forward": "native", "rules": [{"layers": "a", "recipe": {"weight": "mxfp8"}}]},
+    {"forward": "native", "schedule": [{"recipe": "bf16"}]},
+    {"forward": "native", "schedule": [{"step": -1, "recipe": "bf16"}]},
+    {"forward": "native", "attention": {"forward": "native", "wieght": "bf16"}},
+]
+
+
+@pytest.fixture(scope="module")
+def validator():
+    made = schema()
+    jsonschema.Draft202012Validator.check_schema(made)
+    return jsonschema.Draft202012Validator(json.loads(json.dumps(made)))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_accepts(validator, name):
+    data = MADE[name].to_dict()
+    validator.validate(data)
+    assert cpd.Recipe.from_dict(data) == MADE[name]
+
+
+@pytest.mark.parametrize("data", WRONG, ids=str)
+def test_refuses(validator, data):
+    assert not validator.is_valid(data)
+    with pytest.raises((ValueError, TypeError)):
+        cpd.Recipe.from_dict(data)
+
+
+def test_every_key_is_there_and_explained():
+    properties = schema()["$defs"]["recipe"]["properties"]
+    assert list(properties) == list(inspect.signature(cpd.Recipe).parameters)
+    assert set(MADE["every key"].to_dict()) == set(properties) - {"scales_at"}
+    for key, of in properties.items():
+        assert len(of["description"]) > 10, key
+        assert "\n" not in of["description"]
+
+
+def test_rules_may_be_a_table(validator):
+    data = {"forward": "native", "rules": {"last 1": "none", "*.head": {"forward": "bf16"}}}
+    validator.validate(data)
+    assert len(cpd.Recipe.from_dict(data).rules) == 2
