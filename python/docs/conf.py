@@ -50,3 +50,5 @@ add_module_names = False
 python_display_short_literal_types = True
 python_maximum_signature_line_length = 88
 toc_object_entries_show_parents = "hide"
+html_static_path = ["static"]
+html_css_files = ["wide.css"]
