@@ -107,6 +107,7 @@ test_() {
   build whole
   step "Python packages" optional_group oracles
   step "Python packages" optional_group models
+  step "Python packages" python_group docs
   rm -rf "$kResults" build/*/Testing/gtest
   mkdir -p "$kResults"
   if ((${#only_python[@]})); then

@@ -20,18 +20,19 @@ def as_rst(lines: list[str]) -> list[str]:
     """The lines with a `::` before code, which is set in further than the text before it, and with
     characters escaped that mean something to reStructuredText alone."""
     made: list[str] = []
+    in_doctest = False
     code: int | None = None  # how far the code is set in that the line may be part of
     for number, line in enumerate(lines):
-        if line.lstrip().startswith(">>>"):
-            code = _indent(line)
-        elif code is not None and line.strip() and _indent(line) < code:
+        in_doctest = bool(line.strip()) and (in_doctest or line.lstrip().startswith(">>>"))
+        if code is not None and line.strip() and _indent(line) < code:
             code = None
-        elif code is not None and not line.strip() and made[-1].lstrip()[:3] in (">>>", "..."):
-            code = None
-        made.append(line if code is not None else _escaped(line))
-        if code is None and _begins_code(line, *lines[number + 1 : number + 3]):
+        if in_doctest or code is not None:
+            made.append(line)
+            continue
+        made.append(_escaped(line))
+        if _begins_code(line, *lines[number + 1 : number + 3]):
             code = _indent(lines[number + 2])
-            made += ["", f"{' ' * _indent(line)}::"]
+            made += ["", "::"]
     return made
 
 

@@ -2,7 +2,7 @@
 """Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
 is fetched from elsewhere, and every public name of the package has its place.
 
-    python tests/testing/site.py out/docs
+    python tests/testing/site_check.py out/docs
 """
 
 from __future__ import annotations
