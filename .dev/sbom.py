@@ -40,7 +40,8 @@ def _licence(text: str) -> object:
 
 
 def package(name: str, version: str | None, licence: str, **more: object) -> Component:
-    return component(name, version, licence, purl=PackageURL("pypi", name=name), **more)
+    purl = PackageURL("pypi", name=name, version=version)
+    return component(name, version, licence, purl=purl, **more)
 
 
 def required(requirement: str) -> Component:
