@@ -51,7 +51,12 @@ PEERS = (
     ("fp32 to codes of e4m3fn", "ml_dtypes", "encode/e4m3fn", "ml_dtypes/encode/e4m3fn"),
     ("codes of e4m3fn to fp32", "torch", "decode/e4m3fn", "torch/decode/e4m3fn"),
     ("codes of e4m3fn to fp32", "ml_dtypes", "decode/e4m3fn", "ml_dtypes/decode/e4m3fn"),
-    ("a GPT block's training step in FP8", "torchao, emulated", "model/gpt/peer/torchao-float8", ""),
+    (
+        "a GPT block's training step in FP8",
+        "torchao, emulated",
+        "model/gpt/peer/torchao-float8",
+        "",
+    ),
     ("the same step", "torch, not converted", "model/gpt/te-current", ""),
     ("a product of 512³ with (4,3) sums", "torch in fp32", "gemm/sequential/e4m3/512", ""),
     ("an all-reduce in (4,3), 4 ranks, 1 Gb/s", "MPI in fp32", "all_reduce/1gbps/e4m3", ""),

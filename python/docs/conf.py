@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation as a site (`./dev docs`): this folder's pages, and the repository's own Markdown
-and notebooks where they are, so that each text has one place.
+"""The documentation as a site (`./dev docs`): this folder's pages, and the repository's other
+Markdown and notebooks where they are, so that each text has one place.
 
 The folder of sources is the repository's root: links between files are those that a reader of the
 repository follows, and one that leads nowhere is an error. Pages open from the disk: fonts are the

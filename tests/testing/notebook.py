@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs notebooks as their readers do, without Jupyter, and keeps what they give.
 
-    python tests/testing/notebook.py examples/14_model.ipynb    stores the outputs in the file
+python tests/testing/notebook.py examples/14_model.ipynb    stores the outputs in the file
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def outputs(source: str, names: dict[str, Any], count: int) -> list[dict[str, An
             value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
     found: list[dict[str, Any]] = []
     if printed.getvalue():
-        found.append({"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())})
+        found.append(
+            {"name": "stdout", "output_type": "stream", "text": _lines(printed.getvalue())}
+        )
     if value is not None:
         data = {"text/plain": _lines(repr(value))}
         about = {"execution_count": count, "metadata": {}, "output_type": "execute_result"}

@@ -78,9 +78,12 @@ def broken(root: Path) -> Iterator[str]:
             name = path.relative_to(root.resolve())
             if not file.is_file():
                 yield f"{name}: {target}: no such file"
-            elif parts.fragment and file in pages:
-                if unquote(parts.fragment) not in pages[file].ids:
-                    yield f"{name}: {target}: no such place in the page"
+            elif parts.fragment and unquote(parts.fragment) not in _ids(pages.get(file)):
+                yield f"{name}: {target}: no such place in the page"
+
+
+def _ids(page: Page | None) -> set[str]:
+    return set() if page is None else page.ids
 
 
 def fetched(root: Path) -> Iterator[str]:
@@ -89,7 +92,9 @@ def fetched(root: Path) -> Iterator[str]:
         for target in filter(is_elsewhere, read(path).loaded):
             yield f"{path.relative_to(root)}: fetches {target}"
     for path in sorted(root.rglob("*.css")):
-        for target in re.findall(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", path.read_text()):
+        for target in re.findall(
+            r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", path.read_text()
+        ):
             yield f"{path.relative_to(root)}: fetches {target}"
 
 

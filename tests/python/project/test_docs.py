@@ -124,11 +124,11 @@ def test_right_where_others_are_not(row: list[str]) -> None:
 
 
 def test_recipes_in_the_place_of_another_library_s() -> None:
-    names = [re.findall(r'`"([\w-]+)"`', right) for _, right in rows("porting.md", "TransformerEngine")]
-    assert sum(names, []) == [
-        *("te-delayed", "te-current", "mxfp8", "mxfp8-hybrid", "deepseek-v3", "nvfp4"),
-    ]
-    assert set(sum(names, [])) <= set(cpd.named_recipes())
+    table = rows("porting.md", "TransformerEngine")
+    names = [name for _, ours in table for name in re.findall(r'`"([\w-]+)"`', ours)]
+    expected = ("te-delayed", "te-current", "mxfp8", "mxfp8-hybrid", "deepseek-v3", "nvfp4")
+    assert names == list(expected)
+    assert set(names) <= set(cpd.named_recipes())
 
 
 def test_element_formats_of_microxcaling() -> None:

@@ -48,7 +48,11 @@ def test_a_whole_site_is_fine(pages: Path) -> None:
         ("_static/a.css", "_static/b.css", "_static/b.css: no such file"),
         ("_static/a.css", "https://example.org/a.css", "fetches https://example.org/a.css"),
         ("data:image/png;base64,xx", "//example.org/x.png", "fetches //example.org/x.png"),
-        ("</body>", '<script src="http://example.org/x.js"></script>', "fetches http://example.org"),
+        (
+            "</body>",
+            '<script src="http://example.org/x.js"></script>',
+            "fetches http://example.org",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(pages: Path, old: str, new: str, said: str) -> None:
