@@ -108,6 +108,7 @@ test_() {
   step "Python packages" optional_group oracles
   step "Python packages" optional_group models
   step "Python packages" optional_group trackers
+  step "Python packages" python_group docs
   rm -rf "$kResults" build/*/Testing/gtest
   mkdir -p "$kResults"
   if ((${#only_python[@]})); then

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables that are made from data: of the README the principal rows, the reasons and the
-operations, in results/README.md all rows.
+operations, in results/README.md all rows, in python/docs/why.md those of other libraries.
 
     python benchmarks/table.py            writes them; names rows below 0.7 of their bound that no
                                           reason of reasons.toml covers
@@ -44,6 +44,25 @@ PRINCIPAL = (
     ),
     *("all_reduce/1gbps/e4m3", "all_reduce/1gbps/qsgd4", "all_reduce/loopback/e4m3"),
 )
+
+PEERS = (
+    ("fp32 rounded to e4m3fn, as fp32", "torch", "cast/nearest_even/e4m3fn", "torch/cast/e4m3fn"),
+    ("fp32 to codes of e4m3fn", "torch", "encode/e4m3fn", "torch/encode/e4m3fn"),
+    ("fp32 to codes of e4m3fn", "ml_dtypes", "encode/e4m3fn", "ml_dtypes/encode/e4m3fn"),
+    ("codes of e4m3fn to fp32", "torch", "decode/e4m3fn", "torch/decode/e4m3fn"),
+    ("codes of e4m3fn to fp32", "ml_dtypes", "decode/e4m3fn", "ml_dtypes/decode/e4m3fn"),
+    (
+        "a GPT block's training step in FP8",
+        "torchao, emulated",
+        "model/gpt/peer/torchao-float8",
+        "",
+    ),
+    ("the same step", "torch, not converted", "model/gpt/te-current", ""),
+    ("a product of 512³ with (4,3) sums", "torch in fp32", "gemm/sequential/e4m3/512", ""),
+    ("an all-reduce in (4,3), 4 ranks, 1 Gb/s", "MPI in fp32", "all_reduce/1gbps/e4m3", ""),
+    ("the same in QSGD's 4 bits", "MPI in fp32", "all_reduce/1gbps/qsgd4", ""),
+)
+"""What is compared, with whom, our row, and theirs or, where that is empty, our row's baseline."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +172,27 @@ def operations_table() -> str:
     return "\n".join([head, "|---" * (len(kinds) + 3) + "|", *lines])
 
 
+def peers_table(rows: Rows) -> str:
+    """What is compared, with whom, and of each CPU: ours, theirs, how many times as fast."""
+    lines = []
+    for what, whom, ours, theirs in PEERS:
+        cells = [_compared(rows[ours].get(v), rows.get(theirs, {}).get(v)) for v in VENDORS]
+        unit = next(iter(rows[ours].values()))["unit"]
+        lines.append(f"| {what} | {whom} | {unit} | {' | '.join(cells)} |")
+    head = f"| what | compared with | unit | {' | '.join(VENDORS.values())} |"
+    return "\n".join([head, "|---" * (3 + len(VENDORS)) + "|", *lines])
+
+
+def _compared(ours: Row | None, theirs: Row | None) -> str:
+    if ours is None:
+        return "–"
+    if theirs is None:
+        value, times = ours["baseline"], ours["ratio"]
+    else:
+        value, times = theirs["value"], ours["value"] / theirs["value"]
+    return f"{ours['value']:.4g}, {value:.4g}: **{times:.3g}**"
+
+
 def _put(text: str, mark: str, made: str) -> str:
     """The text with the table between its marks replaced."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
@@ -169,10 +209,12 @@ def rendered() -> dict[Path, str]:
     text = _put(text, "reasons", reasons_table(rows))
     operations = HERE / "OPERATIONS.md"
     every = store.RESULTS / "README.md"
+    why = HERE.parent / "python/docs/why.md"
     return {
         readme: text,
         operations: _put(operations.read_text(), "operations", operations_table()),
         every: _put(every.read_text(), "all rows", table(rows, sorted(rows))),
+        why: _put(why.read_text(), "peers", peers_table(rows)),
     }
 
 

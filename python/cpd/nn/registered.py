@@ -31,15 +31,16 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     Args:
         cls: a class of modules.
         how: what its forward is:
-            "products": torch's products, convolutions, attention (by the recipe's `attention`) and
-                softmax, called in its forward, are computed as the recipe says, as in
-                `cpd.autocast`; each call draws from its own position in the module's stream;
-            "attention": as "products", but products of two matrices are attention's;
-            "residual": additions of two tensors of one shape in its forward, not those of modules
-                within it, are rounded to the recipe's `residual`;
-            "norm": its result and the gradient that comes back to it are rounded to the recipe's
-                `norm`;
-            a class of torch that `convert` knows: computed as that is, by its attributes.
+
+            - "products": torch's products, convolutions, attention (by the recipe's `attention`)
+              and softmax, called in its forward, are computed as the recipe says, as in
+              `cpd.autocast`; each call draws from its own position in the module's stream;
+            - "attention": as "products", but products of two matrices are attention's;
+            - "residual": additions of two tensors of one shape in its forward, not those of modules
+              within it, are rounded to the recipe's `residual`;
+            - "norm": its result and the gradient that comes back to it are rounded to the recipe's
+              `norm`;
+            - a class of torch that `convert` knows: computed as that is, by its attributes.
 
     Modules within it that are converted too keep their own recipes. Raises TypeError or ValueError
     for anything else; a class is registered once, or again in the same way.

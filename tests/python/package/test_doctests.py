@@ -154,16 +154,24 @@ def test_every_public_name_has_a_text_and_an_example():
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"],
+PAGES = (
+    *("README.md", "python/README.md", "python/GUIDE.md", "python/MODELS.md", "python/HARDWARE.md"),
+    *("python/docs/first_steps.md", "python/docs/porting.md"),
 )
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_readme(name):
     pytest.importorskip("torch")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
     assert blocks
     for block in blocks:
         exec(compile(block, name, "exec"), {})
+
+
+def test_every_page_with_code_is_run():
+    pages = [ROOT / "README.md", *(ROOT / "python").rglob("*.md")]
+    assert {str(p.relative_to(ROOT)) for p in pages if "```python" in p.read_text()} <= set(PAGES)
 
 
 def test_accumulators_of_the_guide():

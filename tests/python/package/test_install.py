@@ -4,11 +4,14 @@ each in a venv of its own. These build the library anew and fetch packages."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import time
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -111,11 +114,41 @@ def test_pip_install_beside_a_torch(bare):
     bare.python(TORCH_WORKS)
 
 
-def test_wheel(bare):
+def made_wheel() -> Path:
     subprocess.run([ROOT / "dev", "wheel"], check=True)
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     (wheel,) = (ROOT / "out").glob(f"cpd-*-{tag}-{tag}-manylinux_*.whl")
-    bare.pip(str(wheel))
+    return wheel
+
+
+def test_the_same_wheel_twice():
+    first, second = (hashlib.sha256(made_wheel().read_bytes()).hexdigest() for _ in range(2))
+    assert first == second
+
+
+def test_materials_of_the_wheel():
+    """Each library by its hash; what is required; what is compiled in; dates of the commit."""
+    with zipfile.ZipFile(made_wheel()) as wheel:
+        (name,) = (n for n in wheel.namelist() if n.endswith("/sboms/cpd.cdx.json"))
+        bom = json.loads(wheel.read(name))
+        record = wheel.read(f"{name.split('/')[0]}/RECORD").decode()
+        libraries = {n: wheel.read(n) for n in wheel.namelist() if n.startswith("cpd/lib")}
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.6")
+    assert bom["metadata"]["component"]["purl"].startswith("pkg:pypi/cpd@")
+    assert name in record
+    components = {component["name"]: component for component in bom["components"]}
+    assert {"numpy", "rich", "tomli-w", "torch", "pybind11"} <= set(components)
+    assert components["numpy"]["scope"] == "required"
+    assert components["torch"]["scope"] == "optional"
+    assert components["pybind11"]["licenses"] == [{"license": {"id": "BSD-3-Clause"}}]
+    assert libraries
+    for library, content in libraries.items():
+        (found,) = components[library]["hashes"]
+        assert found == {"alg": "SHA-256", "content": hashlib.sha256(content).hexdigest()}
+
+
+def test_wheel(bare):
+    bare.pip(str(made_wheel()))
     bare.python(NUMPY_WORKS)
     for torch in (OLDEST_TORCH, TORCH):
         bare.pip(torch)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reference's texts: docstrings as Sphinx reads them, and what `cpd COMMAND --help` prints."""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import os
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util.docutils import SphinxDirective
+
+
+def as_rst(lines: list[str]) -> list[str]:
+    """The lines with a `::` before code, which is set in further than the text before it, and with
+    characters escaped that mean something to reStructuredText alone."""
+    made: list[str] = []
+    in_doctest = False
+    code: int | None = None  # how far the code is set in that the line may be part of
+    for number, line in enumerate(lines):
+        in_doctest = bool(line.strip()) and (in_doctest or line.lstrip().startswith(">>>"))
+        if code is not None and line.strip() and _indent(line) < code:
+            code = None
+        if in_doctest or code is not None:
+            made.append(line)
+            continue
+        made.append(_escaped(line))
+        if _begins_code(line, *lines[number + 1 : number + 3]):
+            code = _indent(lines[number + 2])
+            made += ["", "::"]
+    return made
+
+
+def _begins_code(line: str, empty: str = "", following: str = "") -> bool:
+    if not line.strip() or empty.strip() or following.lstrip().startswith(("-", ">>>")):
+        return False
+    return _indent(line) == 0 < _indent(following) and not line.startswith("-")
+
+
+def _escaped(line: str) -> str:
+    """A bar is no substitution, and a letter may follow a word in backquotes (`every`th)."""
+    return re.sub(r"(`[^`]+`)(?:(\w)|)", _apart, line.replace("|", r"\|"))
+
+
+def _apart(word: re.Match[str]) -> str:
+    return f"{word[1]}\\ {word[2]}" if word[2] else word[1]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _process(app: Sphinx, what: str, name: str, it: Any, how: Any, lines: list[str]) -> None:
+    lines[:] = as_rst(lines)
+    if what not in ("attribute", "property"):  # in their one sentence a colon ends no type
+        lines[:] = GoogleDocstring(lines, Config(), app, what, name, it, how).lines()
+
+
+def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:
+    """Types such as `bytes` are Python's, not an attribute of that name."""
+    for reference in list(document.findall(pending_xref)):
+        if reference.get("reftarget") in vars(builtins):
+            reference.replace_self(reference.children)
+
+
+class CommandHelp(SphinxDirective):
+    """A section for each command, with its help in 80 columns."""
+
+    def run(self) -> list[nodes.Node]:
+        os.environ["COLUMNS"], os.environ["NO_COLOR"] = "80", "1"
+        return [self._section(f"cpd {name}", parser) for name, parser in commands().items()]
+
+    def _section(self, title: str, parser: argparse.ArgumentParser) -> nodes.section:
+        section = nodes.section(ids=[nodes.make_id(title)], names=[title])
+        section += nodes.title(text=title)
+        section += nodes.literal_block(text=parser.format_help(), language="text")
+        self.state.document.note_implicit_target(section)
+        return section
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command, by name."""
+    from cpd.cli import build_parser
+
+    (actions,) = (
+        action
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    return dict(actions.choices)
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("autodoc-process-docstring", _process)
+    app.connect("doctree-read", _unlink_builtins)
+    app.add_directive("command-help", CommandHelp)
+    return {"parallel_read_safe": True}

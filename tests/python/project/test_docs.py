@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of python/docs say what is so: commands print what is shown, pictures come from their
+commands, other libraries' wrong results are right here, and old names have new ones that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import cpd
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = ROOT / "python/docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+LONG = ("cost", "roundoff", "sweep")  # pictures that take some seconds or a training
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+def shell(command: str, folder: Path) -> str:
+    """What a command prints in the folder, with this environment's `cpd`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        shell=True,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def rows(page: str, after: str) -> list[list[str]]:
+    """The cells of the first table below a heading."""
+    text = (DOCS / page).read_text().partition(f"## {after}\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+# ---- commands and what they print --------------------------------------------------------------
+
+
+def sessions() -> list[tuple[Path, str]]:
+    return [(page, block) for page in PAGES for block in blocks(page, "console")]
+
+
+@pytest.mark.parametrize(("page", "block"), sessions(), ids=lambda it: getattr(it, "stem", ""))
+def test_commands_print_what_is_shown(page: Path, block: str, tmp_path: Path) -> None:
+    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+        command, _, shown = part.partition("\n")
+        pattern = r"(?:.*\n)*".join(map(re.escape, shown.split("…\n")))
+        assert re.fullmatch(pattern, shell(command, tmp_path)), command
+
+
+def test_a_command_is_shown() -> None:
+    assert sessions()
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def pictures() -> dict[str, str]:
+    """The commands of each picture of the gallery."""
+    parts = (DOCS / "gallery.md").read_text().split("\n## ")[1:]
+    found = {}
+    for part in parts:
+        for name in re.findall(r"\(pictures/(.*?)\)", part):
+            (found[name],) = re.findall(r"```sh\n(.*?)```", part, re.DOTALL)
+    return found
+
+
+def words(picture: Path) -> list[str]:
+    """The words in an SVG picture; numbers depend on the machine."""
+    found = re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(), re.DOTALL)
+    bare = (re.sub(r"<[^>]*>|[\d.,%\s−-]+", "", text) for text in found)
+    return sorted({text for text in bare if text})
+
+
+def test_every_picture_is_in_the_gallery() -> None:
+    assert sorted(pictures()) == sorted(path.name for path in (DOCS / "pictures").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.exhaustive] if name.startswith(LONG) else [])
+        for name in pictures()
+        if name.endswith(".svg")
+    ],
+)
+def test_a_picture_is_what_its_command_draws(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shell(pictures()[name], tmp_path)
+    assert words(tmp_path / name) == words(DOCS / "pictures" / name) != []
+
+
+# ---- why -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", rows("why.md", "Right where others are not"), ids=" ".join)
+def test_right_where_others_are_not(row: list[str]) -> None:
+    f, given, expected, others = row
+    x = np.uint32([int(given.split("`")[1], 16)]).view(np.float32)
+    (bits,) = cpd.cast(x, f).view(np.uint32).tolist()
+    if expected == "NaN":
+        assert np.isnan(np.uint32([bits]).view(np.float32))
+    else:
+        assert f"{bits:08X}" == expected.split("`")[1]
+    assert f"`{bits:08X}`" not in others
+
+
+# ---- coming from another library -----------------------------------------------------------------
+
+
+def test_recipes_in_the_place_of_another_library_s() -> None:
+    table = rows("porting.md", "TransformerEngine")
+    names = [name for _, ours in table for name in re.findall(r'`"([\w-]+)"`', ours)]
+    expected = ("te-delayed", "te-current", "mxfp8", "mxfp8-hybrid", "deepseek-v3", "nvfp4")
+    assert names == list(expected)
+    assert set(names) <= set(cpd.named_recipes())
+
+
+def test_element_formats_of_microxcaling() -> None:
+    """An element of each format that it names has the bits that the name says."""
+    found = {}
+    for left, right in rows("porting.md", "microxcaling"):
+        theirs, ours = re.findall(r"`'(\w+)'`", left), re.findall(r'`"(mx[\w-]+)"`', right)
+        if theirs and ours:
+            found |= dict(zip(theirs, ours, strict=True))
+    assert len(found) == 6
+    for theirs, ours in found.items():
+        element = cpd.scaled(ours).element
+        bits = re.search(r"(\d)(?:_e(\d)m(\d))?$", theirs)
+        assert bits is not None
+        assert element.bits == int(bits[1])
+        if bits[2]:
+            assert (element.exp, element.man) == (int(bits[2]), int(bits[3]))
+
+
+def test_rules_of_torchao() -> None:
+    (row,) = (row for row in rows("porting.md", "torchao") if "ScaleCalculationMode" in row[0])
+    x = np.float32([[3.0] * 32])
+    for rule in re.findall(r"`(?:rule=)?(\w+)`", row[1]):
+        assert cpd.scaled(f"mxfp8 rule={rule}").rule == rule
+        cpd.cast(x, f"mxfp8 rule={rule}")
+    assert cpd.scaled("mxfp8").rule == "floor"
+
+
+# ---- glossary ------------------------------------------------------------------------------------
+
+
+def test_the_glossary_is_in_order() -> None:
+    for block in blocks(DOCS / "glossary.md", r"\{glossary\}"):
+        terms = [part.splitlines()[0] for part in block.strip().split("\n\n")]
+        keys = [re.sub(r"\W", "", term).lower() for term in terms]
+        assert len(keys) > 15
+        assert keys == sorted(keys)

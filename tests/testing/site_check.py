@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
+is fetched from elsewhere, and every public name of the package has its place.
+
+    python tests/testing/site_check.py out/docs
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+"""Of which elements a browser fetches what; of `link` only styles and pictures."""
+FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch"}
+PUBLIC = (
+    *("cpd", "cpd.comm", "cpd.compress", "cpd.functional", "cpd.hardware", "cpd.nn", "cpd.optim"),
+    *("cpd.outer", "cpd.study", "cpd.train", "cpd.compat.qpytorch", "cpd.compat.cpd2020"),
+    *("cpd.compat.transformer_engine", "cpd.parallel.ddp", "cpd.parallel.fsdp"),
+)
+
+
+@dataclass
+class Page:
+    """What a page can be linked by, what it links to, and what a browser loads with it."""
+
+    ids: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    loaded: list[str] = field(default_factory=list)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.page = Page()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.page.ids.update(given[name] for name in ("id", "name") if name in given)
+        target = given.get(LOADED.get(tag, "href"))
+        if target is None:
+            return
+        if tag in LOADED and (tag != "link" or FETCHED_LINKS & set(given.get("rel", "").split())):
+            self.page.loaded.append(target)
+        elif tag == "a":
+            self.page.links.append(target)
+
+
+def read(path: Path) -> Page:
+    reader = _Reader()
+    reader.feed(path.read_text())
+    return reader.page
+
+
+def is_elsewhere(target: str) -> bool:
+    return bool(urlsplit(target).netloc) or target.startswith("//")
+
+
+def broken(root: Path) -> Iterator[str]:
+    """Links, pictures, scripts and styles that lead to no file or to no place in it."""
+    pages = {path.resolve(): read(path) for path in sorted(root.rglob("*.html"))}
+    if not pages:
+        yield f"{root} has no pages"
+    for path, page in pages.items():
+        for target in [*page.links, *page.loaded]:
+            parts = urlsplit(target)
+            if is_elsewhere(target) or parts.scheme in ("mailto", "data"):
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            name = path.relative_to(root.resolve())
+            if not file.is_file():
+                yield f"{name}: {target}: no such file"
+            elif parts.fragment and unquote(parts.fragment) not in _ids(pages.get(file)):
+                yield f"{name}: {target}: no such place in the page"
+
+
+def _ids(page: Page | None) -> set[str]:
+    return set() if page is None else page.ids
+
+
+def fetched(root: Path) -> Iterator[str]:
+    """What a browser would fetch from elsewhere to show a page."""
+    for path in sorted(root.rglob("*.html")):
+        for target in filter(is_elsewhere, read(path).loaded):
+            yield f"{path.relative_to(root)}: fetches {target}"
+    for path in sorted(root.rglob("*.css")):
+        for target in re.findall(
+            r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)", path.read_text()
+        ):
+            yield f"{path.relative_to(root)}: fetches {target}"
+
+
+def inventory(root: Path) -> set[str]:
+    """Names of Python objects that have a place: the lines of Sphinx's objects.inv, version 2."""
+    content = (root / "objects.inv").read_bytes().split(b"\n", 4)[4]
+    lines = zlib.decompress(content).decode().splitlines()
+    return {name for name, kind, *_ in map(str.split, lines) if kind.startswith("py:")}
+
+
+def public_names() -> list[set[str]]:
+    """Of each public function and class the names that it has."""
+    names: dict[int, set[str]] = {}
+    for module in map(importlib.import_module, PUBLIC):
+        for name in {*getattr(module, "__all__", ()), *getattr(module, "_NAMES", ())}:
+            it = getattr(module, name)
+            if inspect.isclass(it) or inspect.isfunction(it):
+                own = f"{it.__module__}.{it.__qualname__}"
+                names.setdefault(id(it), {own}).add(f"{module.__name__}.{name}")
+    return list(names.values())
+
+
+def missing(root: Path) -> Iterator[str]:
+    """Public names without a place in the reference."""
+    known = inventory(root)
+    for names in public_names():
+        if not names & known:
+            yield f"{min(names, key=len)}: no page of the reference has it"
+
+
+def main(root: Path) -> int:
+    complaints = [*broken(root), *fetched(root), *missing(root)]
+    for complaint in complaints:
+        print(complaint, file=sys.stderr)
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
