@@ -151,7 +151,7 @@ def cases(small: bool) -> list[Case]:
         "e4m3": "e4m3 sequential",
         "e4m3/fma": "e4m3 fma",
         "e4m3/kahan": "e4m3 kahan",
-        "e4m3/chunked": "fp32 chunked inner=e4m3",
+        "e4m3/chunked": "e4m3 chunked",
         "e4m3/pairwise": "e4m3 pairwise",
         "e4m3/stochastic": "e4m3 sequential rounding=stochastic",
         "e4m3/stochastic16": "e4m3 sequential rounding=stochastic random_bits=16",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the tables that are made from data: of the README the principal rows, the reasons and the
-operations, in results/README.md all rows, in python/docs/why.md those of other libraries.
+operations, in results/README.md all rows, in GPU.md those of GPUs, in python/docs/why.md those of
+other libraries.
 
     python benchmarks/table.py            writes them; names rows below 0.7 of their bound that no
                                           reason of reasons.toml covers
@@ -193,6 +194,28 @@ def _compared(ours: Row | None, theirs: Row | None) -> str:
     return f"{ours['value']:.4g}, {value:.4g}: **{times:.3g}**"
 
 
+def gpu_table(folder: Path = store.RESULTS / "gpu") -> str:
+    """Value and, in brackets, the ratio to the row's peer, by GPU."""
+    runs = [run for path in sorted(folder.glob("*.json")) if (run := store.load(path))]
+    rows: dict[str, dict[str, Row]] = {}
+    for run in runs:
+        for row in run["rows"]:
+            rows.setdefault(row["name"], {})[run["device"]] = row
+    devices = [run["device"] for run in runs]
+    lines = []
+    for name, each in rows.items():
+        row = next(iter(each.values()))
+        cells = [_of_peer(each.get(device)) for device in devices]
+        columns = [f"`{name}`", row["unit"], *cells, f"`{row['against']}`"]
+        lines.append(f"| {' | '.join(columns)} |")
+    head = ("row", "unit", *devices, "peer")
+    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines])
+
+
+def _of_peer(row: Row | None) -> str:
+    return "–" if row is None else f"{row['value']:.4g} ({row['ratio']:.3g})"
+
+
 def _put(text: str, mark: str, made: str) -> str:
     """The text with the table between its marks replaced."""
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
@@ -210,10 +233,12 @@ def rendered() -> dict[Path, str]:
     operations = HERE / "OPERATIONS.md"
     every = store.RESULTS / "README.md"
     why = HERE.parent / "python/docs/why.md"
+    gpu = HERE / "GPU.md"
     return {
         readme: text,
         operations: _put(operations.read_text(), "operations", operations_table()),
         every: _put(every.read_text(), "all rows", table(rows, sorted(rows))),
+        gpu: _put(gpu.read_text(), "rows of GPUs", gpu_table()),
         why: _put(why.read_text(), "peers", peers_table(rows)),
     }
 

@@ -62,8 +62,8 @@ class GivenOnGpu {
   cuda::ScaledTensor::Given pointers_;
 };
 
-cuda::ScaledTensor MakeOnGpu(const TensorView& like, const TensorView* x, const Scaled& scaled,
-                             int axis, const RoundingOptions& options, const GivenScales& given) {
+cuda::ScaledTensor::Format FormatOf(const TensorView& like, const Scaled& scaled, int axis,
+                                    const RoundingOptions& options) {
   cuda::ScaledTensor::Format format;
   const bool bf16 = like.dtype == DType::bf16;
   const auto shape = ShapeOf(like);
@@ -76,25 +76,43 @@ cuda::ScaledTensor MakeOnGpu(const TensorView& like, const TensorView* x, const 
     format.plan = make_scaled_plan(scaled, options, bf16);
     format.nearest = make_scaled_plan(scaled, {.overflow = options.overflow}, bf16);
   });
-  const GivenOnGpu on_gpu(like, scaled, given, format.layout.blocks(), format.cell_layout.blocks());
-  return {like, x, format, on_gpu.pointers()};
+  return format;
 }
+
+/// A tensor in a scaled format, and the given scales in the device's memory, until its work is
+/// queued.
+class TensorOnGpu {
+ public:
+  TensorOnGpu(const TensorView& like, const TensorView* x, const Scaled& scaled, int axis,
+              const RoundingOptions& options, const GivenScales& given)
+      : format_(FormatOf(like, scaled, axis, options)),
+        given_(like, scaled, given, format_.layout.blocks(), format_.cell_layout.blocks()),
+        tensor_(like, x, format_, given_.pointers()) {}
+
+  const cuda::ScaledTensor* operator->() const { return &tensor_; }
+
+ private:
+  cuda::ScaledTensor::Format format_;
+  GivenOnGpu given_;
+  cuda::ScaledTensor tensor_;
+};
 
 }  // namespace
 
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
                const TensorView& out, const GivenScales& given, const TensorView* random) {
-  MakeOnGpu(x, &x, scaled, axis, options, given).Cast(out, random, cuda::KeyOf(options));
+  const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
+  tensor->Cast(out, random, cuda::KeyOf(options));
 }
 
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
                  const TensorView* tensor_scales, const GivenScales& given,
                  const TensorView* random) {
-  const cuda::ScaledTensor tensor = MakeOnGpu(x, &x, scaled, axis, options, given);
-  tensor.Encode(packed, scaled.element, random, cuda::KeyOf(options));
-  Encode(tensor.blocks(), scaled.scale, {}, scales);
-  if (tensor_scales != nullptr) Encode(tensor.cells(), *scaled.tensor_scale, {}, *tensor_scales);
+  const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
+  tensor->Encode(packed, scaled.element, random, cuda::KeyOf(options));
+  Encode(tensor->blocks(), scaled.scale, {}, scales);
+  if (tensor_scales != nullptr) Encode(tensor->cells(), *scaled.tensor_scale, {}, *tensor_scales);
 }
 
 void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const TensorView& scales,
@@ -115,7 +133,8 @@ void EncodeEmptyOnGpu(const Scaled& scaled, const ScaleCounts& counts, const Ten
 void DecodeOnGpu(const TensorView& packed, const Scaled& scaled, int axis, const TensorView& scales,
                  const TensorView* tensor_scales, const TensorView& out) {
   const GivenScales given{.blocks = &scales, .tensor = tensor_scales};
-  MakeOnGpu(out, nullptr, scaled, axis, {}, given).Decode(packed, out);
+  const TensorOnGpu tensor(out, nullptr, scaled, axis, {}, given);
+  tensor->Decode(packed, out);
 }
 
 }  // namespace cpd
