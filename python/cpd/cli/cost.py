@@ -296,7 +296,7 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
     has_exchange = len(exchanges) > 1
     head = ["Wire", *[f"Ex{MAY_BREAK}change"] * has_exchange, "Ranks"]
     head += [f"{name} ms" for name in _TIMES]
-    head += ["Samples /s", "Speed-up", "MB a rank"]
+    head += [f"Sam{MAY_BREAK}ples /s", f"Speed{MAY_BREAK}up", "MB a rank"]
     head += ["$ / 1,000 steps"] * has_price + ["Round-off"] * has_error
     table = new_table(*head, "")
     for column in table.columns[: 1 + has_exchange]:

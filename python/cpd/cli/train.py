@@ -377,11 +377,11 @@ def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
 
 def _check_results(options: argparse.Namespace) -> None:
     """Finds out before the work whether its results can be written."""
-    from cpd.study.gradients import check_path
-
     for path in (options.json, options.save_gradients):
         check_writable(path)
     if options.save_gradients is not None:
+        from cpd.study.gradients import check_path
+
         check_path(options.save_gradients)
 
 
