@@ -2,22 +2,24 @@
 //
 // Products and sums in lanes of 16 bits: for which formats plans allow them, that all pairs of
 // values are rounded exactly, and which products of matrices take them.
+#include <dlfcn.h>
 #include <gtest/gtest.h>  // before CUDA's words
 
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/device.cuh"
+#include "kernels/cuda/gemm_halves.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/gemm_gpu.h"
-
-// CUDA's words from here on.
-#include "kernels/cuda/gemm_halves.h"
-#include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 
 namespace cpd {
 namespace {
