@@ -9,6 +9,7 @@ system's, and nothing is fetched.
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
 from pathlib import Path
@@ -16,6 +17,10 @@ from pathlib import Path
 import torch  # noqa: F401 - once, before Sphinx starts processes that document what needs it
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+for _name in ("cpd.nn", "cpd.train"):  # autodoc documents what a module holds: lazy names, loaded
+    _module = importlib.import_module(_name)
+    vars(_module).update({each: getattr(_module, each) for each in _module.__all__})
 
 project = "CPD"
 author = "the CPD authors"

@@ -23,7 +23,14 @@ LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch"}
 PUBLIC = (
     *("cpd", "cpd.comm", "cpd.compress", "cpd.functional", "cpd.hardware", "cpd.nn", "cpd.optim"),
-    *("cpd.outer", "cpd.study", "cpd.train", "cpd.compat.qpytorch", "cpd.compat.cpd2020"),
+    *(
+        "cpd.outer",
+        "cpd.study",
+        "cpd.track",
+        "cpd.train",
+        "cpd.compat.qpytorch",
+        "cpd.compat.cpd2020",
+    ),
     *("cpd.compat.transformer_engine", "cpd.parallel.ddp", "cpd.parallel.fsdp"),
 )
 
