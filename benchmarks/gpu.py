@@ -32,7 +32,7 @@ Inputs = Callable[[str, int], Tensors]
 
 
 class Case(NamedTuple):
-    """A call, and what one call of it does of the unit, in 10⁹."""
+    """A call, and what one call of it does, in the unit (GB, GMAC, Mtokens)."""
 
     name: str
     call: Callable[..., torch.Tensor]
@@ -171,7 +171,7 @@ def cases(small: bool) -> list[Case]:
     ]  # fmt: skip
     steps = [
         Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, 512 if small else 8192,
-             lambda n: n / 1e9, "Gtokens/s", "gpu/step/plain", checked=False)
+             lambda n: n / 1e6, "Mtokens/s", "gpu/step/plain", checked=False)
         for recipe in STEPS
     ]  # fmt: skip
     return [*streams, *fp32, *multiplied, *steps]
