@@ -54,6 +54,6 @@ autodoc_preserve_defaults = True
 add_module_names = False
 python_display_short_literal_types = True
 python_maximum_signature_line_length = 88
-toc_object_entries_show_parents = "hide"
+toc_object_entries = False  # a page's own list has its sections; with every name it takes seconds
 html_static_path = ["static"]
 html_css_files = ["wide.css"]

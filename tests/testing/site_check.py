@@ -7,8 +7,10 @@ is fetched from elsewhere, and every public name of the package has its place.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import os
 import re
 import sys
 import zlib
@@ -61,6 +63,7 @@ class _Reader(HTMLParser):
             self.page.links.append(target)
 
 
+@functools.cache
 def read(path: Path) -> Page:
     reader = _Reader()
     reader.feed(path.read_text())
@@ -73,7 +76,8 @@ def is_elsewhere(target: str) -> bool:
 
 def broken(root: Path) -> Iterator[str]:
     """Links, pictures, scripts and styles that lead to no file or to no place in it."""
-    pages = {path.resolve(): read(path) for path in sorted(root.rglob("*.html"))}
+    root = root.resolve()
+    pages = {path: read(path) for path in sorted(root.rglob("*.html"))}
     if not pages:
         yield f"{root} has no pages"
     for path, page in pages.items():
@@ -81,8 +85,8 @@ def broken(root: Path) -> Iterator[str]:
             parts = urlsplit(target)
             if is_elsewhere(target) or parts.scheme in ("mailto", "data"):
                 continue
-            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-            name = path.relative_to(root.resolve())
+            file = Path(os.path.normpath(path.parent / unquote(parts.path))) if parts.path else path
+            name = path.relative_to(root)
             if not file.is_file():
                 yield f"{name}: {target}: no such file"
             elif parts.fragment and unquote(parts.fragment) not in _ids(pages.get(file)):
@@ -95,6 +99,7 @@ def _ids(page: Page | None) -> set[str]:
 
 def fetched(root: Path) -> Iterator[str]:
     """What a browser would fetch from elsewhere to show a page."""
+    root = root.resolve()
     for path in sorted(root.rglob("*.html")):
         for target in filter(is_elsewhere, read(path).loaded):
             yield f"{path.relative_to(root)}: fetches {target}"
