@@ -83,8 +83,8 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
         yield f"cast/e4m3/{name}", lambda x, o=options: cpd.cast(x, "e4m3", **o), values, 8
     for dtype, kind in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
         yield f"cast/e4m3/{kind}", lambda x: cpd.cast(x, "e4m3"), of_dtype(dtype), 4
-        yield (f"cast/e4m3/{kind}/stochastic8",
-               lambda x: cpd.cast(x, "e4m3", **drawn["stochastic8"]), of_dtype(dtype), 4)  # fmt: skip
+        name, options = f"cast/e4m3/{kind}/stochastic8", drawn["stochastic8"]
+        yield name, lambda x, o=options: cpd.cast(x, "e4m3", **o), of_dtype(dtype), 4
     yield "encode/e4m3", lambda x: cpd.encode(x, "e4m3"), values, 5
     yield "decode/e4m3", lambda x: cpd.decode(x, "e4m3", tuple(x.shape)), codes, 5
     for form in ("mxfp8", "nvfp4"):

@@ -79,8 +79,9 @@ void RaiseFaults(int device) {
     text = std::get<1>(key) + std::to_string(found) + std::get<2>(key);
   }
   if (AtOnce()) throw Error(text);
-  throw Error(text + " (of an earlier call on the GPU, or of this one; with CPD_CHECK=sync each "
-                     "raises its own)");
+  throw Error(text +
+              " (of an earlier call on the GPU, or of this one; with CPD_CHECK=sync each "
+              "raises its own)");
 }
 
 void EndChecked(const Api& api, const Launch& launch) {

@@ -145,8 +145,9 @@ struct ScaledCall {
   ScaleTables tables;
 };
 
-/// A call, and the making of its tables, which kernels may do without. Those that are null in `given` are formed from x; all are in
-/// device memory: scales of blocks, of cells, and largest magnitudes of the outermost level.
+/// A call, and the making of its tables, which kernels may do without. Those that are null in
+/// `given` are formed from x; all are in device memory: scales of blocks, of cells, and largest
+/// magnitudes of the outermost level.
 struct ScalesCall {
   ScaledCall call;
   OuterTables cells;

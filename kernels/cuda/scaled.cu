@@ -229,8 +229,8 @@ bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
   return true;
 }
 
-/// The elements that kernels take in one pass or four codes at a time: rounded to nearest-even by an
-/// addition, after a product.
+/// The elements that kernels take in one pass or four codes at a time: rounded to nearest-even by
+/// an addition, after a product.
 using NearestByAddition = Rule<Rounding::nearest_even, Form::addition>;
 bool is_nearest_by_addition(const ScaledCall& call) {
   const RoundPlan& element = call.plan.element;
@@ -463,8 +463,7 @@ int cast_scaled(const Launch& launch, const ScalesCall& of, const Strided& out) 
     if (formed != cudaSuccess) return formed;
   }
   if (start_short_casts(stream, of, out)) return cudaGetLastError();
-  const cudaError_t formed =
-      of.two_levels ? form_all_blocks(launch, of) : form_scales(launch, of);
+  const cudaError_t formed = of.two_levels ? form_all_blocks(launch, of) : form_scales(launch, of);
   if (formed != cudaSuccess) return formed;
   if (start_packs(stream, of.call, out)) return cudaGetLastError();
   const unsigned blocks = blocks_for((of.call.n + 16 * kThreads - 1) / (16 * kThreads));

@@ -51,8 +51,7 @@ CPD_CALL Pack<type> cast_pack_alone(const ScaledCall& call, Pack<type> values,
 
 /// A Pack of a block with these scales in the scaled format, by a route of binary32 where it holds.
 template <class R, ElementRoute kRoute, DType type>
-CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values,
-                                ElementScale<float> at) {
+CPD_DEVICE Pack<type> cast_pack(const ScaledCall& call, Pack<type> values, ElementScale<float> at) {
   if (route_at(call, at.scale) == kRoute) {
     return changed<Stored::nearest>(
         values, [&](float v) { return cast_value<R, kRoute>(call.plan, v, at, 0); });
@@ -85,9 +84,7 @@ struct WarpBlocks {
   }
 
   [[nodiscard]] CPD_DEVICE int lanes() const { return 1 << (shift - 2); }
-  [[nodiscard]] CPD_DEVICE std::int64_t number(int j) const {
-    return first + kWarpSize * j + lane;
-  }
+  [[nodiscard]] CPD_DEVICE std::int64_t number(int j) const { return first + kWarpSize * j + lane; }
   [[nodiscard]] CPD_DEVICE bool has(int j) const { return number(j) < packs; }
 
   /// The number of the block whose scales this lane forms, or -1.

@@ -111,8 +111,7 @@ CPD_FN void set_scale(const ScaleTables& tables, std::int64_t b, ElementScale<fl
 /// Sets the scales of block b, whose largest magnitude is `largest`.
 CPD_FN void form_scale(const ScaledCall& call, const OuterTables& cells, double share,
                        std::int64_t b, float largest, const ScaleTables& tables) {
-  set_scale(tables, b,
-            scale_of_largest(call, cells, share, call.layout.first_of(b), largest));
+  set_scale(tables, b, scale_of_largest(call, cells, share, call.layout.first_of(b), largest));
 }
 
 /// Sets the scales of block b to a caller's.

@@ -166,8 +166,8 @@ CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& p
   Words<std::uint32_t> words[4];
   for (int j = 0; j < 4; ++j) {
     const auto index = static_cast<std::uint64_t>(4 * at + j);
-    words[j] = random_words(static_cast<std::uint32_t>(index), index, 0, source.seed,
-                            source.stream);
+    words[j] =
+        random_words(static_cast<std::uint32_t>(index), index, 0, source.seed, source.stream);
   }
   const std::uint32_t mask = (1U << plan.random_bits) - 1;
   const int width = 32 / draws % 32;
@@ -178,8 +178,8 @@ CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& p
     for (int k = 0; k < 4; ++k) packs[k] = from[i / 4 + 4 * k];
     for (int k = 0; k < 4; ++k) {
       visit(i + 16 * k, packs[k],
-            FourIntegers{{words[0].word[k] & mask, words[1].word[k] & mask,
-                          words[2].word[k] & mask, words[3].word[k] & mask}});
+            FourIntegers{{words[0].word[k] & mask, words[1].word[k] & mask, words[2].word[k] & mask,
+                          words[3].word[k] & mask}});
     }
     for (Words<std::uint32_t>& block : words) {
       for (std::uint32_t& word : block.word) word >>= width;

@@ -68,10 +68,9 @@ struct Case {
   Shape shape;
   int axis;
 };
-const std::vector<Case> kCases = {{{70}, 0},      {{1}, -1},       {{5, 37}, 1},
-                                  {{37, 5}, 0},   {{3, 33, 4}, 1}, {{2, 3, 64}, -1},
-                                  {{4, 3, 9}, 0}, {{64, 48}, 0},   {{3, 4096}, 1},
-                                  {{5008}, 0},    {{70, 64}, 0}};
+const std::vector<Case> kCases = {{{70}, 0},       {{1}, -1},        {{5, 37}, 1},   {{37, 5}, 0},
+                                  {{3, 33, 4}, 1}, {{2, 3, 64}, -1}, {{4, 3, 9}, 0}, {{64, 48}, 0},
+                                  {{3, 4096}, 1},  {{5008}, 0},      {{70, 64}, 0}};
 
 RoundingOptions Options(Rounding mode) {
   RoundingOptions options;

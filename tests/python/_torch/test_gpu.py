@@ -281,7 +281,7 @@ def test_stream_and_in_place():
 
 
 def test_graphs() -> None:
-    """Operations and training steps that a CUDA graph replays, where calls are not checked at once."""
+    """Operations and training steps that a CUDA graph replays; calls are not checked at once."""
     require_gpu_itself("graphs")
     environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
     done = subprocess.run(

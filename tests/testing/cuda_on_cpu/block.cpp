@@ -142,9 +142,8 @@ class Block {
 
   unsigned Collect(Collective operation, unsigned lanes, unsigned value) {
     const LaneValues& values = Gather(operation, lanes, value);
-    return std::accumulate(values.begin() + 1, values.end(), values[0], [&](unsigned a, unsigned b) {
-      return Combined(operation, a, b);
-    });
+    return std::accumulate(values.begin() + 1, values.end(), values[0],
+                           [&](unsigned a, unsigned b) { return Combined(operation, a, b); });
   }
   unsigned Shuffle(unsigned lanes, unsigned value, unsigned from) {
     return Gather(Collective::shuffle, lanes, value)[from % kWarp];

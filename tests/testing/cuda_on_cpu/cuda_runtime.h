@@ -75,8 +75,8 @@ T __shfl_xor_sync(unsigned lanes, T value, int difference) {
 
 namespace cuda_on_cpu {
 
-/// a · b + c, rounded once in a direction of <cfenv>; NaN is a GPU's, of which all bits but the sign
-/// are set.
+/// a · b + c, rounded once in a direction of <cfenv>; NaN is a GPU's, of which all bits but the
+/// sign are set.
 template <int kDirection>
 float fma_toward(float a, float b, float c) {
   const int before = std::fegetround();
