@@ -53,7 +53,8 @@ class Figure(NamedTuple):
 
 _VECTORS = {"LDG.E.128": 1}
 _SHORT_VECTORS = {"LDG.E.64": 1, "STG.E.64": 1}
-_FOUR = {"LDG": 4, "STG": 4}
+_FOUR_VECTORS = {"LDG.E.128": 4, "STG.E.128": 4}
+_FOUR_SHORT_VECTORS = {"LDG.E.64": 4, "STG.E.64": 4}
 _FP32, _BF16, _FP16 = "(DType)0", "(DType)2", "(DType)3"
 FIGURES = {
     "cast, nearest, by addition": Figure(
@@ -63,7 +64,7 @@ FIGURES = {
         f"void cast_packs<Rule<(Rounding)0, (Form)0>, {_FP32}>", _VECTORS, 4
     ),
     "cast, stochastic": Figure(
-        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP32}>", _FOUR, 4, by_longest=True
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP32}>", _FOUR_VECTORS, 16, by_longest=True
     ),
     "cast, nearest, bf16": Figure(
         f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_BF16}>", _SHORT_VECTORS, 4
@@ -72,22 +73,22 @@ FIGURES = {
         f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_FP16}>", _SHORT_VECTORS, 4
     ),
     "cast, stochastic, bf16": Figure(
-        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_BF16}>", _FOUR, 4, by_longest=True
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_BF16}>", _FOUR_SHORT_VECTORS, 16, by_longest=True
     ),
     "cast, stochastic, fp16": Figure(
-        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP16}>", _FOUR, 4, by_longest=True
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP16}>", _FOUR_SHORT_VECTORS, 16, by_longest=True
     ),
     "encode, nearest": Figure(
         f"encode_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
-        {"LDG.E.128": 1, "STS.128": 1},
+        {"LDG.E.128": 1, "STG": 1},
         4,
-        lacks="STG",
+        lacks="STS",
     ),
     "decode": Figure(
         f"decode_packs<Rule<(Rounding)0, (Form)1>, {_FP32}>",
-        {"STG.E.128": 1, "LDS.128": 1},
+        {"STG.E.128": 1, "LDG": 1},
         4,
-        lacks="LDG",
+        lacks="LDS",
     ),
     "scaled cast, nearest, by addition": Figure(
         f"cast_packs<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}>",
@@ -103,8 +104,14 @@ FIGURES = {
     ),
     "scaled cast, stochastic": Figure(
         f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}>",
-        _FOUR,
-        4,
+        _FOUR_VECTORS,
+        16,
+        by_longest=True,
+    ),
+    "scaled cast, columns of 32": Figure(
+        f"cast_columns<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, 32>",
+        {"LDG": 32, "STG": 32},
+        32,
         by_longest=True,
     ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
