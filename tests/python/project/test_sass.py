@@ -73,10 +73,16 @@ FIGURES = {
         f"void cast_packs<Rule<(Rounding)0, (Form)2>, {_FP16}>", _SHORT_VECTORS, 4
     ),
     "cast, stochastic, bf16": Figure(
-        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_BF16}>", _FOUR_SHORT_VECTORS, 16, by_longest=True
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_BF16}>",
+        _FOUR_SHORT_VECTORS,
+        16,
+        by_longest=True,
     ),
     "cast, stochastic, fp16": Figure(
-        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP16}>", _FOUR_SHORT_VECTORS, 16, by_longest=True
+        f"cast_stochastic<Rule<(Rounding)6, (Form)3>, {_FP16}>",
+        _FOUR_SHORT_VECTORS,
+        16,
+        by_longest=True,
     ),
     "encode, nearest": Figure(
         f"encode_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
