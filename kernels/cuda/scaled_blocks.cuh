@@ -78,7 +78,7 @@ struct WarpBlocks {
 
   CPD_DEVICE WarpBlocks(std::int64_t first, std::int64_t packs, int shift, const void* x)
       : first(first), packs(packs), shift(shift), lane(static_cast<int>(threadIdx.x) % kWarpSize) {
-    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+    CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
       if (has(j)) values[j] = static_cast<const Pack<type>*>(x)[number(j)];
     }
   }
@@ -96,7 +96,7 @@ struct WarpBlocks {
   /// Its largest magnitude's bits. All lanes of the warp must call it.
   [[nodiscard]] CPD_DEVICE std::uint32_t own_largest(bool with_nan) const {
     std::uint32_t own = 0;
-    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+    CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
       std::uint32_t most = largest_bits(values[j], with_nan);
       CPD_ROLLED for (int apart = 1; apart < lanes(); apart *= 2) {
         most = max(most, __shfl_xor_sync(kAllLanes, most, apart));
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t b = blocks.own_block();
     ElementScale<float> own{};
     if (b >= 0) own = scale_of_bits(of, b, largest);
-    CPD_UNROLLED for (int j = 0; j < kPacks; ++j) {
+    CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
       const ElementScale<float> at = blocks.scale_at(own, j, of.call.plan.two_levels);
       if (blocks.has(j)) {
         to[blocks.number(j)] = cast_pack<R, kRoute>(of.call, blocks.values[j], at);
@@ -165,13 +165,13 @@ struct ColumnBlock {
       : first(layout.first_of(b)),
         step(layout.row_stride()),
         count(static_cast<int>(rows_of(layout, b))) {
-    CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+    CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
       values[r] = r < count ? value_of<type>(x, first + r * step) : 0.0F;
     }
   }
   [[nodiscard]] CPD_DEVICE std::uint32_t largest(bool with_nan) const {
     std::uint32_t most = 0;
-    CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+    CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
       most = max(most, magnitude_bits(values[r], with_nan));
     }
     return most;
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads)
       set_value_of<type, Stored::nearest>(out, block.first + r * block.step, value);
     };
     if (route_at(of.call, at.scale) == kRoute) {
-      CPD_UNROLLED for (int r = 0; r < kRows; ++r) {
+      CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
         if (r < block.count) store(r, cast_value<R, kRoute>(of.call.plan, block.values[r], at, 0));
       }
       continue;

@@ -14,11 +14,11 @@
 #else
 #define CPD_ROLLED
 #endif
-/// Unrolls a loop over an array that has to be in registers.
+/// Unrolls a loop over an array, so that it is in registers.
 #ifdef __CUDA_ARCH__
-#define CPD_UNROLLED _Pragma("unroll")
+#define CPD_IN_REGISTERS _Pragma("unroll")
 #else
-#define CPD_UNROLLED
+#define CPD_IN_REGISTERS
 #endif
 
 namespace cpd::cuda {
