@@ -21,12 +21,15 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "build/release"
 LIMIT = 480
 """Seconds of a stage."""
+AT_ONCE = min(8, os.cpu_count() or 1)
+"""Programs, and processes of Python tests."""
 STAGES = ("cpp", "python", "memcheck", "racecheck", "bench")
 TRIAL = os.environ.get("CPD_GPU_TRIAL") == "1"
 
@@ -74,7 +77,19 @@ def commands(stage: str, folder: Path) -> list[list[str]] | str:
         return [[str(program)] for program in programs()] or "no test program was built"
     if stage == "python":
         return [
-            [python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu", "tests/python"]
+            [
+                python(),
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-n",
+                str(AT_ONCE),
+                "-m",
+                "gpu",
+                "tests/python",
+            ]
         ]
     if stage == "bench":
         options = ["--device", "cpu", "--small", "--repeats", "1"] if TRIAL else []
@@ -91,21 +106,33 @@ def run_stage(stage: str, folder: Path) -> dict[str, object]:
     if isinstance(found, str):
         return {"stage": stage, "result": f"skipped: {found}"}
     begin = time.monotonic()
-    result = "passed"
+    logs = [folder / f"{stage}-{number}.log" for number in range(len(found))]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        results = list(
+            pool.map(lambda each: run_command(*each, begin), zip(found, logs, strict=True))
+        )
     with (folder / f"{stage}.log").open("w") as log:
-        for command in found:
-            left = LIMIT - (time.monotonic() - begin)
-            try:
-                done = subprocess.run(
-                    command, cwd=ROOT, env=environment(), timeout=max(1.0, left), stdout=log,
-                    stderr=subprocess.STDOUT, check=False,
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                result = f"ended after {LIMIT} s"
-                break
-            if done.returncode != 0:
-                result = f"failed: {Path(command[0]).name}, status {done.returncode}"
+        for part in logs:
+            log.write(part.read_text(errors="replace"))
+            part.unlink()
+    bad = [result for result in results if result != "passed"]
+    result = bad[0] if bad else "passed"
     return {"stage": stage, "result": result, "seconds": round(time.monotonic() - begin, 1)}
+
+
+def run_command(command: list[str], log: Path, begin: float) -> str:
+    """passed, or what became of it."""
+    left = LIMIT - (time.monotonic() - begin)
+    with log.open("w") as to:
+        try:
+            done = subprocess.run(
+                command, cwd=ROOT, env=environment(), timeout=max(1.0, left), stdout=to,
+                stderr=subprocess.STDOUT, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return f"ended after {LIMIT} s: {Path(command[-1]).name}"
+    name = Path(command[-1]).name
+    return "passed" if done.returncode == 0 else f"failed: {name}, status {done.returncode}"
 
 
 def device() -> str:

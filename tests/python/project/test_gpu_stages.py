@@ -53,5 +53,5 @@ def test_benchmarks_on_the_cpu(tmp_path: Path) -> None:
     done = run("benchmarks/gpu.py", *options, "--out", str(tmp_path / "rows.json"))
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())["rows"]
-    assert len(rows) == 9
+    assert len(rows) == 10
     assert all(row["ratio"] > 0 for row in rows)
