@@ -17,6 +17,9 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm_halves.h"
+#include "tests/testing/cuda_on_cpu/cuda_bf16.h"
+#include "tests/testing/cuda_on_cpu/cuda_fp16.h"
+#include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
 #include "tests/testing/gemm_gpu.h"
