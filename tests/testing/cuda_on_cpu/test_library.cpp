@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/cuda/device.cuh"
+#include "tests/testing/cuda_on_cpu/cuda_fp16.h"
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 
 namespace {
