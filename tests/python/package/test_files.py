@@ -228,7 +228,7 @@ def test_commands_on_a_full_disk(
     with full_disk():
         assert main(words) in (1, 2)
     said = capsys.readouterr().err
-    assert re.fullmatch(r"cpd \w+: error: .*x[\w.]+: File too large.*\n", said)
+    assert re.fullmatch(r"(training: .*\n)?cpd \w+: error: .*x[\w.]+: File too large.*\n", said)
     assert content(folder) == before
     assert main(words) == 0
     assert set(os.listdir(folder)) == set(before)
