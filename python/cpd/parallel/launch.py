@@ -7,7 +7,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def check_launched() -> None:
-    """Raises ValueError where this process is none of torchrun's."""
+    """Raises ValueError where torchrun did not start this process."""
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise ValueError(

@@ -43,7 +43,7 @@ class Tracker:
         watch: the observation, with its rows and its plot; None with `every=0`.
 
     A context manager that ends the observation. Raises ValueError or TypeError as `cpd.observe`,
-    and for a writer or reducer that is none.
+    and for what is not a writer or a reducer.
 
     >>> import cpd, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
