@@ -4,6 +4,7 @@
 // the largest magnitude and their rounding, so that they are read once and written once.
 #pragma once
 
+#include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scaled_tile.h"
 
 namespace cpd::cuda {

@@ -62,6 +62,8 @@ const std::vector<std::string> kFormats = {
     "nvfp4 transform=hadamard16:te",
     "mxfp4 transform=hadamard64:signs=0x9b3cf0a56d21e847",
     "e4m3fn 64 scale=fp32 margin=2",
+    "e4m3fn 64 scale=e8m0",
+    "e4m3fn 128 scale=e8m0",
 };
 
 struct Case {
@@ -207,6 +209,14 @@ TEST_F(ScaledGpu, OfAnyTypeAndStride) {
                           : std::array<std::int64_t, TensorView::kMaxRank>{64, 1};
         ExpectSameCast(x, ParseScaled(text), 1, Options(Rounding::nearest_even));
         ExpectSameCast(x, ParseScaled(text), 0, Options(Rounding::stochastic));
+      }
+    }
+    // Blocks of neighbours and of columns, the last one short.
+    const auto more = testing::run_encode(Values(70 * 64, 6, true), format);
+    const TensorView y = View(more.data(), type, Shape{70, 64});
+    for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 128 scale=e8m0"}) {
+      for (const int axis : {0, 1}) {
+        ExpectSameCast(y, ParseScaled(text), axis, Options(Rounding::nearest_even));
       }
     }
   }
