@@ -134,7 +134,9 @@ def _decoded(stored: np.lib.npyio.NpzFile, name: str, count: int) -> tuple[Bytes
     images = [
         np.asarray(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]]))) for i in range(count)
     ]
-    return np.stack(images).transpose(0, 3, 1, 2), there[:count]
+    # In the order that the pickles have: a view with channels last makes torch's convolutions sum in
+    # another, and those of oneDNN 3.12 write beyond their memory (1 x 1, a stride, few channels).
+    return np.ascontiguousarray(np.stack(images).transpose(0, 3, 1, 2)), there[:count]
 
 
 def _unpickled(folder: Path, names: list[str], count: int) -> tuple[Bytes, Bytes]:

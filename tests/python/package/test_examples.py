@@ -103,6 +103,18 @@ def test_cifar10_refuses(images: Path, capsys: pytest.CaptureFixture[str]) -> No
     refuses(capsys, "take more than 64 images", "11_cifar10", "--data", images, "--images", 64)
 
 
+@pytest.mark.parametrize("augment", ["none", "shift", "cutout", "crop24"])
+def test_images_have_their_channels_first_in_memory(images: Path, augment: str) -> None:
+    from cpd.train.images import AUGMENTS, load_cifar10
+
+    found = load_cifar10(images, 64, 32)
+    change = AUGMENTS[augment]
+    train_x = change(found.train_x, torch.Generator()) if change else found.train_x[[3, 1, 2]]
+    for one in (found.train_x, found.test_x, train_x):
+        assert one.is_contiguous()
+        assert one.shape[1] == 3
+
+
 def test_cifar10_as_published(tmp_path: Path) -> None:
     from cpd.train.images import load_cifar10
 
