@@ -87,8 +87,7 @@ gpu_tests_on_cpu() {
 summary() {
   local options=()
   ((kAll)) || options=(--quick)
-  "$kVenv/bin/python" tests/testing/summary.py "${options[@]}" "$kResults"/*.xml build/*/Testing/gtest/*.xml ||
-    die "a quick test is slow"
+  "$kVenv/bin/python" tests/testing/summary.py "${options[@]}" "$kResults"/*.xml build/*/Testing/gtest/*.xml
 }
 
 test_() {

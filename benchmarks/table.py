@@ -10,6 +10,7 @@ other libraries.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 import tomllib
@@ -75,6 +76,7 @@ class Reason:
         return any(fnmatchcase(name, pattern) for pattern in self.rows)
 
 
+@functools.cache
 def reasons() -> list[Reason]:
     entries = tomllib.loads((HERE / "reasons.toml").read_text())["reason"]
     return [Reason(tuple(entry["rows"]), entry["text"]) for entry in entries]

@@ -166,10 +166,17 @@ void Multiply() {
 
 TEST_F(Interrupt, AQuestionMayMultiply) {
   setenv("CPD_NUM_THREADS", "1", 1);
-  constexpr std::int64_t side = 700;
-  std::vector<float> x(side * side);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) - 6;
-  const std::vector<float> expected = Squared(x, side);
+  std::int64_t side = 64;
+  std::vector<float> x;
+  std::vector<float> expected;
+  for (double seconds = 0; seconds < 0.2;) {  // until a product takes several checks
+    side *= 2;
+    x.resize(static_cast<std::size_t>(side * side));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 13) - 6;
+    const auto begin = std::chrono::steady_clock::now();
+    expected = Squared(x, side);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
   SetInterruptCheck(&Multiply);
   for (int i = 0; i < 1000 && g_rounds < 3; ++i) EXPECT_EQ(Squared(x, side), expected);
   EXPECT_GE(g_rounds, 3);

@@ -10,9 +10,8 @@ namespace cpd {
 namespace {
 
 TEST(Damage, EveryBitFlipAndTruncation) {
-  const bool few = !testing::kSanitized && !testing::kEverything;
-  for (const std::string& text : testing::codec_texts())
-    testing::damage_encodings(text, few ? 40 : 150);
+  const int layers = testing::kEverything ? 150 : testing::kSanitized ? 60 : 40;
+  for (const std::string& text : testing::codec_texts()) testing::damage_encodings(text, layers);
 }
 
 TEST(Damage, StreamsFindIt) {

@@ -292,8 +292,8 @@ void ThreadsChangeNothing(const Accumulator& accumulator, const Tensor& a, const
 
 TEST(Gemm, ThreadsChangeNothing) {
   const Format format = ParseFormat("e4m3");
-  const std::vector<Shape> shapes = {{150, 170, 160}, {3, 300, 300},  {600, 150, 2},
-                                     {513, 2, 545},   {33, 4500, 31}, {1, 2000, 100}};
+  const std::vector<Shape> shapes = {{70, 90, 160}, {3, 300, 300},  {600, 150, 2},
+                                     {513, 2, 545}, {33, 2500, 31}, {1, 2000, 100}};
   std::vector<Accumulator> all = schemes(format);
   all.push_back(Preset("h100-fp8"));
   for (const Shape& s : testing::thinned(shapes, 3)) {
@@ -302,7 +302,7 @@ TEST(Gemm, ThreadsChangeNothing) {
     };
     const Tensor a({s[0], s[1]}, operands(Values::on_grid, format, size(0, 1), 1));
     const Tensor b({s[1], s[2]}, operands(Values::on_grid, format, size(1, 2), 2));
-    for (Accumulator accumulator : all) {
+    for (Accumulator accumulator : testing::thinned(all, 2)) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
         accumulator.rounding.mode = mode;
         ThreadsChangeNothing(accumulator, a, b, {s[0], s[2]});

@@ -239,7 +239,7 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   int finite = 0;
   int infinite = 0;
   for (const KernelTable* kernels : testing::kernel_tables()) {
-    for (const Case& c : cases()) {
+    for (const Case& c : testing::thinned(cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p60);
       // Sums of about a hundredth of the largest value, around it, and of the least spacings.
@@ -372,7 +372,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   int finite = 0;
   int special = 0;
   for (const KernelTable* kernels : testing::kernel_tables()) {
-    for (const Case& c : stochastic_cases()) {
+    for (const Case& c : testing::thinned(stochastic_cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p120);
       for (const double part : {0.01, 0.5, 4.0, -1.0}) {

@@ -5,8 +5,8 @@
 
 Prints each skipped test with its reason and the number of times, the slowest tests, then how many
 ran. With --quick, tests that took more than QUICK seconds and have no reason
-(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++) are named, and one that took
-NOISE times as long fails the run: less may be what else the machine did.
+(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++) are named. They fail nothing:
+how long a test takes depends on what else the machine does.
 """
 
 import re
@@ -24,8 +24,6 @@ import patience
 
 QUICK = 20.0
 """Seconds of a machine that is idle (patience.py)."""
-NOISE = 3
-"""Tests share the cores with others of the run, and a virtual machine with strangers."""
 LISTED = 10
 
 
@@ -123,8 +121,6 @@ def main() -> None:
     if slow:
         text = f"quick tests above {limit:.0f} s without a reason: {', '.join(slow)}"
         print(text, file=sys.stderr)
-    if summary.too_slow(NOISE * limit) and quick:
-        sys.exit(f"one took more than {NOISE * limit:.0f} s")
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ def step_in_place(x, step):
     return y, cpd.cast(y, E4M3, "stochastic", stream=step, out=out)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize(
     "step",
     [step_cast, step_cast_by_name, step_arithmetic, step_sum, step_codec, step_in_place],

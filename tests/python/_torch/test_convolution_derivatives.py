@@ -151,7 +151,7 @@ def test_vmap_of_native_sums_is_torchs():
 # ---- torch.compile, layers -----------------------------------------------------------------------
 
 
-@pytest.mark.few("", 2)
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("name", ["1d moved", "2d moved", "2d transposed, moved", "3d transposed"])
 @pytest.mark.parametrize("sums", ["native", "e4m3"])
 @pytest.mark.parametrize("casts", ["nvfp4", "formats"])
@@ -236,7 +236,7 @@ def operators():
             yield ops.convolution_weight, (g, x, list(w.shape), None, *case.moves, *rest)
 
 
-@pytest.mark.few("", 4)
+@pytest.mark.few("", 8)
 @pytest.mark.parametrize("number", range(28))
 def test_opcheck(number):
     cases = list(operators())

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import cpd
 import fixed_oracle
 import gemm_oracle
 import oracle
+from rationals import Fraction
 
 SPECIAL_BITS = [
     sign | bits

@@ -236,12 +236,13 @@ def codec_layers(rank: int, step: int) -> list[Any]:
     return [x.reshape(shape) for x, shape in zip(flat, SHAPES, strict=True)]
 
 
-def codecs(comm: Communicator) -> list[str]:
-    """Every codec over the ways that take it, three steps with what it keeps: a list of what is not
-    as over virtual ranks."""
+def codecs(comm: Communicator, of: int) -> list[str]:
+    """Every codec over one in `of` of the ways that take it, other ones for the next codec, three
+    steps with what it keeps: a list of what is not as over virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
-    for index, (wire, way) in enumerate(itertools.product(WIRES, ways_of)):
+    pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
+    for index, (wire, way) in enumerate(pairs):
         spec = cpd.ReduceSpec(wire=wire, seed=index, average=index % 2 == 0, **way)
         mine, everyone = compress.States(), compress.States()
         for step in range(3):

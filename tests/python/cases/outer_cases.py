@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import io
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import nn
 import cpd
 from cpd.comm import Communicator
 from cpd.outer import DiLoCo, WeightAverage
+from rationals import Fraction
 
 STEPS = 9
 PERIOD = 3

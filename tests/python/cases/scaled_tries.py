@@ -9,7 +9,6 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +21,7 @@ import scaled_blocks
 import scaled_oracle
 from arrays import pack, unpack
 from front_ends import Call, FrontEnd
+from rationals import Fraction
 from scaled_cases import FORMATS, Array, spec_of
 
 MODES = oracle.DETERMINISTIC_MODES

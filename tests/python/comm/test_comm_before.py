@@ -36,7 +36,7 @@ def check(said: dict[int, dict[str, Any]], way: str, victims: list[int]) -> None
         ("mpi", "subgroup", "kill", [1, 3]),
         pytest.param("gloo", "at once", "exit", [0], marks=pytest.mark.exhaustive),
         ("gloo", "connecting", "kill", [3]),
-        ("gloo", "subgroup", "stop", [0, 2]),
+        pytest.param("gloo", "subgroup", "stop", [0, 2], marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_rank_is_lost_before(transport: str, way: str, kind: str, victims: list[int]) -> None:

@@ -74,10 +74,18 @@ def test_scaled_formats(transport: str, world: int) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("transport", "world"), [("mpi", 2), *also("mpi", 3), ("gloo", 3)])
-def test_codecs(transport: str, world: int) -> None:
-    """Every compressor, by owner and gather, with groups, and what it keeps."""
-    for rank in spawn_ranks(transport, world, "comm_cases:codecs", chunk=2048):
+@pytest.mark.parametrize(
+    ("transport", "world", "of"),
+    [
+        ("mpi", 2, 3),
+        ("gloo", 3, 3),
+        *(pytest.param(name, n, 1, marks=EXHAUSTIVE) for name, n in (("mpi", 3), ("gloo", 3))),
+    ],
+)
+def test_codecs(transport: str, world: int, of: int) -> None:
+    """Every compressor with one in `of` of the ways: by owner and gather, with groups, and what it
+    keeps."""
+    for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 
 
@@ -271,6 +279,7 @@ def plan_of(
     return plan
 
 
+@pytest.mark.slow("waits until ranks are given up")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import reduce_oracle
 from arrays import spec_of
 from cpd.comm.spec import StallWarning
 from oracle import MODES, Options
+from rationals import Fraction
 from reduce_cases import gradients
 
 # Many of the sums here are of more terms than their format can count.
@@ -202,10 +202,10 @@ def test_aps(world, aps):
 def test_aps_with_outward_roundings():
     ranks = gradients(7, scale=1e-5)
     for mode in ("up", "down", "stochastic", "nearest_away", "to_odd"):
-        for aps in (True, "paper"):
-            for order, acc in sums("e4m3", rounding=mode, seed=3):
-                spec = cpd.ReduceSpec("e4m3", acc, order=order, rounding=mode, seed=4, aps=aps)
-                check(ranks, spec)
+        for number, (order, acc) in enumerate(sums("e4m3", rounding=mode, seed=3)):
+            aps = (True, "paper")[number % 2]
+            spec = cpd.ReduceSpec("e4m3", acc, order=order, rounding=mode, seed=4, aps=aps)
+            check(ranks, spec)
 
 
 def test_aps_leaves_zero_and_non_finite_layers_in_peace():

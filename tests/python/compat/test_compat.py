@@ -10,13 +10,13 @@ import io
 import pickle
 import sys
 import types
-from fractions import Fraction
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 import cpd
+from rationals import Fraction
 
 torch = pytest.importorskip("torch")
 

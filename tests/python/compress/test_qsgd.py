@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import compress_oracle_levels as oracle
 import cpd
+from rationals import Fraction
 
 HUGE = float(np.finfo(np.float32).max)
 

@@ -179,7 +179,7 @@ def test_gradients_are_kept_with_states() -> None:
         states.set_gradient(0, "3")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rule", ["bits=5", "c=3 sample=4 fraction=1", "bits=9 coding=fixed"])
+@pytest.mark.parametrize("rule", ["bits=5", "c=3 sample=4 fraction=0.1", "bits=9 coding=fixed"])
 def test_results_are_encoded_again(rule: str) -> None:
     """Owners put each 65,536 sums into bins of their own range; `gather` sends no results."""
     n = oracle.PACKAGE + 700
@@ -188,7 +188,7 @@ def test_results_are_encoded_again(rule: str) -> None:
     coding = "fixed" if "fixed" in rule else "huffman"
 
     def binned(x: np.ndarray) -> np.ndarray:
-        bits = int(rule[5]) if "bits" in rule else oracle.sampled_bits(x, 0, 24, 3, 4, 1)
+        bits = int(rule[5]) if "bits" in rule else oracle.sampled_bits(x, 0, 24, 3, 4, 0.1)
         return oracle.uniform(x, bits, coding)[1]
 
     sums = binned(ranks[0]) + binned(ranks[1])

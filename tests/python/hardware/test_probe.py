@@ -148,6 +148,7 @@ FLOATS = [
 ]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("c", ["fp32", None])
 @pytest.mark.parametrize("text", FLOATS)
 def test_sums_of_floats(text: str, c: str | None) -> None:

@@ -59,6 +59,7 @@ def test_nothing_is_found_where_nothing_is_wrong(bench: Any, name: str) -> None:
     assert (failed, count > 90) == (0, True), said
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("define", MUTANTS)
 def test_a_mutant_is_caught(bench: Any, define: str, record_property: Any) -> None:
     failed, count, _ = make(bench(MUTANTS[define]["vectors"]), "icarus", [define])

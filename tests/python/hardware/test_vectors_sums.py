@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
 from cpd.hardware.vectors import Vectors, check, make
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
 from cpd.hardware.vectors.rules import values_of
+from rationals import Fraction
 
 UNITS = {
     one.name: unit
@@ -237,6 +237,7 @@ def fraction_bits_of(made: Vectors) -> int:
     return fraction + (0 if unit.scale is None else 2 * cpd.format(unit.scale).man)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ALIGNED)
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
     """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
@@ -367,6 +368,7 @@ def test_scales_below_every_normal_number() -> None:
 # ---- units that do not align every term ----------------------------------------------------------
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:

@@ -359,6 +359,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("transform", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("recipe", [NARROW, DRAWING], ids=["narrow", "drawing"])
 def test_compiled_transforms(transform, recipe):

@@ -147,6 +147,7 @@ def test_training_learns():
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.exhaustive  # as _torch/test_compiled.py does by a cast
 def test_first_use_may_be_compiled():
     import subprocess
     import sys

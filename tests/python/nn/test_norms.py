@@ -273,6 +273,7 @@ LAYERS = {
 }
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", LAYERS)
 def test_converted_norms_are_torchs_rounded(name):
     """Training and evaluation; the running statistics are torch's."""

@@ -238,6 +238,7 @@ def test_dropout_is_torchs():
     assert close(got, _VF.gru(x, h, layer._flat_weights, *order))
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_compiled_layers_have_eagers_bits(kind):
     layer = torchs(kind)

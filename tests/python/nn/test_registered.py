@@ -236,6 +236,7 @@ def test_conv1d_is_a_linear_layer_of_the_transposed_weight():
         assert _same(_gradients(module, _x(2, 5, 32)), _gradients(module, _x(2, 5, 32), by_hand))
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3", "bert", "vit"])
 @pytest.mark.parametrize("recipe", ["bf16", RECIPES["attention"]], ids=["bf16", "attention"])
 def test_implementations_of_attention_have_the_same_bits(name, recipe):
@@ -317,7 +318,8 @@ def test_norms_of_transformers():
     assert _same(_gradients(norm, _x(2, 5, 64)), by_hand)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])  # mamba's scan is another one there
+@pytest.mark.few("", 3)
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])  # mamba's scan is another one there
 def test_models_of_transformers_compiled_as_eager(name):
     steps = []
     for compiled in (False, True):

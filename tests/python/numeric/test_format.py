@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pickle
-from fractions import Fraction
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +15,7 @@ import cpd.nn.recipe
 import cpd.numeric.accumulator
 import oracle
 from arrays import spec_of
+from rationals import Fraction
 
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e1m3", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1", "e2m3"),

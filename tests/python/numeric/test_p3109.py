@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import zipfile
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 import cpd
 import oracle
 from arrays import assert_same_bits, pack, spec_of, truncated_bits
+from rationals import Fraction
 
 _ROOT = Path(__file__).resolve().parents[3]
 _DATA = Path(os.environ.get("CPD_DATA", _ROOT.parent / "shared" / "data"))

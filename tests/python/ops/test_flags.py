@@ -196,6 +196,7 @@ def test_named_exceptions(front_end: FrontEnd) -> None:
 SIGNALLING = {np.float16: 0x7C01, np.float32: 0xFF800001, np.float64: 0x7FF0000000000001}
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("dtype", SIGNALLING)
 def test_signalling_nan_raise_invalid(front_end: FrontEnd, dtype: Any) -> None:
     """In each place, beside quiet ones too (IEEE 754-2019, 6.2)."""

@@ -11,7 +11,6 @@ import os
 import pickle
 import random
 from collections.abc import Sequence
-from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ import cpd
 import oracle
 from arrays import from_bits
 from front_ends import Call, FrontEnd, every_front_end
+from rationals import Fraction
 
 pytestmark = pytest.mark.few("compiled", 3)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from arrays import (
     to_bits,
 )
 from front_ends import Call, FrontEnd
+from rationals import Fraction
 
 pytestmark = pytest.mark.few("compiled", 3)
 
@@ -56,6 +56,7 @@ def options(random_bits: int, variant: str) -> dict[str, Any]:
 # ---- single operations ------------------------------------------------------------------------
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
 def test_single_operations(front_end: FrontEnd, name: str) -> None:
     f = cpd.format(name)

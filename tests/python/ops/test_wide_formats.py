@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -19,6 +18,7 @@ import flags_oracle
 import oracle
 from arrays import spec_of
 from front_ends import Call, FrontEnd, every_front_end
+from rationals import Fraction
 from test_flags import OPERATIONS, flags_alone, value_and_flags, values_of
 
 pytestmark = pytest.mark.few("compiled", 3)

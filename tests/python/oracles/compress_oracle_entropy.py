@@ -10,11 +10,11 @@ import math
 import struct
 from collections import Counter
 from decimal import Decimal, localcontext
-from fractions import Fraction
 
 import numpy as np
 
 from compress_oracle_levels import binary32
+from rationals import Fraction
 
 PACKAGE = 65536
 NAN = float("nan")

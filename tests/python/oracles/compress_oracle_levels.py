@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
+
+from rationals import Fraction
 
 PARTIAL_SUMS = 16
 INFINITY = Fraction(2) ** 128

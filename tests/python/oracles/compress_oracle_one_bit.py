@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
-from fractions import Fraction
+
+from rationals import Fraction
 
 NAN = math.nan
 LARGEST = (2 - Fraction(1, 2**23)) * 2**127

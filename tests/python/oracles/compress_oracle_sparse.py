@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 
 import oracle
+from rationals import Fraction
 
 BINARY32 = oracle.Spec(8, 23)
 E4M3FN = oracle.Spec(4, 3, 7, "fn")

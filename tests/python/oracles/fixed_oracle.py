@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from flags_oracle import NV, NX, OF, result
 from oracle import (
@@ -25,6 +24,7 @@ from oracle import (
     value_from_bits,
     value_from_double,
 )
+from rationals import Fraction
 
 
 @dataclass(frozen=True)

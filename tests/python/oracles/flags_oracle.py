@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from oracle import (
     power_of_two,
     round_value,
 )
+from rationals import Fraction
 
 NX, UF, OF, DZ, NV = 1, 2, 4, 8, 16
 COUNTS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}

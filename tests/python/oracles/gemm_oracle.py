@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from oracle import (
     NAN,
@@ -27,6 +26,7 @@ from oracle import (
     round_value,
     value_from_bits,
 )
+from rationals import Fraction
 from reduce_oracle import FP32, philox
 
 ZERO = number(0, False)

@@ -8,11 +8,13 @@ a zero keeps. Everything that goes in or out as binary32 is an ``int``, the bit 
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+
+from rationals import Fraction
 
 NAN_BITS = 0x7FC00000
 MODES = ("nearest_even", "nearest_away", "toward_zero", "up", "down", "to_odd", "stochastic")
@@ -42,6 +44,7 @@ NAN = NotANumber()
 Value = Number | Infinity | NotANumber
 
 
+@functools.cache
 def power_of_two(k: int) -> Fraction:
     return Fraction(1 << k) if k >= 0 else Fraction(1, 1 << -k)
 
@@ -69,9 +72,10 @@ def value_from_double(x: float) -> Value:
         return NAN
     if math.isinf(x):
         return Infinity(x < 0)
-    return number(Fraction(x), math.copysign(1.0, x) < 0)
+    return number(Fraction(*x.as_integer_ratio()), math.copysign(1.0, x) < 0)
 
 
+@functools.lru_cache(1 << 17)
 def value_from_bits(bits: int) -> Value:
     return value_from_double(float_from_bits(bits))
 
@@ -83,9 +87,10 @@ def bits_from_value(v: Value) -> int:
     if isinstance(v, Infinity):
         return 0xFF800000 if v.negative else 0x7F800000
     x = math.copysign(float(abs(v.value)), -1.0 if v.negative else 1.0)
-    if Fraction(x) != v.value or value_from_bits(bits_from_float(x)) != v:
+    bits = bits_from_float(x)
+    if value_from_bits(bits) != v:
         raise ValueError(f"{v} is not a binary32 value")
-    return bits_from_float(x)
+    return bits
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ Python: what `cpd.simulate_all_reduce` and stochastic rounding are compared with
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from oracle import (
     Number,
@@ -23,6 +23,7 @@ from oracle import (
     round_value,
     value_from_bits,
 )
+from rationals import Fraction
 
 FP32 = Spec(8, 23)
 ACROSS = 0xFFFFF
@@ -31,7 +32,8 @@ ACROSS = 0xFFFFF
 # ---- random integers ---------------------------------------------------------------------------
 
 
-def philox(counter: Sequence[int], seed: int) -> list[int]:
+@functools.lru_cache(1 << 12)
+def philox(counter: tuple[int, ...], seed: int) -> list[int]:
     """Philox4x32-10 (Salmon et al., SC 2011)."""
     c = list(counter)
     key = [seed & 0xFFFFFFFF, seed >> 32]

@@ -8,12 +8,12 @@ import itertools
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import oracle
 from oracle import Infinity, NotANumber, Number, Options, Spec, Value, power_of_two
+from rationals import Fraction
 
 SPECS = {
     "e4m3fn": Spec(4, 3, encoding="fn"),

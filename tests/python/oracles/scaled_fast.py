@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import functools
 import itertools
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 import oracle
 from oracle import Number, Options, power_of_two
+from rationals import Fraction
 from scaled_oracle import Array, Plan, Spec, plan, to_f32
 
 

@@ -12,7 +12,6 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ import numpy.typing as npt
 
 import oracle
 from oracle import NAN, Infinity, Number, Options, Value, number, power_of_two
+from rationals import Fraction
 from scaled_blocks import Block, block_indices, grid_shape, members, rows_of
 
 Array = npt.NDArray[Any]

@@ -261,6 +261,7 @@ def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:
 # ---- threads at the program's end ----------------------------------------------------------------
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ENDINGS)
 def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
     assert run(name) == (None, "")

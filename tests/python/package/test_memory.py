@@ -195,7 +195,7 @@ def test_calls_keep_no_memory(operation):
     check(forward()[operation], CALLS)
 
 
-@pytest.mark.few("", 2)
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("operation", list(backward()))
 def test_gradients_keep_no_memory(operation):
     check(backward()[operation], CALLS // (4 if operation in LONG else 1))

@@ -103,13 +103,14 @@ def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow("starts processes that import torch")
 @pytest.mark.parametrize(
     ("transport", "words"),
     [
         ("mpi", WORDS.split()),
         pytest.param("mpi", CODEC_WORDS, marks=LATER),
         pytest.param("torch", WORDS.split(), marks=LATER),
-        ("torch", CODEC_WORDS),
+        pytest.param("torch", CODEC_WORDS, marks=LATER),
     ],
 )
 def test_command_prints_what_virtual_ranks_print(transport, words, capsys, tmp_path):
@@ -123,6 +124,7 @@ def test_command_prints_what_virtual_ranks_print(transport, words, capsys, tmp_p
     assert files["real"].read_text() == files["virtual"].read_text()
 
 
+@pytest.mark.slow("starts processes that import torch")
 def test_a_mistake_is_told_once():
     done = launched("torch", "--nodes", "3")
     assert done.returncode != 0

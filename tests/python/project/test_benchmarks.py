@@ -218,6 +218,7 @@ def test_a_table_shows_a_row_of_each_vendor():
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.skipif(not COMMANDS.exists(), reason="nothing was compiled in build/release")
 @pytest.mark.parametrize("source", sorted(ROOT.glob("benchmarks/*.cpp")), ids=lambda p: p.stem)
 def test_the_programs_compile(source):

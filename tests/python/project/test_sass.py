@@ -236,6 +236,7 @@ def _share(name: str, kernels: dict[str, list[sass.Instruction]]) -> float:
     return min(1.0, round(_LANES / slots / (_COPIED / BYTES[name]), 2))
 
 
+@pytest.mark.slow("disassembles the library")
 @pytest.mark.parametrize("name", BYTES)
 def test_estimated_shares(
     name: str, kernels: dict[str, list[sass.Instruction]], stored: dict[str, float]

@@ -554,8 +554,7 @@ def test_a_terminal_shows_progress(saved):
 # ---- between processes ---------------------------------------------------------------------------
 
 
-@pytest.mark.few("", 2)
-@pytest.mark.parametrize("transport", ["mpi", "torch"])
+@pytest.mark.parametrize("transport", ["mpi", pytest.param("torch", marks=pytest.mark.exhaustive)])
 def test_processes_find_what_virtual_nodes_find(tmp_path, capsys, transport):
     from test_train_ranks import LAUNCHERS, MPI_SETTINGS
 
