@@ -5,8 +5,8 @@
 
 Prints each skipped test with its reason and the number of times, the slowest tests, then how many
 ran. With --quick, tests that took more than QUICK seconds and have no reason
-(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++) are named. They fail nothing:
-how long a test takes depends on what else the machine does.
+(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++) are named; they fail no
+run, since how long a test takes depends on what else the machine does.
 """
 
 import re
