@@ -35,9 +35,9 @@ TRIAL = os.environ.get("CPD_GPU_TRIAL") == "1"
 
 # What pytest and the tests import, besides numpy and torch, which the other machine has.
 WHEELS = (
-    "execnet", "gmpy2", "hypothesis", "iniconfig", "joblib", "ml_dtypes", "packaging", "pluggy", "psutil",
-    "pygments", "pytest", "pytest-timeout", "pytest-xdist", "rich", "markdown-it-py", "mdurl",
-    "safetensors", "sortedcontainers", "tomli_w",
+    "execnet", "gmpy2", "hypothesis", "iniconfig", "joblib", "ml_dtypes", "packaging", "pluggy",
+    "psutil", "pygments", "pytest", "pytest-timeout", "pytest-xdist", "rich", "markdown-it-py",
+    "mdurl", "safetensors", "sortedcontainers", "tomli_w",
 )  # fmt: skip
 
 
