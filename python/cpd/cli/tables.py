@@ -11,9 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 
-from cpd.cli.output import MAY_BREAK
-
 _PIPE = 80
+_SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
 
@@ -34,7 +33,7 @@ class WholeTable(Table):
         edge = _PIPE if is_pipe else options.max_width
         headers = [str(column.header) for column in self.columns]
         for column, header in zip(self.columns, headers, strict=True):
-            column.header = header.replace(MAY_BREAK, "")
+            column.header = header.replace(_SOFT_HYPHEN, "")
         if self._least(console, options) > edge:
             self.padding = 0
             for column, header in zip(self.columns, headers, strict=True):
@@ -58,7 +57,7 @@ def _in_lines(header: str, cells: Iterable[str]) -> str:
     widest = max(map(cell_len, cells), default=0)
     words: list[str] = []
     for word in header.split():
-        parts = word.split(MAY_BREAK)
+        parts = word.split(_SOFT_HYPHEN)
         whole = "".join(parts)
         fits = cell_len(whole) <= widest
         words += [whole] if fits else [*(f"{part}-" for part in parts[:-1]), parts[-1]]
