@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference's texts: docstrings as Sphinx reads them, and what `cpd COMMAND --help` prints."""
+"""The reference's texts: docstrings as Sphinx reads them, what `cpd COMMAND --help` prints, and the
+JSON schema of recipes."""
 
 from __future__ import annotations
 
 import argparse
 import builtins
+import json
 import os
 import re
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -95,8 +98,29 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     return dict(actions.choices)
 
 
+class RecipeSchema(SphinxDirective):
+    """The JSON schema of recipes, as `cpd recipe --schema` prints it."""
+
+    def run(self) -> list[nodes.Node]:
+        return [nodes.literal_block(text=recipe_schema(), language="json")]
+
+
+def recipe_schema() -> str:
+    from cpd.nn.recipe_schema import schema
+
+    return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _write_schema(app: Sphinx, error: Exception | None) -> None:
+    """A file of the schema, next to the page that links to it."""
+    if error is None:
+        Path(app.outdir, "python/docs/api/recipe.schema.json").write_text(recipe_schema())
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _process)
     app.connect("doctree-read", _unlink_builtins)
+    app.connect("build-finished", _write_schema)
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("recipe-schema", RecipeSchema)
     return {"parallel_read_safe": True}

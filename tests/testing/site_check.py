@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
-is fetched from elsewhere, and every public name of the package has its place.
+is fetched from elsewhere, every public name of the package has its place, and the schema of recipes
+is the package's.
 
     python tests/testing/site_check.py out/docs
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import json
 import os
 import re
 import sys
@@ -137,8 +139,17 @@ def missing(root: Path) -> Iterator[str]:
             yield f"{min(names, key=len)}: no page of the reference has it"
 
 
+def stale_schema(root: Path) -> Iterator[str]:
+    """Says where the site's JSON schema of recipes is not what the package has."""
+    from cpd.nn.recipe_schema import schema
+
+    path = root / "python/docs/api/recipe.schema.json"
+    if not path.is_file() or json.loads(path.read_text()) != schema():
+        yield f"{path.relative_to(root)}: not what `cpd recipe --schema` prints"
+
+
 def main(root: Path) -> int:
-    complaints = [*broken(root), *fetched(root), *missing(root)]
+    complaints = [*broken(root), *fetched(root), *missing(root), *stale_schema(root)]
     for complaint in complaints:
         print(complaint, file=sys.stderr)
     return 1 if complaints else 0

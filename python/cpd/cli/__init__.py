@@ -5,40 +5,33 @@ What a command finds goes to standard output, progress to standard error. A mist
 gives one line and exit status 2.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 
 from cpd._core import PARTS, __version__
-from cpd.cli import (
-    completion,
-    compress,
-    cost,
-    demo,
-    env,
-    format,
-    presets,
-    probe,
-    recipe,
-    replay,
-    report,
-    roundoff,
-    study,
-    sweep,
-    train,
-    vectors,
-)
 from cpd.cli.errors import RunError, UsageError, one_line, stalls_reported
 from cpd.cli.options import CommandParser, Commands, Parser
 
+_COMMANDS = {
+    "format": "format",
+    "recipes": "recipe",
+    "recipe": "recipe",
+    **{name: name for name in ("presets", "replay", "probe", "vectors", "sweep", "compress")},
+    **{name: name for name in ("train", "roundoff", "cost", "study", "demo", "report", "env")},
+    "completion": "completion",
+}
+"""The module of each command, in the order of the help."""
 _PACKAGES = {"sklearn": "scikit-learn"}
 """Modules whose packages bear another name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status; without a command, prints the help."""
-    parser = build_parser()
-    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(words[0] if words else None)
+    options = parser.parse_args(words)
     if options.command is None:
         parser.print_help()
         return 0
@@ -78,7 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def build_parser() -> Parser:
+def build_parser(command: str | None = None) -> Parser:
+    """The parser of all commands. `command`, the first word of a command line, limits it to the
+    command of that name, or to all commands' names if there is none: other modules are then not
+    imported."""
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
@@ -86,13 +82,23 @@ def build_parser() -> Parser:
     commands: Commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=CommandParser
     )
-    known = (format, recipe, presets)
-    studies = (replay, probe, vectors, sweep)
-    reports = (study, demo, report)
-    for command in (*known, *studies, compress, train, roundoff, cost, *reports, env):
-        command.register(commands)
-    completion.register(commands, parser)
+    if command is None or command.startswith("-") or command == "completion":
+        _register(commands, parser, *dict.fromkeys(_COMMANDS.values()))
+    elif command in _COMMANDS:
+        _register(commands, parser, _COMMANDS[command])
+    else:
+        for name in _COMMANDS:
+            commands.add_parser(name)
     return parser
+
+
+def _register(commands: Commands, parser: Parser, *modules: str) -> None:
+    for name in modules:
+        module = importlib.import_module(f"cpd.cli.{name}")
+        if name == "completion":
+            module.register(commands, parser)
+        else:
+            module.register(commands)
 
 
 def _parts() -> str:

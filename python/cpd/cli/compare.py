@@ -5,19 +5,23 @@ All that is counted follows from binades: in [2^k, 2^(k+1)) a format holds the m
 power of two up to its largest value. So formats of any width are compared exactly.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from cpd.cli.output import counted, exact, new_table, short
 from cpd.numeric.formats import Format
 from cpd.ops import cast, encode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _LISTED = 12
 """Values that are listed of those that one format alone has: half from each end."""
@@ -97,7 +101,7 @@ class Comparison:
     common: int
 
     @classmethod
-    def of(cls, a: Format, b: Format) -> "Comparison":
+    def of(cls, a: Format, b: Format) -> Comparison:
         positive = sum(shared(binade(a, k), binade(b, k)) for k in binades(a, b))
         signs = 2 if a.signed and b.signed else 1
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
@@ -106,7 +110,7 @@ class Comparison:
         """Each format with the other one."""
         return [(self.a, self.b), (self.b, self.a)]
 
-    def spacings(self) -> list["Spacing"]:
+    def spacings(self) -> list[Spacing]:
         """The binades, ascending; those of the same relative spacings in one."""
         found: list[Spacing] = []
         for k in binades(self.a, self.b):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd demo`: accuracy without and with APS, round-off, and an HTML report."""
 
+from __future__ import annotations
+
 import argparse
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer
@@ -17,6 +15,10 @@ from cpd.cli.roundoff_output import roundoff_table
 from cpd.numeric import formats
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
     from cpd.demo.report.results import Demo, Run
 
 
@@ -63,7 +65,7 @@ class _DemoProgress:
     def epoch(self, count: int) -> None:
         self._progress.advance(self._bar, count)
 
-    def done(self, run: "Run") -> None:
+    def done(self, run: Run) -> None:
         self._progress.console.print(
             f"  {run.label:<14} {counted(run.depth, 'hidden layer')}  seed {run.seed}  "
             f"accuracy {run.accuracy:.3f}  {run.seconds:4.1f} s  "
@@ -72,7 +74,7 @@ class _DemoProgress:
         )
 
 
-def _print_demo(console: Console, demo: "Demo") -> None:
+def _print_demo(console: Console, demo: Demo) -> None:
     from cpd.demo.report.results import accuracy_range, state_of
     from cpd.demo.shares import percent
 
@@ -109,7 +111,7 @@ def _print_demo(console: Console, demo: "Demo") -> None:
     console.print(rounded)
 
 
-def codec_table(demo: "Demo") -> Table:
+def codec_table(demo: Demo) -> Table:
     """A row for each compressor on the wire."""
     table = new_table("Codec", "Bits a value", "Bytes", "Accuracy", "State")
     for run in demo.codecs:
@@ -119,7 +121,7 @@ def codec_table(demo: "Demo") -> Table:
     return table
 
 
-def stall_lines(demo: "Demo") -> list[str]:
+def stall_lines(demo: Demo) -> list[str]:
     """For each format whose sums may stall, the runs that they are in."""
     runs = demo.runs
     found = Counter(run.format for run in runs if run.may_stall)

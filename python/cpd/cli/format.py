@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd format`: what numbers a format holds."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from rich.columns import Columns
-from rich.console import Console
-from rich.table import Table
 
 from cpd.cli.compare import compare, comparison_rows
 from cpd.cli.errors import UsageError, users_mistakes
@@ -32,6 +31,10 @@ from cpd.cli.scaled import describe_scaled, find_format, notes, scaled_table
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.ops import decode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 LISTED_BITS = 8
 """The widest format whose values `--values` lists."""
@@ -143,9 +146,9 @@ def _run(options: argparse.Namespace) -> int:
     return 0
 
 
-_Worked: TypeAlias = list[
-    tuple[Callable[[Format], dict[str, Any]], Callable[[list[Format]], Table]]
-]
+_Worked: TypeAlias = (
+    "list[tuple[Callable[[Format], dict[str, Any]], Callable[[list[Format]], Table]]]"
+)
 
 
 def _worked(options: argparse.Namespace, formats: list[Format], scaled: list[Scaled]) -> _Worked:
@@ -235,6 +238,8 @@ def _print_values(console: Console, wire: Format) -> None:
     digits = -(-wire.bits // 4)
     cells = [f"{code:0{digits}x}  {exact(value)}" for code, value in enumerate(_code_values(wire))]
     console.print(f"{wire}: codes (hexadecimal) and values")
+    from rich.columns import Columns
+
     console.print(Columns(cells, equal=True, column_first=True, padding=(0, 3)))
 
 

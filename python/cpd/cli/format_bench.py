@@ -2,19 +2,23 @@
 """`cpd format` as a workbench: a value's neighbours, one operation with one rounding, and the
 formats of a standard."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table
 from cpd.numeric.formats import Format, format
 from cpd.ops import add, cast, div, encode, mul, sqrt
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 STANDARDS = ("p3109", "ocp")
 _OCP = (
@@ -72,7 +76,7 @@ class Neighbours(NamedTuple):
     """From the neighbour below (of a value that is held: from itself) to the one above."""
 
     @classmethod
-    def of(cls, value: float, f: Format) -> "Neighbours":
+    def of(cls, value: float, f: Format) -> Neighbours:
         nearest = _cast(value, f, "nearest_even")
         held = nearest == value
         below = _cast(math.nextafter(value, -math.inf) if held else value, f, "down")
@@ -123,7 +127,7 @@ class Operation(NamedTuple):
     operands: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Operation":
+    def parse(cls, text: str) -> Operation:
         """`7/3`, `0.1 + 0.2`, `3*5`, `1 - 1e-3`, `sqrt(2)`."""
         word = text.strip().lower()
         root = re.fullmatch(rf"sqrt\s*\(\s*({_NUMBER})\s*\)", word)

@@ -1,84 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands' output is made of: consoles, tables, progress bars."""
+"""What the commands' output is made of: consoles, tables, progress bars. rich is imported by what
+prints, so that a mistake is reported without it."""
+
+from __future__ import annotations
 
 import math
 import os
 import sys
-import textwrap
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
-
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from typing import TYPE_CHECKING, Literal
 
 from cpd._files import STDOUT
 from cpd.cli.errors import UsageError
 
-
-class _Console(Console):
-    """Cuts no line at the window's edge."""
-
-    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
-        super().print(*objects, crop=crop, **options)
-
-
-class _Table(Table):
-    """Cuts no number where the window is narrow: headers are then broken into lines and columns set
-    closer, and where that is not enough the table is wider. A pipe's edge is at 80 columns."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_pipe = not console.file.isatty() and "COLUMNS" not in os.environ
-        edge = _PIPE if is_pipe else options.max_width
-        headers = [str(column.header) for column in self.columns]
-        for column, header in zip(self.columns, headers, strict=True):
-            column.header = header.replace(MAY_BREAK, "")
-        if self._least(console, options) > edge:
-            self.padding = 0
-            for column, header in zip(self.columns, headers, strict=True):
-                column.header = _in_lines(header, map(str, column.cells))
-        width = max(edge, self._least(console, options))
-        yield from super().__rich_console__(console, options.update(width=width))
-
-    def _least(self, console: Console, options: ConsoleOptions) -> int:
-        """The width at which no number is cut."""
-        least = Measurement.get(console, options.update(width=1000), self).maximum
-        for column in self.columns:
-            if not column.no_wrap:
-                cells = [cell for cell in (column.header, *column.cells) if isinstance(cell, str)]
-                natural = max(cell_len(line) for cell in cells for line in cell.split("\n"))
-                least -= natural - min(natural, _LEAST_WORDS)
-        return least
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
 
 
 MAY_BREAK = "\u00ad"
 """Stands in a header where a narrow table breaks the word."""
 
 
-def _in_lines(header: str, cells: Iterable[str]) -> str:
-    """A header broken to lines of its cells' width, or of its longest word's."""
-    widest = max(map(cell_len, cells), default=0)
-    words: list[str] = []
-    for word in header.split():
-        parts = word.split(MAY_BREAK)
-        whole = "".join(parts)
-        fits = cell_len(whole) <= widest
-        words += [whole] if fits else [*(f"{part}-" for part in parts[:-1]), parts[-1]]
-    return "\n".join(textwrap.wrap(" ".join(words), max(widest, *map(cell_len, words), 1)))
-
-
-_PIPE = 80
-_LEAST_WORDS = 8
-"""To so many letters a column of words is narrowed."""
-
-
 def new_console(stderr: bool = False, quiet: bool = False) -> Console:
     """Styles only on a terminal (or where FORCE_COLOR is set), and never where NO_COLOR is."""
-    return _Console(
+    from cpd.cli.tables import WholeConsole
+
+    return WholeConsole(
         stderr=stderr,
         quiet=quiet,
         highlight=False,
@@ -90,8 +39,11 @@ def new_console(stderr: bool = False, quiet: bool = False) -> Console:
 
 def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
     """A bar on standard error where that is a terminal; otherwise only what is printed on it."""
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
     console = new_console(stderr=True, quiet=quiet)
-    return Progress(
+    return Bars(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -105,7 +57,11 @@ def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
-    table = _Table(
+    from rich import box
+
+    from cpd.cli.tables import WholeTable
+
+    table = WholeTable(
         title=title,
         title_justify="left",
         title_style="bold",

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd presets`: the matrix units that an accumulator can be."""
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
 from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _TEXT = """\
 The matrix units that an accumulator can be: `cpd.gemm(a, b, "h100-fp8")`. A

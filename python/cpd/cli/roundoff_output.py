@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `cpd roundoff` shows and writes: tables, CSV and JSON."""
 
+from __future__ import annotations
+
 import csv
 import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from cpd.cli.output import new_table, percent
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from cpd.study.series import Line, RoundoffRow, Series
 
 _CSV = (
@@ -39,7 +41,7 @@ _CSV = (
 )
 
 
-def roundoff_table(rows: "Sequence[RoundoffRow]") -> Table:
+def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
     """One way to sum, by group size."""
     table = new_table(
         "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
@@ -56,7 +58,7 @@ def roundoff_table(rows: "Sequence[RoundoffRow]") -> Table:
     return table
 
 
-def series_table(series: "Sequence[Series]") -> Table:
+def series_table(series: Sequence[Series]) -> Table:
     """All ways to sum, one after the other; with times where a network was given."""
     timed = any(line.choice for one in series for line in one.lines)
     table = new_table(
@@ -75,7 +77,7 @@ def series_table(series: "Sequence[Series]") -> Table:
     return _narrow(table)
 
 
-def _cells(line: "Line") -> list[str]:
+def _cells(line: Line) -> list[str]:
     from cpd.study.series import in_percent
 
     row, choice = line.row, line.choice
@@ -94,7 +96,7 @@ def _short(value: float) -> str:
     return plain if len(plain) <= 7 else f"{value:.1e}"
 
 
-def layer_table(series: "Series") -> Table:
+def layer_table(series: Series) -> Table:
     """Relative RMS of each layer, a column for each group size."""
     from cpd.study.gradient_files import shown
     from cpd.study.series import in_percent
@@ -126,7 +128,7 @@ def _narrow(table: Table) -> Table:
     return table
 
 
-def print_series(console: Console, series: "Sequence[Series]", per_layer: bool) -> None:
+def print_series(console: Console, series: Sequence[Series], per_layer: bool) -> None:
     """The table, each layer's where wanted, and what is recommended."""
     console.print(series_table(series))
     if per_layer:
@@ -144,7 +146,7 @@ def print_series(console: Console, series: "Sequence[Series]", per_layer: bool) 
         console.print("±: standard error over 16 blocks of the values", soft_wrap=True)
 
 
-def csv_text(series: "Sequence[Series]", per_layer: bool) -> str:
+def csv_text(series: Sequence[Series], per_layer: bool) -> str:
     """A header and a row for each line; `layer` is empty for all layers together."""
     stream = io.StringIO()
     writer = csv.DictWriter(stream, _CSV, lineterminator="\n", restval="")
@@ -157,7 +159,7 @@ def csv_text(series: "Sequence[Series]", per_layer: bool) -> str:
     return stream.getvalue()
 
 
-def json_of(series: "Sequence[Series]", per_layer: bool) -> dict[str, Any]:
+def json_of(series: Sequence[Series], per_layer: bool) -> dict[str, Any]:
     """`roundoff`, `layers` and `recommend` of one format; of several, these in `formats`."""
     found = [(one, _json_of_one(one, per_layer)) for one in series]
     chosen = [{**one.setting(), **data} for one, data in found if not one.baseline]
@@ -166,7 +168,7 @@ def json_of(series: "Sequence[Series]", per_layer: bool) -> dict[str, Any]:
     return {**chosen_rows, "baselines": against}
 
 
-def _json_of_one(series: "Series", per_layer: bool) -> dict[str, Any]:
+def _json_of_one(series: Series, per_layer: bool) -> dict[str, Any]:
     data: dict[str, Any] = {"roundoff": [line.json() for line in series.lines]}
     if per_layer:
         data["per_layer"] = [{"layer": line.layer, **line.json()} for line in series.layers]

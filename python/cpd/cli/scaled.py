@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd format` of scaled formats: what shares a scale, how it follows, what a value costs."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table, short
 from cpd.numeric.formats import Format
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 SOURCES = {
     **dict.fromkeys(

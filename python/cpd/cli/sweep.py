@@ -13,6 +13,7 @@ from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, json_object
 from cpd.cli.output import (
     MAY_BREAK,
+    check_readable,
     check_writable,
     counted,
     is_stdout,
@@ -169,6 +170,9 @@ def _check(options: argparse.Namespace) -> None:
     """Finds out before the work what is wrong."""
     if bool(options.files) == (options.capture is not None):
         raise UsageError("give files of tensors, or a function by --capture")
+    with users_mistakes():
+        for file in options.files:
+            check_readable(Path(file))
     for path in (options.csv, options.json, options.plot):
         check_writable(path)
     if is_stdout(options.csv) and is_stdout(options.json):

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`cpd train`: trains a model over several nodes."""
 
+from __future__ import annotations
+
 import argparse
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.progress import Progress
-from rich.table import Table
 
 from cpd.cli.errors import UsageError
 from cpd.cli.nodes import agreed, checked_alone, connected
@@ -32,6 +31,9 @@ from cpd.cli.output import (
 from cpd.comm.spec import EXCHANGES, StallWarning
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+    from rich.table import Table
+
     from cpd.train import Data, Ranks, TrainOptions, TrainResult
     from cpd.train.result import Step
 
@@ -224,7 +226,7 @@ def _model_arguments(parser: Parser) -> None:
 
 
 def _of_model(
-    group: "argparse._ArgumentGroup", name: str, kind: type, help: str, default: str
+    group: argparse._ArgumentGroup, name: str, kind: type, help: str, default: str
 ) -> None:
     """An option of which each model has a default."""
     metavar = {int: "N", float: "X", str: "NAME"}[kind]
@@ -242,7 +244,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _train_and_print(
-    ranks: "Ranks", chosen: "TrainOptions", data: "Data", options: argparse.Namespace
+    ranks: Ranks, chosen: TrainOptions, data: Data, options: argparse.Namespace
 ) -> None:
     """Trains this process's nodes; the process of node 0 prints the result."""
     from cpd._files import write_json
@@ -275,7 +277,7 @@ def _train_and_print(
 
 
 def _epochs_told(
-    progress: Progress, what: str, chosen: "TrainOptions", data: "Data"
+    progress: Progress, what: str, chosen: TrainOptions, data: Data
 ) -> Callable[[int, float], None]:
     """Shows each epoch: on a bar; where there is no terminal, in up to ten lines."""
     bar = progress.add_task(what, total=chosen.epochs, note="")
@@ -291,7 +293,7 @@ def _epochs_told(
     return on_epoch
 
 
-def epochs_table(result: "TrainResult", baseline: "TrainResult | None") -> Table:
+def epochs_table(result: TrainResult, baseline: TrainResult | None) -> Table:
     """The metric after some of the epochs, next to fp32's."""
     last = result.options.epochs
     some = [n * 10**k for k in range(len(str(last))) for n in (1, 2, 5) if n * 10**k < last]
@@ -309,7 +311,7 @@ _MOST_EPOCHS = 8
 
 
 @contextmanager
-def _step_writer(folder: Path | None) -> "Iterator[Callable[[Step], bool | None] | None]":
+def _step_writer(folder: Path | None) -> Iterator[Callable[[Step], bool | None] | None]:
     """A function that writes a step for TensorBoard; None without a folder. Raises UsageError where
     the package is not installed."""
     if folder is None:
@@ -334,12 +336,10 @@ _METRICS = {"classes": "accuracy", "pixels": "mean IoU", "text": "loss"}
 _INPUTS = {"classes": "image", "pixels": "image", "text": "run"}
 
 
-def _agreed_options(
-    ranks: "Ranks", options: argparse.Namespace
-) -> "tuple[TrainOptions, Data] | None":
+def _agreed_options(ranks: Ranks, options: argparse.Namespace) -> tuple[TrainOptions, Data] | None:
     """The options of all processes, as `agreed`, and this one's data."""
 
-    def read() -> "tuple[TrainOptions, Data]":
+    def read() -> tuple[TrainOptions, Data]:
         if 0 in ranks.mine:
             _check_results(options)
         chosen = train_options(options, ranks.world)
@@ -363,7 +363,7 @@ def _check(options: argparse.Namespace) -> None:
     train_options(options, nodes)
 
 
-def train_options(options: argparse.Namespace, nodes: int) -> "TrainOptions":
+def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
     from dataclasses import fields
 
     from cpd.train import TrainOptions
@@ -385,7 +385,7 @@ def _check_results(options: argparse.Namespace) -> None:
         check_path(options.save_gradients)
 
 
-def headlines(chosen: "TrainOptions", data: "Data") -> list[str]:
+def headlines(chosen: TrainOptions, data: Data) -> list[str]:
     """What is trained, and on what."""
     kind = _INPUTS[data.kind]
     what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
@@ -410,7 +410,7 @@ def headlines(chosen: "TrainOptions", data: "Data") -> list[str]:
     return lines
 
 
-def result_lines(result: "TrainResult", baseline: "TrainResult | None" = None) -> list[str]:
+def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
     """What a run ends with."""
     from cpd.demo.shares import percent
 
@@ -441,7 +441,7 @@ def result_lines(result: "TrainResult", baseline: "TrainResult | None" = None) -
     return [*lines, said + against, f"weights {result.weights}"]
 
 
-def _codec_lines(result: "TrainResult") -> list[str]:
+def _codec_lines(result: TrainResult) -> list[str]:
     """What a codec made of the gradients, and chose for each layer; nothing of a format."""
     from cpd.demo.shares import percent
 
@@ -465,7 +465,7 @@ def _codec_lines(result: "TrainResult") -> list[str]:
 _MOST_LAYERS = 8
 
 
-def json_of(result: "TrainResult", baseline: "TrainResult | None" = None) -> dict[str, object]:
+def json_of(result: TrainResult, baseline: TrainResult | None = None) -> dict[str, object]:
     """The result as `--json` writes it."""
     from cpd.demo.report.results import Run
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes are reported before torch is imported, which takes seconds, and with the name that was
-meant, or what a format of another family is and what comes next to it."""
+"""Mistakes are reported before torch, which takes seconds, rich and other commands are imported,
+and with the name that was meant, or what a format of another family is and what comes next to
+it."""
 
 import json
 import subprocess
@@ -70,7 +71,8 @@ for text in json.loads(sys.argv[1]):
             status = main(shlex.split(text))
         except SystemExit as stop:
             status = stop.code
-    found[text] = status, told.getvalue(), "torch" in sys.modules
+    late = [name for name in ("torch", "rich") if name in sys.modules]
+    found[text] = status, told.getvalue(), late
 print(json.dumps(found))
 """
 
@@ -89,11 +91,11 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("text", EARLY)
-def test_torch_is_not_imported(found, text):
-    status, told, imported = found[text]
+def test_what_is_not_imported(found, text):
+    status, told, late = found[text]
     assert status == 2, told
     assert told.count("\n") == 1
-    assert not imported
+    assert late == []
 
 
 @pytest.mark.parametrize(
@@ -114,6 +116,23 @@ def test_torch_is_not_imported(found, text):
 )
 def test_the_name_that_was_meant(found, text, meant):
     assert meant in found[text][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [("trian", set()), ("train --formt e4m3", {"train"}), ("recipe nvpf4", {"recipe"})],
+)
+def test_only_the_command_s_module_is_imported(text, modules):
+    program = (
+        "import sys; from cpd import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "of = set(cli._COMMANDS.values()); print(*(n for n in of if f'cpd.cli.{n}' in sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *text.split()], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == modules
 
 
 def test_help_without_a_command(capsys):

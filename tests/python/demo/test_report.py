@@ -11,6 +11,7 @@ import sys
 import warnings
 from dataclasses import replace
 from html.parser import HTMLParser
+from xml.etree import ElementTree
 
 import pytest
 
@@ -182,6 +183,14 @@ def test_page_holds_the_figures(demo, folder):
         assert f"cpd train {run.options}" in html
     for row in demo.roundoff.series[0].rows:
         assert f"{row.error:.2%}".replace("%", " %") in html
+
+
+def test_the_curves_as_a_file(folder):
+    """A picture by itself: XML, with the runs' names and the axes'."""
+    root = ElementTree.parse(folder / "accuracy.svg").getroot()
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    words = {"".join(text.itertext()).strip() for text in root.iter(f"{root.tag[:-3]}text")}
+    assert {"FP32", "(4,3)", "epoch", "guessing"} <= words
 
 
 def test_report_command_makes_the_same_page(folder, capsys):

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +103,13 @@ def test_rules_may_be_a_table(validator):
     data = {"forward": "native", "rules": {"last 1": "none", "*.head": {"forward": "bf16"}}}
     validator.validate(data)
     assert len(cpd.Recipe.from_dict(data).rules) == 2
+
+
+def test_the_page_s_file(validator, tmp_path):
+    """The file that the page of the schema shows is one that the schema and CPD accept."""
+    page = Path(__file__).parents[3] / "python/docs/api/recipe_schema.md"
+    (text,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    validator.validate(tomllib.loads(text))
+    (tmp_path / "mine.toml").write_text(text)
+    expected = cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2")
+    assert cpd.recipe(tmp_path / "mine.toml") == expected

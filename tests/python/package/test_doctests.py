@@ -161,12 +161,16 @@ PAGES = (
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_readme(name):
+def test_readme(name, capsys):
+    """Each block of a page runs by itself, and prints the block of text right below it."""
     pytest.importorskip("torch")
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
-    assert blocks
-    for block in blocks:
+    text = (ROOT / name).read_text()
+    found = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+    assert found
+    for block, shown in found:
         exec(compile(block, name, "exec"), {})
+        printed = capsys.readouterr().out
+        assert not shown or printed == shown
 
 
 def test_every_page_with_code_is_run():

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the README says of the papers' questions is what the stored results say."""
+"""What the documentation says of the papers' questions is what the stored results say."""
 
 import json
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "python/docs/papers.md").read_text(encoding="utf-8")
 
 
 def figures(study, table, label):
@@ -17,8 +17,8 @@ def figures(study, table, label):
 
 
 def answer(command):
-    """The answers of the README's rows with this command."""
-    return " ".join(line for line in README.splitlines() if line.endswith(f"| `{command}` |"))
+    """The answers of the page's rows with this command."""
+    return " ".join(line for line in PAGE.splitlines() if line.endswith(f"| `{command}` |"))
 
 
 def test_table_4():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of python/docs say what is so: commands print what is shown, pictures come from their
-commands, other libraries' wrong results are right here, and old names have new ones that exist."""
+"""README and the pages of python/docs say what is so: commands print what is shown, pictures come
+from their commands, other libraries' wrong results are right here, and old names have new ones that
+exist."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ import cpd
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "python/docs"
-PAGES = sorted(DOCS.rglob("*.md"))
-LONG = ("cost", "roundoff", "sweep")  # pictures that take some seconds or a training
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+LONG = ("cost", "demo", "roundoff", "sweep")  # pictures that take some seconds or a training
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -51,20 +52,48 @@ def rows(page: str, after: str) -> list[list[str]]:
 # ---- commands and what they print --------------------------------------------------------------
 
 
-def sessions() -> list[tuple[Path, str]]:
-    return [(page, block) for page in PAGES for block in blocks(page, "console")]
+def sessions() -> dict[Path, str]:
+    """The commands of each page that has some, and what is shown of each."""
+    found = {page: "".join(blocks(page, "console")) for page in PAGES}
+    return {page: text for page, text in found.items() if text}
 
 
-@pytest.mark.parametrize(("page", "block"), sessions(), ids=lambda it: getattr(it, "stem", ""))
-def test_commands_print_what_is_shown(page: Path, block: str, tmp_path: Path) -> None:
-    for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
+def lines(text: str) -> str:
+    """The text without empty lines and without blanks at the ends of lines."""
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("page", sessions(), ids=lambda page: page.stem)
+def test_commands_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+    """A page's commands run one after the other, in one folder."""
+    for part in re.split(r"^\$ ", sessions()[page], flags=re.M)[1:]:
         command, _, shown = part.partition("\n")
         pattern = r"(?:.*\n)*".join(map(re.escape, shown.split("…\n")))
-        assert re.fullmatch(pattern, shell(command, tmp_path)), command
+        assert re.fullmatch(pattern, lines(shell(command, tmp_path))), command
 
 
 def test_a_command_is_shown() -> None:
-    assert sessions()
+    assert {"README", "first_steps"} <= {page.stem for page in sessions()}
+
+
+RUN_BY = {
+    "./dev demo": ("tests/python/demo/test_report.py", "measure(SMALL"),
+    "./dev test": (".ci/run", "./dev test"),
+    "./dev wheel": ("tests/python/package/test_install.py", "wheel"),
+    "pip install .": ("tests/python/package/test_install.py", "install"),
+    "pip install scikit-build-core": ("tests/python/package/test_install.py", "no-build-isolation"),
+    "pip install cpd-*.whl": ("tests/python/package/test_install.py", "whl"),
+    "pip install 'torch>=2.11'": ("pyproject.toml", "torch>=2.11"),
+}
+"""README's commands that install or take minutes: the file that runs each, and a word of it."""
+
+
+def test_who_runs_the_other_commands_of_readme() -> None:
+    commands = "".join(blocks(ROOT / "README.md", "sh")).splitlines()
+    assert commands
+    for command in commands:
+        file, word = next(RUN_BY[each] for each in RUN_BY if command.startswith(each))
+        assert word in (ROOT / file).read_text(), command
 
 
 # ---- pictures ------------------------------------------------------------------------------------

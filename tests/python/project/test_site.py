@@ -93,6 +93,21 @@ def test_public_names_without_a_page(tmp_path: Path) -> None:
     assert complaint == "cpd.cast: no page of the reference has it"
 
 
+def test_a_schema_of_recipes_that_is_not_the_package_s(tmp_path: Path) -> None:
+    """None, an older one, and what the site's builder writes."""
+    pytest.importorskip("torch")
+    pytest.importorskip("sphinx")
+    text = importlib.import_module("api_text").recipe_schema()
+    path = tmp_path / "python/docs/api/recipe.schema.json"
+    path.parent.mkdir(parents=True)
+    assert len(list(site.stale_schema(tmp_path))) == 1
+    path.write_text(text.replace("forward", "forwards"))
+    (complaint,) = site.stale_schema(tmp_path)
+    assert complaint == "python/docs/api/recipe.schema.json: not what `cpd recipe --schema` prints"
+    path.write_text(text)
+    assert list(site.stale_schema(tmp_path)) == []
+
+
 # ---- notebooks and docstrings ------------------------------------------------------------------
 
 

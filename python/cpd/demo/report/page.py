@@ -9,10 +9,11 @@ from typing import Any
 from cpd._files import write_text
 from cpd.compress import compressors
 from cpd.demo.report import figures
-from cpd.demo.report.results import REPORT, Demo, Run, accuracy_range, state_of
+from cpd.demo.report.results import ACCURACY, REPORT, Demo, Run, accuracy_range, state_of
 from cpd.demo.shares import percent
 from cpd.numeric import formats
 from cpd.study.pages import fill
+from cpd.study.svg import as_file
 from cpd.train.wire import power_of_two
 
 _TEMPLATE = Path(__file__).with_name("page.html.j2")
@@ -28,7 +29,9 @@ _ROWS = {
 
 
 def write_report(demo: Demo, folder: Path) -> Path:
-    """Writes report.html into `folder` and returns its path."""
+    """Writes report.html and accuracy.svg, its curves, into `folder`; returns the page's
+    path."""
+    write_text(folder / ACCURACY, as_file(figures.accuracy_curves(demo.table)))
     path = folder / REPORT
     write_text(path, render(demo))
     return path

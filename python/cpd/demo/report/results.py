@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 RESULTS = "results.json"
 DETAILS = "details.json"
 REPORT = "report.html"
+ACCURACY = "accuracy.svg"
 
 Json = dict[str, Any]
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Consoles and tables of rich that cut nothing. Only what prints imports this module."""
+
+import os
+import textwrap
+from collections.abc import Iterable
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+
+_PIPE = 80
+_SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
+_LEAST_WORDS = 8
+"""To so many letters a column of words is narrowed."""
+
+
+class WholeConsole(Console):
+    """Cuts no line at the window's edge."""
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        super().print(*objects, crop=crop, **options)
+
+
+class WholeTable(Table):
+    """Cuts no number where the window is narrow: headers are then broken into lines and columns set
+    closer, and where that is not enough the table is wider. A pipe's edge is at 80 columns."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        is_pipe = not console.file.isatty() and "COLUMNS" not in os.environ
+        edge = _PIPE if is_pipe else options.max_width
+        headers = [str(column.header) for column in self.columns]
+        for column, header in zip(self.columns, headers, strict=True):
+            column.header = header.replace(_SOFT_HYPHEN, "")
+        if self._least(console, options) > edge:
+            self.padding = 0
+            for column, header in zip(self.columns, headers, strict=True):
+                column.header = _in_lines(header, map(str, column.cells))
+        width = max(edge, self._least(console, options))
+        yield from super().__rich_console__(console, options.update(width=width))
+
+    def _least(self, console: Console, options: ConsoleOptions) -> int:
+        """The width at which no number is cut."""
+        least = Measurement.get(console, options.update(width=1000), self).maximum
+        for column in self.columns:
+            if not column.no_wrap:
+                cells = [cell for cell in (column.header, *column.cells) if isinstance(cell, str)]
+                natural = max(cell_len(line) for cell in cells for line in cell.split("\n"))
+                least -= natural - min(natural, _LEAST_WORDS)
+        return least
+
+
+def _in_lines(header: str, cells: Iterable[str]) -> str:
+    """A header broken to lines of its cells' width, or of its longest word's."""
+    widest = max(map(cell_len, cells), default=0)
+    words: list[str] = []
+    for word in header.split():
+        parts = word.split(_SOFT_HYPHEN)
+        whole = "".join(parts)
+        fits = cell_len(whole) <= widest
+        words += [whole] if fits else [*(f"{part}-" for part in parts[:-1]), parts[-1]]
+    return "\n".join(textwrap.wrap(" ".join(words), max(widest, *map(cell_len, words), 1)))
