@@ -12,6 +12,64 @@
 
 namespace cpd::cuda {
 
+/// One element's sums: the unit's, and with promotion the accumulator's.
+struct UnitState {
+  float sum = 0.0F;
+  float unit = 0.0F;
+};
+
+/// Calls run.operator()<Rule<…>>() with the rule that rounds the unit's sum.
+template <class Run>
+CPD_FN void with_unit_rule(const BlockFmaPlan& plan, Run run) {
+  if (plan.sum.mode == Rounding::toward_zero) {
+    run.template operator()<Rule<Rounding::toward_zero>>();
+  } else {
+    run.template operator()<Rule<Rounding::nearest_even>>();
+  }
+}
+
+/// The sums of an element before its products: `c` rounded. `mode` is the rounding of promotions
+/// and of the result.
+template <Rounding mode>
+CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c) {
+  using R = Rule<mode, Form::general>;
+  const BlockFmaPlan& plan = call.plan.unit;
+  const double start = c;
+  UnitState state;
+  if (plan.promote > 0) {
+    const auto random = draw<R, double>(plan.promoted, key, 0);
+    state.sum = static_cast<float>(round<R>(start, random, plan.promoted));
+  } else {
+    with_unit_rule(plan, [&]<class Unit>() {
+      state.unit = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.plan.first.round));
+    });
+  }
+  return state;
+}
+
+/// After `done` products, adds the unit's sum to the accumulator's and sets it to +0; without
+/// promotion rounds it into the accumulator's format. `draws` are those before the element's first.
+template <Rounding mode>
+CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
+                         std::int64_t done, UnitState& state) {
+  using R = Rule<mode, Form::general>;
+  const BlockFmaPlan& plan = call.plan.unit;
+  const bool adds = plan.promote > 0;
+  const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
+  const auto random = draw<R, double>(plan.promoted, key, plan.first_draw + draws + number);
+  const double unit = state.unit;
+  const bool down = R::is_down(plan.promoted);
+  const double exact = adds ? exact_sum(static_cast<double>(state.sum), unit, down) : unit;
+  const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
+  (adds ? state.sum : state.unit) = rounded;
+  if (adds) state.unit = 0.0F;
+}
+
+/// An element's result after its last promotion.
+CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
+  return result_of(call.plan.unit.promote > 0 ? state.sum : state.unit);
+}
+
 /// A matrix unit's sum; `mode` is the rounding of promotions and of the result.
 template <Rounding mode>
 class UnitSum {
@@ -21,18 +79,8 @@ class UnitSum {
   }
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
     span_ = span;
-    unit_ = 0.0F;
-    const BlockFmaPlan& plan = call.plan.unit;
-    key_ = random_key(plan.promoted, call, index);
-    const double start = c;
-    if (plan.promote > 0) {
-      const auto random = draw<R, double>(plan.promoted, key_, 0);
-      sum_ = static_cast<float>(round<R>(start, random, plan.promoted));
-    } else {
-      with_unit_rule(plan, [&]<class Unit>() {
-        unit_ = static_cast<float>(round<Unit>(start, std::uint64_t{0}, call.plan.first.round));
-      });
-    }
+    key_ = random_key(call.plan.unit.promoted, call, index);
+    state_ = begin_unit<mode>(call, key_, c);
   }
 
   template <class Scales = NoScales>
@@ -45,25 +93,26 @@ class UnitSum {
     // A group that ends beyond the last k holds +0 there.
     const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
     with_unit_rule(plan, [&]<class Unit>() {
+      float& unit = state_.unit;
       for (int at = 0; at < whole; at += plan.block) {
         const int length = whole - at < plan.block ? whole - at : plan.block;
         const float* a_block = a + at * (kSide + 1);
         const float* b_block = b + at * (kSide + 1);
         if (plan.takes_scales) {
           const Scaled<Scales> operands{{a_block, b_block}, scales, at};
-          unit_ = static_cast<float>(
-              add_scaled_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
+          unit = static_cast<float>(
+              add_scaled_block<Unit>(plan, operands, length, static_cast<double>(unit)));
         } else if (plan.adder != Adder::aligned) {
           const TileOperands<double> operands{a_block, b_block};
-          unit_ = static_cast<float>(
-              add_block<Unit>(plan, operands, length, static_cast<double>(unit_)));
+          unit = static_cast<float>(
+              add_block<Unit>(plan, operands, length, static_cast<double>(unit)));
         } else {
-          const std::int32_t e = greatest_exponent(plan, a_block, b_block, length);
-          const double units =
-              narrow ? static_cast<double>(sum_units<float>(plan, e, a_block, b_block, length))
-                     : sum_units<double>(plan, e, a_block, b_block, length);
-          unit_ = static_cast<float>(
-              end_block<Unit>(units, static_cast<double>(unit_), std::int64_t{e}, plan));
+          const TileOperands<float> x{a_block, b_block};
+          const std::int32_t e = greatest_exponent(plan, x, length, unit);
+          const double units = narrow ? static_cast<double>(sum_of_units<float>(plan, x, length, e))
+                                      : sum_of_units<double>(plan, x, length, e);
+          unit = static_cast<float>(
+              end_block<Unit>(units, static_cast<double>(unit), std::int64_t{e}, plan));
         }
         const std::int64_t done = k + at + length;
         const bool promotes = plan.promote > 0 && done % plan.promote == 0;
@@ -74,14 +123,11 @@ class UnitSum {
   }
 
   CPD_FN float end(const GemmCall& call) {
-    const bool promotes = call.plan.unit.promote > 0;
-    if (span_.depth == 0 && !promotes) promote(call, 0);
-    return result_of(promotes ? sum_ : unit_);
+    if (span_.depth == 0 && call.plan.unit.promote == 0) promote(call, 0);
+    return unit_result(call, state_);
   }
 
  private:
-  using R = Rule<mode, Form::general>;
-
   /// The operands of a unit with scales; scales count k from the step's first.
   template <class Scales>
   struct Scaled {
@@ -95,14 +141,6 @@ class UnitSum {
     CPD_FN double b_scale(int k) const { return scales.b(first + k); }
   };
 
-  template <class Run>
-  CPD_FN static void with_unit_rule(const BlockFmaPlan& plan, Run run) {
-    if (plan.sum.mode == Rounding::toward_zero) {
-      run.template operator()<Rule<Rounding::toward_zero>>();
-    } else {
-      run.template operator()<Rule<Rounding::nearest_even>>();
-    }
-  }
   /// The unit's sum after a block by an adder that does not align all products first.
   template <class Unit>
   CPD_CALL static double add_block(const BlockFmaPlan& plan, const TileOperands<double>& x,
@@ -118,46 +156,13 @@ class UnitSum {
     return range.largest == 0 ? -kNoExponent : exponent_of(bits_as<float>(range.smallest), emin);
   }
 
-  CPD_FN std::int32_t greatest_exponent(const BlockFmaPlan& plan, const float* a, const float* b,
-                                        int count) const {
-    std::int32_t e = plan.min_exponent;
-    if (plan.aligns_addend) e = max(e, exponent_of(unit_, plan.emin_sum));
-    const TileOperands<float> x{a, b};
-    for (int k = 0; k < count; ++k) {
-      e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
-    }
-    return e;
-  }
-  template <class V>
-  CPD_FN static Units<V> sum_units(const BlockFmaPlan& plan, std::int32_t e, const float* a,
-                                   const float* b, int count) {
-    const V scale = alignment<V>(Signed<V>{e}, plan);
-    const TileOperands<V> x{a, b};
-    Units<V> units{};
-    for (int k = 0; k < count; ++k) units = units + aligned_product(x.a(k), x.b(k), scale);
-    return units;
-  }
-
-  /// After `done` products, adds the unit's sum to the accumulator's and sets it to +0; without
-  /// promotion rounds it into the accumulator's format.
   CPD_FN void promote(const GemmCall& call, std::int64_t done) {
-    const BlockFmaPlan& plan = call.plan.unit;
-    const bool adds = plan.promote > 0;
-    const auto number = static_cast<std::uint64_t>(adds ? (done - 1) / plan.promote : 0);
-    const auto random =
-        draw<R, double>(plan.promoted, key_, plan.first_draw + span_.draws + number);
-    const double unit = unit_;
-    const bool down = R::is_down(plan.promoted);
-    const double exact = adds ? exact_sum(static_cast<double>(sum_), unit, down) : unit;
-    const auto rounded = static_cast<float>(round<R>(exact, random, plan.promoted));
-    (adds ? sum_ : unit_) = rounded;
-    if (adds) unit_ = 0.0F;
+    promote_unit<mode>(call, key_, span_.draws, done, state_);
   }
 
   SumSpan span_;
   RandomKey key_;
-  float sum_ = 0.0F;  ///< the accumulator's sum, with promotion
-  float unit_ = 0.0F;
+  UnitState state_;
 };
 
 }  // namespace cpd::cuda

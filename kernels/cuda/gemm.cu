@@ -4,6 +4,7 @@
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm_halves.h"
 #include "kernels/cuda/gemm_short.h"
+#include "kernels/cuda/gemm_units.h"
 #include "kernels/cuda/multiply.cuh"
 
 namespace cpd::cuda {
@@ -96,6 +97,28 @@ __global__ void __launch_bounds__(kWideThreads, 2)
   }
 }
 
+template <bool kShort>
+__global__ void __launch_bounds__(kWideThreads, 2)
+    multiply_units(const __grid_constant__ GemmCall call) {
+  __shared__ UnitMemory memory;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int step = step_of(call.plan, kWideDepth);
+  const std::int64_t tiles = tile_count(call.product, call.product.batch(), kWide);
+  for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    UnitPatch sums;
+    UnitThread<kShort> patch(call, place_of(call.product, tile, kWide), thread, sums);
+    patch.begin();
+    for (std::int64_t k = 0; k < call.product.depth; k += step) {
+      const int count = values_in_step(call, k, step);
+      patch.load(memory, k, count);
+      __syncthreads();
+      patch.add(memory, k, count);
+      __syncthreads();
+    }
+    patch.store();
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     find_outside(const __grid_constant__ RoundPlan plan, bool negative, std::int64_t n,
                  const __grid_constant__ Strided x, unsigned long long* first) {
@@ -136,6 +159,10 @@ int gemm(const Launch& launch, const GemmCall& call) {
     with_split(call.plan.sum.split.kind, [&]<Split kind>() {
       start_kernel(multiply_wide<kind>, blocks(kWide), kWideThreads, stream, call);
     });
+  } else if (takes_units(call.plan)) {
+    start_kernel(
+        call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,
+        blocks(kWide), kWideThreads, stream, call);
   } else {
     with_sum(call.plan, [&]<class Sum>() {
       start_kernel(multiply<Sum, GemmCall>, blocks(kSide), kSums, stream, call);

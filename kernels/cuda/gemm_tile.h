@@ -63,16 +63,16 @@ CPD_FN TilePlace place_of(const MatrixProduct& product, std::int64_t tile, int s
   return place;
 }
 
-/// How many values of k a step has: for a matrix unit whole blocks, or groups.
-CPD_FN int step_of(const AccumulatorPlan& plan) {
-  if (plan.scheme != Scheme::block_fma) return kDepth;
+/// How many values of k a step of at most `depth` has: for a matrix unit whole blocks, or groups.
+CPD_FN int step_of(const AccumulatorPlan& plan, int depth = kDepth) {
+  if (plan.scheme != Scheme::block_fma) return depth;
   const int whole = plan.unit.group > 0 ? plan.unit.group : plan.unit.block;
-  return kDepth / whole * whole;
+  return depth / whole * whole;
 }
 /// The place of value k of a step in shared memory.
-CPD_FN int place_of_k(const AccumulatorPlan& plan, int k) {
-  if (plan.unit.group == 0 || k >= step_of(plan)) return k;
-  return static_cast<int>(place_in_order(plan.unit, k));
+CPD_FN int place_of_k(const AccumulatorPlan& plan, int k, int depth = kDepth) {
+  if (plan.unit.group == 0 || k >= step_of(plan, depth)) return k;
+  return place_in_order(plan.unit, k);
 }
 
 /// A thread's share of copying kSide lines of `count` values of k; elements beyond the edge, or

@@ -186,6 +186,18 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
 template <int kDistance, class V>
 V swap_lanes(V x) = delete;
 
+/// The larger of a + b and c in each half of 32-bit words, as signed integers of 16 bits; the sums
+/// do not overflow.
+template <class U>
+CPD_FN constexpr U larger_of_sum(U a, U b, U c) {
+  static_assert(!kIsVector<U> && sizeof(U) == 4);
+  const auto low = static_cast<std::int16_t>((a & 0xFFFF) + (b & 0xFFFF));
+  const auto high = static_cast<std::int16_t>((a >> 16) + (b >> 16));
+  const auto first = max(std::int32_t{low}, std::int32_t{static_cast<std::int16_t>(c & 0xFFFF)});
+  const auto second = max(std::int32_t{high}, std::int32_t{static_cast<std::int16_t>(c >> 16)});
+  return (static_cast<U>(second) << 16) | (static_cast<U>(first) & 0xFFFF);
+}
+
 // --- memory --------------------------------------------------------------------------------------
 
 /// load: a T from memory of any alignment; store: a T to it.

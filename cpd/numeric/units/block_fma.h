@@ -56,6 +56,8 @@ struct BlockFmaPlan {
   /// greatest_exponent.
   bool in_binary32 = false;
   std::int32_t least_exponent = 0, greatest_exponent = 0;
+  /// Whether ShortBlocks (exponent_pairs.h) says which blocks: products have at most 23 bits.
+  bool has_short_blocks = false;
   /// Whether a block may also end in binary32 (end_block32); `dropped` are the bits of a binary32
   /// number that the sum's format does not have.
   bool ends_in_binary32 = false;
@@ -65,9 +67,10 @@ struct BlockFmaPlan {
 };
 
 /// The place in the unit's order of k of value k of a sum, in the same group; group > 0.
-constexpr std::int64_t place_in_order(const BlockFmaPlan& plan, std::int64_t k) {
-  const std::int64_t at = k % plan.group;
-  const std::int64_t share = plan.group / plan.stride * plan.take;  // values of a group in a row
+template <class Index>
+constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
+  const Index at = k % plan.group;
+  const Index share = plan.group / plan.stride * plan.take;  // values of a group in a row
   return k - at + at % plan.stride / plan.take * share + at / plan.stride * plan.take +
          at % plan.take;
 }
@@ -109,6 +112,8 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);
+  plan.has_short_blocks =
+      plan.in_binary32 && precision <= 23 && unit.adder == Adder::aligned;
   const int exact = precision - 2 - 149;
   const int scaled = unit.fraction_bits - 127;
   plan.least_exponent = exact > scaled ? exact : scaled;
@@ -213,29 +218,69 @@ CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& pl
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32. Sets `wide` in the
-/// lanes whose result is invalid: where the sum, below 2^(e + 9) and if not zero at least
-/// 2^(e - F), might leave the normal range, and so for every infinite sum and NaN.
+/// Binary32 ends a block (end_in_range32) whose E is from least_end32 to kMostEnd32: the sum, below
+/// 2^(E + 9) and if not zero at least 2^(E - F), does not leave the normal range.
+constexpr std::int32_t kMostEnd32 = 118;
+CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
+  return plan.fraction_bits - 126;
+}
+
+/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32 and E is least_end32
+/// … kMostEnd32; with a sum and units of 0, E may be any number of these.
 ///
 /// The sum of units and the addend fits 33 bits; its sign is that of units and addend where they
 /// agree, else that of their sum mod 2^32. With the bit below the 24 leading ones of the magnitude
 /// m cleared, which is where m >> 24 has its leading bit, the conversion to binary32, to nearest,
 /// truncates.
-template <class V, class Mask>
-CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
-                               Mask& wide) {
+template <class V>
+CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  const I least = splat<I>(plan.fraction_bits - 126);
-  const auto zero = (units == I{}) & (sum == V{});
-  wide = ((e < least) | (e > splat<I>(118))) & !zero;
-  const I addend = convert<I>(select(wide, V{}, sum) * alignment<V>(e, plan));
+  const I addend = convert<I>(sum * alignment<V>(e, plan));
   const U total = (U)units + (U)addend;
   const U sign = (U)((units & addend) | ((units | addend) & (I)total)) >> 31;
   const U magnitude = (total ^ (U{} - sign)) + sign;
   const V leading = convert<V>(magnitude & ~(magnitude >> 24));
-  const V exact = leading * power_of_two<V>(max(e - least, I{}) - splat<I>(126));
+  const V exact = leading * power_of_two<V>(e - splat<I>(plan.fraction_bits));
   return bits_as<V>((bits_as<U>(exact) & splat<U>(~plan.dropped)) | (sign << 31));
+}
+
+/// end_in_range32 of blocks with any E. Sets `wide` in the lanes whose result is invalid, as those
+/// of every infinite sum and NaN.
+template <class V, class Mask>
+CPD_FN constexpr V end_block32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan,
+                               Mask& wide) {
+  using I = Signed<V>;
+  const I least = splat<I>(least_end32(plan));
+  const auto zero = (units == I{}) & (sum == V{});
+  wide = ((e < least) | (e > splat<I>(kMostEnd32))) & !zero;
+  return end_in_range32(units, select(wide, V{}, sum), max(e, least), plan);
+}
+
+/// E of a block of `count` products, one element at a time: `x` has a(k) and b(k) in binary32. 128
+/// and more where one is Inf or NaN, or the addend is.
+template <class Operands>
+CPD_FN constexpr std::int32_t greatest_exponent(const BlockFmaPlan& plan, const Operands& x,
+                                                int count, float sum) {
+  std::int32_t e = plan.min_exponent;
+  if (plan.aligns_addend) e = max(e, exponent_of(sum, plan.emin_sum));
+  for (int k = 0; k < count; ++k) {
+    e = max(e, exponent_of(x.a(k), plan.emin_a) + exponent_of(x.b(k), plan.emin_b));
+  }
+  return e;
+}
+
+/// The sum of a block's aligned products in units, in V's numbers: binary64, or binary32 where
+/// fits_binary32 says so.
+template <class V, class Operands>
+CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands& x, int count,
+                                       std::int32_t e) {
+  const V scale = alignment<V>(Signed<V>{e}, plan);
+  Units<V> units{};
+  for (int k = 0; k < count; ++k) {
+    units = units + aligned_product(V{x.a(k)}, V{x.b(k)}, scale);
+  }
+  return units;
 }
 
 constexpr int kMostTerms = 64;  ///< the most terms of a block

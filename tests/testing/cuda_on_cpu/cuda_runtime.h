@@ -105,6 +105,16 @@ inline float __fmaf_ru(float a, float b, float c) {
   return cuda_on_cpu::fma_toward<FE_UPWARD>(a, b, c);
 }
 
+/// max(a + b, c) in the halves of words, as signed integers of 16 bits; sums wrap.
+inline unsigned __viaddmax_s16x2(unsigned a, unsigned b, unsigned c) {
+  const auto half = [=](int shift) {
+    const auto sum = static_cast<short>((a >> shift) + (b >> shift));
+    const auto other = static_cast<short>(c >> shift);
+    return static_cast<unsigned>(static_cast<unsigned short>(sum > other ? sum : other)) << shift;
+  };
+  return half(0) | half(16);
+}
+
 // A block's threads take turns, and one thread of the host at a time runs kernels: plain updates
 // are atomic.
 template <class T>

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A matrix unit's sums in 32 bits on a GPU: each thread's work between the block's barriers, for
+// host and device. block_fma.h has the route of every unit.
+//
+// A block has 64 x 64 sums, a thread 4 x 4 of them in registers; up to 32 values of k at a time go
+// through shared memory, each with its exponent, worked out when it is loaded. A unit's block of
+// products takes two loops: the greatest exponents, two sums a word (exponent_pairs.h), and the
+// products, aligned in binary32 and summed as integers. Where ShortBlocks does not serve one of a
+// thread's sums, all its sums end that block in binary64, one after the other.
+#pragma once
+
+#include "cpd/numeric/units/exponent_pairs.h"
+#include "kernels/cuda/block_fma.h"
+#include "kernels/cuda/gemm_short.h"
+
+namespace cpd::cuda {
+
+constexpr int kUnitGroup = 4;  ///< values of k in a turn of a loop
+
+/// Four words that a thread reads at once: of a line of a, the same exponent twice in each.
+struct alignas(16) FourExponents {
+  std::uint32_t pairs[kPatch];
+};
+struct alignas(8) TwoExponents {
+  std::uint32_t pairs[kPatch / 2];
+};
+
+/// Operands and their exponents in shared memory.
+struct UnitMemory {
+  static constexpr int kRow = kWide / kPatch + 1;
+  Four a[kWideDepth][kRow];
+  Four b[kWideDepth][kRow];
+  FourExponents a_exponents[kWideDepth][kRow];
+  TwoExponents b_exponents[kWideDepth][kRow];
+
+  CPD_FN void put_a(int k, int line, float x, int emin) {
+    const int patch = line / kPatch;
+    const std::uint32_t e = paired_exponent(x, emin);
+    a[k][patch].x[line % kPatch] = x;
+    a_exponents[k][patch].pairs[line % kPatch] = e << 16 | e;
+  }
+  CPD_FN void put_b(int k, int line, float x, int emin) {
+    const int patch = line / kPatch;
+    b[k][patch].x[line % kPatch] = x;
+    auto* const halves = reinterpret_cast<std::uint16_t*>(&b_exponents[k][patch]);
+    halves[line % kPatch] = paired_exponent(x, emin);
+  }
+};
+
+/// A thread's sums, and a block's E and units, in memory: for loops that the registers are not in.
+struct UnitPatch {
+  UnitState state[kPatch * kPatch];
+  std::int32_t e[kPatch * kPatch];
+  std::int32_t units[kPatch * kPatch];
+};
+
+/// Ends a block of all of a thread's sums in binary64.
+CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
+  with_sum_rule(plan, [&]<class R>() {
+    CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
+      float& unit = patch.state[i].unit;
+      unit = static_cast<float>(end_block<R>(static_cast<double>(patch.units[i]),
+                                             static_cast<double>(unit),
+                                             std::int64_t{patch.e[i]}, plan));
+    }
+  });
+}
+
+/// Adds a block of products to all of a thread's sums in binary64.
+CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, UnitPatch& patch) {
+  CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
+    float& unit = patch.state[i].unit;
+    x.row = i / kPatch;
+    x.column = i % kPatch;
+    const std::int32_t e = greatest_exponent(plan, x, count, unit);
+    const double units = sum_of_units<double>(plan, x, count, e);
+    with_unit_rule(plan, [&]<class R>() {
+      unit = static_cast<float>(
+          end_block<R>(units, static_cast<double>(unit), std::int64_t{e}, plan));
+    });
+  }
+}
+
+/// One thread's 4 x 4 sums. kShort: blocks end in 32 bits too.
+template <bool kShort>
+class UnitThread {
+ public:
+  CPD_FN UnitThread(const GemmCall& call, const TilePlace& place, int thread, UnitPatch& patch)
+      : call_(call),
+        patch_(patch),
+        place_(place),
+        thread_(thread),
+        left_(call.plan.unit.promote) {}
+
+  /// Sets the sums to their initial values.
+  CPD_FN void begin() {
+    CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) patch_.state[i] = initial(i);
+    read_units();
+  }
+
+  CPD_FN void load(UnitMemory& memory, std::int64_t k, int count) const {
+    const BlockFmaPlan& plan = call_.plan.unit;
+    load_operands<kWide>(
+        call_.product, place_, k, count, thread_,
+        [&](int at, int line, float x) { memory.put_a(place_of(at), line, x, plan.emin_a); },
+        [&](int at, int line, float x) { memory.put_b(place_of(at), line, x, plan.emin_b); });
+  }
+
+  /// Adds the values in shared memory, of which the last is number k + count - 1.
+  CPD_FN void add(const UnitMemory& memory, std::int64_t k, int count) {
+    const BlockFmaPlan& plan = call_.plan.unit;
+    // A group that ends beyond the last k holds +0 there, as does a block.
+    const int whole = plan.group > 0 ? (count + plan.group - 1) / plan.group * plan.group : count;
+    for (int at = 0; at < whole; at += plan.block) {
+      add_block(memory, at);
+      left_ -= plan.block;
+      if (plan.promote > 0 && left_ == 0) promote(k + at + plan.block);
+    }
+  }
+
+  /// Stores the results.
+  CPD_FN void store() {
+    const MatrixProduct& p = call_.product;
+    const std::int64_t promotion = call_.plan.unit.promote;
+    if (promotion == 0 || left_ != promotion) promote(p.depth);
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      const std::int64_t row = row_of(i);
+      const std::int64_t column = column_of(i);
+      if (row >= p.rows || column >= p.columns) continue;
+      set_value_at(p.out.data, p.out.dtype,
+                   place_.out + row * p.out.row_stride + column * p.out.column_stride,
+                   unit_result(call_, patch_.state[i]));
+    }
+  }
+
+ private:
+  [[nodiscard]] CPD_FN std::int64_t row_of(int i) const {
+    return place_.row + thread_ / (kWide / kPatch) * kPatch + i / kPatch;
+  }
+  [[nodiscard]] CPD_FN std::int64_t column_of(int i) const {
+    return place_.column + thread_ % (kWide / kPatch) * kPatch + i % kPatch;
+  }
+  [[nodiscard]] CPD_FN int place_of(int k) const { return place_of_k(call_.plan, k, kWideDepth); }
+
+  [[nodiscard]] CPD_FN bool is_inside(int i) const {
+    return row_of(i) < call_.product.rows && column_of(i) < call_.product.columns;
+  }
+  /// Sums beyond the edge draw as element 0, whose integers are there.
+  [[nodiscard]] CPD_FN RandomKey key_of(int i) const {
+    const MatrixProduct& p = call_.product;
+    const std::int64_t element =
+        p.first_element + (place_.batch * p.rows + row_of(i)) * p.columns + column_of(i);
+    return random_key(call_.plan.unit.promoted, call_,
+                      static_cast<std::uint64_t>(is_inside(i) ? element : 0));
+  }
+  [[nodiscard]] CPD_FN UnitState initial(int i) const {
+    const ProductOperand& c = call_.product.c;
+    float addend = 0.0F;
+    if (is_inside(i) && c.data != nullptr) {
+      addend = value_at(c.data, c.dtype,
+                        place_.c + row_of(i) * c.row_stride + column_of(i) * c.column_stride);
+    }
+    UnitState state;
+    with_mode(call_.plan.unit.promoted.mode,
+              [&]<Rounding mode>() { state = begin_unit<mode>(call_, key_of(i), addend); });
+    return state;
+  }
+
+  /// write_units copies the units' sums from registers to memory, read_units back.
+  CPD_FN void write_units() {
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      patch_.state[i].unit = unit_[i / kPatch][i % kPatch];
+    }
+  }
+  CPD_FN void read_units() {
+    for (int i = 0; i < kPatch * kPatch; ++i) {
+      unit_[i / kPatch][i % kPatch] = patch_.state[i].unit;
+    }
+  }
+
+  /// Adds the block of products from place `at` of shared memory on.
+  CPD_FN void add_block(const UnitMemory& memory, int at) {
+    const BlockFmaPlan& plan = call_.plan.unit;
+    std::int32_t e[kPatch][kPatch];
+    if (!find_exponents(memory, at, e)) {
+      write_units();
+      add_patch(plan,
+                {&memory.a[at][thread_ / (kWide / kPatch)],
+                 &memory.b[at][thread_ % (kWide / kPatch)], 0, 0},
+                plan.block, patch_);
+      return read_units();
+    }
+    std::int32_t units[kPatch][kPatch];
+    sum_products(memory, at, e, units);
+    if constexpr (kShort) {
+      for (int i = 0; i < kPatch; ++i) {
+        for (int j = 0; j < kPatch; ++j) {
+          unit_[i][j] = end_in_range32(units[i][j], unit_[i][j], e[i][j], plan);
+        }
+      }
+    } else {
+      for (int i = 0; i < kPatch * kPatch; ++i) {
+        patch_.e[i] = e[i / kPatch][i % kPatch];
+        patch_.units[i] = units[i / kPatch][i % kPatch];
+      }
+      write_units();
+      end_patch(plan, patch_);
+      read_units();
+    }
+  }
+
+  /// Calls run(k) for the values of a block in shared memory, from place `at` on.
+  template <class Run>
+  CPD_FN void for_values(int at, Run run) const {
+    CPD_ROLLED for (int k = at; k < at + call_.plan.unit.block; k += kUnitGroup) {
+      for (int i = 0; i < kUnitGroup; ++i) run(k + i);
+    }
+  }
+
+  /// E of each sum; false where binary32 does not serve all.
+  CPD_FN bool find_exponents(const UnitMemory& memory, int at,
+                             std::int32_t (&e)[kPatch][kPatch]) const {
+    const BlockFmaPlan& plan = call_.plan.unit;
+    std::uint32_t most[kPatch][kPatch / 2];
+    for (auto& row : most) {
+      for (std::uint32_t& pair : row) pair = kNoExponents;
+    }
+    for_values(at, [&](int k) {
+      const FourExponents a = memory.a_exponents[k][thread_ / (kWide / kPatch)];
+      const TwoExponents b = memory.b_exponents[k][thread_ % (kWide / kPatch)];
+      for (int i = 0; i < kPatch; ++i) {
+        for (int j = 0; j < kPatch / 2; ++j) {
+          most[i][j] = larger_of_sum(a.pairs[i], b.pairs[j], most[i][j]);
+        }
+      }
+    });
+    ShortBlocks served(plan);
+    for (int i = 0; i < kPatch; ++i) {
+      for (int j = 0; j < kPatch; ++j) {
+        const std::uint32_t pair = most[i][j / 2];
+        std::int32_t greatest = j % 2 == 0 ? first_exponent(pair) : second_exponent(pair);
+        if (plan.aligns_addend) greatest = max(greatest, exponent_of(unit_[i][j], plan.emin_sum));
+        e[i][j] = served.take(greatest);
+      }
+    }
+    return served.all();
+  }
+
+  /// The sums of a block's products in units.
+  CPD_FN void sum_products(const UnitMemory& memory, int at, const std::int32_t (&e)[kPatch][kPatch],
+                           std::int32_t (&units)[kPatch][kPatch]) const {
+    const BlockFmaPlan& plan = call_.plan.unit;
+    float scale[kPatch][kPatch];
+    for (int i = 0; i < kPatch; ++i) {
+      for (int j = 0; j < kPatch; ++j) {
+        scale[i][j] = alignment<float>(e[i][j], plan);
+        units[i][j] = 0;
+      }
+    }
+    for_values(at, [&](int k) {
+      const Four a = memory.a[k][thread_ / (kWide / kPatch)];
+      const Four b = memory.b[k][thread_ % (kWide / kPatch)];
+      for (int i = 0; i < kPatch; ++i) {
+        for (int j = 0; j < kPatch; ++j) {
+          units[i][j] += aligned_product(a.x[i], b.x[j], scale[i][j]);
+        }
+      }
+    });
+  }
+
+  /// After `done` products, in memory and registers.
+  CPD_FN void promote(std::int64_t done) {
+    write_units();
+    with_mode(call_.plan.unit.promoted.mode, [&]<Rounding mode>() {
+      CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
+        promote_unit<mode>(call_, key_of(i), 0, done, patch_.state[i]);
+      }
+    });
+    read_units();
+    left_ = call_.plan.unit.promote;
+  }
+
+  const GemmCall& call_;
+  UnitPatch& patch_;
+  TilePlace place_;
+  int thread_;
+  std::int64_t left_;            ///< products until the next promotion
+  float unit_[kPatch][kPatch];  ///< the units' sums, in registers
+};
+
+/// Whether a product may take this route.
+inline bool takes_units(const AccumulatorPlan& plan) {
+  const BlockFmaPlan& unit = plan.unit;
+  const int whole = unit.group > 0 ? unit.group : unit.block;
+  return plan.scheme == Scheme::block_fma && unit.has_short_blocks && unit.block % kUnitGroup == 0 &&
+         whole <= kWideDepth;
+}
+
+}  // namespace cpd::cuda
