@@ -16,8 +16,6 @@
 
 namespace cpd::cuda {
 
-constexpr int kUnitGroup = 4;  ///< values of k in a turn of a loop
-
 /// Four words that a thread reads at once: of a line of a, the same exponent twice in each.
 struct alignas(16) FourExponents {
   std::uint32_t pairs[kPatch];
@@ -213,8 +211,8 @@ class UnitThread {
   /// Calls run(k) for the values of a block in shared memory, from place `at` on.
   template <class Run>
   CPD_FN void for_values(int at, Run run) const {
-    CPD_ROLLED for (int k = at; k < at + call_.plan.unit.block; k += kUnitGroup) {
-      for (int i = 0; i < kUnitGroup; ++i) run(k + i);
+    CPD_ROLLED for (int k = at; k < at + call_.plan.unit.block; k += kGroup) {
+      for (int i = 0; i < kGroup; ++i) run(k + i);
     }
   }
 
@@ -293,7 +291,7 @@ class UnitThread {
 inline bool takes_units(const AccumulatorPlan& plan) {
   const BlockFmaPlan& unit = plan.unit;
   const int whole = unit.group > 0 ? unit.group : unit.block;
-  return plan.scheme == Scheme::block_fma && unit.has_short_blocks && unit.block % kUnitGroup == 0 &&
+  return plan.scheme == Scheme::block_fma && unit.has_short_blocks && unit.block % kGroup == 0 &&
          whole <= kWideDepth;
 }
 

@@ -258,6 +258,49 @@ TEST_F(GemmGpu, MatrixUnits) {
   }
 }
 
+/// Sums of 64 x 64 a block and its edges, steps of k and what is left of one, in layouts, types and
+/// batches, with results in fp16 too, whose units may have an order of k.
+TEST_F(GemmGpu, MatrixUnitsByTiles) {
+  std::size_t turn = 0;
+  for (const char* text : {"v100", "v100 output=fp16", "a100", "a100-tf32", "ada-fp8", "h100-fp16",
+                           "h100-fp16 output=fp16", "h100-bf16", "h100-fp8", "deepseek-promoted",
+                           "hopper-mma-fp8", "hopper-mma-fp8 output=fp16"}) {
+    const std::string name(text);
+    const std::size_t end = name.find(' ');
+    const bool half = end != std::string::npos;
+    const Accumulator accumulator =
+        Preset(name.substr(0, end), ParseFormat(half ? "fp16" : "fp32"));
+    const Format operand = accumulator.unit->a;
+    for (const std::int64_t k : {1, 31, 33, 70}) {
+      ++turn;
+      const Values kind = testing::kValues[turn % testing::kValues.size()];
+      const Layout layout = testing::kLayouts[turn % 4];
+      const Tensor a = MakeRounded({2, 1, 65, k}, kind, operand, layout);
+      const Tensor b = MakeRounded({3, k, 70}, kind, operand, testing::kLayouts[turn / 4 % 4]);
+      const Tensor c = Make({65, 1}, Values::mixed, accumulator.format, layout, DType::f32);
+      ASSERT_TRUE(GpuMatches({a, b, nullptr, layout}, accumulator)) << text;
+      ASSERT_TRUE(GpuMatches({a, b, &c, layout}, accumulator)) << text;
+    }
+  }
+}
+
+/// Terms at the limits of what the route by tiles serves in 32 bits, next to zeros of both signs,
+/// Inf, NaN and subnormals.
+TEST_F(GemmGpu, MatrixUnitsAtLimits) {
+  for (const char* text :
+       {"h100-bf16", "h100-tf32", "fp32 block_fma a=bf16 b=bf16 block=12 min_exponent=-400",
+        "fp32 block_fma a=bf16 b=bf16 block=16 sum_rounding=nearest_even",
+        "fp32 block_fma a=bf16 b=bf16 block=8 addend=separate promote=16"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    const testing::LimitCases cases(-101, 118);
+    for (std::size_t turn = 0; turn < 12; ++turn) {
+      const auto [a, b, c] = cases.make(turn, {33, 50}, {50, 66});
+      ASSERT_TRUE(GpuMatches({a, b}, accumulator)) << text << ", turn " << turn;
+      ASSERT_TRUE(GpuMatches({a, b, &c}, accumulator)) << text << ", turn " << turn;
+    }
+  }
+}
+
 /// Each promotion of an element draws again, wherever the element lies in the random stream.
 TEST_F(GemmGpu, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");

@@ -19,6 +19,7 @@
 #include "kernels/cuda/gemm_scaled.h"
 #include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_tile.h"
+#include "kernels/cuda/gemm_units.h"
 #include "tests/testing/few_products.h"
 #include "tests/testing/gemm.h"
 #include "tests/testing/gemm_cases.h"
@@ -91,6 +92,38 @@ void run_wide_block(const cuda::GemmCall& call, std::int64_t tile) {
   }
 }
 
+template <bool kShort>
+void run_unit_block(const cuda::GemmCall& call, std::int64_t tile) {
+  cuda::UnitMemory memory;
+  std::vector<cuda::UnitPatch> sums(cuda::kWideThreads);
+  std::vector<cuda::UnitThread<kShort>> threads;
+  threads.reserve(cuda::kWideThreads);
+  const cuda::TilePlace place = cuda::place_of(call.product, tile, cuda::kWide);
+  for (int thread = 0; thread < cuda::kWideThreads; ++thread) {
+    threads.emplace_back(call, place, thread, sums[static_cast<std::size_t>(thread)]);
+    threads.back().begin();
+  }
+  const int step = cuda::step_of(call.plan, cuda::kWideDepth);
+  for (std::int64_t k = 0; k < call.product.depth; k += step) {
+    const int count = cuda::values_in_step(call, k, step);
+    for (const auto& thread : threads) thread.load(memory, k, count);
+    for (auto& thread : threads) thread.add(memory, k, count);
+  }
+  for (auto& thread : threads) thread.store();
+}
+
+/// By the short route of the plan's scheme.
+void run_short_block(const cuda::GemmCall& call, std::int64_t tile) {
+  if (!cuda::takes_units(call.plan)) {
+    cuda::with_split(call.plan.sum.split.kind,
+                     [&]<Split kind>() { run_wide_block<kind>(call, tile); });
+  } else if (call.plan.unit.ends_in_binary32) {
+    run_unit_block<true>(call, tile);
+  } else {
+    run_unit_block<false>(call, tile);
+  }
+}
+
 /// cuda::with_sum of some modes: each costs the compiler seconds.
 template <Rounding mode, class Run>
 void with_scheme(Scheme scheme, Run run) {
@@ -120,10 +153,7 @@ void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& 
   call.plan = make_accumulator_plan(accumulator, call.product.depth);
   const int side = wide ? cuda::kWide : cuda::kSide;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), side);
-  for (std::int64_t tile = 0; wide && tile < tiles; ++tile) {
-    cuda::with_split(call.plan.sum.split.kind,
-                     [&]<Split kind>() { run_wide_block<kind>(call, tile); });
-  }
+  for (std::int64_t tile = 0; wide && tile < tiles; ++tile) run_short_block(call, tile);
   if (wide) return;
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     with_sum(call.plan, accumulator.rounding.mode,
@@ -138,7 +168,8 @@ template <class Arithmetic = testing::WideArithmetic>
       testing::oracle_gemm<Arithmetic>(g.a, g.b, accumulator, shape, g.c);
   TensorView addend;
   if (g.c != nullptr) addend = g.c->view();
-  const bool has_wide = cuda::takes_wide(make_accumulator_plan(accumulator, g.a.shape().back()));
+  const AccumulatorPlan plan = make_accumulator_plan(accumulator, g.a.shape().back());
+  const bool has_wide = cuda::takes_wide(plan) || cuda::takes_units(plan);
   for (const bool wide : {false, true}) {
     if ((wide && !has_wide) || expected.empty()) continue;
     Tensor out(shape, std::vector<float>(expected.size(), -7.0F), g.out_layout, g.out_type);
@@ -357,6 +388,28 @@ TEST_F(GemmTile, MatrixUnits) {
         accumulator.unit->promote = 2 * accumulator.unit->block;
         ASSERT_TRUE(tiles_match({x, y, &c}, accumulator)) << info.name;
       }
+    }
+  }
+}
+
+/// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both signs
+/// and to what is not finite; units with each way to end a block.
+TEST_F(GemmTile, LimitsOfShortBlocks) {
+  for (const char* text :
+       {"fp32 block_fma a=bf16 b=bf16 block=16", "fp32 block_fma a=tf32 b=tf32 block=4",
+        "fp32 block_fma a=bf16 b=bf16 block=12 min_exponent=-400",
+        "fp32 block_fma a=bf16 b=bf16 block=8 fraction_bits=24 min_exponent=-102",
+        "fp32 block_fma a=bf16 b=tf32 block=8 min_exponent=119",
+        "fp32 block_fma a=bf16 b=bf16 block=16 sum_rounding=nearest_even",
+        "fp32 block_fma a=bf16 b=bf16 block=32 fraction_bits=13 sum=e8m13 min_exponent=-139",
+        "fp32 block_fma a=bf16 b=bf16 block=8 addend=separate promote=16"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    ASSERT_TRUE(cuda::takes_units(make_accumulator_plan(accumulator, 1))) << text;
+    const testing::LimitCases cases(-101, 118);
+    for (std::size_t turn = 0; turn < 12; ++turn) {
+      const auto [a, b, c] = cases.make(turn, {9, 37}, {37, 10});
+      ASSERT_TRUE(tiles_match({a, b}, accumulator)) << text << ", turn " << turn;
+      ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << text << ", turn " << turn;
     }
   }
 }

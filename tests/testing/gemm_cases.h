@@ -3,8 +3,11 @@
 // Matrix products: the accumulators, formats and roundings that tests go through.
 #pragma once
 
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -155,15 +158,55 @@ class WithTensors : public Test {
     return {shape, operands(kind, format, n, ++seed_), layout, type};
   }
   /// Values of the format alone.
-  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format) {
+  Tensor MakeRounded(const Shape& shape, Values kind, const Format& format,
+                     Layout layout = Layout::contiguous) {
     std::vector<float> values =
         operands(kind, format, static_cast<std::size_t>(count_of(shape)), ++seed_);
     for (float& x : values) x = reference::cast(reference::spec_of(format), x);
-    return {shape, values};
+    return {shape, values, layout};
   }
 
  private:
   std::uint64_t seed_ = 0;
+};
+
+/// Operands of 8 significant bits and addends, most of them zero or with exponents that make
+/// products and addends of at most one binade from `least` and `most` in turn, or far below; now
+/// and then Inf, NaN or a subnormal.
+class LimitCases {
+ public:
+  struct Case {
+    Tensor a, b, c;
+  };
+
+  LimitCases(int least, int most) : least_(least), most_(most) {}
+
+  [[nodiscard]] Case make(std::size_t turn, const Shape& a, const Shape& b) const {
+    std::mt19937_64 generator(turn);
+    const int product = (turn % 2 == 0 ? least_ : most_) + static_cast<int>(turn / 2 % 3) - 1;
+    const int of_a = product / 2;
+    const bool special = turn % 4 == 3;
+    return {values(a, of_a, special, generator), values(b, product - of_a, false, generator),
+            values({a.front(), b.back()}, product, special, generator)};
+  }
+
+ private:
+  static Tensor values(const Shape& shape, int exponent, bool special, std::mt19937_64& generator) {
+    constexpr std::array kSpecial = {HUGE_VALF, -HUGE_VALF, NAN, 0x1p-133F, 0x1p-126F};
+    std::vector<float> all(static_cast<std::size_t>(count_of(shape)));
+    for (float& x : all) {
+      const auto kind = static_cast<int>(generator() % 64);
+      const auto significand = static_cast<float>(128 + generator() % 128);
+      const int below = kind < 40 ? 0 : kind - 39;  // mostly the greatest exponent
+      x = std::ldexp(significand, exponent - 7 - below);
+      if (kind >= 56) x = 0;
+      if (special && generator() % 32 == 0) x = kSpecial.at(generator() % kSpecial.size());
+      if (generator() % 2 == 0) x = -x;
+    }
+    return {shape, all};
+  }
+
+  int least_, most_;
 };
 
 }  // namespace cpd::testing
