@@ -160,9 +160,8 @@ int gemm(const Launch& launch, const GemmCall& call) {
       start_kernel(multiply_wide<kind>, blocks(kWide), kWideThreads, stream, call);
     });
   } else if (takes_units(call.plan)) {
-    start_kernel(
-        call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,
-        blocks(kWide), kWideThreads, stream, call);
+    start_kernel(call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,
+                 blocks(kWide), kWideThreads, stream, call);
   } else {
     with_sum(call.plan, [&]<class Sum>() {
       start_kernel(multiply<Sum, GemmCall>, blocks(kSide), kSums, stream, call);

@@ -89,6 +89,38 @@ CPD_FN void load_operands(const MatrixProduct& p, const TilePlace& place, std::i
                      take_b);
 }
 
+/// The place of a thread's 4 x 4 sums in the product.
+struct PatchPlace {
+  const MatrixProduct& product;
+  TilePlace tile;
+  int thread;
+
+  [[nodiscard]] CPD_FN int a_patch() const { return thread / (kWide / kPatch); }
+  [[nodiscard]] CPD_FN int b_patch() const { return thread % (kWide / kPatch); }
+  [[nodiscard]] CPD_FN std::int64_t row_of(int i) const {
+    return tile.row + a_patch() * kPatch + i / kPatch;
+  }
+  [[nodiscard]] CPD_FN std::int64_t column_of(int i) const {
+    return tile.column + b_patch() * kPatch + i % kPatch;
+  }
+  [[nodiscard]] CPD_FN bool is_inside(int i) const {
+    return row_of(i) < product.rows && column_of(i) < product.columns;
+  }
+  /// The initial value of sum i, before it is rounded.
+  [[nodiscard]] CPD_FN float addend(int i) const {
+    const ProductOperand& c = product.c;
+    if (c.data == nullptr || !is_inside(i)) return 0.0F;
+    return value_at(c.data, c.dtype,
+                    tile.c + row_of(i) * c.row_stride + column_of(i) * c.column_stride);
+  }
+  CPD_FN void store(int i, float result) const {
+    const auto& out = product.out;
+    if (!is_inside(i)) return;
+    set_value_at(out.data, out.dtype,
+                 tile.out + row_of(i) * out.row_stride + column_of(i) * out.column_stride, result);
+  }
+};
+
 /// A thread's share of finding the operands' bounds: those of one group of one operand.
 CPD_FN void bound_wide(WideMemory& memory, int thread) {
   constexpr int kPatches = kWide / kPatch;
@@ -221,8 +253,7 @@ class WideThread {
   CPD_FN WideThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums& sums)
       : call_(call),
         sums_(sums),
-        thread_(thread),
-        place_(place),
+        place_{call.product, place, thread},
         product_(call.plan.sum.split.man_product, call.plan.sum.split.product_quantum, true),
         sum_(call.plan.sum.split.man_sum, call.plan.sum.split.sum_quantum,
              call.plan.sum.sum.keeps_negative_zero) {}
@@ -231,7 +262,7 @@ class WideThread {
   CPD_FN void begin() {
     float* start = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;
-    for (int i = 0; i < kPatch * kPatch; ++i) start[i] = addend(i);
+    for (int i = 0; i < kPatch * kPatch; ++i) start[i] = place_.addend(i);
     if (kKind != Split::plain) round_patch(call_.plan.first.round, nullptr, start);
   }
   /// write_sums copies the sums from registers to memory, read_sums back.
@@ -254,12 +285,12 @@ class WideThread {
 
   CPD_FN void load(WideMemory& memory, std::int64_t k, int count) const {
     load_operands<kWide>(
-        call_.product, place_, k, count, thread_,
+        call_.product, place_.tile, k, count, place_.thread,
         [&](int at, int line, float x) { *memory.a.at(at, line) = x; },
         [&](int at, int line, float x) { *memory.b.at(at, line) = x; });
   }
   CPD_FN void bound(WideMemory& memory) const {
-    if (kKind != Split::plain) bound_wide(memory, thread_);
+    if (kKind != Split::plain) bound_wide(memory, place_.thread);
   }
   CPD_FN void add(const WideMemory& memory, std::int64_t k, int count, ChunkCount& chunk) {
     if constexpr (kKind == Split::plain) {
@@ -283,15 +314,7 @@ class WideThread {
   /// Stores the sums in memory as results.
   CPD_FN void store() const {
     const float* results = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
-    const MatrixProduct& p = call_.product;
-    for (int i = 0; i < kPatch * kPatch; ++i) {
-      const std::int64_t row = row_of(i);
-      const std::int64_t column = column_of(i);
-      if (row >= p.rows || column >= p.columns) continue;
-      set_value_at(p.out.data, p.out.dtype,
-                   place_.out + row * p.out.row_stride + column * p.out.column_stride,
-                   result_of(results[i]));
-    }
+    for (int i = 0; i < kPatch * kPatch; ++i) place_.store(i, result_of(results[i]));
   }
 
  private:
@@ -303,26 +326,10 @@ class WideThread {
     return sum == sum && bits_as<std::uint32_t>(sum) != Pattern<float>::sign;
   }
 
-  CPD_FN std::int64_t row_of(int i) const {
-    return place_.row + thread_ / (kWide / kPatch) * kPatch + i / kPatch;
-  }
-  CPD_FN std::int64_t column_of(int i) const {
-    return place_.column + thread_ % (kWide / kPatch) * kPatch + i % kPatch;
-  }
-  /// The initial value of sum i, before it is rounded.
-  CPD_FN float addend(int i) const {
-    const MatrixProduct& p = call_.product;
-    const std::int64_t row = row_of(i);
-    const std::int64_t column = column_of(i);
-    if (p.c.data == nullptr || row >= p.rows || column >= p.columns) return 0.0F;
-    return value_at(p.c.data, p.c.dtype,
-                    place_.c + row * p.c.row_stride + column * p.c.column_stride);
-  }
-
   CPD_FN void add_group(const WideMemory& memory, int k, int length) {
     const SplitPlan& split = call_.plan.sum.split;
-    const int patch_a = thread_ / (kWide / kPatch);
-    const int patch_b = thread_ % (kWide / kPatch);
+    const int patch_a = place_.a_patch();
+    const int patch_b = place_.b_patch();
     const float largest_a = bits_as<float>(memory.a.largest[k / kGroup][patch_a]);
     const float largest_b = bits_as<float>(memory.b.largest[k / kGroup][patch_b]);
     const float products = largest_a * largest_b * static_cast<float>(kSteps);
@@ -366,8 +373,8 @@ class WideThread {
   /// kind `plain` exact.
   template <bool kShort>
   CPD_FN void step_row(const WideMemory& memory, int k) {
-    const Four a = memory.a.values[k][thread_ / (kWide / kPatch)];
-    const Four b = memory.b.values[k][thread_ % (kWide / kPatch)];
+    const Four a = memory.a.values[k][place_.a_patch()];
+    const Four b = memory.b.values[k][place_.b_patch()];
     for (int j = 0; j < kPatch; ++j) {
       const float factor_b = b.x[j] * product_.factor;
       for (int i = 0; i < kPatch; ++i) step<kShort>(a.x[i], b.x[j], factor_b, s_[i][j], c_[i][j]);
@@ -402,8 +409,7 @@ class WideThread {
 
   const GemmCall& call_;
   PatchSums& sums_;
-  int thread_;
-  TilePlace place_;
+  PatchPlace place_;
   SplitFormat<float> product_, sum_;
   float s_[kPatch][kPatch], c_[kPatch][kPatch];  ///< the sums, in registers
   bool ordinary_ = true;                         ///< is_ordinary of all sums

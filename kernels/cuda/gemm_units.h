@@ -59,8 +59,8 @@ CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
     CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
       float& unit = patch.state[i].unit;
       unit = static_cast<float>(end_block<R>(static_cast<double>(patch.units[i]),
-                                             static_cast<double>(unit),
-                                             std::int64_t{patch.e[i]}, plan));
+                                             static_cast<double>(unit), std::int64_t{patch.e[i]},
+                                             plan));
     }
   });
 }
@@ -74,8 +74,8 @@ CPD_COLD void add_patch(const BlockFmaPlan& plan, PatchOperands x, int count, Un
     const std::int32_t e = greatest_exponent(plan, x, count, unit);
     const double units = sum_of_units<double>(plan, x, count, e);
     with_unit_rule(plan, [&]<class R>() {
-      unit = static_cast<float>(
-          end_block<R>(units, static_cast<double>(unit), std::int64_t{e}, plan));
+      unit =
+          static_cast<float>(end_block<R>(units, static_cast<double>(unit), std::int64_t{e}, plan));
     });
   }
 }
@@ -87,20 +87,23 @@ class UnitThread {
   CPD_FN UnitThread(const GemmCall& call, const TilePlace& place, int thread, UnitPatch& patch)
       : call_(call),
         patch_(patch),
-        place_(place),
-        thread_(thread),
+        place_{call.product, place, thread},
         left_(call.plan.unit.promote) {}
 
   /// Sets the sums to their initial values.
   CPD_FN void begin() {
-    CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) patch_.state[i] = initial(i);
+    with_mode(call_.plan.unit.promoted.mode, [&]<Rounding mode>() {
+      CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
+        patch_.state[i] = begin_unit<mode>(call_, key_of(i), place_.addend(i));
+      }
+    });
     read_units();
   }
 
   CPD_FN void load(UnitMemory& memory, std::int64_t k, int count) const {
     const BlockFmaPlan& plan = call_.plan.unit;
     load_operands<kWide>(
-        call_.product, place_, k, count, thread_,
+        call_.product, place_.tile, k, count, place_.thread,
         [&](int at, int line, float x) { memory.put_a(place_of(at), line, x, plan.emin_a); },
         [&](int at, int line, float x) { memory.put_b(place_of(at), line, x, plan.emin_b); });
   }
@@ -119,50 +122,23 @@ class UnitThread {
 
   /// Stores the results.
   CPD_FN void store() {
-    const MatrixProduct& p = call_.product;
     const std::int64_t promotion = call_.plan.unit.promote;
-    if (promotion == 0 || left_ != promotion) promote(p.depth);
+    if (promotion == 0 || left_ != promotion) promote(call_.product.depth);
     for (int i = 0; i < kPatch * kPatch; ++i) {
-      const std::int64_t row = row_of(i);
-      const std::int64_t column = column_of(i);
-      if (row >= p.rows || column >= p.columns) continue;
-      set_value_at(p.out.data, p.out.dtype,
-                   place_.out + row * p.out.row_stride + column * p.out.column_stride,
-                   unit_result(call_, patch_.state[i]));
+      place_.store(i, unit_result(call_, patch_.state[i]));
     }
   }
 
  private:
-  [[nodiscard]] CPD_FN std::int64_t row_of(int i) const {
-    return place_.row + thread_ / (kWide / kPatch) * kPatch + i / kPatch;
-  }
-  [[nodiscard]] CPD_FN std::int64_t column_of(int i) const {
-    return place_.column + thread_ % (kWide / kPatch) * kPatch + i % kPatch;
-  }
   [[nodiscard]] CPD_FN int place_of(int k) const { return place_of_k(call_.plan, k, kWideDepth); }
-
-  [[nodiscard]] CPD_FN bool is_inside(int i) const {
-    return row_of(i) < call_.product.rows && column_of(i) < call_.product.columns;
-  }
   /// Sums beyond the edge draw as element 0, whose integers are there.
   [[nodiscard]] CPD_FN RandomKey key_of(int i) const {
     const MatrixProduct& p = call_.product;
-    const std::int64_t element =
-        p.first_element + (place_.batch * p.rows + row_of(i)) * p.columns + column_of(i);
+    const std::int64_t element = p.first_element +
+                                 (place_.tile.batch * p.rows + place_.row_of(i)) * p.columns +
+                                 place_.column_of(i);
     return random_key(call_.plan.unit.promoted, call_,
-                      static_cast<std::uint64_t>(is_inside(i) ? element : 0));
-  }
-  [[nodiscard]] CPD_FN UnitState initial(int i) const {
-    const ProductOperand& c = call_.product.c;
-    float addend = 0.0F;
-    if (is_inside(i) && c.data != nullptr) {
-      addend = value_at(c.data, c.dtype,
-                        place_.c + row_of(i) * c.row_stride + column_of(i) * c.column_stride);
-    }
-    UnitState state;
-    with_mode(call_.plan.unit.promoted.mode,
-              [&]<Rounding mode>() { state = begin_unit<mode>(call_, key_of(i), addend); });
-    return state;
+                      static_cast<std::uint64_t>(place_.is_inside(i) ? element : 0));
   }
 
   /// write_units copies the units' sums from registers to memory, read_units back.
@@ -183,9 +159,7 @@ class UnitThread {
     std::int32_t e[kPatch][kPatch];
     if (!find_exponents(memory, at, e)) {
       write_units();
-      add_patch(plan,
-                {&memory.a[at][thread_ / (kWide / kPatch)],
-                 &memory.b[at][thread_ % (kWide / kPatch)], 0, 0},
+      add_patch(plan, {&memory.a[at][place_.a_patch()], &memory.b[at][place_.b_patch()], 0, 0},
                 plan.block, patch_);
       return read_units();
     }
@@ -225,8 +199,8 @@ class UnitThread {
       for (std::uint32_t& pair : row) pair = kNoExponents;
     }
     for_values(at, [&](int k) {
-      const FourExponents a = memory.a_exponents[k][thread_ / (kWide / kPatch)];
-      const TwoExponents b = memory.b_exponents[k][thread_ % (kWide / kPatch)];
+      const FourExponents a = memory.a_exponents[k][place_.a_patch()];
+      const TwoExponents b = memory.b_exponents[k][place_.b_patch()];
       for (int i = 0; i < kPatch; ++i) {
         for (int j = 0; j < kPatch / 2; ++j) {
           most[i][j] = larger_of_sum(a.pairs[i], b.pairs[j], most[i][j]);
@@ -246,7 +220,8 @@ class UnitThread {
   }
 
   /// The sums of a block's products in units.
-  CPD_FN void sum_products(const UnitMemory& memory, int at, const std::int32_t (&e)[kPatch][kPatch],
+  CPD_FN void sum_products(const UnitMemory& memory, int at,
+                           const std::int32_t (&e)[kPatch][kPatch],
                            std::int32_t (&units)[kPatch][kPatch]) const {
     const BlockFmaPlan& plan = call_.plan.unit;
     float scale[kPatch][kPatch];
@@ -257,8 +232,8 @@ class UnitThread {
       }
     }
     for_values(at, [&](int k) {
-      const Four a = memory.a[k][thread_ / (kWide / kPatch)];
-      const Four b = memory.b[k][thread_ % (kWide / kPatch)];
+      const Four a = memory.a[k][place_.a_patch()];
+      const Four b = memory.b[k][place_.b_patch()];
       for (int i = 0; i < kPatch; ++i) {
         for (int j = 0; j < kPatch; ++j) {
           units[i][j] += aligned_product(a.x[i], b.x[j], scale[i][j]);
@@ -281,9 +256,8 @@ class UnitThread {
 
   const GemmCall& call_;
   UnitPatch& patch_;
-  TilePlace place_;
-  int thread_;
-  std::int64_t left_;            ///< products until the next promotion
+  PatchPlace place_;
+  std::int64_t left_;           ///< products until the next promotion
   float unit_[kPatch][kPatch];  ///< the units' sums, in registers
 };
 

@@ -372,7 +372,7 @@ TEST_F(GemmTile, FewProducts) {
 }
 
 TEST_F(GemmTile, MatrixUnits) {
-  for (const PresetInfo& info : testing::few(Presets(), 3)) {
+  for (const PresetInfo& info : testing::few(Presets(), 5)) {
     for (const std::int64_t k : {0, 1, 5, 16, 33, 64, 65, 130, 200}) {
       Accumulator accumulator = Preset(info.name);
       const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);
@@ -392,8 +392,8 @@ TEST_F(GemmTile, MatrixUnits) {
   }
 }
 
-/// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both signs
-/// and to what is not finite; units with each way to end a block.
+/// Terms at the limits of what binary32 serves (ShortBlocks), next to others, to zeros of both
+/// signs and to what is not finite; units with each way to end a block.
 TEST_F(GemmTile, LimitsOfShortBlocks) {
   for (const char* text :
        {"fp32 block_fma a=bf16 b=bf16 block=16", "fp32 block_fma a=tf32 b=tf32 block=4",
@@ -405,7 +405,7 @@ TEST_F(GemmTile, LimitsOfShortBlocks) {
         "fp32 block_fma a=bf16 b=bf16 block=8 addend=separate promote=16"}) {
     const Accumulator accumulator = ParseAccumulator(text);
     ASSERT_TRUE(cuda::takes_units(make_accumulator_plan(accumulator, 1))) << text;
-    const testing::LimitCases cases(-101, 118);
+    const testing::LimitCases cases(accumulator.unit->fraction_bits - 126, 118);
     for (std::size_t turn = 0; turn < 12; ++turn) {
       const auto [a, b, c] = cases.make(turn, {9, 37}, {37, 10});
       ASSERT_TRUE(tiles_match({a, b}, accumulator)) << text << ", turn " << turn;

@@ -112,8 +112,7 @@ constexpr BlockFmaPlan make_block_fma_plan(const Accumulator& accumulator) {
   const int precision = unit.a.precision() + unit.b.precision();
   plan.in_binary32 =
       precision <= 24 && (std::int64_t{unit.block} << (unit.fraction_bits + 2)) <= (1LL << 31);
-  plan.has_short_blocks =
-      plan.in_binary32 && precision <= 23 && unit.adder == Adder::aligned;
+  plan.has_short_blocks = plan.in_binary32 && precision <= 23 && unit.adder == Adder::aligned;
   const int exact = precision - 2 - 149;
   const int scaled = unit.fraction_bits - 127;
   plan.least_exponent = exact > scaled ? exact : scaled;
@@ -225,8 +224,8 @@ CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
 }
 
-/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32 and E is least_end32
-/// … kMostEnd32; with a sum and units of 0, E may be any number of these.
+/// The unit's sum after a block, in binary32 lanes, where plan.ends_in_binary32 and E is
+/// least_end32 … kMostEnd32; with a sum and units of 0, E may be any number of these.
 ///
 /// The sum of units and the addend fits 33 bits; its sign is that of units and addend where they
 /// agree, else that of their sum mod 2^32. With the bit below the 24 leading ones of the magnitude

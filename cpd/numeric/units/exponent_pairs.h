@@ -31,9 +31,9 @@ CPD_FN constexpr std::int32_t second_exponent(std::uint32_t pair) {
 }
 
 /// Which blocks binary32 serves, their products by aligned_product and their end by end_in_range32
-/// or in binary64, where plan.has_short_blocks: those whose E is least_end32 … kMostEnd32, and those
-/// without a term but zeros. Then 2^(F - E) is a binary32 number, no product is above its range, and
-/// one below it (of 23 bits, under 2^-127) is at most half a unit.
+/// or in binary64, where plan.has_short_blocks: those whose E is least_end32 … kMostEnd32, and
+/// those without a term but zeros. Then 2^(F - E) is a binary32 number, no product is above its
+/// range, and one below it (of 23 bits, under 2^-127) is at most half a unit.
 class ShortBlocks {
  public:
   CPD_FN constexpr explicit ShortBlocks(const BlockFmaPlan& plan)

@@ -156,6 +156,12 @@ FIGURES = {
     "matrix unit, products": Figure(
         "multiply<UnitSum<(Rounding)0>, GemmCall>", {"FMUL": 32, "F2I": 16}, 16
     ),
+    "matrix unit by tiles, exponents": Figure(
+        "multiply_units<true>", {"VIADDMNMX": 32, "LDS": 8}, 64
+    ),
+    "matrix unit by tiles, products": Figure(
+        "multiply_units<true>", {"FMUL": 128, "F2I": 64}, 64
+    ),
 }
 
 
