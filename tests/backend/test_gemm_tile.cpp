@@ -398,6 +398,7 @@ TEST_F(GemmTile, LimitsOfShortBlocks) {
   for (const char* text :
        {"fp32 block_fma a=bf16 b=bf16 block=16", "fp32 block_fma a=tf32 b=tf32 block=4",
         "fp32 block_fma a=bf16 b=bf16 block=12 min_exponent=-400",
+        "fp32 block_fma a=bf16 b=bf16 block=20 min_exponent=-90",
         "fp32 block_fma a=bf16 b=bf16 block=8 fraction_bits=24 min_exponent=-102",
         "fp32 block_fma a=bf16 b=tf32 block=8 min_exponent=119",
         "fp32 block_fma a=bf16 b=bf16 block=16 sum_rounding=nearest_even",
@@ -416,17 +417,19 @@ TEST_F(GemmTile, LimitsOfShortBlocks) {
 
 TEST_F(GemmTile, OrdersOfK) {
   for (const char* text :
-       {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8",
+       {"fp32 block_fma a=e4m3fn b=e5m2 block=4 group=8 fraction_bits=3",
         "fp32 block_fma a=e4m3fn b=e5m2 block=3 group=12 stride=6 take=3 promote=24",
         "fp32 block_fma a=e4m3fn b=e5m2 block=16 group=48 stride=8 take=1 sum=fp16",
         "fp16 block_fma a=e4m3fn b=e5m2 block=16 group=32 promote=32 sum=fp16 "
         "sum_rounding=nearest_even min_exponent=-21"}) {
     const Accumulator accumulator = ParseAccumulator(text);
-    for (const std::int64_t k : {0, 1, 5, 32, 33, 64, 65, 130}) {
+    for (const std::int64_t k : {0, 1, 3, 5, 32, 33, 65, 130}) {
       const Tensor a = MakeRounded({5, k}, Values::mixed, accumulator.unit->a);
       const Tensor b = MakeRounded({k, 17}, Values::mixed, accumulator.unit->b);
+      const Tensor x = MakeRounded({5, k}, Values::on_grid, accumulator.unit->a);
+      const Tensor y = MakeRounded({k, 17}, Values::on_grid, accumulator.unit->b);
       const Tensor c = Make({5, 17}, Values::arbitrary, accumulator.format);
-      ASSERT_TRUE(tiles_match({a, b}, accumulator)) << text;
+      ASSERT_TRUE(tiles_match({x, y}, accumulator)) << text;
       ASSERT_TRUE(tiles_match({a, b, &c}, accumulator)) << text;
     }
   }
