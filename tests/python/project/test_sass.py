@@ -159,9 +159,7 @@ FIGURES = {
     "matrix unit by tiles, exponents": Figure(
         "multiply_units<true>", {"VIADDMNMX": 32, "LDS": 8}, 64
     ),
-    "matrix unit by tiles, products": Figure(
-        "multiply_units<true>", {"FMUL": 128, "F2I": 64}, 64
-    ),
+    "matrix unit by tiles, products": Figure("multiply_units<true>", {"FMUL": 128, "F2I": 64}, 64),
 }
 
 
