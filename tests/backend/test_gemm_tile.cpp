@@ -398,7 +398,7 @@ TEST_F(GemmTile, LimitsOfShortBlocks) {
   for (const char* text :
        {"fp32 block_fma a=bf16 b=bf16 block=16", "fp32 block_fma a=tf32 b=tf32 block=4",
         "fp32 block_fma a=bf16 b=bf16 block=12 min_exponent=-400",
-        "fp32 block_fma a=bf16 b=bf16 block=20 min_exponent=-90",
+        "fp32 block_fma a=bf16 b=bf16 block=16 min_exponent=-90",
         "fp32 block_fma a=bf16 b=bf16 block=8 fraction_bits=24 min_exponent=-102",
         "fp32 block_fma a=bf16 b=tf32 block=8 min_exponent=119",
         "fp32 block_fma a=bf16 b=bf16 block=16 sum_rounding=nearest_even",
