@@ -13,7 +13,7 @@
 //   rounded, any bits  9.7
 //   exact    11.2
 //   Kahan    17.8
-//   Kahan, any bits  19.2
+//   Kahan, any bits  19.0
 //   plain    2.2
 // "Any bits": for operands of more than 11 significant bits (has_short_products).
 // At 3.3e13 lane operations a second (132 processors x 128 lanes x 1.98 GHz), comparisons, maxima
