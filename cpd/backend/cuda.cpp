@@ -29,7 +29,8 @@ const Api& Load() {
       api->arithmetic_size != sizeof(ArithmeticCall) || api->sum_size != sizeof(SumCall) ||
       api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) ||
       api->scales_size != sizeof(ScalesCall) || api->reduce_size != sizeof(ReduceCall) ||
-      api->virtual_size != sizeof(VirtualCall) || api->level_size != sizeof(LevelCall)) {
+      api->virtual_size != sizeof(VirtualCall) || api->level_size != sizeof(LevelCall) ||
+      api->quantized_size != sizeof(QuantizedCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -425,6 +426,43 @@ void Queue::EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to
 void Queue::DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const {
   const Fault fault{"value ", " of a message: its bucket's norm is negative or infinite"};
   CheckStatus(api_.decode_levels(launch_, call, from, y, PlaceOf(api_, launch_, fault)));
+}
+
+void Queue::BucketScales(const QuantizedCall& call, const float* x, float* scale,
+                         float* factor) const {
+  CheckStatus(api_.bucket_scales(launch_, call, x, scale, factor));
+}
+void Queue::RoundQuantized(const QuantizedCall& call, const float* x, float* y,
+                           SegmentCounts* counts) const {
+  CheckStatus(api_.round_quantized(launch_, call, x, y, counts));
+}
+void Queue::EncodeQuantized(const QuantizedCall& call, const float* x, std::uint8_t* to) const {
+  CheckStatus(api_.encode_quantized(launch_, call, x, to));
+}
+void Queue::DecodeQuantized(const QuantizedCall& call, const std::uint8_t* from, float* y) const {
+  const Fault fault{"value ", " of a message: its bucket's scale is negative or no number"};
+  CheckStatus(api_.decode_quantized(launch_, call, from, y, PlaceOf(api_, launch_, fault)));
+}
+
+void Queue::OneBitMeans(const OneBitCall& call, const float* x, float* means) const {
+  CheckStatus(api_.one_bit_means(launch_, call, x, means));
+}
+void Queue::RoundOneBit(const OneBitCall& call, const float* x, float* y,
+                        SegmentCounts* counts) const {
+  CheckStatus(api_.round_one_bit(launch_, call, x, y, counts));
+}
+void Queue::EncodeOneBit(const OneBitCall& call, const float* x, std::uint8_t* to) const {
+  CheckStatus(api_.encode_one_bit(launch_, call, x, to));
+}
+void Queue::DecodeOneBit(const OneBitCall& call, const std::uint8_t* from, float* y) const {
+  CheckStatus(api_.decode_one_bit(launch_, call, from, y));
+}
+void Queue::AddResidual(const FeedbackCall& call) const {
+  CheckStatus(api_.add_residual(launch_, call));
+}
+void Queue::TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
+                       SegmentCounts* counts) const {
+  CheckStatus(api_.take_errors(launch_, call, decoded, next, counts));
 }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {

@@ -147,6 +147,7 @@ class CPD_API Queue {
   Queue& operator=(const Queue&) = delete;
 
   [[nodiscard]] int device() const { return launch_.device; }
+  [[nodiscard]] void* stream() const { return launch_.stream; }
   /// Makes later work here wait for what is queued on `stream`.
   void Follow(void* stream) const;
   /// Makes later work on `stream` wait for what is queued here; no effect where CUDA refuses, which
@@ -170,6 +171,20 @@ class CPD_API Queue {
   void RoundLevels(const LevelCall& call, const float* x, float* y, SegmentCounts* counts) const;
   void EncodeLevels(const LevelCall& call, const float* x, std::uint8_t* to) const;
   void DecodeLevels(const LevelCall& call, const std::uint8_t* from, float* y) const;
+  /// The kernels of scaled formats in messages. A message whose scales are no scales is a fault.
+  void BucketScales(const QuantizedCall& call, const float* x, float* scale, float* factor) const;
+  void RoundQuantized(const QuantizedCall& call, const float* x, float* y,
+                      SegmentCounts* counts) const;
+  void EncodeQuantized(const QuantizedCall& call, const float* x, std::uint8_t* to) const;
+  void DecodeQuantized(const QuantizedCall& call, const std::uint8_t* from, float* y) const;
+  /// The kernels of 1-bit SGD and of error feedback.
+  void OneBitMeans(const OneBitCall& call, const float* x, float* means) const;
+  void RoundOneBit(const OneBitCall& call, const float* x, float* y, SegmentCounts* counts) const;
+  void EncodeOneBit(const OneBitCall& call, const float* x, std::uint8_t* to) const;
+  void DecodeOneBit(const OneBitCall& call, const std::uint8_t* from, float* y) const;
+  void AddResidual(const FeedbackCall& call) const;
+  void TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
+                  SegmentCounts* counts) const;
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;

@@ -24,13 +24,20 @@ class CPD_API LayerOnGpu {
   LayerOnGpu(const LayerOnGpu&) = delete;
   LayerOnGpu& operator=(const LayerOnGpu&) = delete;
   virtual ~LayerOnGpu();
-  /// Codec::Measure; waits.
-  [[nodiscard]] virtual float Measure() const = 0;
-  /// Codec::Round of the whole layer; adds to *counts, in the GPU's memory, unless it is null. y
-  /// may be the layer.
+  /// Codec::Measure; waits. By default nothing is measured: 0.
+  [[nodiscard]] virtual float Measure() const { return 0; }
+  /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it is null. y
+  /// may be x.
   virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
   /// Codec::Encode.
   virtual void Encode(const Piece& piece, std::uint8_t* to) const = 0;
+};
+
+/// What a codec keeps of a layer, or of the slice of its results from value `begin` on, between
+/// calls; null where it keeps nothing. Its Begin is not called.
+struct StateOnGpu {
+  CodecState* state = nullptr;
+  std::int64_t begin = 0;
 };
 
 class CPD_API CodecOnGpu {
@@ -43,6 +50,7 @@ class CPD_API CodecOnGpu {
   /// a bucket's beginning on.
   [[nodiscard]] virtual std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue,
                                                           const Piece& layer,
+                                                          const StateOnGpu& state,
                                                           const float* x) const = 0;
   /// Codec::Decode of a message that holds n values; one that no encoder makes is a fault
   /// (cuda_faults.h).

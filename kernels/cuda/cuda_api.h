@@ -276,6 +276,46 @@ struct NormCall {
   std::int32_t shift = 0;  ///< of x * 2^shift
 };
 
+/// A piece of a layer in a scaled format whose buckets, runs of neighbours, have one scale each. All
+/// memory is the device's.
+struct QuantizedCall {
+  ScaledCall scaled;  ///< its plan and route alone
+  /// A bucket's number multiplies values, and a code's value is divided by it (FP8 rows).
+  bool inverted = false;
+  std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
+  std::uint64_t stream = 0;       ///< of the random integers
+  std::int64_t before = 0;        ///< values of the piece's first bucket that come before it
+  std::int64_t bucket = 1, block = 0;
+  std::int32_t shift = 0;         ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;              ///< of decoded values
+  const float* scale = nullptr;   ///< of the piece's buckets
+  const float* factor = nullptr;  ///< by which their elements are multiplied (ElementScale)
+};
+
+/// A piece of a layer as signs of x * 2^shift + kept, and two means for each bucket. All memory is
+/// the device's.
+struct OneBitCall {
+  std::int64_t n = 0;
+  std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
+  std::int64_t bucket = 1, block = 0;
+  bool words = false;              ///< the bits of each bucket fill 32-bit words in a message
+  std::int32_t shift = 0;          ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;               ///< of decoded values
+  const float* means = nullptr;    ///< of the piece's buckets: of values >= 0, of the others
+  const float* kept = nullptr;     ///< the residual
+  float* next = nullptr;           ///< the next residual
+};
+
+/// The sum v = x * 2^shift + kept of n values, and what its decoded values leave of it. All memory
+/// is the device's.
+struct FeedbackCall {
+  std::int64_t n = 0;
+  std::int32_t shift = 0;
+  const float* x = nullptr;
+  const float* kept = nullptr;  ///< null: 0, and v is x * 2^shift
+  float* v = nullptr;
+};
+
 /// Bytes in memory that is accessible to the device.
 struct Bytes {
   const std::uint8_t* data = nullptr;
@@ -308,6 +348,7 @@ struct Api {
   std::uint32_t reduce_size;
   std::uint32_t virtual_size;
   std::uint32_t level_size;
+  std::uint32_t quantized_size;
   /// The meaning of an error and a remedy; of cudaErrorMemoryAllocation, also how many bytes this
   /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
   const char* (*describe)(int status);
@@ -390,6 +431,32 @@ struct Api {
   /// Lowers *damaged to the least index of a value whose norm is negative or infinite.
   int (*decode_levels)(const Launch& launch, const LevelCall& call, const std::uint8_t* from,
                        float* y, unsigned long long* damaged);
+  /// Writes the scale and the factor of each bucket of call.n values, from a bucket's beginning on.
+  int (*bucket_scales)(const Launch& launch, const QuantizedCall& call, const float* x,
+                       float* scale, float* factor);
+  /// round_quantized … decode_quantized and round_one_bit … decode_one_bit: as for levels.
+  int (*round_quantized)(const Launch& launch, const QuantizedCall& call, const float* x, float* y,
+                         SegmentCounts* counts);
+  int (*encode_quantized)(const Launch& launch, const QuantizedCall& call, const float* x,
+                          std::uint8_t* to);
+  /// Lowers *damaged to the least index of a value whose scale is none.
+  int (*decode_quantized)(const Launch& launch, const QuantizedCall& call,
+                          const std::uint8_t* from, float* y, unsigned long long* damaged);
+  /// Writes two means for each bucket of call.n values, from a bucket's beginning on.
+  int (*one_bit_means)(const Launch& launch, const OneBitCall& call, const float* x, float* means);
+  /// Both write the next residual, too.
+  int (*round_one_bit)(const Launch& launch, const OneBitCall& call, const float* x, float* y,
+                       SegmentCounts* counts);
+  int (*encode_one_bit)(const Launch& launch, const OneBitCall& call, const float* x,
+                        std::uint8_t* to);
+  int (*decode_one_bit)(const Launch& launch, const OneBitCall& call, const std::uint8_t* from,
+                        float* y);
+  /// Writes v.
+  int (*add_residual)(const Launch& launch, const FeedbackCall& call);
+  /// Writes next[i] = v[i] - decoded[i], or 0 where that is not finite; adds what is lost of x to
+  /// *counts, unless it is null.
+  int (*take_errors)(const Launch& launch, const FeedbackCall& call, const float* decoded,
+                     float* next, SegmentCounts* counts);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };

@@ -134,6 +134,23 @@ int round_levels(const Launch& launch, const LevelCall& call, const float* x, fl
 int encode_levels(const Launch& launch, const LevelCall& call, const float* x, std::uint8_t* to);
 int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
                   unsigned long long* damaged);
+int bucket_scales(const Launch& launch, const QuantizedCall& call, const float* x, float* scale,
+                  float* factor);
+int round_quantized(const Launch& launch, const QuantizedCall& call, const float* x, float* y,
+                    SegmentCounts* counts);
+int encode_quantized(const Launch& launch, const QuantizedCall& call, const float* x,
+                     std::uint8_t* to);
+int decode_quantized(const Launch& launch, const QuantizedCall& call, const std::uint8_t* from,
+                     float* y, unsigned long long* damaged);
+int one_bit_means(const Launch& launch, const OneBitCall& call, const float* x, float* means);
+int round_one_bit(const Launch& launch, const OneBitCall& call, const float* x, float* y,
+                  SegmentCounts* counts);
+int encode_one_bit(const Launch& launch, const OneBitCall& call, const float* x, std::uint8_t* to);
+int decode_one_bit(const Launch& launch, const OneBitCall& call, const std::uint8_t* from,
+                   float* y);
+int add_residual(const Launch& launch, const FeedbackCall& call);
+int take_errors(const Launch& launch, const FeedbackCall& call, const float* decoded, float* next,
+                SegmentCounts* counts);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory allocated in stream order (MemoryKind::queued).

@@ -27,41 +27,26 @@ __global__ void __launch_bounds__(kThreads)
   decode_levels_block(ThreadBlock(), call, from, y, damaged, tile);
 }
 
-/// Starts a kernel for so many tiles of work, if there are any.
-template <class Kernel, class... Arguments>
-int start(const Launch& launch, Kernel kernel, std::int64_t tiles, const Arguments&... arguments) {
-  if (tiles == 0) return cudaSuccess;
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  start_kernel(kernel, blocks_for(tiles), kThreads, static_cast<cudaStream_t>(launch.stream),
-               arguments...);
-  return cudaGetLastError();
-}
-
-std::int64_t message_tiles(const LevelCall& call) {
-  return (call.n + call.block - 1) / call.block * tiles_of(call.block);
-}
-
 }  // namespace
 
 int level_norms(const Launch& launch, const NormCall& call, const float* x, float* norms) {
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   const std::int64_t at_once = call.bucket <= kTile ? kBucketsAtOnce : 1;
-  return start(launch, form_norms, (buckets + at_once - 1) / at_once, call, x, norms);
+  return start_tiles(launch, form_norms, (buckets + at_once - 1) / at_once, call, x, norms);
 }
 
 int round_levels(const Launch& launch, const LevelCall& call, const float* x, float* y,
                  SegmentCounts* counts) {
-  return start(launch, round_to_levels, tiles_of(call.n), call, x, y, counts);
+  return start_tiles(launch, round_to_levels, tiles_of(call.n), call, x, y, counts);
 }
 
 int encode_levels(const Launch& launch, const LevelCall& call, const float* x, std::uint8_t* to) {
-  return start(launch, encode_as_levels, message_tiles(call), call, x, to);
+  return start_tiles(launch, encode_as_levels, message_tiles(call.n, call.block), call, x, to);
 }
 
 int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
                   unsigned long long* damaged) {
-  return start(launch, decode_from_levels, message_tiles(call), call, from, y, damaged);
+  return start_tiles(launch, decode_from_levels, message_tiles(call.n, call.block), call, from, y, damaged);
 }
 
 }  // namespace cpd::cuda

@@ -7,9 +7,7 @@
 
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/scaled/levels.h"
-#include "kernels/cuda/code_tile.h"
-#include "kernels/cuda/cuda_api.h"
-#include "kernels/cuda/reduce_tile.h"
+#include "kernels/cuda/message_tile.h"
 
 namespace cpd::cuda {
 
@@ -30,8 +28,6 @@ struct NormTile {
   std::int64_t first[kThreads];
   float values[kTile];  ///< of a bucket that one block of threads has alone
 };
-
-CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
 
 CPD_FN bool is_finite(float x) { return x - x == 0; }
 
@@ -80,12 +76,6 @@ CPD_FN float joined_norm(const NormCall& call, const PartMoments* parts, std::in
   return norm_of(call.norm, call.clip, moments, n);
 }
 
-/// The values of bucket number b.
-CPD_FN std::int64_t bucket_count(const NormCall& call, std::int64_t b) {
-  const std::int64_t left = call.n - b * call.bucket;
-  return left < call.bucket ? left : call.bucket;
-}
-
 /// The norms of short buckets, sixteen at once.
 template <class Block>
 CPD_FN void short_norms_block(const Block& block, const NormCall& call, const float* x,
@@ -97,7 +87,7 @@ CPD_FN void short_norms_block(const Block& block, const NormCall& call, const fl
       block.each([&](int thread) {
         const std::int64_t b = at + thread / kPartialSums;
         if (b >= buckets) return;
-        run(thread, thread % kPartialSums, b, x + b * call.bucket, bucket_count(call, b));
+        run(thread, thread % kPartialSums, b, x + b * call.bucket, bucket_count(call.n, call.bucket, b));
       });
     };
     each([&](int thread, int lane, std::int64_t, const float* from, std::int64_t n) {
@@ -147,7 +137,7 @@ CPD_FN void norms_block(const Block& block, const NormCall& call, const float* x
   if (call.bucket <= kTile) return short_norms_block(block, call, x, norms, tile);
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   CPD_ROLLED for (std::int64_t b = block.number; b < buckets; b += block.count) {
-    long_norm_block(block, call, x + b * call.bucket, bucket_count(call, b), norms + b, tile);
+    long_norm_block(block, call, x + b * call.bucket, bucket_count(call.n, call.bucket, b), norms + b, tile);
   }
 }
 
@@ -186,45 +176,17 @@ CPD_FN void round_levels_block(const Block& block, const LevelCall& call, const 
 
 // --- messages ------------------------------------------------------------------------------------
 
-/// The norms of n values of a block in a message.
-CPD_FN std::int64_t norms_of(const LevelCall& call, std::int64_t n) {
-  return call.stores_norms ? (call.before + n + call.plan.bucket - 1) / call.plan.bucket : 0;
-}
-
-/// A tile of codes in a message.
-struct LevelTile {
-  std::int64_t block = 0, begin = 0;  ///< the message's block; the first value's number in it
-  int count = 0;
-  std::int64_t norms = 0;          ///< of the block
-  std::int64_t at = 0, codes = 0;  ///< bytes: where the block begins, and the tile's codes
-};
-
-/// Calls run(tile) for the tiles of a message that this block of threads has.
-template <class Block, class Run>
-CPD_FN void for_level_tiles(const Block& block, const LevelCall& call, Run run) {
-  const int bits = call.plan.bits;
-  const std::int64_t of_block = tiles_of(call.block);
-  const std::int64_t blocks = (call.n + call.block - 1) / call.block;
-  const auto norm_size = static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t bytes = norms_of(call, call.block) * norm_size + call.block / 8 * bits;
-  CPD_ROLLED for (std::int64_t t = block.number; t < blocks * of_block; t += block.count) {
-    LevelTile tile{.block = t / of_block, .begin = t % of_block * kTile};
-    const std::int64_t left = call.n - tile.block * call.block;
-    const std::int64_t n = left < call.block ? left : call.block;
-    if (tile.begin >= n) continue;
-    tile.count = tile_count(tile.begin, n);
-    tile.norms = norms_of(call, n);
-    tile.at = tile.block * bytes;
-    tile.codes = tile.at + tile.norms * norm_size + tile.begin / 8 * bits;
-    run(tile);
-  }
+CPD_FN MessageLayout layout_of(const LevelCall& call) {
+  constexpr int kNormBits = 32;
+  return {call.n,     call.before, call.plan.bucket,
+          call.block, call.stores_norms ? kNormBits : 0, call.plan.bits};
 }
 
 template <class Block>
 CPD_FN void encode_levels_block(const Block& block, const LevelCall& call, const float* x,
                                 std::uint8_t* to, CodeTile& memory) {
   const int bits = call.plan.bits;
-  for_level_tiles(block, call, [&](const LevelTile& tile) {
+  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
     const std::int64_t first = tile.block * call.block + tile.begin;
     block.each([&](int thread) {
       CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
@@ -236,7 +198,7 @@ CPD_FN void encode_levels_block(const Block& block, const LevelCall& call, const
     block.each([&](int thread) {
       copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, bits), thread);
       if (tile.begin > 0) return;
-      CPD_ROLLED for (std::int64_t b = thread; b < tile.norms; b += kThreads) {
+      CPD_ROLLED for (std::int64_t b = thread; b < tile.buckets; b += kThreads) {
         const float norm = norm_at(call, first + (b == 0 ? 0 : b * call.plan.bucket - call.before));
         store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm));
       }
@@ -248,7 +210,7 @@ template <class Block>
 CPD_FN void decode_levels_block(const Block& block, const LevelCall& call, const std::uint8_t* from,
                                 float* y, unsigned long long* damaged, CodeTile& memory) {
   const int bits = call.plan.bits;
-  for_level_tiles(block, call, [&](const LevelTile& tile) {
+  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
     const std::int64_t first = tile.block * call.block + tile.begin;
     block.each([&](int thread) {
       copy_bytes(memory.bytes, from + tile.codes, byte_count(tile.count, bits), thread);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Block (reduce_tile.h) of a CUDA kernel.
+// The Block (reduce_tile.h) of a CUDA kernel, and the start of such kernels.
 #pragma once
 
 #include "kernels/cuda/device.cuh"
@@ -38,5 +38,17 @@ struct ThreadBlock {
  private:
   static constexpr unsigned kAll = 0xFFFFFFFFU;
 };
+
+/// Starts a kernel for so many tiles of work, if there are any.
+template <class Kernel, class... Arguments>
+int start_tiles(const Launch& launch, Kernel kernel, std::int64_t tiles,
+                const Arguments&... arguments) {
+  if (tiles == 0) return cudaSuccess;
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  start_kernel(kernel, blocks_for(tiles), kThreads, static_cast<cudaStream_t>(launch.stream),
+               arguments...);
+  return cudaGetLastError();
+}
 
 }  // namespace cpd::cuda

@@ -324,5 +324,13 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
   return {scale, encode};
 }
 
+/// The number that torchft multiplies a row of FP8 values by and divides their codes' values by:
+/// max / largest rounded once to binary32, or 1 where that is infinite (torchft/quantization.py at
+/// commit 001d404).
+CPD_FN float row_multiplier(float max, float largest) {
+  const float multiplier = max / largest;
+  return multiplier == bits_as<float>(Pattern<float>::infinity) ? 1 : multiplier;
+}
+
 }  // namespace CPD_ISA
 }  // namespace cpd

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tiles of a codec's message whose codes have a fixed width: each `block` values on their own,
+// the numbers of their buckets first. For host and device.
+#pragma once
+
+#include "kernels/cuda/code_tile.h"
+#include "kernels/cuda/cuda_api.h"
+#include "kernels/cuda/reduce_tile.h"
+
+namespace cpd::cuda {
+
+CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
+
+/// The values of bucket number b of n values in buckets.
+CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64_t b) {
+  const std::int64_t left = n - b * bucket;
+  return left < bucket ? left : bucket;
+}
+
+struct MessageLayout {
+  std::int64_t n = 0, before = 0;  ///< values; those of the first bucket that come before them
+  std::int64_t bucket = 1, block = 0;
+  int head = 0;  ///< bits of a bucket's number, 0: there are none
+  int bits = 0;  ///< of a value's code
+};
+
+/// The buckets, in a message, of n values of a block.
+CPD_FN std::int64_t buckets_of(const MessageLayout& layout, std::int64_t n) {
+  return layout.head > 0 ? (layout.before + n + layout.bucket - 1) / layout.bucket : 0;
+}
+/// The bytes of their numbers.
+CPD_FN std::int64_t head_bytes(const MessageLayout& layout, std::int64_t buckets) {
+  return (buckets * layout.head + 7) / 8;
+}
+
+/// A tile of codes in a message.
+struct MessageTile {
+  std::int64_t block = 0, begin = 0;  ///< the message's block; the first value's number in it
+  int count = 0;
+  std::int64_t buckets = 0;        ///< of the block
+  std::int64_t at = 0, codes = 0;  ///< bytes: where the block begins, and the tile's codes
+};
+
+/// The number of tiles of a message.
+CPD_FN std::int64_t message_tiles(std::int64_t n, std::int64_t block) {
+  return (n + block - 1) / block * tiles_of(block);
+}
+
+/// Calls run(tile) for the tiles of a message that this block of threads has.
+template <class Block, class Run>
+CPD_FN void for_message_tiles(const Block& block, const MessageLayout& layout, Run run) {
+  const std::int64_t of_block = tiles_of(layout.block);
+  const std::int64_t all = message_tiles(layout.n, layout.block);
+  const std::int64_t bytes = head_bytes(layout, buckets_of(layout, layout.block)) +
+                             layout.block / kCodesPerGroup * layout.bits;
+  CPD_ROLLED for (std::int64_t t = block.number; t < all; t += block.count) {
+    MessageTile tile{.block = t / of_block, .begin = t % of_block * kTile};
+    const std::int64_t n = bucket_count(layout.n, layout.block, tile.block);
+    if (tile.begin >= n) continue;
+    tile.count = tile_count(tile.begin, n);
+    tile.buckets = buckets_of(layout, n);
+    tile.at = tile.block * bytes;
+    tile.codes = tile.at + head_bytes(layout, tile.buckets) +
+                 tile.begin / kCodesPerGroup * layout.bits;
+    run(tile);
+  }
+}
+
+}  // namespace cpd::cuda

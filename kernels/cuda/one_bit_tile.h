@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// 1-bit SGD and error feedback: the work of a block's threads (Block, reduce_tile.h), for host and
+// device. A thread adds a bucket's values, or handles the values of a message's byte.
+#pragma once
+
+#include "cpd/numeric/scaled/one_bit.h"
+#include "kernels/cuda/message_tile.h"
+
+namespace cpd::cuda {
+
+// --- error feedback ------------------------------------------------------------------------------
+
+CPD_FN float with_residual(float x, int shift, const float* kept, std::int64_t i) {
+  const float v = shifted(x, shift);
+  return kept == nullptr ? v : v + kept[i];
+}
+
+template <class Block>
+CPD_FN void add_residual_block(const Block& block, const FeedbackCall& call) {
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        call.v[i] = with_residual(call.x[i], call.shift, call.kept, i);
+      }
+    });
+  });
+}
+
+template <class Block>
+CPD_FN void take_errors_block(const Block& block, const FeedbackCall& call, const float* decoded,
+                              float* next, SegmentCounts* counts) {
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float error = call.v[i] - decoded[i];
+        next[i] = error - error == 0 ? error : 0;
+        if (counts != nullptr) lost.take(call.x[i], decoded[i]);
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+// --- means ---------------------------------------------------------------------------------------
+
+/// x rounded to binary32; a NaN becomes the quiet one.
+CPD_FN float narrowed(double x) {
+  return x == x ? static_cast<float>(x) : bits_as<float>(Pattern<float>::quiet_nan);
+}
+
+template <class Block>
+CPD_FN void one_bit_means_block(const Block& block, const OneBitCall& call, const float* x,
+                                float* means) {
+  const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
+  const std::int64_t step = block.count * kThreads;
+  CPD_ROLLED for (std::int64_t at = block.number * kThreads; at < buckets; at += step) {
+    block.each([&](int thread) {
+      const std::int64_t b = at + thread;
+      if (b >= buckets) return;
+      const std::int64_t first = b * call.bucket;
+      const std::int64_t count = bucket_count(call.n, call.bucket, b);
+      OneBitSums<double> sums;
+      CPD_ROLLED for (std::int64_t i = first; i < first + count; ++i) {
+        sums.take(static_cast<double>(with_residual(x[i], call.shift, call.kept, i)));
+      }
+      means[2 * b] = narrowed(sums.mean_above());
+      means[2 * b + 1] = narrowed(sums.mean_below(count));
+    });
+  }
+}
+
+// --- values and bits -----------------------------------------------------------------------------
+
+/// The mean that value i of the piece becomes; writes its next residual, which a bucket with NaN
+/// keeps as it is.
+CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i, bool* is_above) {
+  const std::int64_t b = (call.before + i) / call.bucket;
+  const float v = with_residual(x[i], call.shift, call.kept, i);
+  *is_above = v >= 0;
+  const float mean = call.means[2 * b + (*is_above ? 0 : 1)];
+  call.next[i] = mean == mean ? v - mean : call.kept[i];
+  return mean;
+}
+
+template <class Block>
+CPD_FN void round_one_bit_block(const Block& block, const OneBitCall& call, const float* x,
+                                float* y, SegmentCounts* counts) {
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float value = x[i];
+        bool is_above = false;
+        y[i] = one_bit_mean(call, x, i, &is_above);
+        lost.take(value, y[i]);
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+/// The bytes of the bits of n values of one bucket that fill words.
+CPD_FN std::int64_t word_bytes(std::int64_t n) { return (n + 31) / 32 * 4; }
+
+/// A message's block: its values, those of the first bucket, and where its bits begin.
+struct OneBitPart {
+  std::int64_t n = 0, first = 0, buckets = 0;
+};
+CPD_FN OneBitPart part_of(const OneBitCall& call, std::int64_t number) {
+  OneBitPart part{.n = bucket_count(call.n, call.block, number)};
+  const std::int64_t left = call.bucket - call.before;
+  part.first = part.n < left ? part.n : left;
+  part.buckets = (call.before + part.n + call.bucket - 1) / call.bucket;
+  return part;
+}
+/// The bytes of its bits.
+CPD_FN std::int64_t bit_bytes(const OneBitCall& call, const OneBitPart& part) {
+  if (!call.words) return (part.n + 7) / 8;
+  const std::int64_t rest = part.n - part.first;
+  return word_bytes(part.first) + rest / call.bucket * word_bytes(call.bucket) +
+         word_bytes(rest % call.bucket);
+}
+constexpr std::int64_t kMeansBytes = 2 * sizeof(float);
+CPD_FN std::int64_t part_bytes(const OneBitCall& call, const OneBitPart& part) {
+  return kMeansBytes * part.buckets + bit_bytes(call, part);
+}
+
+/// The bit of value j of a block.
+CPD_FN std::int64_t bit_of(const OneBitCall& call, const OneBitPart& part, std::int64_t j) {
+  if (!call.words || j < part.first) return j;
+  const std::int64_t rest = j - part.first;
+  return 8 * (word_bytes(part.first) + rest / call.bucket * word_bytes(call.bucket)) +
+         rest % call.bucket;
+}
+/// The values of a block whose bits byte k holds: up to eight from `begin` on.
+struct OneBitByte {
+  std::int64_t begin = 0, end = 0;
+};
+CPD_FN OneBitByte byte_of(const OneBitCall& call, const OneBitPart& part, std::int64_t k) {
+  std::int64_t bucket_begin = 0;
+  std::int64_t bucket_end = part.n;
+  if (call.words) {
+    bucket_end = part.first;
+    if (k >= word_bytes(part.first)) {
+      k -= word_bytes(part.first);
+      bucket_begin = part.first + k / word_bytes(call.bucket) * call.bucket;
+      bucket_end = bucket_begin + call.bucket;
+      k %= word_bytes(call.bucket);
+    }
+  }
+  const auto least = [](std::int64_t a, std::int64_t b) { return a < b ? a : b; };
+  const std::int64_t most = least(bucket_end, part.n);
+  return {least(bucket_begin + 8 * k, most), least(bucket_begin + 8 * k + 8, most)};
+}
+
+template <class Block>
+CPD_FN void encode_one_bit_block(const Block& block, const OneBitCall& call, const float* x,
+                                 std::uint8_t* to) {
+  const OneBitPart whole = part_of(call, 0);  // all but the last are as long
+  const std::int64_t per = bit_bytes(call, whole);
+  const std::int64_t parts = (call.n + call.block - 1) / call.block;
+  for_tiles_of(block, parts * per, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t number = (begin + j) / per;
+        const std::int64_t k = (begin + j) % per;
+        const OneBitPart part = part_of(call, number);
+        const std::int64_t first = number * call.block;
+        std::uint8_t* const at = to + number * part_bytes(call, whole);
+        const float* const means = call.means + (call.before + first) / call.bucket * 2;
+        CPD_ROLLED for (std::int64_t m = k; m < 2 * part.buckets; m += per) {
+          store_word(at + 4 * m, bits_as<std::uint32_t>(means[m]));
+        }
+        if (k >= bit_bytes(call, part)) continue;
+        const OneBitByte of = byte_of(call, part, k);
+        std::uint32_t bits = 0;
+        CPD_ROLLED for (std::int64_t i = of.begin; i < of.end; ++i) {
+          bool is_above = false;
+          one_bit_mean(call, x, first + i, &is_above);
+          bits |= (is_above ? 1U : 0U) << (i - of.begin);
+        }
+        at[kMeansBytes * part.buckets + k] = static_cast<std::uint8_t>(bits);
+      }
+    });
+  });
+}
+
+template <class Block>
+CPD_FN void decode_one_bit_block(const Block& block, const OneBitCall& call,
+                                 const std::uint8_t* from, float* y) {
+  const std::int64_t bytes = part_bytes(call, part_of(call, 0));
+  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t number = (begin + j) / call.block;
+        const std::int64_t i = (begin + j) % call.block;
+        const OneBitPart part = part_of(call, number);
+        const std::uint8_t* const at = from + number * bytes;
+        const std::int64_t bit = bit_of(call, part, i);
+        const std::uint8_t byte = at[kMeansBytes * part.buckets + bit / 8];
+        const std::int64_t below = (byte >> bit % 8 & 1) == 0 ? 1 : 0;
+        const std::int64_t b = (call.before + i) / call.bucket;
+        const auto mean = bits_as<float>(load_word(at + 4 * (2 * b + below)));
+        y[begin + j] = unscaled(mean, -call.shift, call.divisor);
+      }
+    });
+  });
+}
+
+}  // namespace cpd::cuda
