@@ -207,11 +207,11 @@ class Collective {
       const auto layer = static_cast<std::int64_t>(l);
       const auto* x = static_cast<const float*>(x_[l].data);
       const Piece whole = reduction.PieceOf(layer, rank(), shifts_[l]);
+      CodecState* state = states_.empty() ? nullptr : states_[l];
       if (queue_ != nullptr) {
-        BeginOnGpu(reduction.wire(layer)->on_gpu(), whole, x);
+        BeginOnGpu(reduction.wire(layer)->on_gpu(), whole, state, x);
         continue;
       }
-      CodecState* state = states_.empty() ? nullptr : states_[l];
       if (state != nullptr) state->Begin(whole, x);
       if (reduction.measured() != Measured::nothing) {
         scales_.push_back(reduction.wire(layer)->Measure(whole, state, x));
@@ -227,9 +227,9 @@ class Collective {
   }
 
   /// `codec`: null where there is none.
-  void BeginOnGpu(const CodecOnGpu* codec, const Piece& whole, const float* x) {
+  void BeginOnGpu(const CodecOnGpu* codec, const Piece& whole, CodecState* state, const float* x) {
     if (codec == nullptr) return;
-    begun_.push_back(codec->Begin(queue_, whole, x));
+    begun_.push_back(codec->Begin(queue_, whole, {state}, x));
     if (reduction_->measured() != Measured::nothing) scales_.push_back(begun_.back()->Measure());
   }
 
@@ -332,6 +332,9 @@ class Collective {
     layers.scales = scales_;
     layers.states = states_;
     layers.results = result_states_;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      layers.results_begin.push_back(OwnBegin(l, rank()));
+    }
     for (const auto& begun : begun_) layers.on_gpu.push_back(begun.get());
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
     for (const TensorView& layer : out_) layers.out.push_back(static_cast<float*>(layer.data));

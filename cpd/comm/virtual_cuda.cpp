@@ -107,27 +107,29 @@ std::shared_ptr<const float> VirtualSumsOnGpu::Entering(const TensorView& x) con
   return {std::shared_ptr<void>(), static_cast<const float*>(x.data)};
 }
 
-float VirtualSumsOnGpu::Measure(const TensorView& x, const Codec& codec, const Piece& whole) const {
+float VirtualSumsOnGpu::Measure(const TensorView& x, const Codec& codec, const Piece& whole,
+                                CodecState* state) const {
   const auto values = Entering(x);
-  return codec.on_gpu()->Begin(queue_, whole, values.get())->Measure();
+  return codec.on_gpu()->Begin(queue_, whole, {state}, values.get())->Measure();
 }
 
 void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& codec,
-                                  const Piece& whole, const Turn& turn) {
+                                  const Piece& whole, CodecState* state, const Turn& turn) {
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const auto values = Entering(x);
   codec.on_gpu()
-      ->Begin(queue_, whole, values.get())
+      ->Begin(queue_, whole, {state}, values.get())
       ->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
   queue_->Precede(x.stream);
   TakeTerms(layer, turn);
 }
 
-void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece& whole) {
+void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece& whole,
+                                     CodecState* state) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
   float* const sums = from.across.get();
-  if (from.size > 0) codec.on_gpu()->Begin(queue_, whole, sums)->Round(whole, sums, nullptr);
+  if (from.size > 0) codec.on_gpu()->Begin(queue_, whole, {state}, sums)->Round(whole, sums, nullptr);
 }
 
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {

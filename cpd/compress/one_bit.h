@@ -44,6 +44,7 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::int64_t block() const override;
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
   void Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift, float divisor,
@@ -58,6 +59,8 @@ class CPD_API OneBit final : public Codec {
   [[nodiscard]] std::optional<int> axis() const { return axis_; }
 
  private:
+  class OnGpu;
+  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
   OneBit(bool columns, std::optional<int> axis, std::int64_t row, std::int64_t bucket);
   [[nodiscard]] std::int64_t Buckets(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] std::int64_t BitBytes(std::int64_t n, std::int64_t before) const;
@@ -67,6 +70,7 @@ class CPD_API OneBit final : public Codec {
   std::optional<int> axis_;
   std::int64_t row_;  ///< 0: not known
   std::int64_t bucket_;
+  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

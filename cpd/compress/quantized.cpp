@@ -142,6 +142,7 @@ Quantized::Quantized(Name name, const Scaled& scaled, const RoundingOptions& rou
   rounding_.overflow = Overflow::saturate;
   plan_ = Guarded([&] { return make_scaled_plan(scaled_, rounding_, false); });
   bucket_ = scaled_.block.kind == Kind::row ? kMostBucket : scaled_.block.columns;
+  on_gpu_ = MakeOnGpu();
 }
 
 std::string Quantized::name() const {
@@ -171,8 +172,7 @@ ElementRoute Quantized::FindScales(std::int64_t buckets, Scales& scales) const {
     const auto max = static_cast<float>(plan_.max);
     Guarded([&] {
       for (std::int64_t b = 0; b < buckets; ++b) {
-        const float scale = max / scales.largest[b];
-        scales.scale[b] = scale == std::numeric_limits<float>::infinity() ? 1 : scale;
+        scales.scale[b] = row_multiplier(max, scales.largest[b]);
       }
     });
     std::copy_n(scales.scale, buckets, scales.factor);

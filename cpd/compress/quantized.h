@@ -50,6 +50,7 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return BlockOfBucket(bucket_); }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
 
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
@@ -62,8 +63,10 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
  private:
+  class OnGpu;
   struct Part;
   struct Scales;
+  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
   [[nodiscard]] Part PartOf(std::int64_t n, std::int64_t before) const;
@@ -82,6 +85,7 @@ class CPD_API Quantized final : public Codec {
   RoundingOptions rounding_;
   ScaledPlan plan_;
   std::int64_t bucket_ = 0;
+  std::unique_ptr<const CodecOnGpu> on_gpu_;
 };
 
 }  // namespace cpd

@@ -272,7 +272,10 @@ class CudaMessageOps final : public MessageOps {
     ForCoded(Content::results, part, [&](const Segment& s, std::int64_t position, std::int64_t at) {
       const Piece piece = reduction().ResultPiece(s.layer, s.begin, s.count);
       const CodecOnGpu& codec = *reduction().results(s.layer)->on_gpu();
-      codec.Begin(queue_, piece, sums + position)->Encode(piece, to + at);
+      const auto l = static_cast<std::size_t>(s.layer);
+      StateOnGpu state;
+      if (!layers().results.empty()) state = {layers().results[l], layers().results_begin[l]};
+      codec.Begin(queue_, piece, state, sums + position)->Encode(piece, to + at);
     });
     Progress();
   }

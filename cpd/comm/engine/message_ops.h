@@ -34,6 +34,7 @@ struct Layers {
   std::vector<CodecState*> states;        ///< after Begin; empty: the codec keeps nothing
   std::vector<const LayerOnGpu*> on_gpu;  ///< of a codec's kernels; empty: there are none
   std::vector<CodecState*> results;       ///< states of the results that this rank owns
+  std::vector<std::int64_t> results_begin;  ///< the first value of these
 };
 
 /// What a message holds.

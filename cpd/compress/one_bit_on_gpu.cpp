@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/one_bit.h"
+#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/residual.h"
+
+namespace cpd {
+
+class OneBit::OnGpu final : public CodecOnGpu {
+ public:
+  explicit OnGpu(const OneBit& codec) : codec_(codec) {}
+
+  [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
+                                                  const StateOnGpu& state,
+                                                  const float* x) const override {
+    return std::make_unique<Layer>(*this, queue, layer, state, x);
+  }
+  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+              float divisor, float* y, std::int64_t before) const override {
+    cuda::OneBitCall call = CallOf(n, before);
+    call.shift = shift;
+    call.divisor = divisor;
+    queue.DecodeOneBit(call, bytes, y);
+  }
+
+ private:
+  class Layer;
+  [[nodiscard]] cuda::OneBitCall CallOf(std::int64_t n, std::int64_t before) const {
+    cuda::OneBitCall call;
+    call.n = n;
+    call.before = before;
+    call.bucket = codec_.bucket_;
+    call.block = codec_.block();
+    call.words = codec_.columns_;
+    return call;
+  }
+
+  const OneBit& codec_;
+};
+
+class OneBit::OnGpu::Layer final : public LayerOnGpu {
+ public:
+  Layer(const OnGpu& codec, SharedQueue queue, const Piece& layer, const StateOnGpu& state,
+        const float* x)
+      : codec_(codec), queue_(std::move(queue)), begin_(layer.begin), x_(x) {
+    auto& residual = dynamic_cast<Residual&>(*state.state);
+    residual_ = residual.OnGpu(queue_, layer.begin - state.begin);
+    const std::int64_t bucket = codec.codec_.bucket_;
+    means_ = QueuedValues(queue_, 2 * ((layer.n + bucket - 1) / bucket));
+    cuda::OneBitCall call = codec.CallOf(layer.n, 0);
+    call.shift = layer.shift;
+    call.kept = residual_.kept;
+    queue_->OneBitMeans(call, x, means_.get());
+  }
+
+  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+    queue_->RoundOneBit(CallOf(layer), x_, y, counts);
+  }
+  void Encode(const Piece& piece, std::uint8_t* to) const override {
+    queue_->EncodeOneBit(CallOf(piece), x_ + (piece.begin - begin_), to);
+  }
+
+ private:
+  [[nodiscard]] cuda::OneBitCall CallOf(const Piece& piece) const {
+    const std::int64_t bucket = codec_.codec_.bucket_;
+    cuda::OneBitCall call = codec_.CallOf(piece.n, piece.begin % bucket);
+    call.shift = piece.shift;
+    call.means = means_.get() + 2 * (piece.begin / bucket - begin_ / bucket);
+    call.kept = residual_.kept + (piece.begin - begin_);
+    call.next = residual_.next + (piece.begin - begin_);
+    return call;
+  }
+
+  const OnGpu& codec_;
+  SharedQueue queue_;
+  std::int64_t begin_;
+  const float* x_;
+  ResidualOnGpu residual_;
+  std::shared_ptr<float> means_;
+};
+
+std::unique_ptr<const CodecOnGpu> OneBit::MakeOnGpu() const {
+  return std::make_unique<OnGpu>(*this);
+}
+
+}  // namespace cpd

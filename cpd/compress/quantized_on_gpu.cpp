@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/compress/on_gpu.h"
+#include "cpd/compress/quantized.h"
+
+namespace cpd {
+
+class Quantized::OnGpu final : public CodecOnGpu {
+ public:
+  explicit OnGpu(const Quantized& codec) : codec_(codec) {}
+
+  [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
+                                                  const StateOnGpu& /*state*/,
+                                                  const float* x) const override {
+    return std::make_unique<Layer>(*this, queue, layer, x);
+  }
+  void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
+              float divisor, float* y, std::int64_t before) const override {
+    cuda::QuantizedCall call = CallOf(n, before);
+    call.shift = shift;
+    call.divisor = divisor;
+    queue.DecodeQuantized(call, bytes, y);
+  }
+
+ private:
+  class Layer;
+  [[nodiscard]] cuda::QuantizedCall CallOf(std::int64_t n, std::int64_t before) const {
+    cuda::QuantizedCall call;
+    call.scaled.plan = codec_.plan_;
+    call.scaled.route = route_of(codec_.plan_);
+    call.inverted = codec_.name_ == Name::fp8_rows;
+    call.n = n;
+    call.before = before;
+    call.bucket = codec_.bucket_;
+    call.block = codec_.block();
+    return call;
+  }
+
+  const Quantized& codec_;
+};
+
+class Quantized::OnGpu::Layer final : public LayerOnGpu {
+ public:
+  Layer(const OnGpu& codec, SharedQueue queue, const Piece& layer, const float* x)
+      : codec_(codec), queue_(std::move(queue)), begin_(layer.begin), x_(x) {
+    cuda::QuantizedCall call = codec.CallOf(layer.n, 0);
+    const std::int64_t buckets = (layer.n + call.bucket - 1) / call.bucket;
+    scales_ = QueuedValues(queue_, buckets);
+    factors_ = QueuedValues(queue_, buckets);
+    call.shift = layer.shift;
+    queue_->BucketScales(call, x, scales_.get(), factors_.get());
+  }
+
+  void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
+    queue_->RoundQuantized(CallOf(layer), x_, y, counts);
+  }
+  void Encode(const Piece& piece, std::uint8_t* to) const override {
+    queue_->EncodeQuantized(CallOf(piece), x_ + (piece.begin - begin_), to);
+  }
+
+ private:
+  [[nodiscard]] cuda::QuantizedCall CallOf(const Piece& piece) const {
+    const std::int64_t bucket = codec_.codec_.bucket_;
+    cuda::QuantizedCall call = codec_.CallOf(piece.n, piece.begin % bucket);
+    call.begin = piece.begin;
+    call.stream = piece.stream;
+    call.shift = piece.shift;
+    const std::int64_t first = piece.begin / bucket - begin_ / bucket;
+    call.scale = scales_.get() + first;
+    call.factor = factors_.get() + first;
+    return call;
+  }
+
+  const OnGpu& codec_;
+  SharedQueue queue_;
+  std::int64_t begin_;
+  const float* x_;
+  std::shared_ptr<float> scales_, factors_;
+};
+
+std::unique_ptr<const CodecOnGpu> Quantized::MakeOnGpu() const {
+  return std::make_unique<OnGpu>(*this);
+}
+
+}  // namespace cpd
