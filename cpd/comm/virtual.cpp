@@ -255,7 +255,7 @@ struct VirtualReduce::Impl {
     const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
     if (rounds_on_gpu()) {
       if (shares) {
-        layer.scale = std::max(layer.scale, gpu->Measure(x, *wire, whole));
+        layer.scale = std::max(layer.scale, gpu->Measure(x, *wire, whole, nullptr));
       } else {
         layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
       }
@@ -277,17 +277,22 @@ struct VirtualReduce::Impl {
     if (states == &own_states) own_states = {};
   }
 
+  /// The codec's state of a layer or its results, which the call has begun; null where there is
+  /// none.
+  CodecState* StateOf(const Codec& codec, const CodecStates::Key& key, std::int64_t size) {
+    CodecState* const state = states->Of(codec, key, size);
+    if (state != nullptr) begun.insert(state);
+    return state;
+  }
+
   /// Begins the codec's state of the layer for the rank whose turn it is, and returns it; null
   /// where there is none.
   CodecState* BeginLayer(int l, const float* x) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);
     const Piece whole = reduction.PieceOf(l, Rank(), layer.shift);
-    CodecState* state = states->Of(*wire, {Rank(), reduction.number(l)}, layer.size);
-    if (state != nullptr) {
-      state->Begin(whole, x);
-      begun.insert(state);
-    }
+    CodecState* const state = StateOf(*wire, {Rank(), reduction.number(l)}, layer.size);
+    if (state != nullptr) state->Begin(whole, x);
     if (reduction.measured() == Measured::own) layer.scale = wire->Measure(whole, state, x);
     return state;
   }
@@ -339,8 +344,9 @@ struct VirtualReduce::Impl {
     if (reduction.spec().wire == nullptr) {
       gpu->Contribute(l, x, layer.shift, Turn());
     } else {
-      if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole);
-      gpu->Contribute(l, x, wire, whole, Turn());
+      CodecState* const state = StateOf(wire, {Rank(), reduction.number(l)}, layer.size);
+      if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole, state);
+      gpu->Contribute(l, x, wire, whole, state, Turn());
     }
     if (visit >= rounds().units) return;
     layer.bytes += LayerBytes(wire, whole, nullptr, nullptr);  // fixed
@@ -368,14 +374,10 @@ struct VirtualReduce::Impl {
     const SharedCodec& codec = reduction.results(l);
     if (codec == nullptr) return;
     Layer& layer = layers[static_cast<std::size_t>(l)];
-    if (rounds_on_gpu()) {
-      return gpu->EncodeResults(l, *codec, reduction.ResultPiece(l, 0, layer.size));
-    }
-    CodecState* state = states->Of(*codec, {0, reduction.number(l), Stage::result}, layer.size);
-    if (state != nullptr) {
-      state->Begin(reduction.ResultPiece(l, 0, layer.size), nullptr);
-      begun.insert(state);
-    }
+    const Piece whole = reduction.ResultPiece(l, 0, layer.size);
+    CodecState* const state = StateOf(*codec, {0, reduction.number(l), Stage::result}, layer.size);
+    if (rounds_on_gpu()) return gpu->EncodeResults(l, *codec, whole, state);
+    if (state != nullptr) state->Begin(whole, nullptr);
     const std::int64_t block = codec->block();
     const auto all = gpu == nullptr ? nullptr : gpu->Sums(l);
     parallel_for(layer.size, block, kSerialRanksBelow, [&](std::int64_t begin, std::int64_t end) {

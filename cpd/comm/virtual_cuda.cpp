@@ -129,7 +129,8 @@ void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece&
                                      CodecState* state) {
   const Layer& from = layers_[static_cast<std::size_t>(layer)];
   float* const sums = from.across.get();
-  if (from.size > 0) codec.on_gpu()->Begin(queue_, whole, {state}, sums)->Round(whole, sums, nullptr);
+  if (from.size > 0)
+    codec.on_gpu()->Begin(queue_, whole, {state}, sums)->Round(whole, sums, nullptr);
 }
 
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {

@@ -34,13 +34,15 @@ class VirtualSumsOnGpu {
     bool counts = false;  ///< its losses; each rank's once
   };
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn);
-  /// The same with a codec that has kernels. `whole`: the layer as a piece.
+  /// The same with a codec that has kernels. `whole`: the layer as a piece; `state`: what the codec
+  /// keeps of it, or null.
   void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
-                  const Turn& turn);
+                  CodecState* state, const Turn& turn);
   /// Codec::Measure of a rank's layer; waits.
-  [[nodiscard]] float Measure(const TensorView& x, const Codec& codec, const Piece& whole) const;
+  [[nodiscard]] float Measure(const TensorView& x, const Codec& codec, const Piece& whole,
+                              CodecState* state) const;
   /// Replaces a layer's sums by what a codec that has kernels makes of them.
-  void EncodeResults(int layer, const Codec& codec, const Piece& whole);
+  void EncodeResults(int layer, const Codec& codec, const Piece& whole, CodecState* state);
   /// Copies a rank's layer to the host; the values stay until the next call.
   const float* Staged(int layer, const TensorView& x);
   /// Memory on the host for as many values as the layer has.

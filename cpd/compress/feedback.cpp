@@ -47,12 +47,6 @@ void Add(int shift, std::int64_t n, const float* x, const float* residual, float
   Guarded([&] { AddEach(n, x, residual, v); });
 }
 
-/// The piece with shift 0, for values that are multiplied by 2^shift already.
-Piece Unshifted(Piece piece) {
-  piece.shift = 0;
-  return piece;
-}
-
 }  // namespace
 
 /// The residual and inner's state. Where inner has one, it begins with the whole layer's v, which
@@ -114,6 +108,11 @@ class Feedback::Compensated {
   Values own_;
   const float* v_ = nullptr;
 };
+
+Piece Feedback::Unshifted(Piece piece) {
+  piece.shift = 0;
+  return piece;
+}
 
 Feedback::Feedback(SharedCodec inner) : inner_(std::move(inner)) {
   const auto refuse = [&](const std::string& why) {

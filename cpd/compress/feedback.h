@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -45,6 +46,8 @@ class CPD_API Feedback final : public Codec {
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
   /// A state of two binary32 numbers per value; where inner has a state, of three and that state.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
+  /// Null where inner's is null.
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
   [[nodiscard]] bool by_rows() const override { return inner_->by_rows(); }
   [[nodiscard]] RowLayout LayoutOf(std::span<const std::int64_t> shape) const override {
     return inner_->LayoutOf(shape);
@@ -57,12 +60,17 @@ class CPD_API Feedback final : public Codec {
   [[nodiscard]] const SharedCodec& inner() const { return inner_; }
 
  private:
+  /// The piece with shift 0, for values that are multiplied by 2^shift already.
+  static Piece Unshifted(Piece piece);
   std::int64_t EncodePart(const Piece& piece, CodecState* state, const float* x,
                           std::uint8_t* to) const;
   struct State;
   class Compensated;
+  class OnGpu;
+  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
 
   SharedCodec inner_;
+  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

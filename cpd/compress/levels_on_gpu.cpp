@@ -86,8 +86,7 @@ class LevelsOnGpu::Layer final : public LayerOnGpu {
 };
 
 std::unique_ptr<LayerOnGpu> LevelsOnGpu::Begin(const SharedQueue& queue, const Piece& layer,
-                                               const StateOnGpu& /*state*/,
-                                               const float* x) const {
+                                               const StateOnGpu& /*state*/, const float* x) const {
   return std::make_unique<Layer>(*this, queue, layer, x);
 }
 

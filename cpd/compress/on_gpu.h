@@ -26,8 +26,8 @@ class CPD_API LayerOnGpu {
   virtual ~LayerOnGpu();
   /// Codec::Measure; waits. By default nothing is measured: 0.
   [[nodiscard]] virtual float Measure() const { return 0; }
-  /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it is null. y
-  /// may be x.
+  /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it
+  /// is null. y may be x where it is.
   virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
   /// Codec::Encode.
   virtual void Encode(const Piece& piece, std::uint8_t* to) const = 0;

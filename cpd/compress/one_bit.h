@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {

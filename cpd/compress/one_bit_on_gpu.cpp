@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cpd/compress/one_bit.h"
 #include "cpd/compress/on_gpu.h"
+#include "cpd/compress/one_bit.h"
 #include "cpd/compress/residual.h"
 
 namespace cpd {
@@ -42,13 +42,12 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
   Layer(const OnGpu& codec, SharedQueue queue, const Piece& layer, const StateOnGpu& state,
         const float* x)
       : codec_(codec), queue_(std::move(queue)), begin_(layer.begin), x_(x) {
-    auto& residual = dynamic_cast<Residual&>(*state.state);
-    residual_ = residual.OnGpu(queue_, layer.begin - state.begin);
+    residual_ = dynamic_cast<Residual&>(*state.state).OnGpu(queue_, layer.begin - state.begin);
     const std::int64_t bucket = codec.codec_.bucket_;
     means_ = QueuedValues(queue_, 2 * ((layer.n + bucket - 1) / bucket));
     cuda::OneBitCall call = codec.CallOf(layer.n, 0);
     call.shift = layer.shift;
-    call.kept = residual_.kept;
+    call.kept = residual_->kept();
     queue_->OneBitMeans(call, x, means_.get());
   }
 
@@ -65,8 +64,8 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
     cuda::OneBitCall call = codec_.CallOf(piece.n, piece.begin % bucket);
     call.shift = piece.shift;
     call.means = means_.get() + 2 * (piece.begin / bucket - begin_ / bucket);
-    call.kept = residual_.kept + (piece.begin - begin_);
-    call.next = residual_.next + (piece.begin - begin_);
+    call.kept = residual_->kept() + (piece.begin - begin_);
+    call.next = residual_->next() + (piece.begin - begin_);
     return call;
   }
 
@@ -74,7 +73,7 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
   SharedQueue queue_;
   std::int64_t begin_;
   const float* x_;
-  ResidualOnGpu residual_;
+  std::unique_ptr<const ResidualOnGpu> residual_;
   std::shared_ptr<float> means_;
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/spec/rounding.h"
 #include "cpd/spec/scaled.h"
@@ -85,7 +86,7 @@ class CPD_API Quantized final : public Codec {
   RoundingOptions rounding_;
   ScaledPlan plan_;
   std::int64_t bucket_ = 0;
-  std::unique_ptr<const CodecOnGpu> on_gpu_;
+  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "cpd/base/huge_pages.h"
 #include "cpd/base/parallel.h"
@@ -13,48 +14,15 @@ namespace cpd {
 namespace {
 
 constexpr std::int64_t kGrain = std::int64_t{1} << 12;
+constexpr std::int64_t kSize = sizeof(float);
 
 }  // namespace
 
-/// Both errors in a GPU's memory, with a queue of their own, as they outlive those of calls.
-struct Residual::Device {
-  Device(int device, const float* errors, std::int64_t size)
-      : queue(std::make_shared<const cuda::Queue>(device)),
-        bytes(size * static_cast<std::int64_t>(sizeof(float))),
-        kept(Allocate()),
-        next(Allocate()) {
-    if (bytes > 0) queue->Copy(kept.get(), errors, bytes);
-  }
-
-  ResidualOnGpu For(const SharedQueue& call, std::int64_t i) {
-    call->Follow(queue->stream());
-    user = call;
-    return {kept.get() + i, next.get() + i};
-  }
-  void Commit() {
-    if (user != nullptr) queue->Follow(user->stream());
-    user = nullptr;
-    kept.swap(next);
-  }
-  /// Waits.
-  void Read(std::span<float> to) const {
-    if (user != nullptr) queue->Follow(user->stream());
-    if (bytes > 0) queue->Copy(to.data(), kept.get(), bytes);
-  }
-
-  SharedQueue queue;
-  std::int64_t bytes;
-  std::shared_ptr<float> kept, next;
-  SharedQueue user;  ///< of the call that may still work on them
-
- private:
-  [[nodiscard]] std::shared_ptr<float> Allocate() const {
-    const auto free = [queue = queue](float* memory) {
-      queue->Release(cuda::MemoryKind::device, memory);
-    };
-    return {static_cast<float*>(queue->Allocate(cuda::MemoryKind::device, bytes)), free};
-  }
-};
+ResidualOnGpu::ResidualOnGpu(const ResidualMemory& memory, SharedQueue call, std::int64_t i)
+    : memory_(memory), call_(std::move(call)), begin_(i) {
+  call_->Follow(memory_.queue->stream());
+}
+ResidualOnGpu::~ResidualOnGpu() { call_->Precede(memory_.queue->stream()); }
 
 Residual::Values Residual::Zeros(std::int64_t size) {
   constexpr std::size_t kLine = 64;
@@ -69,10 +37,6 @@ Residual::Values Residual::Zeros(std::int64_t size) {
   return values;
 }
 
-Residual::Residual(std::int64_t size) : size_(size), kept_(Zeros(size)), next_(Zeros(size)) {}
-
-Residual::~Residual() = default;
-
 void Residual::Begin(const Piece& layer, const float* /*x*/) {
   ToHost();
   begin_ = layer.begin;
@@ -80,37 +44,47 @@ void Residual::Begin(const Piece& layer, const float* /*x*/) {
 
 void Residual::Commit() {
   kept_.swap(next_);
-  if (device_ != nullptr) device_->Commit();
+  there_.kept.swap(there_.next);
 }
 
 std::vector<float> Residual::Kept() const {
   std::vector<float> kept(static_cast<std::size_t>(size_));
-  if (device_ != nullptr) {
-    device_->Read(kept);
-  } else {
-    std::copy_n(kept_.get(), size_, kept.data());
-  }
+  if (kept_ != nullptr) std::copy_n(kept_.get(), size_, kept.data());
+  if (there_.queue != nullptr) ReadGpu(kept.data());
   return kept;
 }
 
-void Residual::ToHost() {
-  if (device_ == nullptr) return;
-  Values kept = Zeros(size_);
-  Values next = Zeros(size_);
-  device_->Read({kept.get(), static_cast<std::size_t>(size_)});
-  kept_ = std::move(kept);
-  next_ = std::move(next);
-  device_ = nullptr;
+void Residual::ReadGpu(float* kept) const {
+  if (size_ > 0) there_.queue->Copy(kept, there_.kept.get(), size_ * kSize);
 }
 
-ResidualOnGpu Residual::OnGpu(const SharedQueue& queue, std::int64_t i) {
-  if (device_ != nullptr && device_->queue->device() != queue->device()) ToHost();
-  if (device_ == nullptr) {
-    device_ = std::make_unique<Device>(queue->device(), kept_.get(), size_);
-    kept_ = nullptr;
-    next_ = nullptr;
+void Residual::ToHost() {
+  if (kept_ != nullptr) return;
+  Values kept = Zeros(size_);
+  if (there_.queue != nullptr) ReadGpu(kept.get());
+  there_ = {};
+  next_ = Zeros(size_);
+  kept_ = std::move(kept);
+}
+
+void Residual::ToGpu(int device) {
+  if (there_.queue != nullptr && there_.queue->device() != device) ToHost();
+  if (there_.queue != nullptr) return;
+  const SharedQueue queue = std::make_shared<const cuda::Queue>(device);
+  ResidualMemory memory{queue, QueuedValues(queue, size_), QueuedValues(queue, size_)};
+  if (kept_ == nullptr) {
+    queue->Clear(memory.kept.get(), size_ * kSize);
+  } else if (size_ > 0) {
+    queue->Copy(memory.kept.get(), kept_.get(), size_ * kSize);
   }
-  return device_->For(queue, i);
+  there_ = std::move(memory);
+  kept_ = nullptr;
+  next_ = nullptr;
+}
+
+std::unique_ptr<const ResidualOnGpu> Residual::OnGpu(const SharedQueue& call, std::int64_t i) {
+  ToGpu(call->device());
+  return std::make_unique<const ResidualOnGpu>(there_, call, i);
 }
 
 void Residual::Restore(std::span<const float> kept) {

@@ -14,20 +14,37 @@
 
 namespace cpd {
 
-/// A residual in a GPU's memory: the errors of the values from a place on.
-struct ResidualOnGpu {
-  const float* kept = nullptr;
-  float* next = nullptr;
+/// A residual in a GPU's memory: two binary32 numbers per value, and a queue of their own, as they
+/// outlive those of calls.
+struct ResidualMemory {
+  SharedQueue queue;
+  std::shared_ptr<float> kept, next;
+};
+
+/// What a call's queue may use of a residual in a GPU's memory, from value number i on, as long as
+/// this lives; later calls wait for what is queued there by then.
+class CPD_API ResidualOnGpu {
+ public:
+  ResidualOnGpu(const ResidualMemory& memory, SharedQueue call, std::int64_t i);
+  ResidualOnGpu(const ResidualOnGpu&) = delete;
+  ResidualOnGpu& operator=(const ResidualOnGpu&) = delete;
+  ~ResidualOnGpu();
+  [[nodiscard]] const float* kept() const { return memory_.kept.get() + begin_; }
+  [[nodiscard]] float* next() const { return memory_.next.get() + begin_; }
+
+ private:
+  ResidualMemory memory_;
+  SharedQueue call_;
+  std::int64_t begin_;
 };
 
 /// The errors of a layer's values, times 2^shift as these were sent: `kept` after the last call
 /// that succeeded, and `next` of the current call. A codec writes `next` for the pieces that it
-/// encodes, the same each time, and nothing else. They are where the last call computed, on the CPU
-/// or a GPU, and follow to where the next one does.
+/// encodes, the same each time, and nothing else. They are in the memory of the CPU or the GPU that
+/// the last call computed on, and move to that of the next.
 class CPD_API Residual : public CodecState {
  public:
-  explicit Residual(std::int64_t size);
-  ~Residual() override;
+  explicit Residual(std::int64_t size) : size_(size) {}
 
   void Begin(const Piece& layer, const float* x) override;
   void Commit() override;
@@ -35,25 +52,26 @@ class CPD_API Residual : public CodecState {
   void Restore(std::span<const float> kept) override;
 
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// The errors of the layer's values from i on.
+  /// The errors of the layer's values from i on, after Begin.
   [[nodiscard]] const float* kept(std::int64_t i) const { return kept_.get() + (i - begin_); }
   [[nodiscard]] float* next(std::int64_t i) { return next_.get() + (i - begin_); }
-  /// The errors of values from number i of the slice on, for a call that works on this queue, until
-  /// Commit or the next call of Begin, Kept or Restore.
-  [[nodiscard]] ResidualOnGpu OnGpu(const SharedQueue& queue, std::int64_t i);
+  /// The errors of the slice's values from number i on, in place of Begin, for a call on a GPU.
+  [[nodiscard]] std::unique_ptr<const ResidualOnGpu> OnGpu(const SharedQueue& call, std::int64_t i);
 
  private:
   struct Free {
     void operator()(float* values) const { std::free(values); }
   };
   using Values = std::unique_ptr<float[], Free>;  ///< aligned to a cache line
-  struct Device;
   static Values Zeros(std::int64_t size);
   void ToHost();
+  void ToGpu(int device);
+  void ReadGpu(float* kept) const;
 
+  // Before the first call, which finds zeros, there is no memory.
   std::int64_t size_, begin_ = 0;
-  Values kept_, next_;              // null while the errors are on a GPU
-  std::unique_ptr<Device> device_;  // null while they are on the CPU
+  Values kept_, next_;    // null while the errors are on a GPU
+  ResidualMemory there_;  // null while they are on the CPU
 };
 
 /// Values begin … end - 1 of a layer.

@@ -38,6 +38,7 @@ struct TopK::Sending final : Residual {
         count(codec.Count(size)) {}
 
   void Begin(const Piece& layer, const float* x) override {
+    Residual::Begin(layer, x);
     Summands of{.n = n, .x = x};
     if (size() > 0) {
       of.r = kept(0);

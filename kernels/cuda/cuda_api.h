@@ -276,8 +276,8 @@ struct NormCall {
   std::int32_t shift = 0;  ///< of x * 2^shift
 };
 
-/// A piece of a layer in a scaled format whose buckets, runs of neighbours, have one scale each. All
-/// memory is the device's.
+/// A piece of a layer in a scaled format whose buckets, runs of neighbours, have one scale each.
+/// All memory is the device's.
 struct QuantizedCall {
   ScaledCall scaled;  ///< its plan and route alone
   /// A bucket's number multiplies values, and a code's value is divided by it (FP8 rows).
@@ -298,12 +298,12 @@ struct OneBitCall {
   std::int64_t n = 0;
   std::int64_t before = 0;  ///< values of the piece's first bucket that come before it
   std::int64_t bucket = 1, block = 0;
-  bool words = false;              ///< the bits of each bucket fill 32-bit words in a message
-  std::int32_t shift = 0;          ///< x and decoded values are multiplied by 2^shift
-  float divisor = 1;               ///< of decoded values
-  const float* means = nullptr;    ///< of the piece's buckets: of values >= 0, of the others
-  const float* kept = nullptr;     ///< the residual
-  float* next = nullptr;           ///< the next residual
+  bool words = false;            ///< the bits of each bucket fill 32-bit words in a message
+  std::int32_t shift = 0;        ///< x and decoded values are multiplied by 2^shift
+  float divisor = 1;             ///< of decoded values
+  const float* means = nullptr;  ///< of the piece's buckets: of values >= 0, of the others
+  const float* kept = nullptr;   ///< the residual
+  float* next = nullptr;         ///< the next residual
 };
 
 /// The sum v = x * 2^shift + kept of n values, and what its decoded values leave of it. All memory
@@ -440,8 +440,8 @@ struct Api {
   int (*encode_quantized)(const Launch& launch, const QuantizedCall& call, const float* x,
                           std::uint8_t* to);
   /// Lowers *damaged to the least index of a value whose scale is none.
-  int (*decode_quantized)(const Launch& launch, const QuantizedCall& call,
-                          const std::uint8_t* from, float* y, unsigned long long* damaged);
+  int (*decode_quantized)(const Launch& launch, const QuantizedCall& call, const std::uint8_t* from,
+                          float* y, unsigned long long* damaged);
   /// Writes two means for each bucket of call.n values, from a bucket's beginning on.
   int (*one_bit_means)(const Launch& launch, const OneBitCall& call, const float* x, float* means);
   /// Both write the next residual, too.

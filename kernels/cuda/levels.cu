@@ -46,7 +46,8 @@ int encode_levels(const Launch& launch, const LevelCall& call, const float* x, s
 
 int decode_levels(const Launch& launch, const LevelCall& call, const std::uint8_t* from, float* y,
                   unsigned long long* damaged) {
-  return start_tiles(launch, decode_from_levels, message_tiles(call.n, call.block), call, from, y, damaged);
+  return start_tiles(launch, decode_from_levels, message_tiles(call.n, call.block), call, from, y,
+                     damaged);
 }
 
 }  // namespace cpd::cuda

@@ -87,7 +87,8 @@ CPD_FN void short_norms_block(const Block& block, const NormCall& call, const fl
       block.each([&](int thread) {
         const std::int64_t b = at + thread / kPartialSums;
         if (b >= buckets) return;
-        run(thread, thread % kPartialSums, b, x + b * call.bucket, bucket_count(call.n, call.bucket, b));
+        run(thread, thread % kPartialSums, b, x + b * call.bucket,
+            bucket_count(call.n, call.bucket, b));
       });
     };
     each([&](int thread, int lane, std::int64_t, const float* from, std::int64_t n) {
@@ -137,7 +138,8 @@ CPD_FN void norms_block(const Block& block, const NormCall& call, const float* x
   if (call.bucket <= kTile) return short_norms_block(block, call, x, norms, tile);
   const std::int64_t buckets = (call.n + call.bucket - 1) / call.bucket;
   CPD_ROLLED for (std::int64_t b = block.number; b < buckets; b += block.count) {
-    long_norm_block(block, call, x + b * call.bucket, bucket_count(call.n, call.bucket, b), norms + b, tile);
+    long_norm_block(block, call, x + b * call.bucket, bucket_count(call.n, call.bucket, b),
+                    norms + b, tile);
   }
 }
 
@@ -178,8 +180,9 @@ CPD_FN void round_levels_block(const Block& block, const LevelCall& call, const 
 
 CPD_FN MessageLayout layout_of(const LevelCall& call) {
   constexpr int kNormBits = 32;
-  return {call.n,     call.before, call.plan.bucket,
-          call.block, call.stores_norms ? kNormBits : 0, call.plan.bits};
+  return {
+      call.n,        call.before, call.plan.bucket, call.block, call.stores_norms ? kNormBits : 0,
+      call.plan.bits};
 }
 
 template <class Block>

@@ -61,8 +61,8 @@ CPD_FN void for_message_tiles(const Block& block, const MessageLayout& layout, R
     tile.count = tile_count(tile.begin, n);
     tile.buckets = buckets_of(layout, n);
     tile.at = tile.block * bytes;
-    tile.codes = tile.at + head_bytes(layout, tile.buckets) +
-                 tile.begin / kCodesPerGroup * layout.bits;
+    tile.codes =
+        tile.at + head_bytes(layout, tile.buckets) + tile.begin / kCodesPerGroup * layout.bits;
     run(tile);
   }
 }

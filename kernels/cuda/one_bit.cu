@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(kThreads)
     decode_from_bits(const __grid_constant__ OneBitCall call, const std::uint8_t* from, float* y) {
   decode_one_bit_block(ThreadBlock(), call, from, y);
 }
-__global__ void __launch_bounds__(kThreads)
-    add_kept(const __grid_constant__ FeedbackCall call) {
+__global__ void __launch_bounds__(kThreads) add_kept(const __grid_constant__ FeedbackCall call) {
   add_residual_block(ThreadBlock(), call);
 }
 __global__ void __launch_bounds__(kThreads)
@@ -44,8 +43,7 @@ int round_one_bit(const Launch& launch, const OneBitCall& call, const float* x, 
   return start_tiles(launch, round_to_means, tiles_of(call.n), call, x, y, counts);
 }
 
-int encode_one_bit(const Launch& launch, const OneBitCall& call, const float* x,
-                   std::uint8_t* to) {
+int encode_one_bit(const Launch& launch, const OneBitCall& call, const float* x, std::uint8_t* to) {
   return start_tiles(launch, encode_as_bits, tiles_of(call.n), call, x, to);
 }
 

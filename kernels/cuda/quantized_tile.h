@@ -24,8 +24,8 @@ CPD_FN ElementScale<float> bucket_scale(const QuantizedCall& call, float largest
   }
   const OuterScale<double> outer{1, 1};
   const BlockScale<double> block = block_scale(static_cast<double>(largest), outer, 1.0, plan);
-  return {static_cast<float>(element_by(call.scaled.route, block)),
-          static_cast<float>(block.scale), 1};
+  return {static_cast<float>(element_by(call.scaled.route, block)), static_cast<float>(block.scale),
+          1};
 }
 
 /// The scales of buckets, of which short ones have sixteen threads each, long ones a block's.

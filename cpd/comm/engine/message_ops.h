@@ -30,10 +30,10 @@ struct Layers {
   std::vector<float*> out;              ///< where value out_begin[l] of layer l goes
   std::vector<std::int64_t> out_begin;  ///< the first value that this rank keeps
   std::vector<int> shifts;
-  std::vector<float> scales;              ///< what was measured; empty: nothing
-  std::vector<CodecState*> states;        ///< after Begin; empty: the codec keeps nothing
-  std::vector<const LayerOnGpu*> on_gpu;  ///< of a codec's kernels; empty: there are none
-  std::vector<CodecState*> results;       ///< states of the results that this rank owns
+  std::vector<float> scales;                ///< what was measured; empty: nothing
+  std::vector<CodecState*> states;          ///< after Begin; empty: the codec keeps nothing
+  std::vector<const LayerOnGpu*> on_gpu;    ///< of a codec's kernels; empty: there are none
+  std::vector<CodecState*> results;         ///< states of the results that this rank owns
   std::vector<std::int64_t> results_begin;  ///< the first value of these
 };
 

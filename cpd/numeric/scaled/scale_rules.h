@@ -70,7 +70,7 @@ CPD_FN W no_less(W x, double limit) {
 
 /// Whether a magnitude a is less than Inf.
 template <class W>
-CPD_FN auto is_finite(W a) {
+CPD_FN auto is_below_inf(W a) {
   return (Signed<W>)bits_as<Unsigned<W>>(a) < splat<Signed<W>>(Pattern<W>::infinity);
 }
 
@@ -180,13 +180,13 @@ CPD_FN BlockScale<W> te_scale(W a, OuterScale<W> outer, double share, const Scal
     return {scale, factor_of(scale, outer.scale, plan)};
   }
   W multiplier = to_binary32(splat<W>(plan.max) / a);
-  multiplier = select(is_finite(multiplier), multiplier, splat<W>(plan.largest_multiplier));
+  multiplier = select(is_below_inf(multiplier), multiplier, splat<W>(plan.largest_multiplier));
   if (plan.rule == ScaleRule::max_pow2) {
     multiplier =
         bits_as<W>(bits_as<Unsigned<W>>(multiplier) & splat<Unsigned<W>>(Pattern<W>::infinity));
   }
   multiplier = to_binary32(multiplier * splat<W>(1 / plan.margin));
-  const auto usable = (a > W{}) & is_finite(a);
+  const auto usable = (a > W{}) & is_below_inf(a);
   multiplier = select(usable, multiplier, splat<W>(1));
   return {inverse(multiplier), multiplier};
 }
@@ -197,7 +197,7 @@ CPD_FN BlockScale<W> torchao_scale(W a, OuterScale<W> outer, const ScaledPlan& p
     W multiplier = to_binary32(splat<W>(plan.max) / no_less(a, 1e-12));
     if (plan.rule == ScaleRule::max_pow2) {
       const W power = power_of_two<W>(floor_of_rounded_log(multiplier));
-      const auto positive = (multiplier > W{}) & is_finite(multiplier);
+      const auto positive = (multiplier > W{}) & is_below_inf(multiplier);
       multiplier = select(positive, power, multiplier);
     }
     return {inverse(multiplier), multiplier};
@@ -298,7 +298,7 @@ CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const S
   const bool by_steps = plan.arithmetic == Arithmetic::deepgemm ||
                         (plan.arithmetic == Arithmetic::torchao && !in_e8m0);
   if (!plan.makes_nan || by_steps) return block;
-  const auto finite = is_finite(a) & (outer.scale == outer.scale);
+  const auto finite = is_below_inf(a) & (outer.scale == outer.scale);
   return {select(finite, block.scale, nan_of<W>()), select(finite, block.factor, nan_of<W>())};
 }
 
@@ -319,7 +319,7 @@ CPD_FN OuterScale<W> outer_scale(W a, const ScaledPlan& plan) {
     scale = round<Rounding::nearest_even>(quotient, Unsigned<W>{}, plan.outer);
   }
   if (plan.makes_nan && plan.arithmetic != Arithmetic::torchao) {
-    scale = select(is_finite(a), scale, nan_of<W>());
+    scale = select(is_below_inf(a), scale, nan_of<W>());
   }
   return {scale, encode};
 }
