@@ -279,9 +279,9 @@ class Collective {
     return ranges;
   }
 
-  /// What the codec says of a layer's largest magnitude (Codec::Largest).
+  /// What the codec says of a layer's largest magnitude (Codec::Largest); nothing by kernels.
   [[nodiscard]] std::optional<float> LargestOf(std::size_t l) const {
-    if (states_.empty()) return std::nullopt;
+    if (states_.empty() || queue_ != nullptr) return std::nullopt;
     const auto layer = static_cast<std::int64_t>(l);
     states_[l]->Begin(reduction_->PieceOf(layer, rank(), 0), static_cast<const float*>(x_[l].data));
     return reduction_->wire(layer)->Largest(*states_[l]);

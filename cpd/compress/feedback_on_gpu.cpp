@@ -14,9 +14,7 @@ class Feedback::OnGpu final : public CodecOnGpu {
 
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
-                                                  const float* x) const override {
-    return std::make_unique<Layer>(inner_, queue, layer, state, x);
-  }
+                                                  const float* x) const override;
   void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
     inner_.on_gpu()->Decode(queue, bytes, n, shift, divisor, y, before);
@@ -76,6 +74,11 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
   std::shared_ptr<float> v_;
   std::unique_ptr<LayerOnGpu> layer_;  // inner's, of v_
 };
+
+std::unique_ptr<LayerOnGpu> Feedback::OnGpu::Begin(const SharedQueue& queue, const Piece& layer,
+                                                   const StateOnGpu& state, const float* x) const {
+  return std::make_unique<Layer>(inner_, queue, layer, state, x);
+}
 
 std::unique_ptr<const CodecOnGpu> Feedback::MakeOnGpu() const {
   return inner_->on_gpu() == nullptr ? nullptr : std::make_unique<OnGpu>(*inner_);

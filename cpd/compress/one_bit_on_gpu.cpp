@@ -11,9 +11,7 @@ class OneBit::OnGpu final : public CodecOnGpu {
 
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
-                                                  const float* x) const override {
-    return std::make_unique<Layer>(*this, queue, layer, state, x);
-  }
+                                                  const float* x) const override;
   void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
     cuda::OneBitCall call = CallOf(n, before);
@@ -76,6 +74,11 @@ class OneBit::OnGpu::Layer final : public LayerOnGpu {
   std::unique_ptr<const ResidualOnGpu> residual_;
   std::shared_ptr<float> means_;
 };
+
+std::unique_ptr<LayerOnGpu> OneBit::OnGpu::Begin(const SharedQueue& queue, const Piece& layer,
+                                                 const StateOnGpu& state, const float* x) const {
+  return std::make_unique<Layer>(*this, queue, layer, state, x);
+}
 
 std::unique_ptr<const CodecOnGpu> OneBit::MakeOnGpu() const {
   return std::make_unique<OnGpu>(*this);

@@ -15,6 +15,7 @@
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/scaled_blocks.h"
 #include "cpd/compress/words.h"
+#include "cpd/numeric/scaled/scale_rules.h"
 #include "cpd/ops/codec.h"
 #include "cpd/spec/error.h"
 

@@ -51,6 +51,7 @@ class CPD_API Quantized final : public Codec {
   [[nodiscard]] std::int64_t block() const override { return BlockOfBucket(bucket_); }
   [[nodiscard]] std::int64_t bucket() const override { return bucket_; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  /// Of codecs that round to nearest-even or stochastically.
   [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
 
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,

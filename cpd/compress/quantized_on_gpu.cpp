@@ -9,10 +9,8 @@ class Quantized::OnGpu final : public CodecOnGpu {
   explicit OnGpu(const Quantized& codec) : codec_(codec) {}
 
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
-                                                  const StateOnGpu& /*state*/,
-                                                  const float* x) const override {
-    return std::make_unique<Layer>(*this, queue, layer, x);
-  }
+                                                  const StateOnGpu& state,
+                                                  const float* x) const override;
   void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
     cuda::QuantizedCall call = CallOf(n, before);
@@ -77,8 +75,16 @@ class Quantized::OnGpu::Layer final : public LayerOnGpu {
   std::shared_ptr<float> scales_, factors_;
 };
 
+std::unique_ptr<LayerOnGpu> Quantized::OnGpu::Begin(const SharedQueue& queue, const Piece& layer,
+                                                    const StateOnGpu& /*state*/,
+                                                    const float* x) const {
+  return std::make_unique<Layer>(*this, queue, layer, x);
+}
+
 std::unique_ptr<const CodecOnGpu> Quantized::MakeOnGpu() const {
-  return std::make_unique<OnGpu>(*this);
+  const bool has_kernels =
+      rounding_.mode == Rounding::nearest_even || rounding_.mode == Rounding::stochastic;
+  return has_kernels ? std::make_unique<OnGpu>(*this) : nullptr;
 }
 
 }  // namespace cpd

@@ -146,7 +146,8 @@ CPD_FN void norms_block(const Block& block, const NormCall& call, const float* x
 // --- codes and values ----------------------------------------------------------------------------
 
 CPD_FN float norm_at(const LevelCall& call, std::int64_t i) {
-  return call.norms == nullptr ? call.norm : call.norms[(call.before + i) / call.plan.bucket];
+  return call.norms == nullptr ? call.norm
+                               : call.norms[bucket_of(call.before + i, call.plan.bucket)];
 }
 
 CPD_FN std::uint32_t level_code_at(const LevelCall& call, const float* x, std::int64_t i) {
@@ -224,7 +225,7 @@ CPD_FN void decode_levels_block(const Block& block, const LevelCall& call, const
       CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
         float norm = call.norm;
         if (call.stores_norms) {
-          const std::int64_t b = (call.before + tile.begin + j) / call.plan.bucket;
+          const std::int64_t b = bucket_of(call.before + tile.begin + j, call.plan.bucket);
           const std::uint32_t word = load_word(from + tile.at + 4 * b);
           norm = bits_as<float>(word);
           if (word >> 31 != 0 || word == Pattern<float>::infinity) block.note(damaged, first + j);

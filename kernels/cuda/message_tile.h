@@ -12,6 +12,12 @@ namespace cpd::cuda {
 
 CPD_FN float shifted(float x, int shift) { return shift == 0 ? x : unscaled(x, -shift, 1); }
 
+/// The bucket of value number `at`; by a 32-bit division where the numbers are small enough.
+CPD_FN std::int64_t bucket_of(std::int64_t at, std::int64_t bucket) {
+  if ((at | bucket) >> 32 != 0) return at / bucket;
+  return static_cast<std::uint32_t>(at) / static_cast<std::uint32_t>(bucket);
+}
+
 /// The values of bucket number b of n values in buckets.
 CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64_t b) {
   const std::int64_t left = n - b * bucket;

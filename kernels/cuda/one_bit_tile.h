@@ -52,6 +52,22 @@ CPD_FN float narrowed(double x) {
   return x == x ? static_cast<float>(x) : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
+/// The sums of values begin … end - 1, some of which are loaded at a time.
+CPD_FN OneBitSums<double> one_bit_sums(const OneBitCall& call, const float* x, std::int64_t begin,
+                                       std::int64_t end) {
+  constexpr int kLoads = 8;
+  OneBitSums<double> sums;
+  const auto value = [&](std::int64_t i) { return with_residual(x[i], call.shift, call.kept, i); };
+  std::int64_t i = begin;
+  CPD_ROLLED for (; i + kLoads <= end; i += kLoads) {
+    float v[kLoads];
+    for (int k = 0; k < kLoads; ++k) v[k] = value(i + k);
+    for (int k = 0; k < kLoads; ++k) sums.take(static_cast<double>(v[k]));
+  }
+  CPD_ROLLED for (; i < end; ++i) sums.take(static_cast<double>(value(i)));
+  return sums;
+}
+
 template <class Block>
 CPD_FN void one_bit_means_block(const Block& block, const OneBitCall& call, const float* x,
                                 float* means) {
@@ -63,10 +79,7 @@ CPD_FN void one_bit_means_block(const Block& block, const OneBitCall& call, cons
       if (b >= buckets) return;
       const std::int64_t first = b * call.bucket;
       const std::int64_t count = bucket_count(call.n, call.bucket, b);
-      OneBitSums<double> sums;
-      CPD_ROLLED for (std::int64_t i = first; i < first + count; ++i) {
-        sums.take(static_cast<double>(with_residual(x[i], call.shift, call.kept, i)));
-      }
+      const OneBitSums<double> sums = one_bit_sums(call, x, first, first + count);
       means[2 * b] = narrowed(sums.mean_above());
       means[2 * b + 1] = narrowed(sums.mean_below(count));
     });
@@ -78,7 +91,7 @@ CPD_FN void one_bit_means_block(const Block& block, const OneBitCall& call, cons
 /// The mean that value i of the piece becomes; writes its next residual, which a bucket with NaN
 /// keeps as it is.
 CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i, bool* is_above) {
-  const std::int64_t b = (call.before + i) / call.bucket;
+  const std::int64_t b = bucket_of(call.before + i, call.bucket);
   const float v = with_residual(x[i], call.shift, call.kept, i);
   *is_above = v >= 0;
   const float mean = call.means[2 * b + (*is_above ? 0 : 1)];
@@ -204,7 +217,7 @@ CPD_FN void decode_one_bit_block(const Block& block, const OneBitCall& call,
         const std::int64_t bit = bit_of(call, part, i);
         const std::uint8_t byte = at[kMeansBytes * part.buckets + bit / 8];
         const std::int64_t below = (byte >> bit % 8 & 1) == 0 ? 1 : 0;
-        const std::int64_t b = (call.before + i) / call.bucket;
+        const std::int64_t b = bucket_of(call.before + i, call.bucket);
         const auto mean = bits_as<float>(load_word(at + 4 * (2 * b + below)));
         y[begin + j] = unscaled(mean, -call.shift, call.divisor);
       }

@@ -68,7 +68,7 @@ CPD_FN void bucket_scales_block(const Block& block, const QuantizedCall& call, c
 template <Rounding mode>
 CPD_FN std::uint32_t quantized_code(const QuantizedCall& call, const float* x, std::int64_t i) {
   const RoundPlan& element = call.scaled.plan.element;
-  const std::int64_t bucket = (call.before + i) / call.bucket;
+  const std::int64_t bucket = bucket_of(call.before + i, call.bucket);
   const ElementScale<float> at{call.factor[bucket], call.scale[bucket], 1};
   const float value = shifted(x[i], call.shift);
   const std::uint32_t random = element_draw<mode>(element, call.stream, call.begin + i);
@@ -84,7 +84,10 @@ CPD_FN std::uint32_t quantized_code(const QuantizedCall& call, const float* x, s
 CPD_FN float quantized_value(const QuantizedCall& call, std::uint32_t code, float scale) {
   const float element = value_of(code, call.scaled.plan.element);
   if (call.inverted) return unscaled(element, 0, scale);
-  const float value = scaled_value(element, ElementScale<float>{scale, scale, 1});
+  const float value =
+      call.scaled.plan.wide_values
+          ? scaled_value(static_cast<double>(element), ElementScale<double>{scale, scale, 1})
+          : scaled_value(element, ElementScale<float>{scale, scale, 1});
   return scale == 0 ? value + 0.0F : value;  // -0 becomes +0
 }
 
@@ -97,7 +100,7 @@ CPD_FN void round_quantized_block(const Block& block, const QuantizedCall& call,
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
         const std::int64_t i = begin + j;
         const float value = x[i];
-        const float scale = call.scale[(call.before + i) / call.bucket];
+        const float scale = call.scale[bucket_of(call.before + i, call.bucket)];
         y[i] = quantized_value(call, quantized_code<mode>(call, x, i), scale);
         lost.take(value, y[i]);
       }
@@ -147,7 +150,7 @@ CPD_FN void encode_quantized_block(const Block& block, const QuantizedCall& call
     block.each([&](int thread) {
       copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, bits), thread);
       if (tile.begin > 0) return;
-      const std::int64_t bucket = (call.before + first) / call.bucket;
+      const std::int64_t bucket = bucket_of(call.before + first, call.bucket);
       put_scales(call, bucket, tile.buckets, to + tile.at, thread);
     });
   });
@@ -178,7 +181,7 @@ CPD_FN void decode_quantized_block(const Block& block, const QuantizedCall& call
         [&](int thread) { unpack_tile(memory.bytes, tile.count, bits, memory.codes, thread); });
     block.each([&](int thread) {
       CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
-        const std::int64_t b = (call.before + tile.begin + j) / call.bucket;
+        const std::int64_t b = bucket_of(call.before + tile.begin + j, call.bucket);
         const float scale = take_scale(block, call, from + tile.at, b, first + j, damaged);
         const float value = quantized_value(call, memory.codes[j], scale);
         y[first + j] = unscaled(value, -call.shift, call.divisor);

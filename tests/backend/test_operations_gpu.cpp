@@ -233,8 +233,12 @@ std::vector<Operation> Operations() {
       {"`simulate_all_reduce`, APS", [](const Views& v) { SimulateAllReduce(v, Aps::on); }},
       {"`simulate_all_reduce`, a codec with kernels (`qsgd`)",
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "qsgd bits=4 bucket=64"); }},
-      {"`simulate_all_reduce`, a codec on the host (`one_bit`)",
+      {"`simulate_all_reduce`, a codec with kernels (`int4`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "int4"); }},
+      {"`simulate_all_reduce`, a codec that keeps errors (`one_bit`)",
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "one_bit bucket=64"); }},
+      {"`simulate_all_reduce`, a codec on the host (`top_k`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "top_k 0.25"); }},
   };
 }
 

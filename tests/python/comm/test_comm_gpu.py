@@ -197,8 +197,11 @@ def test_virtual_ranks_on_two_devices() -> None:
         cpd.simulate_all_reduce([[here.cuda()], [here]], FP32)
 
 
-CODECS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit", "fp8_rows", "top_k 0.25", "mxfp8",
-          "feedback int4 bucket=8", "qsgd bits=4 bucket=8 axis=0", "uniform"]  # fmt: skip
+WITH_KERNELS = ["qsgd bits=4 bucket=8", "terngrad", "one_bit", "one_bit bucket=8 axis=0",
+                "fp8_rows", "int8_rows stochastic", "int4 bucket=8", "quantized mxfp8",
+                "feedback int4 bucket=8", "feedback qsgd bits=2 bucket=8",
+                "qsgd bits=4 bucket=8 axis=0"]  # fmt: skip
+CODECS = [*WITH_KERNELS, "top_k 0.25", "mxfp8", "uniform", "feedback top_k 0.25 feedback=off"]
 
 
 @pytest.mark.parametrize("text", CODECS)
@@ -212,8 +215,7 @@ def test_codecs(text: str) -> None:
         there = [[layer.cuda() for layer in mine] for mine in layers]
         got, reports = cpd.simulate_all_reduce(there, spec, states=states[1], report=True)
         assert comm_cases.same(on_cpu(got), [x.numpy() for x in wanted])
-        has_kernels = text.startswith(("qsgd", "terngrad"))
-        assert [report.staged_bytes == 0 for report in reports] == [has_kernels] * 2
+        assert [report.staged_bytes == 0 for report in reports] == [text in WITH_KERNELS] * 2
         assert [dataclasses.replace(report, staged_bytes=0) for report in reports] == expected
     wanted = cpd.simulate_all_reduce(layers, spec)
     with cpd.comm.local(3, timeout=60) as group:

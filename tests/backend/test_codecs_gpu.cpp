@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Codecs with kernels: what they measure, round, encode, decode and keep of layers and pieces on a
+// GPU are the CPU's bits and bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/device_memory.h"
+#include "cpd/comm/reduction.h"
+#include "cpd/compress/on_gpu.h"
+#include "cpd/ops/elementwise.h"
+#include "cpd/spec/error.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/codec_texts.h"
+#include "tests/testing/cuda_memory.h"
+
+namespace cpd {
+namespace {
+
+using testing::OnGpu;
+using Bytes = std::vector<std::uint8_t>;
+using Floats = std::vector<float>;
+
+constexpr std::uint64_t kStream = 11;
+constexpr RoundingOptions kSeeded{.random_bits = 9, .seed = 3};
+
+enum class Values : std::uint8_t { normal, with_specials, tiny, equal, zero };
+
+Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
+  std::mt19937 random(static_cast<unsigned>(n) + seed);
+  std::normal_distribution<float> normal;
+  Floats x(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = kind == Values::equal ? -0.1F : normal(random);
+    if (kind == Values::zero) x[i] = i % 2 == 0 ? 0.0F : -0.0F;
+    if (kind == Values::tiny) x[i] = std::ldexp(x[i], -140);
+    if (kind != Values::with_specials) continue;
+    if (i % 997 == 5) x[i] = std::numeric_limits<float>::infinity();
+    if (i % 1499 == 0) x[i] = std::nanf("");
+    if (i % 13 == 3) x[i] = -0.0F;
+  }
+  return x;
+}
+
+::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
+  return testing::bits_equal(expected, got);
+}
+
+SharedCodec codec_of(const std::string& text) {
+  const SharedCodec made = MakeCodec(text, kSeeded);
+  return made->by_rows() ? made->ForRows(40) : made;
+}
+
+/// What a codec keeps of one layer on the CPU, and of the same layer on a GPU; from equal errors
+/// on, where it keeps errors.
+struct States {
+  States(const Codec& codec, std::int64_t n) : cpu(codec.MakeState(n)), gpu(codec.MakeState(n)) {
+    if (cpu == nullptr || cpu->Kept().empty()) return;
+    const Floats kept = values_of(n, Values::normal, 7);
+    cpu->Restore(kept);
+    gpu->Restore(kept);
+  }
+  void ExpectSame() const {
+    if (cpu != nullptr) EXPECT_TRUE(same(cpu->Kept(), gpu->Kept()));
+  }
+  void Commit() const {
+    if (cpu == nullptr) return;
+    cpu->Commit();
+    gpu->Commit();
+    ExpectSame();
+  }
+
+  std::unique_ptr<CodecState> cpu, gpu;
+};
+
+class CodecsGpu : public testing::GpuTest {
+ protected:
+  /// A layer on the GPU and the CPU.
+  struct Both {
+    Both(const testing::CudaDriver& driver, const Codec& codec, Floats values, int shift,
+         const States& states)
+        : x(std::move(values)),
+          memory(driver, x.data(), 4 * x.size()),
+          queue(std::make_shared<const cuda::Queue>(0)),
+          state(states.cpu.get()) {
+      whole = PieceOf(0, static_cast<std::int64_t>(x.size()));
+      whole.shift = shift;
+      if (state != nullptr) state->Begin(whole, x.data());
+      on_gpu = codec.on_gpu()->Begin(queue, whole, {states.gpu.get()}, there());
+      if (codec.measured() == Measured::nothing) return;
+      whole.scale = codec.Measure(whole, state, x.data());
+      const float measured = on_gpu->Measure();
+      EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
+    }
+    [[nodiscard]] const float* there() const {
+      return static_cast<const float*>(memory.View(View(x), x.data()).data);
+    }
+    [[nodiscard]] Piece PieceOf(std::int64_t begin, std::int64_t n) const {
+      Piece piece = whole;
+      piece.begin = begin;
+      piece.n = n;
+      piece.size = static_cast<std::int64_t>(x.size());
+      piece.stream = kStream;
+      return piece;
+    }
+
+    Floats x;
+    OnGpu memory;
+    SharedQueue queue;
+    Piece whole;
+    CodecState* state;
+    std::unique_ptr<LayerOnGpu> on_gpu;
+  };
+
+  static Floats Read(const SharedQueue& queue, const float* from, std::int64_t n) {
+    Floats values(static_cast<std::size_t>(n));
+    if (n > 0) queue->Copy(values.data(), from, 4 * n);
+    return values;
+  }
+
+  static void ExpectRound(const Codec& codec, const Both& both) {
+    const std::int64_t n = both.whole.n;
+    Floats expected(both.x.size());
+    codec.Round(both.whole, both.state, both.x.data(), expected.data());
+    const auto y = QueuedValues(both.queue, n);
+    const auto memory = QueuedValues(both.queue, sizeof(cuda::SegmentCounts) / 4);
+    auto* const counts = reinterpret_cast<cuda::SegmentCounts*>(memory.get());
+    both.queue->Clear(counts, sizeof(cuda::SegmentCounts));
+    both.on_gpu->Round(both.whole, y.get(), counts);
+    EXPECT_TRUE(same(expected, Read(both.queue, y.get(), n)));
+    cuda::SegmentCounts found;
+    both.queue->Copy(&found, counts, sizeof(found));
+    const Losses losses = CountLosses(n, both.x.data(), expected.data());
+    EXPECT_EQ(static_cast<std::int64_t>(found.non_finite), losses.non_finite);
+    EXPECT_EQ(static_cast<std::int64_t>(found.underflowed), losses.underflowed);
+    EXPECT_EQ(static_cast<std::int64_t>(found.zeros), losses.zeros);
+  }
+
+  /// What `encode(to)` writes on the GPU, at an odd address, as the segments of a message; then
+  /// decodes it there.
+  template <class Encode>
+  void ExpectBytes(const Codec& codec, const SharedQueue& queue, const Bytes& bytes, std::int64_t n,
+                   std::int64_t before, Encode encode) const {
+    Bytes got(bytes.size() + 1, 77);
+    const OnGpu memory(driver(), got.data(), got.size());
+    const TensorView host = View(got.data(), DType::u8, static_cast<std::int64_t>(got.size()));
+    auto* there = static_cast<std::uint8_t*>(memory.View(host, got.data()).data);
+    encode(there + 1);
+    queue->Wait();
+    memory.Read(got.data());
+    EXPECT_EQ(got[0], 77);
+    EXPECT_EQ(Bytes(got.begin() + 1, got.end()), bytes);
+    for (const auto& [shift, divisor] : {std::pair{0, 1.0F}, {-5, 3.0F}, {200, 4.0F}}) {
+      Floats expected(static_cast<std::size_t>(n));
+      codec.Decode(bytes, n, shift, divisor, expected.data(), before);
+      const auto y = QueuedValues(queue, n);
+      codec.on_gpu()->Decode(*queue, there + 1, n, shift, divisor, y.get(), before);
+      EXPECT_TRUE(same(expected, Read(queue, y.get(), n)));
+    }
+  }
+
+  static Bytes EncodedOnCpu(const Codec& codec, const Piece& piece, CodecState* state,
+                            const float* x) {
+    Bytes bytes(static_cast<std::size_t>(codec.MostBytes(piece.n, piece.begin % codec.bucket())));
+    EXPECT_EQ(codec.Encode(piece, state, x, bytes.data()), static_cast<std::int64_t>(bytes.size()));
+    return bytes;
+  }
+
+  void ExpectMessage(const Codec& codec, const Both& both, std::int64_t begin,
+                     std::int64_t n) const {
+    SCOPED_TRACE("values " + std::to_string(begin) + " + " + std::to_string(n));
+    const Piece piece = both.PieceOf(begin, n);
+    const Bytes bytes = EncodedOnCpu(codec, piece, both.state, both.x.data() + begin);
+    ExpectBytes(codec, both.queue, bytes, n, begin % codec.bucket(),
+                [&](std::uint8_t* to) { both.on_gpu->Encode(piece, to); });
+  }
+};
+
+/// Buckets and layers on both sides of what sixteen threads, and what a block of them, handle.
+TEST_F(CodecsGpu, EveryCodecWithKernels) {
+  int found = 0;
+  std::vector<std::string> texts = testing::codec_texts();
+  for (const char* more : {"qsgd bits=5 bucket=5000",
+                           "qsgd bucket=3001 norm=2",
+                           "qsgd bits=16 bucket=tensor norm=2",
+                           "terngrad clip=none",
+                           "terngrad bucket=4500",
+                           "terngrad share=off",
+                           "qsgd s=200 bucket=7",
+                           "int8_rows row=3000 stochastic",
+                           "fp8_rows row=5000",
+                           "quantized mxfp8 stochastic",
+                           "quantized e2m1 16 scale=e4m3fn",
+                           "quantized e3m2 3 scale=e4m2",
+                           "quantized mxint8",
+                           "quantized int8 5000 scale=bf16",
+                           "quantized e5m10 7 scale=fp32",
+                           "quantized e4m3fn 16 scale=fp32 arithmetic=torchao rule=max_pow2",
+                           "one_bit bucket=4100",
+                           "feedback qsgd bits=2 bucket=64",
+                           "feedback qsgd bits=4 bucket=tensor",
+                           "feedback fp8_rows",
+                           "feedback terngrad share=off"}) {
+    texts.emplace_back(more);
+  }
+  for (const std::string& text : texts) {
+    const SharedCodec codec = codec_of(text);
+    if (codec->on_gpu() == nullptr) continue;
+    ++found;
+    for (const std::int64_t n : {0, 1, 77, 2048, 12345}) {
+      for (const auto kind :
+           {Values::normal, Values::with_specials, Values::tiny, Values::equal, Values::zero}) {
+        for (const int shift : {0, 7, -130}) {
+          const auto number = static_cast<std::size_t>(found + n + shift) + 2 * (n == 12345);
+          if (!testing::is_chosen_on_cpu(number + static_cast<std::size_t>(kind), 5)) continue;
+          SCOPED_TRACE(text + ", " + std::to_string(n) + " values of kind " +
+                       std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
+          const States states(*codec, n);
+          {
+            const Both both(driver(), *codec, values_of(n, kind), shift, states);
+            ExpectRound(*codec, both);
+            ExpectMessage(*codec, both, 0, n);
+            if (n > 2048) {
+              ExpectMessage(*codec, both, 1029, 1);
+              ExpectMessage(*codec, both, 3, n - 1000);
+            }
+          }
+          states.Commit();
+        }
+      }
+    }
+  }
+  EXPECT_GE(found, 35);
+}
+
+const std::array kStateful{"one_bit", "one_bit bucket=64", "feedback int4",
+                           "feedback qsgd bits=2 bucket=64", "feedback fp8_rows"};
+
+/// Errors are those of the CPU after calls of all kinds, and wherever the call before computed.
+TEST_F(CodecsGpu, ErrorsFromCallToCall) {
+  constexpr std::int64_t kSize = 2999;
+  for (const char* text : kStateful) {
+    const SharedCodec codec = codec_of(text);
+    const States states(*codec, kSize);
+    for (unsigned step = 0; step < 7; ++step) {
+      SCOPED_TRACE(std::string(text) + ", step " + std::to_string(step));
+      const int shift = step % 2 == 0 ? 0 : 3;
+      const auto kind = step == 3 ? Values::with_specials : Values::normal;
+      const Floats x = values_of(kSize, kind, step);
+      if (step % 3 == 2) {  // both on the CPU
+        const Piece whole{.n = kSize, .shift = shift, .stream = kStream, .size = kSize};
+        states.cpu->Begin(whole, x.data());
+        states.gpu->Begin(whole, x.data());
+        EXPECT_EQ(EncodedOnCpu(*codec, whole, states.cpu.get(), x.data()),
+                  EncodedOnCpu(*codec, whole, states.gpu.get(), x.data()));
+      } else if (step % 3 == 1) {
+        ExpectRound(*codec, Both(driver(), *codec, x, shift, states));
+      } else {
+        const Both both(driver(), *codec, x, shift, states);
+        ExpectMessage(*codec, both, 1029, kSize - 1029);
+        ExpectMessage(*codec, both, 0, 1029);
+      }
+      states.Commit();
+      ExpectRound(*codec, Both(driver(), *codec, x, 0, states));  // of a call that fails
+      states.ExpectSame();
+    }
+  }
+}
+
+/// A slice of results, whose values come piece by piece, with nothing around them.
+TEST_F(CodecsGpu, ErrorsOfResults) {
+  constexpr std::int64_t kSlice = 2500;
+  for (const char* text : kStateful) {
+    SCOPED_TRACE(text);
+    const SharedCodec codec = codec_of(text)->ForResults(kFp32, 3);
+    const States states(*codec, kSlice);
+    const std::int64_t slice = 5 * codec->bucket();
+    const std::int64_t cut = 1280 / codec->bucket() * codec->bucket();
+    for (unsigned step = 0; step < 3; ++step) {
+      const SharedQueue queue = std::make_shared<const cuda::Queue>(0);
+      const Floats x = values_of(kSlice, Values::normal, step);
+      states.cpu->Begin({.begin = slice, .n = kSlice, .stream = kStream}, nullptr);
+      for (const auto& [begin, n] : {std::pair{cut, kSlice - cut}, {std::int64_t{0}, cut}}) {
+        const Piece piece{.begin = slice + begin, .n = n, .stream = kStream};
+        const float* const from = x.data() + begin;
+        const Bytes bytes = EncodedOnCpu(*codec, piece, states.cpu.get(), from);
+        const OnGpu memory(driver(), from, static_cast<std::size_t>(4 * n));
+        auto* const there = static_cast<float*>(
+            memory.View(View(const_cast<float*>(from), DType::f32, n), from).data);
+        const auto begun = codec->on_gpu()->Begin(queue, piece, {states.gpu.get(), slice}, there);
+        ExpectBytes(*codec, queue, bytes, n, 0,
+                    [&](std::uint8_t* to) { begun->Encode(piece, to); });
+        if (step == 1) begun->Round(piece, there, nullptr);  // in place, as virtual ranks do
+        queue->Wait();
+        Floats rounded(static_cast<std::size_t>(n));
+        codec->Decode(bytes, n, 0, 1, rounded.data());
+        if (step == 1) EXPECT_TRUE(same(rounded, Read(queue, there, n)));
+      }
+      states.Commit();
+    }
+  }
+}
+
+/// Whole numbers, as sums of ternary values are, and NaN.
+TEST_F(CodecsGpu, IntegerSums) {
+  const SharedCodec codec = MakeCodec("terngrad")->ForResults(kFp32, 5);
+  Floats sums = values_of(5000, Values::normal);
+  for (float& sum : sums) sum = std::round(std::fmin(std::fmax(2 * sum, -5.0F), 5.0F));
+  sums[7] = std::nanf("");
+  const Both both(driver(), *codec, sums, 0, States(*codec, 5000));
+  ExpectRound(*codec, both);
+  ExpectMessage(*codec, both, 0, 5000);
+  ExpectMessage(*codec, both, 8, 801);
+}
+
+/// The text of the fault that decoding these bytes of n values notes; empty where it is none.
+std::string fault_of(const testing::CudaDriver& driver, const Codec& codec, const Bytes& bytes,
+                     std::int64_t n, Floats& values) {
+  const SharedQueue queue = std::make_shared<const cuda::Queue>(0);
+  const OnGpu memory(driver, bytes.data(), bytes.size());
+  const TensorView host = View(const_cast<std::uint8_t*>(bytes.data()), DType::u8,
+                               static_cast<std::int64_t>(bytes.size()));
+  const auto y = QueuedValues(queue, n);
+  codec.on_gpu()->Decode(*queue,
+                         static_cast<const std::uint8_t*>(memory.View(host, bytes.data()).data), n,
+                         0, 1, y.get(), 0);
+  values.resize(static_cast<std::size_t>(n));
+  queue->Copy(values.data(), y.get(), 4 * n);
+  try {
+    cuda::CheckDevice(0);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST_F(CodecsGpu, ANumberOfABucketThatIsNoneIsAFault) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  struct Case {
+    std::string text;
+    float number;
+    std::string fault;
+  };
+  const std::string norm = "value 64 of a message: its bucket's norm is negative or infinite";
+  const std::string scale = "value 64 of a message: its bucket's scale is negative or no number";
+  const std::vector<Case> cases{{"qsgd bits=4 bucket=64", -1, norm},
+                                {"qsgd bits=4 bucket=64", kInf, norm},
+                                {"int8_rows row=64", -1, scale},
+                                {"int8_rows row=64", -kInf, scale},
+                                {"int8_rows row=64", kInf, ""},
+                                {"int8_rows row=64", std::nanf(""), ""},
+                                {"fp8_rows row=64", -1, scale},
+                                {"fp8_rows row=64", kInf, scale},
+                                {"fp8_rows row=64", std::nanf(""), scale},
+                                {"feedback int4 bucket=64", -1, scale}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.text + ", " + std::to_string(one.number));
+    const SharedCodec codec = MakeCodec(one.text);
+    Bytes bytes(static_cast<std::size_t>(codec->MostBytes(100)));
+    std::copy_n(reinterpret_cast<const std::uint8_t*>(&one.number), 4, bytes.data() + 4);
+    Floats values;
+    const std::string fault = fault_of(driver(), *codec, bytes, 100, values);
+    EXPECT_EQ(fault.empty(), one.fault.empty()) << fault;
+    EXPECT_EQ(fault.find(one.fault), 0U) << fault;
+  }
+}
+
+/// Bytes that no encoder makes: a fault where the CPU throws, else the CPU's values.
+TEST_F(CodecsGpu, AnyBytes) {
+  constexpr std::int64_t kSize = 150;
+  std::mt19937 random(1);
+  int faults = 0;
+  int fine = 0;
+  for (const char* text :
+       {"int8_rows row=40", "int4 bucket=7", "fp8_rows row=40", "quantized e2m1 16 scale=e4m3fn",
+        "quantized mxfp8", "quantized e5m10 7 scale=fp32", "quantized e3m2 3 scale=e4m2",
+        "one_bit bucket=33", "feedback int4"}) {
+    const SharedCodec codec = MakeCodec(text);
+    Bytes bytes(static_cast<std::size_t>(codec->MostBytes(kSize)));
+    for (int trial = 0; trial < 20; ++trial) {
+      SCOPED_TRACE(std::string(text) + ", trial " + std::to_string(trial));
+      for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+      if (trial % 2 == 0) {  // numbers that are positive, as far as they fill a byte
+        for (std::uint8_t& byte : bytes) byte &= 0x7F;
+      }
+      Floats expected(static_cast<std::size_t>(kSize));
+      Floats got;
+      bool is_damaged = false;
+      try {
+        codec->Decode(bytes, kSize, 0, 1, expected.data());
+      } catch (const DamagedBytes&) {
+        is_damaged = true;
+      }
+      EXPECT_EQ(!fault_of(driver(), *codec, bytes, kSize, got).empty(), is_damaged);
+      if (!is_damaged) EXPECT_TRUE(same(expected, got));
+      ++(is_damaged ? faults : fine);
+    }
+  }
+  EXPECT_GE(faults, 40);
+  EXPECT_GE(fine, 40);
+}
+
+}  // namespace
+}  // namespace cpd
