@@ -284,6 +284,40 @@ TEST_F(CodecsGpu, ErrorsFromCallToCall) {
   }
 }
 
+/// A call finds the errors of the one before, whose stream the host has not waited for.
+TEST_F(CodecsGpu, ErrorsFromStreamToStream) {
+  constexpr std::int64_t kSize = 500;
+  for (const char* text : kStateful) {
+    SCOPED_TRACE(text);
+    const SharedCodec codec = codec_of(text);
+    const States states(*codec, kSize);
+    const Piece whole{.n = kSize, .stream = kStream, .size = kSize};
+    const Floats x = values_of(2 * kSize, Values::normal);
+    const OnGpu memory(driver(), x.data(), 4 * x.size());
+    const auto* const there = static_cast<const float*>(
+        memory.View(View(const_cast<float*>(x.data()), DType::f32, 2 * kSize), x.data()).data);
+    const std::array queues{std::make_shared<const cuda::Queue>(0),
+                            std::make_shared<const cuda::Queue>(0)};
+    Bytes bytes;
+    std::shared_ptr<float> to;
+    for (std::size_t call = 0; call < 2; ++call) {
+      const auto first = static_cast<std::int64_t>(call) * kSize;
+      states.cpu->Begin(whole, x.data() + first);
+      bytes = EncodedOnCpu(*codec, whole, states.cpu.get(), x.data() + first);
+      states.cpu->Commit();
+      to = QueuedValues(queues[call], static_cast<std::int64_t>(bytes.size()));
+      codec->on_gpu()
+          ->Begin(queues[call], whole, {states.gpu.get()}, there + first)
+          ->Encode(whole, reinterpret_cast<std::uint8_t*>(to.get()));
+      states.gpu->Commit();
+    }
+    Bytes got(bytes.size());
+    queues[1]->Copy(got.data(), to.get(), static_cast<std::int64_t>(got.size()));
+    EXPECT_EQ(got, bytes);
+    states.ExpectSame();
+  }
+}
+
 /// A slice of results, whose values come piece by piece, with nothing around them.
 TEST_F(CodecsGpu, ErrorsOfResults) {
   constexpr std::int64_t kSlice = 2500;
