@@ -229,7 +229,7 @@ TEST_F(CodecsGpu, EveryCodecWithKernels) {
       for (const auto kind :
            {Values::normal, Values::with_specials, Values::tiny, Values::equal, Values::zero}) {
         for (const int shift : {0, 7, -130}) {
-          if (!testing::is_chosen_on_cpu(number++, 9)) continue;
+          if (!testing::is_chosen_on_cpu(number++, 12)) continue;
           SCOPED_TRACE(text + ", " + std::to_string(n) + " values of kind " +
                        std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
           const States states(*codec, n);
