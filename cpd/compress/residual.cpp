@@ -74,7 +74,7 @@ void Residual::ToGpu(int device) {
   ResidualMemory memory{queue, QueuedValues(queue, size_), QueuedValues(queue, size_)};
   if (kept_ == nullptr) {
     queue->Clear(memory.kept.get(), size_ * kSize);
-    queue->Wait();  // No CUDA graph captures this call: a replay would not find the last one's errors.
+    queue->Wait();  // so that no CUDA graph captures the call: replays would find no new errors
   } else if (size_ > 0) {
     queue->Copy(memory.kept.get(), kept_.get(), size_ * kSize);
   }
