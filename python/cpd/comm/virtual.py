@@ -108,8 +108,8 @@ def simulate_all_reduce(
     back (`LayerReport.staged_bytes`). The host waits for such copies, with APS, for a codec that
     measures or keeps errors, and for the report, and else for nothing. Ranks are processed one at a
     time: a function's layers are dropped before the next is called, so memory holds one rank's
-    values and the running sums. A function is called once, once more with APS or a codec that measures, and
-    once more for `ring`; it must give the same values each time.
+    values and the running sums. A function is called once, once more with APS or a codec that
+    measures, and once more for `ring`; it must give the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
     `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
