@@ -173,7 +173,8 @@ def test_a_closed_pipe_is_no_error():
 # ---- pipes and terminals ---------------------------------------------------------------------
 
 ESCAPE = "\x1b"
-TRAIN = "train --format e3m0 --epochs 1 --depth 1 --width 8 --images 160".split()
+TRAIN = ["train", "--format", "e3m0", "--epochs", "1", "--depth", "1", "--width", "8"]
+TRAIN += ["--images", "160"]
 COMMANDS = [
     ["format"],
     ["format", "e4m3", "--values"],
