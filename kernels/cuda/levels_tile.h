@@ -162,18 +162,9 @@ CPD_FN std::uint32_t level_code_at(const LevelCall& call, const float* x, std::i
 template <class Block>
 CPD_FN void round_levels_block(const Block& block, const LevelCall& call, const float* x, float* y,
                                SegmentCounts* counts) {
-  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      LossCounts lost;
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        const float value = x[i];
-        const float norm = call.stores_norms ? norm_at(call, i) : 1;  // else in units of it
-        y[i] = level_value(call.plan, level_code_at(call, x, i), norm);
-        lost.take(value, y[i]);
-      }
-      if (counts != nullptr) lost.add_to(block, *counts);
-    });
+  round_values(block, call.n, x, y, counts, [&](std::int64_t i) {
+    const float norm = call.stores_norms ? norm_at(call, i) : 1;  // else in units of it
+    return level_value(call.plan, level_code_at(call, x, i), norm);
   });
 }
 
@@ -189,52 +180,30 @@ CPD_FN MessageLayout layout_of(const LevelCall& call) {
 template <class Block>
 CPD_FN void encode_levels_block(const Block& block, const LevelCall& call, const float* x,
                                 std::uint8_t* to, CodeTile& memory) {
-  const int bits = call.plan.bits;
-  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
-    const std::int64_t first = tile.block * call.block + tile.begin;
-    block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
-        memory.codes[j] = level_code_at(call, x, first + j);
-      }
-    });
-    block.each(
-        [&](int thread) { pack_tile(memory.codes, tile.count, bits, memory.bytes, thread); });
-    block.each([&](int thread) {
-      copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, bits), thread);
-      if (tile.begin > 0) return;
-      CPD_ROLLED for (std::int64_t b = thread; b < tile.buckets; b += kThreads) {
-        const float norm = norm_at(call, first + (b == 0 ? 0 : b * call.plan.bucket - call.before));
-        store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm));
-      }
-    });
-  });
+  encode_message(
+      block, layout_of(call), to, memory, [&](std::int64_t i) { return level_code_at(call, x, i); },
+      [&](const MessageTile& tile, std::int64_t first, int thread) {
+        CPD_ROLLED for (std::int64_t b = thread; b < tile.buckets; b += kThreads) {
+          const std::int64_t i = first + (b == 0 ? 0 : b * call.plan.bucket - call.before);
+          store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm_at(call, i)));
+        }
+      });
 }
 
 template <class Block>
 CPD_FN void decode_levels_block(const Block& block, const LevelCall& call, const std::uint8_t* from,
                                 float* y, unsigned long long* damaged, CodeTile& memory) {
-  const int bits = call.plan.bits;
-  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
-    const std::int64_t first = tile.block * call.block + tile.begin;
-    block.each([&](int thread) {
-      copy_bytes(memory.bytes, from + tile.codes, byte_count(tile.count, bits), thread);
-    });
-    block.each(
-        [&](int thread) { unpack_tile(memory.bytes, tile.count, bits, memory.codes, thread); });
-    block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
+  decode_message(
+      block, layout_of(call), from, y, memory,
+      [&](std::uint32_t code, const std::uint8_t* norms, std::int64_t b, std::int64_t i) {
         float norm = call.norm;
         if (call.stores_norms) {
-          const std::int64_t b = bucket_of(call.before + tile.begin + j, call.plan.bucket);
-          const std::uint32_t word = load_word(from + tile.at + 4 * b);
+          const std::uint32_t word = load_word(norms + 4 * b);
           norm = bits_as<float>(word);
-          if (word >> 31 != 0 || word == Pattern<float>::infinity) block.note(damaged, first + j);
+          if (word >> 31 != 0 || word == Pattern<float>::infinity) block.note(damaged, i);
         }
-        const float value = level_value(call.plan, memory.codes[j], norm);
-        y[first + j] = unscaled(value, -call.shift, call.divisor);
-      }
-    });
-  });
+        return unscaled(level_value(call.plan, code, norm), -call.shift, call.divisor);
+      });
 }
 
 }  // namespace cpd::cuda

@@ -73,4 +73,67 @@ CPD_FN void for_message_tiles(const Block& block, const MessageLayout& layout, R
   }
 }
 
+/// Values 0 … n - 1: y[i] = rounded(i); adds what x loses to *counts unless it is null.
+template <class Block, class Rounded>
+CPD_FN void round_values(const Block& block, std::int64_t n, const float* x, float* y,
+                         SegmentCounts* counts, Rounded rounded) {
+  for_tiles_of(block, n, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float value = x[i];
+        y[i] = rounded(i);
+        lost.take(value, y[i]);
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+/// Writes a message: code_of(i) for value i, and by put_numbers(tile, first, thread) a thread's
+/// share of the buckets' numbers of each of its blocks, whose first value is number `first`.
+template <class Block, class CodeOf, class PutNumbers>
+CPD_FN void encode_message(const Block& block, const MessageLayout& layout, std::uint8_t* to,
+                           CodeTile& memory, CodeOf code_of, PutNumbers put_numbers) {
+  for_message_tiles(block, layout, [&](const MessageTile& tile) {
+    const std::int64_t first = tile.block * layout.block + tile.begin;
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
+        memory.codes[j] = code_of(first + j);
+      }
+    });
+    block.each([&](int thread) {
+      pack_tile(memory.codes, tile.count, layout.bits, memory.bytes, thread);
+    });
+    block.each([&](int thread) {
+      copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, layout.bits), thread);
+      if (tile.begin == 0) put_numbers(tile, first, thread);
+    });
+  });
+}
+
+/// Reads a message: y[i] = value_of(code, numbers, b, i), where `numbers` are those of the value's
+/// block and b is its bucket's place among them, 0 where there are none.
+template <class Block, class ValueOf>
+CPD_FN void decode_message(const Block& block, const MessageLayout& layout,
+                           const std::uint8_t* from, float* y, CodeTile& memory, ValueOf value_of) {
+  for_message_tiles(block, layout, [&](const MessageTile& tile) {
+    const std::int64_t first = tile.block * layout.block + tile.begin;
+    block.each([&](int thread) {
+      copy_bytes(memory.bytes, from + tile.codes, byte_count(tile.count, layout.bits), thread);
+    });
+    block.each([&](int thread) {
+      unpack_tile(memory.bytes, tile.count, layout.bits, memory.codes, thread);
+    });
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
+        const std::int64_t at = layout.before + tile.begin + j;
+        const std::int64_t b = layout.head > 0 ? bucket_of(at, layout.bucket) : 0;
+        y[first + j] = value_of(memory.codes[j], from + tile.at, b, first + j);
+      }
+    });
+  });
+}
+
 }  // namespace cpd::cuda

@@ -102,18 +102,9 @@ CPD_FN float one_bit_mean(const OneBitCall& call, const float* x, std::int64_t i
 template <class Block>
 CPD_FN void round_one_bit_block(const Block& block, const OneBitCall& call, const float* x,
                                 float* y, SegmentCounts* counts) {
-  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      LossCounts lost;
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        const float value = x[i];
-        bool is_above = false;
-        y[i] = one_bit_mean(call, x, i, &is_above);
-        lost.take(value, y[i]);
-      }
-      if (counts != nullptr) lost.add_to(block, *counts);
-    });
+  round_values(block, call.n, x, y, counts, [&](std::int64_t i) {
+    bool is_above = false;
+    return one_bit_mean(call, x, i, &is_above);
   });
 }
 

@@ -94,18 +94,9 @@ CPD_FN float quantized_value(const QuantizedCall& call, std::uint32_t code, floa
 template <Rounding mode, class Block>
 CPD_FN void round_quantized_block(const Block& block, const QuantizedCall& call, const float* x,
                                   float* y, SegmentCounts* counts) {
-  for_tiles_of(block, call.n, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      LossCounts lost;
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        const float value = x[i];
-        const float scale = call.scale[bucket_of(call.before + i, call.bucket)];
-        y[i] = quantized_value(call, quantized_code<mode>(call, x, i), scale);
-        lost.take(value, y[i]);
-      }
-      if (counts != nullptr) lost.add_to(block, *counts);
-    });
+  round_values(block, call.n, x, y, counts, [&](std::int64_t i) {
+    const float scale = call.scale[bucket_of(call.before + i, call.bucket)];
+    return quantized_value(call, quantized_code<mode>(call, x, i), scale);
   });
 }
 
@@ -137,23 +128,13 @@ CPD_FN void put_scales(const QuantizedCall& call, std::int64_t first, std::int64
 template <Rounding mode, class Block>
 CPD_FN void encode_quantized_block(const Block& block, const QuantizedCall& call, const float* x,
                                    std::uint8_t* to, CodeTile& memory) {
-  const int bits = call.scaled.plan.element.bits;
-  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
-    const std::int64_t first = tile.block * call.block + tile.begin;
-    block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
-        memory.codes[j] = quantized_code<mode>(call, x, first + j);
-      }
-    });
-    block.each(
-        [&](int thread) { pack_tile(memory.codes, tile.count, bits, memory.bytes, thread); });
-    block.each([&](int thread) {
-      copy_bytes(to + tile.codes, memory.bytes, byte_count(tile.count, bits), thread);
-      if (tile.begin > 0) return;
-      const std::int64_t bucket = bucket_of(call.before + first, call.bucket);
-      put_scales(call, bucket, tile.buckets, to + tile.at, thread);
-    });
-  });
+  encode_message(
+      block, layout_of(call), to, memory,
+      [&](std::int64_t i) { return quantized_code<mode>(call, x, i); },
+      [&](const MessageTile& tile, std::int64_t first, int thread) {
+        const std::int64_t bucket = bucket_of(call.before + first, call.bucket);
+        put_scales(call, bucket, tile.buckets, to + tile.at, thread);
+      });
 }
 
 /// Scale number b of a message's block; notes value i where it is none.
@@ -171,23 +152,12 @@ template <class Block>
 CPD_FN void decode_quantized_block(const Block& block, const QuantizedCall& call,
                                    const std::uint8_t* from, float* y, unsigned long long* damaged,
                                    CodeTile& memory) {
-  const int bits = call.scaled.plan.element.bits;
-  for_message_tiles(block, layout_of(call), [&](const MessageTile& tile) {
-    const std::int64_t first = tile.block * call.block + tile.begin;
-    block.each([&](int thread) {
-      copy_bytes(memory.bytes, from + tile.codes, byte_count(tile.count, bits), thread);
-    });
-    block.each(
-        [&](int thread) { unpack_tile(memory.bytes, tile.count, bits, memory.codes, thread); });
-    block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < tile.count; j += kThreads) {
-        const std::int64_t b = bucket_of(call.before + tile.begin + j, call.bucket);
-        const float scale = take_scale(block, call, from + tile.at, b, first + j, damaged);
-        const float value = quantized_value(call, memory.codes[j], scale);
-        y[first + j] = unscaled(value, -call.shift, call.divisor);
-      }
-    });
-  });
+  decode_message(
+      block, layout_of(call), from, y, memory,
+      [&](std::uint32_t code, const std::uint8_t* scales, std::int64_t b, std::int64_t i) {
+        const float scale = take_scale(block, call, scales, b, i, damaged);
+        return unscaled(quantized_value(call, code, scale), -call.shift, call.divisor);
+      });
 }
 
 }  // namespace cpd::cuda

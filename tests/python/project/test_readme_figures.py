@@ -103,3 +103,20 @@ def test_short_columns_are_warned_of() -> None:
         warnings.simplefilter("error")
         cpd.study.cost(cpd.ReduceSpec(wire="one_bit bucket=64"), 2, [(64, 64, 1, 1)])
         cpd.study.cost(cpd.ReduceSpec(wire="int8_rows"), 2, [(64, 64, 1, 1), (3,), (1,)])
+
+
+def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
+    """README's second question: without ten sums of the thousand the order is the other one's."""
+    x = np.random.default_rng(0).standard_normal((256, 1000), "f")
+    true = x.astype(np.float64).sum(0)
+    all_of_them, most = {}, {}
+    for group_size in (16, 256):
+        spec = cpd.ReduceSpec("e5m2", "e5m2", aps=True, group_size=group_size)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cpd.StallWarning)
+            [got] = cpd.simulate_all_reduce([[row] for row in x], spec)
+        relative = np.sort(np.abs(got - true) / np.abs(true))
+        all_of_them[group_size], most[group_size] = relative.mean(), relative[:-10].mean()
+        assert f" {100 * relative.mean():.2f}% " in README
+    assert all_of_them[16] > all_of_them[256]
+    assert most[16] < most[256]
