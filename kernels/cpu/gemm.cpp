@@ -22,12 +22,7 @@ CPD_FN bool products_are_exact(const BoundedTile& bounded) {
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 24) {
     return false;
   }
-  float least = bounded.least_bit(0);
-  for (int64_t k = 2; k < bounded.block->count; k += 2) {
-    const float bit = bounded.least_bit(k);
-    least = bit < least ? bit : least;
-  }
-  return least >= 0x1p-149F;
+  return bounded.least_bit() >= 0x1p-149F;
 }
 
 /// The plan's short route, or none where this ISA does not have it for the tile.

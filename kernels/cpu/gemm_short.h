@@ -40,9 +40,26 @@ struct BoundedTile {
     for (std::int64_t k = 0; k < block->count; k += kRangeGroup) sum += products(k, kRangeGroup);
     return sum;
   }
-  [[nodiscard]] CPD_FN float least_bit(std::int64_t k) const {
-    const std::int64_t pair = k % kRangeGroup / 2;
-    return a[k / kRangeGroup].least_bit[pair] * b[k / kRangeGroup].least_bit[pair];
+  /// The least last bit of `count` exact products within k's group, from an even number of k on.
+  [[nodiscard]] CPD_FN float least_bit(std::int64_t k, std::int64_t count) const {
+    const float* of_a = a[k / kRangeGroup].least_bit;
+    const float* of_b = b[k / kRangeGroup].least_bit;
+    const std::int64_t first = k % kRangeGroup / 2;
+    float bit = of_a[first] * of_b[first];
+    for (std::int64_t pair = first + 1; 2 * pair < k % kRangeGroup + count; ++pair) {
+      const float next = of_a[pair] * of_b[pair];
+      bit = next < bit ? next : bit;
+    }
+    return bit;
+  }
+  /// The least last bit of all exact products.
+  [[nodiscard]] CPD_FN float least_bit() const {
+    float bit = least_bit(0, 2);
+    for (std::int64_t k = 0; k < block->count; k += kRangeGroup) {
+      const float next = least_bit(k, cpd::least(block->count - k, kRangeGroup));
+      bit = next < bit ? next : bit;
+    }
+    return bit;
   }
 };
 
@@ -157,17 +174,29 @@ class SplitTile {
         return block_.count;
       }
     }
-    const std::int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
-    const float products = bounded_.products(k, count);
-    if (!all_at_most(most, sum_limit(split_, products))) return 0;
     if constexpr (kFits) {
-      if (all_at_most(most, exact_limit(split_, products, bounded_.least_bit(k)))) {
-        steps<How::fits>(s, k, count);
-        return count;
+      if (const std::int64_t exact = exact_steps(k, most); exact != 0) {
+        steps<How::fits>(s, k, exact);
+        return exact;
       }
     }
+    const std::int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
+    if (!all_at_most(most, sum_limit(split_, bounded_.products(k, count)))) return 0;
     steps<How::bounded>(s, k, count);
     return count;
+  }
+  /// How many values of k from k on, a group, a pair or none, can be added to sums of at most
+  /// `most` so that none overflows and every exact sum is a binary32 number.
+  CPD_FN std::int64_t exact_steps(std::int64_t k, F most) const {
+    for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
+      const std::int64_t count = least(block_.count - k, wanted);
+      const float products = bounded_.products(k, count);
+      float limit = exact_limit(split_, products, bounded_.least_bit(k, count));
+      const float finite = sum_limit(split_, products);
+      limit = finite < limit ? finite : limit;  // a NaN stays
+      if (all_at_most(most, limit)) return count;
+      if (wanted == 2) return 0;
+    }
   }
   /// s * of_sum + c * of_compensation of SplitPlan, for the largest s and c of the tile.
   CPD_FN F weighed(const Sums& s) const {
@@ -390,7 +419,7 @@ CPD_FN void split_tile(const BoundedTile& bounded) {
   int fitting = 0;
   for (std::int64_t k = 0; k < bounded.block->count; k += 2 * kRangeGroup) {
     const float products = bounded.products(k, 2);
-    fitting += exact_limit(bounded.plan->split, products, bounded.least_bit(k)) > 0 ? 1 : -1;
+    fitting += exact_limit(bounded.plan->split, products, bounded.least_bit(k, 2)) > 0 ? 1 : -1;
   }
   return fitting > 0;
 }

@@ -375,10 +375,7 @@ CPD_FN bool products_fit(const BoundedTile& bounded) {
   }
   const int met = bounded.plan->sum.random_bits - plan.spare_bits;
   const auto least = static_cast<float>(plan.product.quantum * exact_power(-met));
-  for (std::int64_t k = 0; k < bounded.block->count; k += 2) {
-    if (!(bounded.least_bit(k) >= least)) return false;
-  }
-  return true;
+  return bounded.least_bit() >= least;
 }
 
 /// Whether no value approaches the plan's limit in a run (StochasticPlan).

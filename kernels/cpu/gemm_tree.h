@@ -18,8 +18,8 @@ inline namespace CPD_ISA {
 namespace {
 
 /// A tile of pairwise sums. A group of kRangeGroup values of k whose sums may leave the format
-/// takes the general route: for all of the tile where its products' bound is too large, for one
-/// vector where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
+/// takes the general route: for all of the tile where its products' bound is too large, for a few
+/// vectors where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
 /// only where it starts from -0: such a tile takes the general route throughout.
 template <Split kKind>
 class TreeTile {
@@ -43,12 +43,21 @@ class TreeTile {
  private:
   static constexpr int kLanes = Lanes<F>::count;
   static constexpr int kVectors = kGemmColumns / kLanes;
+  /// Vectors of columns whose trees are built together, so that they share broadcast values of a.
+  /// Lanes that broadcast within an operation keep a group of one vector in registers instead.
+  static constexpr int kTogether = kLanes == 8 ? 2 : 1;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
-  struct Column {
-    F b[kRangeGroup];
-    Signed<F> log_b[kRangeGroup];
+  /// A group's values of b in kSome vectors of columns.
+  template <int kSome>
+  struct Columns {
+    F b[kRangeGroup][kSome];
+    Signed<F> log_b[kRangeGroup][kSome];
+  };
+  template <int kSome>
+  struct Nodes {
+    F of[kSome];
   };
 
   /// Whether groups of k begin with the block's and no sum starts from -0.
@@ -70,73 +79,103 @@ class TreeTile {
         return general_steps(&bounded_, tile_, k, kRangeGroup);
       }
     }
-    for (std::int64_t j = 0; j < tile_.columns; j += kLanes) {
-      const Column column = column_of(k, j);
-#pragma GCC unroll 1
-      for (std::int64_t i = 0; i < tile_.rows; ++i) {
-        if (!climb(tree_of(column, k, i, 0, Depth<kLevel>{}), k, at(i, j))) add_generally(k, i, j);
-      }
+    std::int64_t j = 0;
+    for (; j + (kTogether - 1) * kLanes < tile_.columns; j += kTogether * kLanes) {
+      add_columns<kTogether>(k, j);
     }
+    if (kTogether > 1 && j < tile_.columns) add_columns<1>(k, j);
   }
-  CPD_FN Column column_of(std::int64_t k, std::int64_t j) const {
-    Column column;
-    const float* b = tile_.at.b + k * kGemmColumns + j;
-    for (int i = 0; i < kRangeGroup; ++i, b += kGemmColumns) {
-      column.b[i] = load<F>(b);
-      if constexpr (kKind == Split::tree) {
-        column.log_b[i] =
-            load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+  template <int kSome>
+  CPD_FN void add_columns(std::int64_t k, std::int64_t j) {
+    const Columns<kSome> columns = columns_of<kSome>(k, j);
+    Nodes<kSome> rows[kGemmRows];
+#pragma GCC unroll 1
+    for (std::int64_t i = 0; i < tile_.rows; ++i) {
+      rows[i] = tree_of(columns, k, i, 0, Depth<kLevel>{});
+    }
+    if (!climb(rows, k, at(0, j))) add_generally(k, j, kSome * kLanes);
+  }
+  template <int kSome>
+  CPD_FN Columns<kSome> columns_of(std::int64_t k, std::int64_t j) const {
+    Columns<kSome> columns;
+    for (int i = 0; i < kRangeGroup; ++i) {
+      for (int vector = 0; vector < kSome; ++vector) {
+        const float* b = tile_.at.b + (k + i) * kGemmColumns + j + vector * kLanes;
+        columns.b[i][vector] = load<F>(b);
+        if constexpr (kKind == Split::tree) {
+          columns.log_b[i][vector] =
+              load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
+        }
       }
     }
-    return column;
+    return columns;
   }
 
-  /// The sum of the tree of 2^kDepth of a group's products from number `first` on.
+  /// The sums of the trees of 2^kDepth of a group's products from number `first` on.
   template <int kDepth>
   struct Depth {};
-  template <int kDepth>
-  CPD_FN F tree_of(const Column& column, std::int64_t k, std::int64_t row, int first,
-                   Depth<kDepth>) const {
-    const F low = tree_of(column, k, row, first, Depth<kDepth - 1>{});
-    return add(low, tree_of(column, k, row, first + (1 << (kDepth - 1)), Depth<kDepth - 1>{}));
+  template <int kDepth, int kSome>
+  CPD_FN Nodes<kSome> tree_of(const Columns<kSome>& columns, std::int64_t k, std::int64_t row,
+                              int first, Depth<kDepth>) const {
+    Nodes<kSome> low = tree_of(columns, k, row, first, Depth<kDepth - 1>{});
+    const Nodes<kSome> high =
+        tree_of(columns, k, row, first + (1 << (kDepth - 1)), Depth<kDepth - 1>{});
+    for (int j = 0; j < kSome; ++j) low.of[j] = add(low.of[j], high.of[j]);
+    return low;
   }
-  CPD_FN F tree_of(const Column& column, std::int64_t k, std::int64_t row, int number,
-                   Depth<0>) const {
+  template <int kSome>
+  CPD_FN Nodes<kSome> tree_of(const Columns<kSome>& columns, std::int64_t k, std::int64_t row,
+                              int number, Depth<0>) const {
     const float* a = tile_.at.a + (k + number) * kGemmRows + row;
-    if constexpr (is_plain(kKind)) {
-      return splat<F>(*a) * column.b[number];
-    } else {
-      return split_product(splat<F>(*a), column.b[number],
-                           splat<Signed<F>>(block_.a_logs[a - block_.a]), column.log_b[number],
-                           product_);
+    Nodes<kSome> products;
+    for (int j = 0; j < kSome; ++j) {
+      if constexpr (is_plain(kKind)) {
+        products.of[j] = splat<F>(*a) * columns.b[number][j];
+      } else {
+        products.of[j] = split_product(splat<F>(*a), columns.b[number][j],
+                                       splat<Signed<F>>(block_.a_logs[a - block_.a]),
+                                       columns.log_b[number][j], product_);
+      }
     }
+    return products;
   }
   CPD_FN F add(F x, F y) const { return is_plain(kKind) ? x + y : split(x + y, sum_); }
 
-  /// Merges a group's tree with the finished trees of equal size, level by level, and stores the
-  /// result; returns false, and stores nothing, where a sum might leave the format.
-  CPD_FN bool climb(F node, std::int64_t k, float* state) const {
+  /// Merges a group's trees with the finished trees of equal size, level by level, and stores the
+  /// results; returns false, and stores nothing, where a sum might leave the format.
+  template <int kSome>
+  CPD_FN bool climb(Nodes<kSome> (&rows)[kGemmRows], std::int64_t k, float* state) const {
+    using I = Signed<F>;
     const std::int64_t number = block_.first_k + k;
-    int level = kLevel;
-    bool known = true;
-    for (; (number >> level & 1) != 0; ++level) {
-      node = add(load<F>(state + level * block_.plane), node);
-      if constexpr (!is_plain(kKind)) {
-        const auto size = bits_as<Unsigned<F>>(node) & splat<Unsigned<F>>(Pattern<F>::magnitude);
-        known = known && all_at_most(bits_as<F>(size), split_.limit);
+    float* plane = state + kLevel * block_.plane;
+    I largest{};  // patterns, where NaN exceeds all numbers
+    for (int level = kLevel; (number >> level & 1) != 0; ++level, plane += block_.plane) {
+      for_nodes(rows, plane, [&](F& node, float* finished) {
+        node = add(load<F>(finished), node);
+        largest = max(largest, bits_as<I>(node) & splat<I>(Pattern<F>::magnitude));
+      });
+    }
+    if constexpr (!is_plain(kKind)) {
+      if (!all_at_most(bits_as<F>(largest), split_.limit)) return false;
+    }
+    for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
+    return true;
+  }
+  /// Calls visit(node, its place in a plane) for the rows' nodes.
+  template <int kSome, class Visit>
+  CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
+    for (std::int64_t i = 0; i < tile_.rows; ++i) {
+      for (int j = 0; j < kSome; ++j) {
+        visit(rows[i].of[j], plane + i * block_.state_columns + j * kLanes);
       }
     }
-    if (known) store(state + level * block_.plane, node);
-    return known;
   }
 
-  CPD_FN void add_generally(std::int64_t k, std::int64_t i, std::int64_t j) const {
+  CPD_FN void add_generally(std::int64_t k, std::int64_t j, std::int64_t columns) const {
     Tile part = tile_;
-    part.rows = 1;
-    part.columns = least(kLanes, tile_.columns - j);
-    part.at.a += i;
+    part.columns = least(columns, tile_.columns - j);
     part.at.b += j;
-    part.at.state = at(i, j);
+    part.at.state = at(0, j);
     general_steps(&bounded_, part, k, kRangeGroup);
   }
 

@@ -241,6 +241,10 @@ CPD_FN F64x8 larger_magnitude(F64x8 x, F64x8 y) {
   return bits_as<F64x8>(_mm512_range_pd(bits_as<__m512d>(x), bits_as<__m512d>(y), 0b1011));
 }
 template <>
+constexpr bool kHasSignedMaximum<F32x16> = true;
+template <>
+constexpr bool kHasSignedMaximum<F64x8> = true;
+template <>
 CPD_FN F32x16 at_least(F32x16 x, F32x16 least) {
   return bits_as<F32x16>(_mm512_range_ps(bits_as<__m512>(x), bits_as<__m512>(least), 0b0011));
 }

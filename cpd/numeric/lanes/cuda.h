@@ -12,6 +12,8 @@ inline namespace CPD_ISA {
 
 template <>
 constexpr bool kHasDirectedRounding<float> = true;
+template <>
+constexpr bool kHasSignedMaximum<float> = true;
 
 #if defined(__CUDA_ARCH__)
 template <>

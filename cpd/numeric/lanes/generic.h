@@ -305,6 +305,10 @@ CPD_FN V larger_magnitude(V x, V y) {
   return bits_as<V>(max((I)(bits_as<U>(x) & magnitude), (I)(bits_as<U>(y) & magnitude)));
 }
 
+/// Whether at_least takes at most one instruction more than a maximum does.
+template <class V>
+constexpr bool kHasSignedMaximum = false;
+
 /// x where |x| > least, else (also for NaN) `least` with x's sign; least > 0.
 template <class V>
 CPD_FN V at_least(V x, V least) {

@@ -110,13 +110,22 @@ CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFo
 }
 
 /// t rounded, for any t of 24 bits or rounded to odd; a zero keeps t's sign where the format has
-/// -0. 2 fused operations, at_least, with_sign_of.
+/// -0. M has t's sign, so that M - t stays in its binade; or it is positive and even, a multiple of
+/// twice its last place, for either sign of t (split_short). 2 fused operations, at_least,
+/// with_sign_of; or 2 fused operations, AND, max, with_sign_of.
 template <class V>
 CPD_FN V split_any(V t, const SplitFormat<V>& format) {
-  const V m = at_least(t, format.least_normal);
-  const V u = fma(m, format.factor, -t);
-  const V rounded = fma(m, format.factor, -u);
-  return with_sign_of(rounded, t, format.sign);
+  if constexpr (kHasSignedMaximum<V>) {
+    const V m = at_least(t, format.least_normal);
+    const V u = fma(m, format.factor, -t);
+    return with_sign_of(fma(m, format.factor, -u), t, format.sign);
+  } else {
+    using I = Signed<V>;
+    const I even = bits_as<I>(t) & splat<I>(Pattern<V>::magnitude - 1);
+    const V m = bits_as<V>(max(even, bits_as<I>(format.least_normal)));
+    const V u = negative_fma(m, format.factor, t);
+    return with_sign_of(fma(m, format.factor, u), t, format.sign);
+  }
 }
 
 /// s + a * b rounded once. Unless kFits (the sum is a binary32 number), it is rounded to odd first.

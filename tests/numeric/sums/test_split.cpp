@@ -8,6 +8,9 @@
 #include <limits>
 
 #include "cpd/numeric/sums/split.h"
+#include "cpd/oracle/reference.h"
+#include "cpd/spec/format.h"
+#include "tests/testing/bits.h"
 
 namespace cpd {
 namespace {
@@ -76,6 +79,39 @@ TEST(Split, ShortProductsAreThoseOfAnyOperands) {
       }
       EXPECT_EQ(wrong, 0) << man << " bits, products of " << scale;
     }
+  }
+}
+
+/// Around every number of a format and every tie, of both signs, and far below its least number.
+TEST(Split, AnySumsAreRoundedAsTheReferenceDoes) {
+  for (const char* name : {"e4m3", "e5m2", "e5m10", "e4m3fnuz", "e3m1", "binary8p4se"}) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    const SplitFormat<float> split(format.man, Format::power_of_two(format.min_quantum_exponent()),
+                                   format.has_negative_zero());
+    int wrong = 0;
+    const auto check = [&](float t) {
+      if (std::fabs(t) > format.max()) return;
+      const float expected = reference::cast(spec, t);
+      wrong += testing::bits_of(split_any(t, split)) == testing::bits_of(expected) ? 0 : 1;
+    };
+    const auto half_places = static_cast<std::uint32_t>(2 * format.max_code());
+    for (std::uint32_t half = 0; half < half_places; half += half < 4096 ? 1 : 13) {
+      const auto code = static_cast<std::uint32_t>(half / 2);
+      const double low = format.magnitude(code);
+      const double value = half % 2 == 0 ? low : (low + format.magnitude(code + 1)) / 2;
+      const auto pattern = testing::bits_of(static_cast<float>(value));
+      for (const std::uint32_t beside : {0U, 1U, 2U, 3U, ~0U, ~1U, ~2U}) {
+        if (pattern < 3 && beside > 3) continue;  // below zero
+        check(std::bit_cast<float>(pattern + beside));
+        check(-std::bit_cast<float>(pattern + beside));
+      }
+    }
+    for (const float tiny : {0x1p-149F, 0x1p-126F, 0x1.8p-60F}) {
+      check(tiny);
+      check(-tiny);
+    }
+    EXPECT_EQ(wrong, 0) << name;
   }
 }
 
