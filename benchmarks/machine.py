@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import held
+
 import cpd
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -77,7 +79,8 @@ def header(measured: dict[str, Any]) -> dict[str, Any]:
     else:
         version = torch.__version__
     compiler = measured.get("compiler", "unknown")
-    return asdict(this_cpu()) | {
+    limit = {"held": "avx2"} if held.is_held(os.environ) else {}
+    return asdict(this_cpu()) | limit | {
         "compiler": compiler,
         "torch": version,
         "version": cpd.__version__,
