@@ -25,7 +25,7 @@ LESS_IS_BETTER = (*TIMES, "MB")
 VERDICTS = ("loss", "", "gain")  # in the table's order
 
 
-class NotARun(ValueError):
+class NoRunError(ValueError):
     """What was named holds no run."""
 
 
@@ -38,18 +38,19 @@ def load(text: str) -> Run:
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         names = ", ".join(sorted(path.stem for path in store.RESULTS.glob("*.json")))
-        raise NotARun(f"{text} is no file, and no name in benchmarks/results (there: {names})")
+        raise NoRunError(f"{text} is no file, and no name in benchmarks/results (there: {names})")
     try:
         run = json.loads(path.read_text())
     except ValueError as error:
-        raise NotARun(f"{path} is not JSON: {error}") from None
+        raise NoRunError(f"{path} is not JSON: {error}") from None
     if isinstance(run, list):
-        raise NotARun(f"{path} has rows without a header; the run is in out/bench/<cpu>.json")
+        raise NoRunError(f"{path} has rows without a header; the run is in out/bench/<cpu>.json")
     if not (isinstance(run, dict) and isinstance(run.get("rows"), list)):
-        raise NotARun(f"{path} is not a run: an object with `rows` and what they were measured on")
+        raise NoRunError(f"{path} is not a run: an object with `rows` and a header")
     for row in run["rows"]:
         if not (isinstance(row, dict) and {"name", "value", "unit"} <= set(row)):
-            raise NotARun(f"{path}: a row needs name, value and unit, got {json.dumps(row)[:80]}")
+            got = json.dumps(row)[:80]
+            raise NoRunError(f"{path}: a row needs name, value and unit, got {got}")
     return run
 
 
@@ -170,7 +171,7 @@ def show(first: str, second: str, wants: Callable[[str], bool]) -> int:
     """Prints the comparison of the wanted rows."""
     try:
         a, b = (_only(load(name), wants) for name in (first, second))
-    except (NotARun, OSError) as error:
+    except (NoRunError, OSError) as error:
         sys.exit(f"--compare: {error}")
     if not pairs(a, b):
         sys.exit(f"--compare: {first} and {second} have no row in common that was asked for")

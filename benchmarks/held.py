@@ -11,8 +11,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
+
+from bounds import LANES
+from timing import Row
 
 CPUINFO = Path("/proc/cpuinfo")
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
@@ -23,6 +27,7 @@ SWITCHES = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",  # torch's own loops
 }
+MARGIN = 1.1  # a clock that changes
 BITS_OF_LEAF_7 = {"AVX2": 5, "AVX512F": 16, "AVX512VL": 31}  # of EBX
 
 
@@ -56,12 +61,19 @@ def usable(feature: str, environment: Mapping[str, str]) -> bool:
     return bool(int(found[1], 16) >> BITS_OF_LEAF_7[feature] & 1)
 
 
+def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
+    """Names of rows whose sgemm is faster than AVX2's fused operations are on registers."""
+    most = MARGIN * LANES["avx2"] * rates["avx2/fma"]
+    sgemms = (row for row in rows if row.get("against") == "torch sgemm")
+    return [row["name"] for row in sgemms if row["baseline"] > most]
+
+
 def start_again_where_needed() -> None:
     """Returns where memcpy and sgemm are what the backend is to be measured against; says so."""
     if os.environ.get("CPD_BACKEND") != "avx2":
         return
     if not has_avx512():
-        print("AVX2: this CPU has no AVX-512 that memcpy and sgemm could use")
+        print("AVX2: this CPU has no AVX-512 for memcpy and sgemm")
         return
     environment = switched(os.environ)
     if environment != dict(os.environ):

@@ -80,9 +80,13 @@ def header(measured: dict[str, Any]) -> dict[str, Any]:
         version = torch.__version__
     compiler = measured.get("compiler", "unknown")
     limit = {"held": "avx2"} if held.is_held(os.environ) else {}
-    return asdict(this_cpu()) | limit | {
-        "compiler": compiler,
-        "torch": version,
-        "version": cpd.__version__,
-        "machine": {name: rate for name, rate in measured.items() if name != "compiler"},
-    }
+    return (
+        asdict(this_cpu())
+        | limit
+        | {
+            "compiler": compiler,
+            "torch": version,
+            "version": cpd.__version__,
+            "machine": {name: rate for name, rate in measured.items() if name != "compiler"},
+        }
+    )

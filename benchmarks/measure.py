@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import all_reduce
 import bounds
+import held
 import machine
 import report
 import store
@@ -178,6 +180,8 @@ def measure(options: argparse.Namespace) -> int:
     if not rows:
         sys.exit(f"no row's name contains '{options.name}'")
     report.show(console, rows)
+    if held.is_held(os.environ) and (names := held.beyond_avx2(rows, measured)):
+        sys.exit(f"sgemm was not held to AVX2, whose rate it exceeds in {', '.join(names)}")
     write(console, options, rows, store.made(machine.header(measured), rows))
     minutes = (time.monotonic() - begin) / 60
     console.print(f"{len(rows)} rows in {minutes:.1f} minutes")

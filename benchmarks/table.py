@@ -49,9 +49,9 @@ PEERS = (
 
 
 ON_AVX2 = """\
-On AVX2 alone, by vendor, family and model; `held`: a CPU that has AVX-512, which `CPD_BACKEND=avx2` \
-left unused,
-by memcpy and sgemm too."""
+On AVX2 alone, by vendor, family and model; `held`: a CPU with AVX-512, which nothing uses in this \
+run
+(`CPD_BACKEND=avx2`)."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,9 @@ def table(rows: Rows, names: list[str]) -> str:
 def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -> str:
     """A column for each key of `columns`, under its heading."""
     head = ("row", "unit", *columns.values(), "bound", f"peer: {ratios}")
-    lines = [_line(name, [rows[name].get(key) for key in columns]) for name in names if name in rows]
+    lines = [
+        _line(name, [rows[name].get(key) for key in columns]) for name in names if name in rows
+    ]
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines])
 
 

@@ -22,7 +22,9 @@ bounds, compare, held, machine, run, selection, store = map(
     ("bounds", "compare", "held", "machine", "run", "selection", "store"),
 )
 
-NAMES = sorted({row["name"] for path in store.RESULTS.glob("*.json") for row in store.load(path)["rows"]})
+NAMES = sorted(
+    {row["name"] for path in store.RESULTS.glob("*.json") for row in store.load(path)["rows"]}
+)
 
 # ---- which rows ----------------------------------------------------------------------------------
 
@@ -133,7 +135,10 @@ SECOND = {
 
 
 def test_losses_come_first():
-    found = [(pair.a["name"], round(pair.times, 3), pair.verdict) for pair in compare.pairs(FIRST, SECOND)]
+    found = [
+        (pair.a["name"], round(pair.times, 3), pair.verdict)
+        for pair in compare.pairs(FIRST, SECOND)
+    ]
     assert found == [
         ("slowest", 0.5, "loss"),
         ("time", 0.5, "loss"),  # of times less is better
@@ -178,8 +183,9 @@ def test_what_differs_in_headers_and_rows_is_said(capsys, tmp_path):
         "not compared, since they count something else: other unit, other bytes",
         "7 rows: 3 losses, 1 gains, 3 within their noise",
     ]
+    figures = ["10", "0.80", "8", "0.70", "0.800", "0.90", "…", "1.11", "loss"]
     slower = next(line for line in lines if line.startswith("slower "))
-    assert slower.split() == "slower GB/s 10 0.80 8 0.70 0.800 0.90 … 1.11 loss".split()
+    assert slower.split() == ["slower", "GB/s", *figures]
 
 
 def test_a_name_selects_rows_of_the_comparison(capsys, tmp_path):
@@ -247,13 +253,13 @@ def test_the_switches_of_every_library():
     assert before["GLIBC_TUNABLES"].startswith("glibc.cpu.hwcaps=-AVX2")
 
 
-class Started(Exception):
+class StartedError(Exception):
     """In place of the process that would start."""
 
 
 def start(monkeypatch, environment, text, features=()):
     def execve(path, arguments, environment):
-        raise Started(path, arguments, environment)
+        raise StartedError(path, arguments, environment)
 
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(os, "execve", execve)
@@ -264,10 +270,14 @@ def start(monkeypatch, environment, text, features=()):
 
 def test_the_process_starts_again_with_the_switches(monkeypatch, capsys):
     given = {"CPD_BACKEND": "avx2"}
-    with pytest.raises(Started) as caught:
+    with pytest.raises(StartedError) as caught:
         start(monkeypatch, given, WITH)
     path, arguments, environment = caught.value.args
-    assert (path, arguments[0], arguments[1:]) == (sys.executable, sys.executable, sys.orig_argv[1:])
+    assert (path, arguments[0], arguments[1:]) == (
+        sys.executable,
+        sys.executable,
+        sys.orig_argv[1:],
+    )
     assert environment == held.switched(given)
     start(monkeypatch, environment, WITH)  # once
     assert capsys.readouterr().out.startswith("AVX2: memcpy and sgemm are held to it, by GLIBC")
@@ -280,7 +290,7 @@ def test_a_memcpy_that_is_not_held_ends_the_run(monkeypatch):
 
 def test_there_is_nothing_to_hold_without_avx512(monkeypatch, capsys):
     start(monkeypatch, {"CPD_BACKEND": "avx2"}, WITHOUT)
-    assert capsys.readouterr().out == "AVX2: this CPU has no AVX-512 that memcpy and sgemm could use\n"
+    assert capsys.readouterr().out == "AVX2: this CPU has no AVX-512 for memcpy and sgemm\n"
     start(monkeypatch, {"CPD_BACKEND": "scalar"}, WITH)
     start(monkeypatch, {}, WITH)
     assert capsys.readouterr().out == ""
@@ -297,6 +307,19 @@ def test_glibc_says_what_its_tunables_leave():
     for feature in ("AVX512F", "AVX512VL"):
         assert not held.usable(feature, held.switched({}))
     assert held.usable("AVX2", held.switched({}))
+
+
+def test_an_sgemm_that_avx2_cannot_reach_is_seen():
+    """A stored run of an Intel CPU, whose sgemm has AVX-512: all but the smallest products."""
+    run_with = store.load(store.RESULTS / "cpu-intel-6-207-avx512.json")
+    found = held.beyond_avx2(run_with["rows"], run_with["machine"])
+    assert {"gemm/sequential/e4m3/512", "gemm/fma/e4m3/1024"} <= set(found)
+    slow = [
+        row(name, 1.0, unit="GMAC/s", baseline=50.0) | {"against": "torch sgemm"} for name in "ab"
+    ]
+    assert held.beyond_avx2(slow, {"avx2/fma": 7.0}) == []
+    assert held.beyond_avx2(slow, {"avx2/fma": 5.0}) == ["a", "b"]
+    assert held.beyond_avx2([row("a", 1.0, baseline=50.0)], {"avx2/fma": 5.0}) == []
 
 
 def test_the_header_of_a_run_says_that_it_was_held(monkeypatch):
