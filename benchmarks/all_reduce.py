@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import namespaces
+from selection import Selection
 from timing import Row
 
 RANKS = 4
@@ -70,12 +71,12 @@ class Setting:
     def prefix(self) -> str:
         return f"all_reduce/{self.name}"
 
-    def wanted(self, name: str) -> list[str]:
-        """Parts with a row whose name contains `name`."""
+    def wanted(self, selection: Selection) -> list[str]:
+        """Parts with a selected row."""
         return [
             part
             for part, rows in self.parts.items()
-            if any(name in f"{self.prefix}/{row}" for row in rows)
+            if any(selection.wants(f"{self.prefix}/{row}") for row in rows)
         ]
 
 
@@ -150,10 +151,10 @@ def _why_not(program: Path) -> str:
 
 
 def rows(options: argparse.Namespace, programs: Path) -> Iterator[Row]:
-    """Those whose names contain options.name; what cannot run with the reason."""
+    """The selected ones; what cannot run with the reason."""
     program = programs / "bench_all_reduce"
     for setting in (LIMITED, FREE):
-        parts = setting.wanted(options.name)
+        parts = setting.wanted(options.selection)
         if not parts:
             continue
         reason = _why_not(program)
@@ -163,7 +164,7 @@ def rows(options: argparse.Namespace, programs: Path) -> Iterator[Row]:
         try:
             with contextlib.closing(_setting_rows(setting, parts, program, options)) as measured:
                 for row in measured:
-                    if options.name in row["name"]:
+                    if options.selection.wants(row["name"]):
                         yield _with_bar(row, options)
         except namespaces.SetUpError as error:
             yield {"name": setting.prefix, "skipped": str(error)}

@@ -5,7 +5,7 @@
 // begin, measure, encode, commit. First the bits: bytes of every backend the same, and Decode of
 // them what Round gives. Prints one JSON object a line; exits 1 where bits are wrong.
 //
-//   bench_compress [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+//   bench_compress [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

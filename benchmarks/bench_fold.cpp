@@ -5,7 +5,7 @@
 // against the plain sum. First the bits: samples against the slow oracle, whole arrays between
 // backends. Prints one JSON object a line; exits 1 where bits are wrong.
 //
-//   bench_fold [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+//   bench_fold [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <array>
 #include <bit>
 #include <cmath>

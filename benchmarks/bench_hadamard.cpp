@@ -4,7 +4,7 @@
 // in one run. First the bits: samples against the documented steps, whole arrays between backends.
 // Prints one JSON object a line; exits 1 where bits are wrong.
 //
-//   bench_hadamard [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+//   bench_hadamard [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 #include <algorithm>
 #include <bit>
 #include <cstdint>

@@ -5,7 +5,7 @@
 // the bits: samples against the slow oracle, and up to 2^22 floats whole arrays between backends.
 // Prints one JSON object a line; exits 1 where bits are wrong.
 //
-//   bench_sizes [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+//   bench_sizes [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 //
 // The largest have 4 N floats.
 #include <bit>

@@ -33,14 +33,15 @@ def front_ends(
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, on one thread."""
-    if not any(options.name in f"cast/fresh/{front_end}" for front_end in ("numpy", "torch")):
+    """The selected rows, on one thread."""
+    names = ("cast/fresh/numpy", "cast/fresh/torch")
+    if not any(map(options.selection.wants, names)):
         return
     moved = 8 * options.floats
     with gemm.setting("", 1):
         for front_end, make, into in front_ends(options):
             name = f"cast/fresh/{front_end}"
-            if options.name not in name:
+            if not options.selection.wants(name):
                 continue
             if not np.array_equal(np.asarray(make()), np.asarray(into())):
                 yield {"name": name, "wrong": "the two results differ"}

@@ -288,15 +288,15 @@ def cuda_row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, as they come; `skipped`: why one did not run."""
+    """The selected rows, as they come; `skipped`: why one did not run."""
     for case in cases():
-        if options.name not in case.name:
+        if not options.selection.wants(case.name):
             continue
         reason = missing(case)
         yield {"name": case.name, "skipped": reason} if reason else cpu_row(case, options)
     for scheme in BARRED:
         case = Case(scheme, "e4m3", cube(4096))
-        if options.name not in f"cuda/{case.name}":
+        if not options.selection.wants(f"cuda/{case.name}"):
             continue
         if torch.cuda.is_available():
             yield cuda_row(case, options)

@@ -34,9 +34,9 @@ def cases() -> Iterator[gemm.Case]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, in few turns."""
+    """The selected rows, in few turns."""
     few = Namespace(**vars(options) | {"repeats": min(REPEATS, options.repeats)})
     for case in cases():
-        if options.name in case.name:
+        if options.selection.wants(case.name):
             reason = gemm.missing(case)
             yield {"name": case.name, "skipped": reason} if reason else gemm.cpu_row(case, few)

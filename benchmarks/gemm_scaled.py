@@ -118,7 +118,7 @@ def row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, as they come."""
+    """The selected rows, as they come."""
     for case in cases():
-        if options.name in case.name:
+        if options.selection.wants(case.name):
             yield row(case, options)

@@ -58,11 +58,11 @@ def batch_row(scheme: str, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name; the largest in three turns at most."""
+    """The selected rows; the largest in three turns at most."""
     few = Namespace(**vars(options) | {"repeats": min(3, options.repeats)})
     for case in cases():
-        if options.name in case.name:
+        if options.selection.wants(case.name):
             yield gemm.cpu_row(case, few if case.shape[0] > LARGE else options)
     for scheme in BATCHED:
-        if options.name in f"gemm/batch/{scheme}/e4m3/{SIDE}x{BATCH}":
+        if options.selection.wants(f"gemm/batch/{scheme}/e4m3/{SIDE}x{BATCH}"):
             yield batch_row(scheme, options)

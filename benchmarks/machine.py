@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import held
+
 import cpd
 
 CPUINFO = Path("/proc/cpuinfo")
@@ -77,9 +79,14 @@ def header(measured: dict[str, Any]) -> dict[str, Any]:
     else:
         version = torch.__version__
     compiler = measured.get("compiler", "unknown")
-    return asdict(this_cpu()) | {
-        "compiler": compiler,
-        "torch": version,
-        "version": cpd.__version__,
-        "machine": {name: rate for name, rate in measured.items() if name != "compiler"},
-    }
+    limit = {"held": "avx2"} if held.is_held(os.environ) else {}
+    return (
+        asdict(this_cpu())
+        | limit
+        | {
+            "compiler": compiler,
+            "torch": version,
+            "version": cpd.__version__,
+            "machine": {name: rate for name, rate in measured.items() if name != "compiler"},
+        }
+    )

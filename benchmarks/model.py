@@ -93,7 +93,7 @@ def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Those whose names contain `options.name`."""
+    """The selected ones."""
     threads = torch.get_num_threads()
     try:
         for case in CASES:
@@ -110,7 +110,7 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     chunked, peer = f"model/{case.name}/chunked", f"model/{case.name}/peer/torchao-float8"
     census = f"model/{case.name}/census"
     every = (*names, census, chunked, *([peer] if case.name == "gpt" else []))
-    wanted = [full for full in every if options.name in full]
+    wanted = [full for full in every if options.selection.wants(full)]
     if not wanted:
         return
     torch.manual_seed(options.seed % 2**32)
@@ -162,7 +162,7 @@ def _grouped_rows(options: Namespace) -> Iterator[Row]:
     offs = torch.arange(64, 513, 64, dtype=torch.int32)
     for recipe, bar in GROUPED.items():
         full = f"model/grouped/{recipe.split()[0]}"
-        if options.name not in full:
+        if not options.selection.wants(full):
             continue
         rows = a.flatten(0, 1)
 

@@ -107,13 +107,13 @@ def row(call: Call, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, on one thread."""
+    """The selected rows, on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for calls in (numpy_calls, torch_calls):
             for call in calls():
-                if options.name in f"overhead/{call.name}":
+                if options.selection.wants(f"overhead/{call.name}"):
                     yield row(call, options)
     finally:
         torch.set_num_threads(threads)

@@ -32,8 +32,8 @@ def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, on one thread."""
-    wanted = [name for name in NAMES if options.name in name]
+    """The selected rows, on one thread."""
+    wanted = [name for name in NAMES if options.selection.wants(name)]
     if not wanted:
         return
     try:

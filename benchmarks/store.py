@@ -14,8 +14,6 @@ from typing import Any
 
 from timing import Row
 
-from cpd._files import write_text
-
 RESULTS = Path(__file__).resolve().parent / "results"
 
 Run = dict[str, Any]  # header, and `rows`
@@ -52,6 +50,8 @@ def load(path: Path) -> Run | None:
 
 def store(name: str, run: Run, folder: Path = RESULTS) -> Path:
     """Merges a run into the folder's file of that name."""
+    from cpd._files import write_text  # reading needs no built package
+
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, dumped(merged(load(path), run)))

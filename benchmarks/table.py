@@ -20,32 +20,13 @@ from pathlib import Path
 
 import bounds
 import store
+from selection import PRINCIPAL
 from timing import Row
 
 from cpd._files import write_text
 
 HERE = Path(__file__).resolve().parent
 VENDORS = {"amd": "AMD", "intel": "Intel"}
-
-PRINCIPAL = (
-    *("cast/nearest_even/e4m3", "cast/nearest_even/fp16", "cast/nearest_even/bf16"),
-    *("cast/nearest_even/bf16/subnormal", "cast/nearest_even/e4m3fn"),
-    *("cast/stochastic8/e4m3", "cast/stochastic16/e4m3", "cast/stochastic24/e4m3"),
-    *("encode/e4m3", "decode/e4m3", "pack/e4m3", "unpack/e4m3", "torch/encode/e4m3fn"),
-    *("fold/256", "fold/256/kahan", "scaled/cast/mxfp8", "scaled/cast/nvfp4", "hadamard/16"),
-    *("compress/encode/int8_rows", "compress/encode/qsgd_bits=4_bucket=512"),
-    *("gemm/sequential/e4m3/512", "gemm/sequential/e4m3/1024", "gemm/fma/e4m3/512"),
-    *("gemm/kahan/e4m3/512", "gemm/stochastic8/e4m3/512", "gemm/stochastic24/e4m3/512"),
-    *("gemm/h100-fp8/e4m3/512", "gemm/sequential/e4m3/1024/threads2", "gemm/sequential/fp32/512"),
-    *("avx2/gemm/sequential/e4m3/512", "gemm/batch/sequential/e4m3/64x64", "gemm/int32/int8/512"),
-    *("gemm/scaled/block128/e4m3/512", "overhead/numpy/cast", "overhead/torch/gemm"),
-    *(
-        "model/gpt/te-current",
-        "model/resnet18/te-current",
-        "model/virtual-nodes-gpt-block/one-pass",
-    ),
-    *("all_reduce/1gbps/e4m3", "all_reduce/1gbps/qsgd4", "all_reduce/loopback/e4m3"),
-)
 
 PEERS = (
     ("fp32 rounded to e4m3fn, as fp32", "torch", "cast/nearest_even/e4m3fn", "torch/cast/e4m3fn"),
@@ -67,6 +48,12 @@ PEERS = (
 """What is compared, with whom, our row, and theirs or, where that is empty, our row's baseline."""
 
 
+ON_AVX2 = """\
+On AVX2 alone, by vendor, family and model; `held`: a CPU with AVX-512, which nothing uses in this \
+run
+(`CPD_BACKEND=avx2`)."""
+
+
 @dataclass(frozen=True)
 class Reason:
     rows: tuple[str, ...]
@@ -82,22 +69,43 @@ def reasons() -> list[Reason]:
     return [Reason(tuple(entry["rows"]), entry["text"]) for entry in entries]
 
 
-Rows = dict[str, dict[str, Row]]  # by name, then by vendor: the row of its newest CPU
+Rows = dict[str, dict[str, Row]]  # by name, then by column
 
 
 def _generation(run: store.Run) -> tuple[int, ...]:
     return tuple(int(n) if n.isdecimal() else -1 for n in (run["family"], run["model"]))
 
 
+def _runs(folder: Path, isa: str) -> list[store.Run]:
+    """Those of an instruction set, the newest CPU last."""
+    runs = [store.load(path) for path in sorted(folder.glob("*.json"))]
+    return sorted((run for run in runs if run and run["isa"] == isa), key=_generation)
+
+
 def stored(folder: Path = store.RESULTS) -> Rows:
-    """Of each vendor the CPU of the highest family and model counts; others have the rows that it
-    lacks."""
+    """By vendor, of CPUs with AVX-512: the one of the highest family and model counts; others have
+    the rows that it lacks."""
     rows: Rows = {}
-    runs = [store.load(path) for path in folder.glob("*.json")]
-    for run in sorted((run for run in runs if run is not None), key=_generation):
+    for run in _runs(folder, "avx512"):
         for row in run["rows"]:
             rows.setdefault(row["name"], {})[run["vendor"]] = row
     return rows
+
+
+def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
+    """By CPU, of runs whose backend was AVX2."""
+    rows: Rows = {}
+    for run in _runs(folder, "avx2"):
+        cpu = f"{VENDORS.get(run['vendor'], run['vendor'])} {run['family']}-{run['model']}"
+        for row in run["rows"]:
+            rows.setdefault(row["name"], {})[cpu + (", held" if "held" in run else "")] = row
+    return rows
+
+
+def every_column(folder: Path = store.RESULTS) -> Rows:
+    """Those of both."""
+    rows, others = stored(folder), stored_on_avx2(folder)
+    return {name: rows.get(name, {}) | others.get(name, {}) for name in {**rows, **others}}
 
 
 def low(rows: Rows) -> list[str]:
@@ -132,8 +140,7 @@ def _ratio(row: Row | None) -> str:
     return "–" if row is None else f"{row['ratio']:.3g}"
 
 
-def _line(name: str, each: dict[str, Row]) -> str:
-    cells = [each.get(vendor) for vendor in VENDORS]
+def _line(name: str, cells: list[Row | None]) -> str:
     row = next(row for row in reversed(cells) if row is not None)
     is_what = dict.fromkeys(r["bound_is"] for r in cells if r is not None and "bound_is" in r)
     peer = f"{row['against']}: {', '.join(map(_ratio, cells))}"
@@ -144,9 +151,25 @@ def _line(name: str, each: dict[str, Row]) -> str:
 
 def table(rows: Rows, names: list[str]) -> str:
     """Row, unit, AMD, Intel, bound, peer."""
-    head = ("row", "unit", *VENDORS.values(), "bound", "peer: AMD's ratio, Intel's")
-    lines = [_line(name, rows[name]) for name in names if name in rows]
+    return _table(rows, names, VENDORS, "AMD's ratio, Intel's")
+
+
+def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -> str:
+    """A column for each key of `columns`, under its heading."""
+    head = ("row", "unit", *columns.values(), "bound", f"peer: {ratios}")
+    lines = [
+        _line(name, [rows[name].get(key) for key in columns]) for name in names if name in rows
+    ]
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *lines])
+
+
+def avx2_table(rows: Rows, names: list[str]) -> str:
+    """What the columns are, and the table; nothing where no run is stored."""
+    columns = list(dict.fromkeys(cpu for each in rows.values() for cpu in each))
+    if not columns:
+        return ""
+    made = _table(rows, names, {cpu: cpu for cpu in columns}, "ratio" + "s" * (len(columns) > 1))
+    return f"{ON_AVX2}\n\n{made}"
 
 
 def reasons_table(rows: Rows) -> str:
@@ -223,23 +246,25 @@ def _put(text: str, mark: str, made: str) -> str:
     begin, end = f"<!-- {mark}: made by table.py -->", f"<!-- end of {mark} -->"
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.S)
     assert pattern.search(text), f"no marks of {mark}"
-    return pattern.sub(lambda _: f"{begin}\n{made}\n{end}", text)
+    return pattern.sub(lambda _: "\n".join([begin, *filter(None, [made]), end]), text)
 
 
 def rendered() -> dict[Path, str]:
     """Each file as it should be."""
-    rows = stored()
+    rows, on_avx2 = stored(), stored_on_avx2()
     readme = HERE / "README.md"
     text = _put(readme.read_text(), "rows", table(rows, list(PRINCIPAL)))
-    text = _put(text, "reasons", reasons_table(rows))
+    text = _put(text, "rows on AVX2", avx2_table(on_avx2, list(PRINCIPAL)))
+    text = _put(text, "reasons", reasons_table(every_column()))
     operations = HERE / "OPERATIONS.md"
     every = store.RESULTS / "README.md"
+    all_rows = _put(every.read_text(), "all rows", table(rows, sorted(rows)))
     why = HERE.parent / "python/docs/why.md"
     gpu = HERE / "GPU.md"
     return {
         readme: text,
         operations: _put(operations.read_text(), "operations", operations_table()),
-        every: _put(every.read_text(), "all rows", table(rows, sorted(rows))),
+        every: _put(all_rows, "all rows on AVX2", avx2_table(on_avx2, sorted(on_avx2))),
         gpu: _put(gpu.read_text(), "rows of GPUs", gpu_table()),
         why: _put(why.read_text(), "peers", peers_table(rows)),
     }
@@ -251,7 +276,7 @@ def main() -> None:
     for path, text in rendered().items():
         if not checks:
             write_text(path, text)
-    missing = uncovered(stored())
+    missing = uncovered(every_column())
     for name in missing:
         print(f"no reason of reasons.toml covers {name}")
     for path in stale:

@@ -83,8 +83,8 @@ def wrong(call: Call) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name."""
-    wanted = [name for name in names() if options.name in name]
+    """The selected rows."""
+    wanted = [name for name in names() if options.selection.wants(name)]
     if not wanted:
         return
     if len(os.sched_getaffinity(0)) < THREADS:

@@ -4,6 +4,8 @@
 // are measured against. A row is one JSON object a line.
 #pragma once
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -29,11 +31,11 @@ struct Settings {
   std::int64_t floats = std::int64_t{64} << 20;
   int repeats = 9;
   std::uint64_t seed = 0;
-  std::string only;
+  std::vector<std::string> only;  ///< patterns of fnmatch(3); empty: every row
   bool list = false;
 };
 
-/// [--floats N] [--repeats R] [--seed S] [--only TEXT] [--list]
+/// [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
 inline Settings Parse(int argc, char** argv) {
   Settings settings;
   settings.seed = std::random_device()();
@@ -50,7 +52,7 @@ inline Settings Parse(int argc, char** argv) {
     } else if (flag == "--seed") {
       settings.seed = std::stoull(value());
     } else if (flag == "--only") {
-      settings.only = value();
+      settings.only.push_back(value());
     } else if (flag == "--list") {
       settings.list = true;
     } else {
@@ -155,12 +157,19 @@ inline Timing Alone(const Side& row, int repeats) {
   return {rate, 1, rate, *least, *most};
 }
 
+/// Whether a row's name matches one of the patterns.
+inline bool Wants(const Settings& settings, const std::string& name) {
+  const auto matches = [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  };
+  return settings.only.empty() || std::ranges::any_of(settings.only, matches);
+}
+
 /// The rows whose names the settings ask for; none where they ask for the names alone, which are
 /// printed.
 template <class Row>
 std::vector<Row> Chosen(std::vector<Row> rows, const Settings& settings) {
-  std::erase_if(rows,
-                [&](const Row& row) { return row.name.find(settings.only) == std::string::npos; });
+  std::erase_if(rows, [&](const Row& row) { return !Wants(settings, row.name); });
   if (!settings.list) return rows;
   for (const Row& row : rows) std::printf("%s\n", row.name.c_str());
   return {};

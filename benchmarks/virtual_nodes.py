@@ -129,7 +129,7 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """The rows whose name contains options.name, on two threads."""
+    """The selected rows, on two threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:
@@ -138,7 +138,7 @@ def rows(options: Namespace) -> Iterator[Row]:
             for model in MODELS:
                 for case in CASES:
                     name = f"model/virtual-nodes-{model.name}/{case.name}"
-                    if model.name in case.models and options.name in name:
+                    if model.name in case.models and options.selection.wants(name):
                         yield row(model, case, options)
     finally:
         torch.set_num_threads(threads)

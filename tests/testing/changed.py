@@ -38,6 +38,7 @@ AT_RUN_TIME = {
 # Files that no program leads to, and the tests that are about them.
 ABOUT = (
     (r"benchmarks/.*\.(py|json|md|toml)$", "tests/python/project/test_benchmarks.py"),
+    (r"benchmarks/.*\.(py|json)$", "tests/python/project/test_bench_runs.py"),
     (r"examples/.*\.(py|ipynb)$", "tests/python/package/test_examples.py"),
     (r"tests/golden/", "tests/python/package/test_golden.py"),
     (r"python/docs/.*|tests/testing/site_check\.py$", "tests/python/project/test_site.py"),

@@ -30,7 +30,8 @@ RUNS = sorted(store.RESULTS.glob("*.json"))
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_a_file_of_results_has_a_header_and_each_row_once(path):
     run = store.load(path)
-    assert set(run) == HEADER
+    assert set(run) - {"held"} == HEADER
+    assert run.get("held", run["isa"]) == run["isa"]
     assert path.name == f"cpu-{run['vendor']}-{run['family']}-{run['model']}-{run['isa']}.json"
     names = [row["name"] for row in run["rows"]]
     assert len(names) == len(set(names))
@@ -53,7 +54,7 @@ def test_a_share_is_the_part_of_the_bound(path):
 
 
 def test_each_row_far_below_its_bound_has_a_reason():
-    assert table.uncovered(table.stored()) == []
+    assert table.uncovered(table.every_column()) == []
 
 
 def test_reasons_are_sentences():
@@ -194,7 +195,7 @@ def test_new_rows_take_the_places_of_old_ones(tmp_path):
 
 def test_a_vendors_newest_cpu_counts(tmp_path):
     for family, model, names in (("26", "2", "a"), ("25", "unknown", "abc"), ("25", "17", "ab")):
-        header = {"vendor": "amd", "family": family, "model": model}
+        header = {"vendor": "amd", "family": family, "model": model, "isa": "avx512"}
         run = store.made(header, [row(name, against=family + model) for name in names])
         store.store(f"{family}-{model}.json", run, tmp_path)
     against = {name: each["amd"]["against"] for name, each in table.stored(tmp_path).items()}
@@ -213,6 +214,36 @@ def test_a_table_shows_a_row_of_each_vendor():
     )
     assert table.low(rows) == ["a"]
     assert table.uncovered(rows) == ["a"]
+
+
+def keep(folder, vendor, family, isa, *rows, **more):
+    header = {"vendor": vendor, "family": family, "model": "1", "isa": isa, **more}
+    store.store(f"cpu-{vendor}-{family}-1-{isa}.json", store.made(header, list(rows)), folder)
+
+
+def test_a_cpu_without_avx512_has_a_column_of_its_own(tmp_path):
+    keep(tmp_path, "amd", "25", "avx512", row("a", value=40.0))
+    before = table.table(table.stored(tmp_path), ["a", "b"])
+    assert table.avx2_table(table.stored_on_avx2(tmp_path), ["a", "b"]) == ""
+    # An older CPU, a newer one, and the same one held to AVX2: none has a place among the vendors.
+    keep(tmp_path, "amd", "23", "avx2", row("a", value=9.0), row("b", value=3.0))
+    keep(tmp_path, "amd", "27", "avx2", row("a", value=50.0))
+    keep(tmp_path, "amd", "25", "avx2", row("a", value=30.0), held="avx2")
+    assert table.table(table.stored(tmp_path), ["a", "b"]) == before
+    text = table.avx2_table(table.stored_on_avx2(tmp_path), ["a", "b"])
+    head, _, *lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert head == "| row | unit | AMD 23-1 | AMD 25-1, held | AMD 27-1 | bound | peer: ratios |"
+    assert lines == [
+        "| `a` | GB/s | 9 | 30 | 50 | – | memcpy: 0.45, 1.5, 2.5 |",
+        "| `b` | GB/s | 3 | – | – | – | memcpy: 0.15, –, – |",
+    ]
+
+
+def test_a_low_row_on_avx2_needs_a_reason_too(tmp_path):
+    keep(tmp_path, "amd", "25", "avx512", row("without/reason", share=0.9))
+    assert table.uncovered(table.every_column(tmp_path)) == []
+    keep(tmp_path, "amd", "23", "avx2", row("without/reason", share=0.5))
+    assert table.uncovered(table.every_column(tmp_path)) == ["without/reason"]
 
 
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"

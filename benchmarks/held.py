@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Times AVX2 on a CPU that has AVX-512: `CPD_BACKEND=avx2 ./dev bench`.
+
+CPD's kernels follow CPD_BACKEND. What they are measured against does not: each library chooses its
+vectors when it is loaded. So the process starts again, before it loads any, with their switches.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bounds import LANES
+from timing import Row
+
+CPUINFO = Path("/proc/cpuinfo")
+LOADER = Path("/lib64/ld-linux-x86-64.so.2")
+TUNABLES = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX512DQ,-AVX512CD"
+SWITCHES = {
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",  # torch's sgemm
+    "OPENBLAS_CORETYPE": "Haswell",  # NumPy's and CPD's
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",  # torch's own loops
+}
+MARGIN = 1.1  # a clock that changes
+BITS_OF_LEAF_7 = {"AVX2": 5, "AVX512F": 16, "AVX512VL": 31}  # of EBX
+
+
+def has_avx512(text: str | None = None) -> bool:
+    """From the text of /proc/cpuinfo."""
+    if text is None:
+        text = CPUINFO.read_text() if CPUINFO.exists() else ""
+    return re.search(r"^flags\s*:.*\bavx512f\b", text, re.M) is not None
+
+
+def is_held(environment: Mapping[str, str], text: str | None = None) -> bool:
+    """Whether the run times AVX2 on a CPU that has more."""
+    return environment.get("CPD_BACKEND") == "avx2" and has_avx512(text)
+
+
+def switched(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the switches of all libraries; what it has of them gives way."""
+    tunables = environment.get("GLIBC_TUNABLES", "").split(":")
+    others = [t for t in tunables if t and not t.startswith("glibc.cpu.hwcaps=")]
+    return {**environment, **SWITCHES, "GLIBC_TUNABLES": ":".join([*others, TUNABLES])}
+
+
+def usable(feature: str, environment: Mapping[str, str]) -> bool:
+    """Whether glibc, in a process of this environment, takes the feature for usable."""
+    lines = subprocess.run(
+        [LOADER, "--list-diagnostics"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    found = re.search(r"features\[0x1\]\.(?:active|usable)\[0x1\]=(0x[0-9a-f]+)", lines)
+    if found is None:
+        sys.exit(f"{LOADER} --list-diagnostics does not say what memcpy may use")
+    return bool(int(found[1], 16) >> BITS_OF_LEAF_7[feature] & 1)
+
+
+def beyond_avx2(rows: Iterable[Row], rates: Mapping[str, Any]) -> list[str]:
+    """Names of rows whose sgemm is faster than AVX2's fused operations are on registers."""
+    most = MARGIN * LANES["avx2"] * rates["avx2/fma"]
+    sgemms = (row for row in rows if row.get("against") == "torch sgemm")
+    return [row["name"] for row in sgemms if row["baseline"] > most]
+
+
+def start_again_where_needed() -> None:
+    """Returns where memcpy and sgemm are what the backend is to be measured against; says so."""
+    if os.environ.get("CPD_BACKEND") != "avx2":
+        return
+    if not has_avx512():
+        print("AVX2: this CPU has no AVX-512 for memcpy and sgemm")
+        return
+    environment = switched(os.environ)
+    if environment != dict(os.environ):
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    for feature in ("AVX512F", "AVX512VL"):
+        if usable(feature, environment):
+            sys.exit(f"glibc's memcpy still uses {feature}, whatever GLIBC_TUNABLES says")
+    print("AVX2: memcpy and sgemm are held to it, by " + ", ".join(["GLIBC_TUNABLES", *SWITCHES]))
