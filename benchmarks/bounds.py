@@ -42,10 +42,11 @@ class Mixture:
     how: str
     words: float  # of random bits for each lane
     counts: Counts  # those of the words included
+    on_avx2: Counts  # instead, where it is not empty
 
     def on(self, isa: str) -> dict[str, float]:
         """Counts with the operations that the instruction set has."""
-        counts = dict(self.counts)
+        counts = dict(self.on_avx2 if isa == "avx2" and self.on_avx2 else self.counts)
         if isa == "avx2":
             directed = counts.pop("directed", 0)
             for kind, each in _data()["directed_on_avx2"].items():
@@ -70,7 +71,8 @@ def mixtures() -> tuple[Mixture, ...]:
         words = entry.get("words", 0)
         word = _data()["philox"]
         counts = {kind: entry.get(kind, 0) + words * word.get(kind, 0) for kind in KINDS}
-        return Mixture(entry["name"], tuple(entry["rows"]), entry["how"], words, counts)
+        on_avx2 = entry.get("avx2", {})
+        return Mixture(entry["name"], tuple(entry["rows"]), entry["how"], words, counts, on_avx2)
 
     return tuple(made(entry) for entry in _data()["mixture"])
 

@@ -69,7 +69,8 @@ double RandomBits(const GemmPlan& plan) {
 /// The cost of one product by the general route, which takes every format and rounding.
 double GeneralRoute(const GemmPlan& plan) {
   if (plan.sum_in_binary32 && plan.product_bits > 0) {
-    const bool by_addition = is_addition(plan.sum) && is_addition(plan.product);
+    const bool by_addition = plan.sum.mode == Rounding::nearest_even && is_addition(plan.sum) &&
+                             is_addition(plan.product);
     return (by_addition ? kRoundingByAddition : kGeneralRounding) * RoundingsOf(plan);
   }
   return kAdditionInBinary64 * AdditionsOf(plan) + (plan.exact_products ? 0 : kProductInBinary64);

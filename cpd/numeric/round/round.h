@@ -97,9 +97,11 @@ CPD_FN constexpr bool may_clip(Rounding mode) {
 template <Rounding mode, class Run>
 CPD_FN constexpr void with_form(Form form, Run run) {
   if constexpr (mode == Rounding::nearest_even) {
-    if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
     if (form == Form::in_place) return run.template operator()<Rule<mode, Form::in_place>>();
     if (form == Form::integer) return run.template operator()<Rule<mode, Form::integer>>();
+  }
+  if constexpr (mode != Rounding::stochastic) {
+    if (form == Form::addition) return run.template operator()<Rule<mode, Form::addition>>();
     if (form == Form::general_addition) {
       return run.template operator()<Rule<mode, Form::general_addition>>();
     }
@@ -195,7 +197,27 @@ struct GridSum {
   Unsigned<V> unit, sum;  ///< patterns of what is added and of the sum
   Unsigned<V> above;      ///< the binade's pattern less 2^emin's
 };
-template <class V>
+
+/// `sum`, the nearest-even one of |x|, whose pattern is a, and `unit`, rounded in the plan's
+/// direction instead: up, down or toward zero. On the wrong side of |x| it moves by one place, its
+/// pattern's last bit.
+template <class R, class V>
+CPD_FN constexpr Unsigned<V> directed_sum(V x, Signed<V> a, Unsigned<V> sum, Unsigned<V> unit,
+                                          const RoundPlan& plan) {
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  const Rounding mode = R::mode_of(plan);
+  const I rounded = bits_as<I>(bits_as<V>(sum) - bits_as<V>(unit));
+  const U one = splat<U>(1);
+  const U inward = sum - select(rounded > a, one, U{});
+  if (mode == Rounding::toward_zero) return inward;
+  const U outward = sum + select(rounded < a, one, U{});
+  const auto negative = (I)bits_as<U>(x) < I{};
+  return mode == Rounding::up ? select(negative, inward, outward)
+                              : select(negative, outward, inward);
+}
+
+template <class R, class V>
 CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   using U = Unsigned<V>;
   using I = Signed<V>;
@@ -206,7 +228,9 @@ CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   const U above = (U)(place - least);
   U unit = (U)(place + splat<I>(plan.grid32.cut << P::mantissa));
   if (plan.man == 0) unit = unit + ((above >> P::mantissa) & splat<U>(1));
-  return {unit, bits_as<U>(bits_as<V>(a) + bits_as<V>(unit)), above};
+  const U sum = bits_as<U>(bits_as<V>(a) + bits_as<V>(unit));
+  if constexpr (R::mode == Rounding::nearest_even) return {unit, sum, above};
+  return {unit, directed_sum<R>(x, a, sum, unit, plan), above};
 }
 
 /// For Form::in_place and normal numbers of Form::scaled: |x|'s pattern plus an integer that
@@ -251,7 +275,7 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   using U = Unsigned<V>;
   using I = Signed<V>;
   if constexpr (R::adds) {
-    const GridSum<V> s = add_grid_unit(x, plan);  // the sum's pattern counts the places
+    const GridSum<V> s = add_grid_unit<R>(x, plan);  // the sum's pattern counts the places
     return (I)(s.sum - s.unit + shift_right(s.above, plan.grid32.cut));
   } else {
     const U code = shift_right(carried_pattern<R>(x, random, plan), plan.grid32.cut);
@@ -269,7 +293,7 @@ CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& pla
   using U = Unsigned<V>;
   if constexpr (R::adds) {
     // Both are multiples of the sum's last place; their difference, at most 2^(e + 1), is exact.
-    const GridSum<V> s = add_grid_unit(x, plan);
+    const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {
     const U kept = ~splat<U>((1U << plan.grid32.cut) - 1);

@@ -24,7 +24,7 @@ struct Grid {
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even, and binary32 addition does the rounding (round.h)
+  addition,  ///< simple, nearest-even or directed, and binary32 addition does the rounding (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
   general_addition,  ///< general, with zero and subnormals; rounds as `addition` does
@@ -87,6 +87,12 @@ CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
          (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
 }
 
+/// Whether binary32 addition may do the rounding: to nearest-even, or from there one place back.
+constexpr bool rounds_by_addition(Rounding mode) {
+  return mode == Rounding::nearest_even || mode == Rounding::toward_zero ||
+         mode == Rounding::up || mode == Rounding::down;
+}
+
 constexpr bool is_nearest(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::nearest_away;
 }
@@ -125,11 +131,12 @@ constexpr Form form_of(const RoundPlan& plan, const Format& format) {
     if (looked_at > 30 || looked_at - format.emin() > 127) return any;
     return integer ? Form::integer : Form::scaled;
   }
-  if (plan.mode != Rounding::nearest_even || !has_all) return any;
-  if (own_exponents) return simple ? Form::in_place : any;
+  if (!rounds_by_addition(plan.mode) || !has_all) return any;
+  const bool even = plan.mode == Rounding::nearest_even;
+  if (own_exponents) return simple && even ? Form::in_place : any;
   // 2^(top + 2) * 2^cut must be a binary32 value, and man + 2 bits fit after its leading bit.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) return any;
-  if (integer) return Form::integer;
+  if (integer) return even ? Form::integer : any;
   return simple ? Form::addition : Form::general_addition;
 }
 

@@ -114,6 +114,9 @@ def test_avx2_has_half_the_lanes_and_no_directed_operations():
     fma = row("avx2/gemm/fma/fp16/512", "GMAC/s", 4.0, backend="avx2")
     assert bounds.mixture_of(fma).on("avx512") == {"mul": 3, "add": 1, "integer": 2, "directed": 2}
     assert bounds.mixture_of(fma).on("avx2") == {"mul": 3, "add": 9, "integer": 6}
+    exact = row("avx2/gemm/fma/e4m3/512", "GMAC/s", 4.0, backend="avx2")
+    assert bounds.mixture_of(exact).on("avx512") == {"mul": 3, "add": 1, "integer": 1}
+    assert bounds.mixture_of(exact).on("avx2") == {"mul": 3, "integer": 4}
 
 
 def test_a_stream_is_bound_by_the_lesser_of_bytes_and_issue():
