@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the nodes of a training are: all in this process, or each a process of its own."""
+"""Where the nodes of a training are: all in this process, or each a process of its own
+(`cpd.parallel.nodes.real`, which imports torch)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cpd.parallel.nodes.ranks import Ranks, Tensors, gather_integers
-from cpd.parallel.nodes.real import RealNode, RealRanks, connected
+from cpd.parallel.nodes.ranks import Ranks, RanksDiffer, Tensors, gather_integers
 from cpd.parallel.nodes.virtual import VirtualRanks
 
 __all__ = [
     "Ranks",
-    "RealNode",
-    "RealRanks",
+    "RanksDiffer",
     "Tensors",
     "VirtualRanks",
     "gather_integers",
@@ -29,5 +28,7 @@ def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ra
     if transport == "virtual":
         yield VirtualRanks(8 if nodes is None else nodes)
         return
+    from cpd.parallel.nodes.real import RealRanks, connected
+
     with connected(transport, timeout) as comm:
         yield RealRanks(comm)
