@@ -13,8 +13,14 @@ from cpd.train.schedules import RateSchedule, rate_schedule
 from cpd.train.table import DATA, MODELS
 
 if TYPE_CHECKING:
-    from cpd.parallel.nodes import Ranks, RanksDiffer, VirtualRanks, gather_integers, open_ranks
-    from cpd.parallel.nodes.real import RealRanks
+    from cpd.parallel.nodes import (
+        Ranks,
+        RanksDiffer,
+        RealRanks,
+        VirtualRanks,
+        gather_integers,
+        open_ranks,
+    )
     from cpd.train.data import Data
     from cpd.train.digits import epoch_order, load_digits
     from cpd.train.loop import deterministic, sampled_gradients, train
@@ -53,7 +59,7 @@ __all__ = [
     "weights_hash",
 ]
 
-_NODES = ("Ranks", "RanksDiffer", "VirtualRanks", "gather_integers", "open_ranks")
+_NODES = ("Ranks", "RanksDiffer", "RealRanks", "VirtualRanks", "gather_integers", "open_ranks")
 _LOOP = ("deterministic", "sampled_gradients", "train")
 _LATER = {
     **dict.fromkeys(_NODES, "cpd.parallel.nodes"),
@@ -63,7 +69,6 @@ _LATER = {
     **dict.fromkeys(("evaluated", "held_out_accuracy"), "cpd.train.metrics"),
     **dict.fromkeys(("MovingAverage", "weights_hash"), "cpd.train.weights"),
     "Data": "cpd.train.data",
-    "RealRanks": "cpd.parallel.nodes.real",
     "digit_classifier": "cpd.train.models",
 }
 

@@ -19,8 +19,14 @@ from cpd.nn.coverage import coverage_of
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe
 from cpd.optim.recipe import from_recipe
-from cpd.parallel.nodes import Ranks, RanksDiffer, VirtualRanks, gather_integers
-from cpd.parallel.nodes.real import RealNode, RealRanks
+from cpd.parallel.nodes import (
+    Ranks,
+    RanksDiffer,
+    RealNode,
+    RealRanks,
+    VirtualRanks,
+    gather_integers,
+)
 from cpd.parallel.virtual_nodes import VirtualNodes
 from cpd.train.batches import Batches, Micro
 from cpd.train.data import Data

@@ -1,21 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the nodes of a training are: all in this process, or each a process of its own
-(`cpd.parallel.nodes.real`, which imports torch)."""
+"""Where the nodes of a training are: all in this process, or each a process of its own, whose
+classes are loaded when they are first used, with torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from cpd.parallel.nodes.ranks import Ranks, RanksDiffer, Tensors, gather_integers
 from cpd.parallel.nodes.virtual import VirtualRanks
 
+if TYPE_CHECKING:
+    from cpd.parallel.nodes.real import RealNode, RealRanks
+
 __all__ = [
     "Ranks",
     "RanksDiffer",
+    "RealNode",
+    "RealRanks",
     "Tensors",
     "VirtualRanks",
     "gather_integers",
     "open_ranks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("RealNode", "RealRanks"):
+        from cpd.parallel.nodes import real
+
+        return getattr(real, name)
+    raise AttributeError(f"module 'cpd.parallel.nodes' has no attribute {name!r}")
 
 
 @contextmanager
