@@ -9,14 +9,25 @@ system's, and nothing is fetched.
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import importlib.metadata
 import sys
+import zlib
 from pathlib import Path
+from typing import Any
 
 import torch  # noqa: F401 - once, before Sphinx starts processes that document what needs it
+from sphinx.application import Sphinx
+from sphinx.pycode.parser import Parser
+from sphinx.search.en import SearchEnglish
+from sphinx.util import logging
 
-sys.path.insert(0, str(Path(__file__).parent))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "tests/testing")]
+
+import site_check  # noqa: E402
 
 for _name in ("cpd.nn", "cpd.train"):  # autodoc documents what a module holds: lazy names, loaded
     _module = importlib.import_module(_name)
@@ -57,3 +68,26 @@ python_maximum_signature_line_length = 88
 toc_object_entries = False  # a page's own list has its sections; with every name it takes seconds
 html_static_path = ["static"]
 html_css_files = ["wide.css"]
+
+# What takes seconds and is not seen: looking for garbage among what lives to the end, the stem of a
+# word again on each page, and where in a source a definition begins (for links to sources).
+gc.disable()
+SearchEnglish.stem = functools.cache(SearchEnglish.stem)
+Parser.parse_definition = lambda self: None
+
+
+def _spread(_app: Sphinx, _env: Any, names: list[str]) -> None:
+    """Puts the pages into an order in which the reference's, which take longest to read, are not
+    one after the other: each process gets some of them."""
+    names.sort(key=lambda name: zlib.crc32(name.encode()))
+
+
+def _check(app: Sphinx, error: Exception | None) -> None:
+    """Warns of links that lead nowhere and of public names without a page."""
+    for complaint in [] if error else site_check.complaints(Path(app.outdir)):
+        logging.getLogger(__name__).warning(complaint)
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("env-before-read-docs", _spread)
+    app.connect("build-finished", _check, priority=900)  # after what other files are written in

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the documentation as a site, in the folder given: links within it lead somewhere, nothing
 is fetched from elsewhere, every public name of the package has its place, and the schema of recipes
-is the package's.
-
-    python tests/testing/site_check.py out/docs
-"""
+is the package's. `./dev docs` runs it in the process that has made the site."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import inspect
 import json
 import os
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -148,12 +144,6 @@ def stale_schema(root: Path) -> Iterator[str]:
         yield f"{path.relative_to(root)}: not what `cpd recipe --schema` prints"
 
 
-def main(root: Path) -> int:
-    complaints = [*broken(root), *fetched(root), *missing(root), *stale_schema(root)]
-    for complaint in complaints:
-        print(complaint, file=sys.stderr)
-    return 1 if complaints else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+def complaints(root: Path) -> list[str]:
+    """What is wrong with the site in a folder, a line each."""
+    return [*broken(root), *fetched(root), *missing(root), *stale_schema(root)]

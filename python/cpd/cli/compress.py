@@ -121,11 +121,8 @@ def _tensors(path: Path) -> "dict[str, Values]":
 
     with users_mistakes():
         arrays = read_arrays(path, leaves_out=True)
-    found = {
-        shown(name): array.float().contiguous().numpy()
-        for name, array in arrays.items()
-        if array.is_floating_point()
-    }
+    with np.errstate(over="ignore"):
+        found = {shown(name): np.asarray(x, np.float32, order="C") for name, x in arrays.items()}
     if not found:
         raise UsageError(f"{path} holds no floating-point tensors")
     return found

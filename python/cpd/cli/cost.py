@@ -12,6 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cpd._files import STDOUT, write_json, write_text
 from cpd.cli.errors import UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, names
@@ -138,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _steps(options: argparse.Namespace) -> int:
     from cpd.study.machines import machine
-    from cpd.study.step_rows import draw_rows, step_rows
+    from cpd.study.step_rows import step_rows
 
     for name, default in _DEFAULTS.items():
         if getattr(options, name) is None:
@@ -176,6 +178,8 @@ def _steps(options: argparse.Namespace) -> int:
         setting = {"network": network.name, "values": network.values, "machine": asdict(on)}
         write_json(options.json, {**setting, "rows": [row.json() for row in rows]})
     if options.plot is not None:
+        from cpd.study.step_plot import draw_rows
+
         draw_rows(options.plot, rows, f"{network.name} on {on.name}")
     return 0
 
@@ -276,11 +280,9 @@ def _gradients(
             errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
         if options.model is not None:
             return network(options.model), None, errors
-    shapes = tuple(tuple(layer.shape) for layer in loaded.per_rank[0])
+    shapes = tuple(layer.shape for layer in loaded.per_rank[0])
     layers = zip(*loaded.per_rank, strict=True)
-    largest = [
-        max((float(x.abs().max()) for x in ranks if x.numel()), default=0.0) for ranks in layers
-    ]
+    largest = [max(float(np.abs(x).max(initial=0)) for x in ranks) for ranks in layers]
     return Network(options.gradients.stem, shapes), largest, errors
 
 

@@ -367,7 +367,7 @@ def _headline(study: _Study, options: argparse.Namespace) -> str:
 
     layers = len(gradients.names)
     which = f"all {layers} layers" if layers > 1 else shown(gradients.names[0])
-    values = sum(layer.numel() for layer in gradients.per_rank[0])
+    values = sum(layer.size for layer in gradients.per_rank[0])
     nodes = counted(gradients.ranks, "node")
     parts += [nodes, f"{spec.order} across groups", f"{which} ({counted(values, 'value')})"]
     zeros = chosen[0].lines[0].row.zero_references
@@ -477,4 +477,5 @@ def _of_model(options: argparse.Namespace, nodes: int | None) -> "Gradients":
             on_epoch=lambda epoch, _: progress.update(bar, completed=epoch),
         )
         per_rank = sampled_gradients(result.model, data, nodes or 256, batch, chosen.seed)
-    return Gradients([layer.name for layer in result.layers], per_rank)
+    arrays = [[layer.numpy() for layer in rank] for rank in per_rank]
+    return Gradients([layer.name for layer in result.layers], arrays)

@@ -3,6 +3,7 @@
 
 import argparse
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -234,7 +235,7 @@ def _show(found: "Sweep", on_front: int, options: argparse.Namespace) -> None:
         soft_wrap=True,
     )
     head, rows = found.table(options.error, options.cost)
-    broken = {name: name.replace("rflow", f"r{MAY_BREAK}flow") for name in head}
+    broken = {name: re.sub(r"(?<=r)(?=flow)|(?<=Accu)(?=m)", MAY_BREAK, name) for name in head}
     table = new_table(*broken.values(), "")
     for number, name in enumerate(head):
         if name in ("Rounding", "Accumulator"):

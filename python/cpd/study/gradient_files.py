@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 else:
     torch = Later("torch")
 
-Arrays: TypeAlias = "dict[str, torch.Tensor]"
+Array: TypeAlias = npt.NDArray[Any]
+Named: TypeAlias = Iterable[tuple[str, Array]]
 
 _LONGEST_NAME = 1000
 
@@ -36,19 +37,20 @@ class _RefusedError(ValueError):
     """An error text of this module, which follows the file's name."""
 
 
-def read_arrays(path: Path, leaves_out: bool = False) -> Arrays:
-    """The arrays of a file, in its order, each with its own dtype and in its own memory.
+def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
+    """The arrays of a file, in its order, each with its own dtype and in its own memory; values of
+    torch's types that NumPy does not have (bfloat16, FP8) are widened to binary32.
 
     A .npy file's array has the file's name. What torch.save wrote is flattened: the names of nested
     dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
-    `rank0/…`, `rank1/…`. `leaves_out`: leaves out what is not a tensor, such as a checkpoint's step
-    and an optimizer's options.
+    `rank0/…`, `rank1/…`. `leaves_out`: leaves out what is not a floating-point tensor, such as a
+    checkpoint's step and an optimizer's options. NumPy's files are read without torch.
 
     Raises OSError for a file that cannot be opened and ValueError for one that holds anything else.
     """
     reader, kind = _READERS[suffix(path)]
     with path.open("rb") as file, _told(path, kind):
-        arrays: Arrays = {}
+        arrays: dict[str, Array] = {}
         for name, array in reader(path, file, leaves_out):
             if name in arrays:
                 raise _RefusedError(f"holds '{shown(name)}' twice")
@@ -98,11 +100,11 @@ def _check_memory(size: int) -> None:
 # ---- NumPy's ----------------------------------------------------------------------------------
 
 
-def _read_npy(path: Path, file: IO[bytes], _: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_npy(path: Path, file: IO[bytes], _: bool) -> Named:
     yield path.stem, _npy(file, os.fstat(file.fileno()).st_size, "the array")
 
 
-def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_npz(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         _check_memory(sum(member.file_size for member in members))
@@ -129,7 +131,7 @@ def _header(stream: IO[bytes], what: str) -> tuple[tuple[int, ...], bool, np.dty
     return readers[version](stream)
 
 
-def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
+def _npy(stream: IO[bytes], size: int, what: str) -> Array:
     """The array in a stream of `size` bytes, which must be as many as its header states."""
     shape, by_column, dtype = _header(stream, what)
     if dtype.hasobject:
@@ -147,22 +149,21 @@ def _npy(stream: IO[bytes], size: int, what: str) -> torch.Tensor:
         raise _RefusedError(f"{what} should have {wanted} bytes of values, {len(data)} can be read")
     values: npt.NDArray[Any] = np.frombuffer(data, dtype)
     values = values.reshape(shape[::-1]).T if by_column else values.reshape(shape)
-    return torch.from_numpy(values.astype(dtype.newbyteorder("="), order="C"))
+    return values.astype(dtype.newbyteorder("="), order="C")
 
 
 # ---- torch's and safetensors' -------------------------------------------------------------------
 
 
-def _read_safetensors(path: Path, file: IO[bytes], _: bool) -> Iterable[tuple[str, torch.Tensor]]:
+def _read_safetensors(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
     from safetensors.torch import load_file
 
-    loaded: Arrays = load_file(path)
-    return ((name, _dense(name, tensor)) for name, tensor in loaded.items())
+    for name, tensor in load_file(path).items():
+        if not (leaves_out and not tensor.is_floating_point()):
+            yield name, _dense(name, tensor)
 
 
-def _read_torch(
-    path: Path, file: IO[bytes], leaves_out: bool
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _read_torch(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
     from pickle import UnpicklingError
 
     if zipfile.is_zipfile(file):
@@ -186,9 +187,9 @@ def _read_torch(
             raise _RefusedError("a list in it must give a dict of tensors for each rank")
         loaded = {f"rank{r}": layers for r, layers in enumerate(loaded)}
     for name, tensor in _flat("", loaded, set(), leaves_out):
+        if leaves_out and not (isinstance(tensor, torch.Tensor) and tensor.is_floating_point()):
+            continue
         if not isinstance(tensor, torch.Tensor):
-            if leaves_out:
-                continue
             raise _RefusedError(f"'{shown(name)}' must be a tensor, got {type(tensor).__name__}")
         yield name, _dense(name, tensor)
 
@@ -211,7 +212,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
         yield from _flat(f"{prefix}{joint}{key}", part, seen, leaves_out)
 
 
-def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _dense(name: str, tensor: torch.Tensor) -> Array:
     """The tensor's values, each of which must have its own memory in the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
@@ -220,10 +221,17 @@ def _dense(name: str, tensor: torch.Tensor) -> torch.Tensor:
     tensor = tensor.detach()
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
         raise _RefusedError(f"'{shown(name)}' repeats its values, {tuple(tensor.shape)} of them")
-    return tensor.resolve_conj().resolve_neg()
+    tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_floating_point() and str(tensor.dtype) not in _NUMPY_HAS:
+        tensor = tensor.float()
+    array: Array = tensor.numpy()
+    return array
 
 
-_Reader: TypeAlias = "Callable[[Path, IO[bytes], bool], Iterable[tuple[str, torch.Tensor]]]"
+_NUMPY_HAS = ("torch.float16", "torch.float32", "torch.float64")
+
+
+_Reader: TypeAlias = Callable[[Path, IO[bytes], bool], Named]
 _READERS: dict[str, tuple[_Reader, str]] = {
     ".npy": (_read_npy, ".npy"),
     ".npz": (_read_npz, ".npz"),

@@ -18,33 +18,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from cpd import _core
 from cpd._files import replaced, write_npz
 from cpd.numeric.later import Later
 from cpd.numeric.names import did_you_mean
-from cpd.study.gradient_files import read_arrays, shown
+from cpd.study.gradient_files import Array, read_arrays, shown
 
 if TYPE_CHECKING:
     import torch
 else:
     torch = Later("torch")
 
+Values: TypeAlias = npt.NDArray[np.float32]
+
 _RANKED = re.compile(r"rank(0|[1-9][0-9]{0,8})/(.+)", re.DOTALL)
 _FP32 = _core.Format.parse("fp32")
 _NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
-_FLOATS = (
-    "torch.float16",
-    "torch.bfloat16",
-    "torch.float32",
-    "torch.float8_e4m3fn",
-    "torch.float8_e4m3fnuz",
-    "torch.float8_e5m2",
-    "torch.float8_e5m2fnuz",
-)
 _MOST_RANKS = 1 << 16
 
 
@@ -67,10 +61,10 @@ class NotFinite:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The layers' names, and [rank][layer] float32 tensors."""
+    """The layers' names, and [rank][layer] float32 arrays."""
 
     names: list[str]
-    per_rank: list[list[torch.Tensor]]
+    per_rank: list[list[Values]]
 
     @property
     def ranks(self) -> int:
@@ -95,7 +89,7 @@ class Gradients:
             nan = infinite = 0
             ranks = []
             for rank, layers in enumerate(self.per_rank):
-                counts = (int(layers[index].isnan().sum()), int(layers[index].isinf().sum()))
+                counts = (int(np.isnan(layers[index]).sum()), int(np.isinf(layers[index]).sum()))
                 nan, infinite = nan + counts[0], infinite + counts[1]
                 if any(counts):
                     ranks.append(rank)
@@ -113,16 +107,16 @@ def load_gradients(path: str | Path, round: bool = False) -> Gradients:
     arrays = read_arrays(path)
     if not arrays:
         raise ValueError(f"{path}: holds no arrays")
-    tensors = {name: _as_float32(path, name, tensor, round) for name, tensor in arrays.items()}
-    ranked = [name for name in tensors if _RANKED.fullmatch(name)]
+    layers = {name: _as_float32(path, name, array, round) for name, array in arrays.items()}
+    ranked = [name for name in layers if _RANKED.fullmatch(name)]
     if not ranked:
-        gradients = _from_stacked(path, tensors)
-    elif len(ranked) < len(tensors):
-        other = shown(next(name for name in tensors if name not in ranked))
+        gradients = _from_stacked(path, layers)
+    elif len(ranked) < len(layers):
+        other = shown(next(name for name in layers if name not in ranked))
         raise ValueError(f"{path}: has both 'rank{{r}}/layer' names and '{other}'; use one layout")
     else:
-        gradients = _from_ranked(path, tensors)
-    if sum(layer.numel() for layer in gradients.per_rank[0]) == 0:
+        gradients = _from_ranked(path, layers)
+    if sum(layer.size for layer in gradients.per_rank[0]) == 0:
         raise ValueError(f"{path}: holds no values")
     return gradients
 
@@ -152,14 +146,14 @@ def check_path(path: str | Path) -> None:
         raise ValueError(f"{path}: a gradients file must end in .npz or .safetensors to be written")
 
 
-def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> torch.Tensor:
-    if str(tensor.dtype) in _FLOATS:
-        return tensor.float().contiguous()
+def _as_float32(path: Path, name: str, array: Array, round: bool) -> Values:
+    if array.dtype in (np.float16, np.float32):
+        return np.asarray(array, np.float32, order="C")
     name = shown(name)
-    if tensor.dtype != torch.float64:
-        raise ValueError(f"{path}: '{name}' must hold floating-point values, got {tensor.dtype}")
+    if array.dtype != np.float64:
+        raise ValueError(f"{path}: '{name}' must hold floating-point values, got {array.dtype}")
     # CPD's cast, compared by bits: other conversions flush subnormals where the program does.
-    wide = tensor.contiguous().numpy()
+    wide = np.asarray(array, order="C")
     narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)
     _core.cast(wide, _FP32, _NEAREST, narrow)
     if beyond := int((np.isinf(narrow) & ~np.isinf(wide)).sum()):
@@ -170,14 +164,14 @@ def _as_float32(path: Path, name: str, tensor: torch.Tensor, round: bool) -> tor
         raise ValueError(
             f"{path}: '{name}' holds binary64 values that are not binary32; --round rounds them"
         )
-    return torch.from_numpy(narrow)
+    return narrow
 
 
-def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
-    for name, tensor in tensors.items():
-        if tensor.dim() == 0 or len(tensor) == 0:
+def _from_stacked(path: Path, layers: dict[str, Values]) -> Gradients:
+    for name, layer in layers.items():
+        if layer.ndim == 0 or len(layer) == 0:
             raise ValueError(f"{path}: '{shown(name)}' has no leading dimension of ranks")
-    sizes = {shown(name): len(tensor) for name, tensor in tensors.items()}
+    sizes = {shown(name): len(layer) for name, layer in layers.items()}
     ranks = next(iter(sizes.values()))
     if len(set(sizes.values())) > 1:
         listed = ", ".join([f"{name} {size}" for name, size in sizes.items()][:8])
@@ -188,15 +182,16 @@ def _from_stacked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
             f"{path}: the leading dimension is the rank, of which there are at most {_MOST_RANKS}, "
             f"got {ranks}"
         )
-    return Gradients(list(tensors), [[t[rank] for t in tensors.values()] for rank in range(ranks)])
+    per_rank = [[layer[rank, ...] for layer in layers.values()] for rank in range(ranks)]
+    return Gradients(list(layers), per_rank)
 
 
-def _from_ranked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
-    ranks: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
+def _from_ranked(path: Path, named: dict[str, Values]) -> Gradients:
+    ranks: dict[int, dict[str, Values]] = {}
+    for name, layer in named.items():
         match = _RANKED.fullmatch(name)
         assert match is not None
-        ranks.setdefault(int(match[1]), {})[match[2]] = tensor
+        ranks.setdefault(int(match[1]), {})[match[2]] = layer
     if sorted(ranks) != list(range(len(ranks))):
         missing = next(r for r in range(len(ranks)) if r not in ranks)
         raise ValueError(
@@ -206,10 +201,10 @@ def _from_ranked(path: Path, tensors: dict[str, torch.Tensor]) -> Gradients:
     for rank, layers in sorted(ranks.items()):
         if layers.keys() != first.keys():
             raise ValueError(f"{path}: rank {rank} does not hold the same layers as rank 0")
-        for name, tensor in layers.items():
-            if tensor.shape != first[name].shape:
+        for name, layer in layers.items():
+            if layer.shape != first[name].shape:
                 raise ValueError(
-                    f"{path}: rank{rank}/{shown(name)} has shape {tuple(tensor.shape)}, "
-                    f"rank0's is {tuple(first[name].shape)}"
+                    f"{path}: rank{rank}/{shown(name)} has shape {layer.shape}, "
+                    f"rank0's is {first[name].shape}"
                 )
     return Gradients(list(first), [[ranks[r][name] for name in first] for r in range(len(ranks))])

@@ -6,23 +6,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import matplotlib
-import matplotlib.ticker
-from matplotlib.figure import Figure
-
-from cpd._files import replaced
 from cpd.comm.spec import ReduceSpec
 from cpd.study.costs import Largest
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
-from cpd.study.plot import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE, check_plot_path
 from cpd.study.throughput import CodecRate, StepTime, all_reduce_of, step_time
-
-_COLOURS = (BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY)
-_MARKERS = "os^DvPX*"
 
 
 @dataclass
@@ -144,44 +134,3 @@ def mark_front(rows: Sequence[StepRow]) -> None:
             goals(other) != mine and all(a <= b for a, b in zip(goals(other), mine, strict=True))
             for other in rows
         )
-
-
-def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
-    """Writes the picture: samples a second by ranks, a line for each wire; what is not overlapped
-    is solid, what is overlapped dotted. Raises ValueError for an ending that is not drawn."""
-    check_plot_path(path)
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "cost"}):
-        figure = Figure(figsize=(8.4, 4.6), layout="constrained")
-        axes = figure.subplots()
-        wires = list(dict.fromkeys(row.wire for row in rows))
-        handles = []
-        for number, wire in enumerate(wires):
-            mine = [row for row in rows if row.wire == wire]
-            colour = _COLOURS[number % len(_COLOURS)]
-            world = [row.step.ranks for row in mine]
-            apart = [row.step.samples_a_second for row in mine]
-            both = [row.step.samples / row.step.overlapped for row in mine]
-            marker = _MARKERS[number % len(_MARKERS)]
-            handles += axes.plot(world, apart, color=colour, marker=marker, ms=4, label=wire)
-            axes.plot(world, both, color=colour, ls=":", lw=1)
-        world = sorted({row.step.ranks for row in rows})
-        ideal = {
-            row.step.ranks: row.step.samples / row.step.computation
-            for row in rows
-            if row.step.computation
-        }
-        if ideal:
-            points = [ideal[one] for one in world]
-            label = "computation alone"
-            handles += axes.plot(world, points, color=GREY, ls="--", lw=1, label=label)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(world, [str(one) for one in world], rotation=45 * (len(world) > 8))
-        axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
-        axes.set_xlabel("ranks")
-        axes.set_ylabel("samples a second (dotted: codec and messages overlap)")
-        axes.set_title(title)
-        figure.legend(handles=handles, loc="outside right upper")
-        metadata: Any = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        with replaced(path) as file:
-            figure.savefig(file, format=path.suffix[1:], dpi=160, metadata=metadata)

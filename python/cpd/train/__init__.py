@@ -13,10 +13,17 @@ from cpd.train.schedules import RateSchedule, rate_schedule
 from cpd.train.table import DATA, MODELS
 
 if TYPE_CHECKING:
-    from cpd.parallel.nodes import Ranks, RealRanks, VirtualRanks, gather_integers, open_ranks
+    from cpd.parallel.nodes import (
+        Ranks,
+        RanksDiffer,
+        RealRanks,
+        VirtualRanks,
+        gather_integers,
+        open_ranks,
+    )
     from cpd.train.data import Data
     from cpd.train.digits import epoch_order, load_digits
-    from cpd.train.loop import RanksDiffer, deterministic, sampled_gradients, train
+    from cpd.train.loop import deterministic, sampled_gradients, train
     from cpd.train.metrics import evaluated, held_out_accuracy
     from cpd.train.models import digit_classifier
     from cpd.train.result import LayerCounts, Step, TrainResult
@@ -52,8 +59,8 @@ __all__ = [
     "weights_hash",
 ]
 
-_NODES = ("Ranks", "RealRanks", "VirtualRanks", "gather_integers", "open_ranks")
-_LOOP = ("RanksDiffer", "deterministic", "sampled_gradients", "train")
+_NODES = ("Ranks", "RanksDiffer", "RealRanks", "VirtualRanks", "gather_integers", "open_ranks")
+_LOOP = ("deterministic", "sampled_gradients", "train")
 _LATER = {
     **dict.fromkeys(_NODES, "cpd.parallel.nodes"),
     **dict.fromkeys(_LOOP, "cpd.train.loop"),

@@ -19,7 +19,14 @@ from cpd.nn.coverage import coverage_of
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe
 from cpd.optim.recipe import from_recipe
-from cpd.parallel.nodes import Ranks, RealNode, RealRanks, VirtualRanks, gather_integers
+from cpd.parallel.nodes import (
+    Ranks,
+    RanksDiffer,
+    RealNode,
+    RealRanks,
+    VirtualRanks,
+    gather_integers,
+)
 from cpd.parallel.virtual_nodes import VirtualNodes
 from cpd.train.batches import Batches, Micro
 from cpd.train.data import Data
@@ -33,10 +40,6 @@ from cpd.train.weights import MovingAverage, weights_hash
 Keep = Literal["memory", "disk", "recompute"]
 OnEpoch = Callable[[int, float], None]
 OnStep = Callable[[Step], bool | None]
-
-
-class RanksDiffer(RuntimeError):  # noqa: N818
-    """Processes that should have the same weights do not."""
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+import patience
 
 ROOT = Path(__file__).parents[3]
 TORCH = "torch==2.13.0"
@@ -153,6 +156,27 @@ def test_wheel(bare):
     for torch in (OLDEST_TORCH, TORCH):
         bare.pip(torch)
         bare.python(TORCH_WORKS)
+
+
+README = (ROOT / "README.md").read_text()
+(MODEL,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+FIRST_TABLE = "\n".join(re.findall(r"^\$ ((?:python|cpd roundoff) .*)$", README, re.M))
+
+
+def test_first_results_from_the_wheel(tmp_path):
+    """README's table of sums within 60 s of an idle machine, its report within 180."""
+    wheel = str(made_wheel())
+    begun = time.monotonic()
+    bare = Venv(tmp_path / "venv")
+    bare.pip(wheel)
+    assert "e5m2 + APS" in bare.run("sh", "-c", FIRST_TABLE).stdout
+    table = time.monotonic() - begun
+    bare.pip("torch>=2.11")
+    assert "98.3 % emulated" in bare.python(MODEL)
+    report = time.monotonic() - begun
+    print(f"first table {table:.0f} s, first report {report:.0f} s")
+    assert table < patience.scaled(60)
+    assert report < patience.scaled(180)
 
 
 def test_run_stays_in_the_folder_where_it_is_called(tmp_path):

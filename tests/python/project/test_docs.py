@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import cpd
+import forked
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "python/docs"
@@ -26,20 +29,18 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.DOTALL)
 
 
-def shell(command: str, folder: Path) -> str:
-    """What a command prints in the folder, with this environment's `cpd`."""
+def shell(command: str, folder: Path, fails: bool = False) -> str:
+    """What a command prints in the folder, with this environment's `cpd`; of one that fails also
+    what it says of that."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stderr}"
-    return done.stdout
+    how: Any = {"cwd": folder, "env": {**os.environ, "PATH": path, "COLUMNS": "80"}}
+    how |= {"capture_output": True, "text": True, "check": False}
+    if re.match(r"cpd [^|>&;]*$", command):
+        done = forked.run(["-m", *shlex.split(command)], **how)
+    else:
+        done = subprocess.run(command, shell=True, **how)
+    assert (done.returncode != 0) == fails, f"{command}\n{done.stderr}"
+    return done.stdout + (done.stderr if fails else "")
 
 
 def rows(page: str, after: str) -> list[list[str]]:
@@ -69,11 +70,23 @@ def test_commands_print_what_is_shown(page: Path, tmp_path: Path) -> None:
     for part in re.split(r"^\$ ", sessions()[page], flags=re.M)[1:]:
         command, _, shown = part.partition("\n")
         pattern = r"(?:.*\n)*".join(map(re.escape, shown.split("…\n")))
-        assert re.fullmatch(pattern, lines(shell(command, tmp_path))), command
+        fails = re.match(r"cpd \w+: error: ", shown) is not None
+        assert re.fullmatch(pattern, lines(shell(command, tmp_path, fails))), command
 
 
 def test_a_command_is_shown() -> None:
-    assert {"README", "first_steps"} <= {page.stem for page in sessions()}
+    assert {"README", "first_steps", "reduce", "hardware"} <= {page.stem for page in sessions()}
+
+
+@pytest.mark.parametrize("page", ["models", "reduce", "hardware"])
+def test_five_tasks_in_ten_minutes(page: str) -> None:
+    """Each with its seconds and what was printed; one mistake at least."""
+    text = (DOCS / f"tasks/{page}.md").read_text()
+    tasks = re.split(r"^## \d\. .*\?\n", text, flags=re.M)[1:]
+    assert len(tasks) == 5
+    assert sum(int(re.match(r"\*(\d+) s\.\* ", task)[1]) for task in tasks) < 600
+    assert all(re.search(r"^(\$ |```text\n.)", task, flags=re.M) for task in tasks)
+    assert re.search(r"error: |except ValueError", text)
 
 
 RUN_BY = {

@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cpd.papers import pictures
+from cpd.numeric.later import Later
 from cpd.papers.studies.common import compared, over_seeds, present, training_table
 from cpd.papers.study import Cell, Finding, Results, Shown, Size, Study, Table
+
+pictures = Later("cpd.papers.pictures")
 
 WIRES = ("fp32", "e5m2", "e5m2 aps", "e4m3", "e4m3 aps", "(3,0)", "(3,0) aps")
 EIGHT_BITS = WIRES[:5]

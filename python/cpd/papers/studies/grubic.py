@@ -6,9 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cpd.papers import pictures
+from cpd.numeric.later import Later
 from cpd.papers.studies.common import compared, over_seeds, present, training_table
 from cpd.papers.study import Cell, Finding, Results, Shown, Size, Study, Table
+
+pictures = Later("cpd.papers.pictures")
 
 _CNN: dict[str, Any] = {"model": "resnet18", "nodes": 8, "divide": "after"}
 _LSTM: dict[str, Any] = {"model": "text_lstm", "nodes": 8, "divide": "after"}

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cpd.papers import pictures
+from cpd.numeric.later import Later
 from cpd.papers.studies.common import over_seeds, present
 from cpd.papers.study import Cell, Finding, Results, Shown, Size, Spread, Study, Table
+
+pictures = Later("cpd.papers.pictures")
 
 _BITS = (2, 3, 4, 5, 6, 8, 10, 16)
 _WIRES = {

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cpd.papers import pictures
+from cpd.numeric.later import Later
 from cpd.papers.studies.common import compared, over_seeds, present, training_table
 from cpd.papers.study import Cell, Finding, Results, Shown, Size, Study, Table
+
+pictures = Later("cpd.papers.pictures")
 
 _WORKERS = (2, 4, 8, 16, 32, 64)
 _TOTAL = 64

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the nodes of a training are: all in this process, or each a process of its own."""
+"""Where the nodes of a training are: all in this process, or each a process of its own, whose
+classes are loaded when they are first used, with torch."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-from cpd.parallel.nodes.ranks import Ranks, Tensors, gather_integers
-from cpd.parallel.nodes.real import RealNode, RealRanks, connected
+from cpd.parallel.nodes.ranks import Ranks, RanksDiffer, Tensors, gather_integers
 from cpd.parallel.nodes.virtual import VirtualRanks
+
+if TYPE_CHECKING:
+    from cpd.parallel.nodes.real import RealNode, RealRanks
 
 __all__ = [
     "Ranks",
+    "RanksDiffer",
     "RealNode",
     "RealRanks",
     "Tensors",
@@ -17,6 +22,14 @@ __all__ = [
     "gather_integers",
     "open_ranks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("RealNode", "RealRanks"):
+        from cpd.parallel.nodes import real
+
+        return getattr(real, name)
+    raise AttributeError(f"module 'cpd.parallel.nodes' has no attribute {name!r}")
 
 
 @contextmanager
@@ -29,5 +42,7 @@ def open_ranks(transport: str, nodes: int | None, timeout: float) -> Iterator[Ra
     if transport == "virtual":
         yield VirtualRanks(8 if nodes is None else nodes)
         return
+    from cpd.parallel.nodes.real import RealRanks, connected
+
     with connected(transport, timeout) as comm:
         yield RealRanks(comm)

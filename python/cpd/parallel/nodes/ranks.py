@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the nodes of a training do together, wherever they are."""
 
-from typing import Protocol
+from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-Tensors = list[torch.Tensor]
+if TYPE_CHECKING:
+    import torch
+
+Tensors: TypeAlias = "list[torch.Tensor]"
 
 _BYTES = 9  # of an integer
+
+
+class RanksDiffer(RuntimeError):  # noqa: N818
+    """Processes that should have the same weights do not."""
 
 
 class Ranks(Protocol):

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are all in this process."""
 
-from cpd.parallel.nodes.ranks import Tensors
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cpd.parallel.nodes.ranks import Tensors
 
 
 class VirtualRanks:
