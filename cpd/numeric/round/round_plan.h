@@ -24,7 +24,8 @@ struct Grid {
 enum class Form : std::uint8_t {
   general,   ///< nothing
   simple,    ///< signed, with zero, -0 and subnormals, and overflow is not NaN
-  addition,  ///< simple, nearest-even or directed, and binary32 addition does the rounding (round.h)
+  addition,  ///< simple, nearest-even or directed, and binary32 addition does the rounding
+             ///< (round.h)
   scaled,    ///< simple, stochastic A, and a power of two makes R's bits below 2^emin integers
   in_place,  ///< simple, nearest-even or stochastic A, with binary32's own exponents
   general_addition,  ///< general, with zero and subnormals; rounds as `addition` does
@@ -89,8 +90,8 @@ CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
 
 /// Whether binary32 addition may do the rounding: to nearest-even, or from there one place back.
 constexpr bool rounds_by_addition(Rounding mode) {
-  return mode == Rounding::nearest_even || mode == Rounding::toward_zero ||
-         mode == Rounding::up || mode == Rounding::down;
+  return mode == Rounding::nearest_even || mode == Rounding::toward_zero || mode == Rounding::up ||
+         mode == Rounding::down;
 }
 
 constexpr bool is_nearest(Rounding mode) {

@@ -35,7 +35,7 @@ def shell(command: str, folder: Path, fails: bool = False) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     how: Any = {"cwd": folder, "env": {**os.environ, "PATH": path, "COLUMNS": "80"}}
     how |= {"capture_output": True, "text": True, "check": False}
-    if re.match(r"cpd [^|>&;]*$", command):
+    if re.match(r"cpd [^|>&;\n]*$", command):
         done = forked.run(["-m", *shlex.split(command)], **how)
     else:
         done = subprocess.run(command, shell=True, **how)
