@@ -4,7 +4,7 @@
 import argparse
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import cpd.comm
@@ -78,12 +78,25 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
     own = [int(mistake is not None), _digest(options)]
     found = gather_integers(ranks, [own for _ in ranks.mine])
     mistaken = [rank for rank, (flag, _) in enumerate(found) if flag]
+    others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
+    if not (mistaken or others):
+        return made
+    _wait_for_all(ranks)
     if mistake is not None and mistaken[0] in ranks.mine:
         raise mistake if mistaken[0] == 0 else UsageError(f"rank {mistaken[0]}: {mistake}")
-    others = [rank for rank, (_, digest) in enumerate(found) if digest != found[0][1]]
-    if others and not mistaken and 0 in ranks.mine:
+    if not mistaken and 0 in ranks.mine:
         raise UsageError(f"rank {others[0]} was started with other options than rank 0")
-    return None if mistaken or others else made
+    return None
+
+
+def _wait_for_all(ranks: "Ranks") -> None:
+    """Returns when every process has read what was gathered. One that then ends with an error may
+    be lost to those still here, which is none of theirs."""
+    from cpd.comm import RankLost, TransportError
+    from cpd.train import gather_integers
+
+    with suppress(RankLost, TransportError):
+        gather_integers(ranks, [[0] for _ in ranks.mine])
 
 
 def _digest(options: argparse.Namespace) -> int:
