@@ -216,8 +216,8 @@ TEST_P(CastOn, EverySixteenBitInput) {
     for (const char* name : names) {
       const Format format = ParseFormat(name);
       const Spec spec = reference::spec_of(format);
-      for (const Rounding mode :
-           {Rounding::nearest_even, Rounding::toward_zero, Rounding::stochastic}) {
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero, Rounding::up,
+                                  Rounding::down, Rounding::stochastic}) {
         RoundingOptions o;
         o.mode = mode;
         o.random_bits = 8;

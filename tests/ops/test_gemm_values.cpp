@@ -271,6 +271,26 @@ TEST(GemmValues, OneSumThatOverflowsAmongMany) {
   }
 }
 
+// An odd sum and, at one value of k of a group, an exact product just below half its last place,
+// whose last bits binary32's sum would lose: rounding that sum gives the next number.
+TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
+  constexpr float kOdd = 1 + 0x1p-10F;
+  constexpr int kCount = 19;
+  Accumulator accumulator = accumulator_of("e3m10");
+  accumulator.exact_products = true;
+  for (int at = 1; at < kCount; ++at) {
+    std::vector<float> left(9 * kCount), right(kCount * 35);
+    for (int i = 0; i < 9; ++i) left[i * kCount] = left[i * kCount + at] = kOdd;
+    for (int j = 0; j < 35; ++j) {
+      right[j] = 1;
+      right[at * 35 + j] = 0x1p-11F * (1 - 0x1p-10F);
+    }
+    const Tensor a({9, kCount}, left);
+    const Tensor b({kCount, 35}, right);
+    ASSERT_TRUE(gemm_matches({a, b, nullptr}, accumulator)) << at;
+  }
+}
+
 // Growth: the sums of a column pass the largest value at different k.
 TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   Turns turns;

@@ -90,8 +90,8 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
 
 
 def _wait_for_all(ranks: "Ranks") -> None:
-    """Returns when every process has read what was gathered. One that then ends with an error may
-    be lost to those still here, which is none of theirs."""
+    """Returns when every process has read what was gathered. A process that then ends with an error
+    may be lost to those that are still here; they do not report that."""
     from cpd.comm import RankLost, TransportError
     from cpd.train import gather_integers
 
