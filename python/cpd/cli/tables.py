@@ -2,6 +2,7 @@
 """Consoles and tables of rich that cut nothing. Only what prints imports this module."""
 
 import os
+import re
 import textwrap
 from collections.abc import Iterable
 from typing import Any
@@ -15,6 +16,8 @@ _PIPE = 80
 _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
+_BREAKS = re.compile(r"[^=/.-]*[=/.-]+|[^=/.-]+")
+"""Where a word of such a column is broken that is longer than the column is wide."""
 
 
 class WholeConsole(Console):
@@ -39,6 +42,7 @@ class WholeTable(Table):
             for column, header in zip(self.columns, headers, strict=True):
                 column.header = _in_lines(header, map(str, column.cells))
         width = max(edge, self._least(console, options))
+        self._break_words(_LEAST_WORDS + width - self._least(console, options))
         yield from super().__rich_console__(console, options.update(width=width))
 
     def _least(self, console: Console, options: ConsoleOptions) -> int:
@@ -50,6 +54,30 @@ class WholeTable(Table):
                 natural = max(cell_len(line) for cell in cells for line in cell.split("\n"))
                 least -= natural - min(natural, _LEAST_WORDS)
         return least
+
+    def _break_words(self, width: int) -> None:
+        """Breaks words in the columns of words, all together `width` wide, at signs."""
+        for column in self.columns:
+            if not column.no_wrap:
+                column._cells = [
+                    _parted(cell, width) if isinstance(cell, str) else cell for cell in column.cells
+                ]
+
+
+def _parted(text: str, width: int) -> str:
+    """The text with words that are longer than the width broken into lines after signs."""
+
+    def parts(word: re.Match[str]) -> str:
+        if cell_len(word[0]) <= width:
+            return word[0]
+        lines = [""]
+        for piece in _BREAKS.findall(word[0]):
+            if lines[-1] and cell_len(lines[-1] + piece) > width:
+                lines.append("")
+            lines[-1] += piece
+        return "\n".join(lines)
+
+    return re.sub(r"\S+", parts, text)
 
 
 def _in_lines(header: str, cells: Iterable[str]) -> str:

@@ -74,3 +74,13 @@ def test_headers_break_where_the_table_is_narrow(capsys, monkeypatch):
     narrow = " ".join(tables(capsys, command))
     assert "Compu-" in narrow
     assert "\u00ad" not in narrow
+
+
+def test_words_break_at_signs(capsys, monkeypatch):
+    """A wire of 18 letters where there is room for 8."""
+    monkeypatch.setenv("COLUMNS", "80")
+    wire = "qsgd bits=4 bucket=512 coding=elias-dense"
+    lines = tables(capsys, f"cost --model resnet50 --codec-gbps 1 --ranks 4 --wire '{wire}'")
+    words = [line.split()[0] for line in lines if line.strip()]
+    begin = words.index("qsgd")
+    assert words[begin:] == ["qsgd", "bits=4", "bucket=", "512", "coding=", "elias-", "dense"]
