@@ -56,7 +56,9 @@ struct GemmBlock {
   std::int64_t scale_rows = 0;
 };
 
-struct BlockFmaPlan;                     // numeric/units/block_fma.h
+struct BlockFmaPlan;  // numeric/units/block_fma.h
+template <class T>
+struct FlagLimits;                       // numeric/round/flag_limits.h
 struct FixedPlan;                        // numeric/sums/fixed_plan.h
 struct HadamardPlan;                     // numeric/scaled/hadamard_plan.h
 struct LevelPlan;                        // numeric/scaled/levels.h
@@ -77,6 +79,11 @@ struct KernelTable {
                     const std::uint32_t* random, float* y, bool streaming);
   void (*round_f64)(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                     const std::uint32_t* random, double* y);
+  /// raised[i] = flags_of(limits, x[i], y[i]); returns whether any has kOpen.
+  bool (*flags_f32)(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
+                    std::uint8_t* raised);
+  bool (*flags_f64)(const FlagLimits<double>& limits, std::int64_t n, const double* x,
+                    const double* y, std::uint8_t* raised);
   /// Rounds bf16's patterns, for a plan that is not wide and whose values bf16 holds.
   void (*round_bf16)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const std::uint16_t* x, const std::uint32_t* random, std::uint16_t* y);

@@ -9,35 +9,39 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
+#include "cpd/numeric/round/exact.h"
+#include "cpd/numeric/round/flag_limits.h"
 #include "cpd/numeric/round/quotient.h"
+#include "cpd/numeric/round/soft_limits.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
 namespace {
 
-/// An operation on n contiguous elements. y, z and random may be null.
+/// An operation on n contiguous elements of T (float or double). y, z and random may be null.
+template <class T>
 struct Run {
   soft::Target to;
   std::int64_t n = 0;
-  const double* x = nullptr;
-  const double* y = nullptr;
-  const double* z = nullptr;
+  const T* x = nullptr;
+  const T* y = nullptr;
+  const T* z = nullptr;
   const std::uint32_t* random = nullptr;
+
+  [[nodiscard]] soft::Rounded Compute(soft::Operation operation, std::int64_t i) const {
+    return soft::compute(operation, x[i], y != nullptr ? y[i] : 0, z != nullptr ? z[i] : 0, to,
+                         random != nullptr ? random[i] : 0);
+  }
 };
 
-template <soft::Operation kOperation, class Take>
-void ForEach(const Run& run, Take take) {
-  for (std::int64_t i = 0; i < run.n; ++i) {
-    const double y = run.y != nullptr ? run.y[i] : 0;
-    const double z = run.z != nullptr ? run.z[i] : 0;
-    const std::uint32_t random = run.random != nullptr ? run.random[i] : 0;
-    take(i, soft::compute(kOperation, run.x[i], y, z, run.to, random));
-  }
+template <soft::Operation kOperation, class T, class Take>
+void ForEach(const Run<T>& run, Take take) {
+  for (std::int64_t i = 0; i < run.n; ++i) take(i, run.Compute(kOperation, i));
 }
 
-template <class Take>
-void ForEach(soft::Operation operation, const Run& run, Take take) {
+template <class T, class Take>
+void ForEach(soft::Operation operation, const Run<T>& run, Take take) {
   switch (operation) {
     case soft::Operation::cast:
       return ForEach<soft::Operation::cast>(run, take);
@@ -54,7 +58,8 @@ void ForEach(soft::Operation operation, const Run& run, Take take) {
   }
 }
 
-/// Reads operands stage by stage, with the random integers that the kernels would draw.
+/// Reads operands stage by stage as T, with the random integers that the kernels would draw.
+template <class T>
 class Stages {
  public:
   Stages(const Operands& in, const soft::Target& to, const RoundingOptions& options,
@@ -64,7 +69,7 @@ class Stages {
     if (in.z != nullptr) z_.emplace(*in.z);
     if (random != nullptr) given_.emplace(*random);
   }
-  Run Read(std::int64_t i, std::int64_t n) {
+  Run<T> Read(std::int64_t i, std::int64_t n) {
     return {
         to_,        n, x_.Read(i, n), y_ ? y_->Read(i, n) : nullptr, z_ ? z_->Read(i, n) : nullptr,
         Draws(i, n)};
@@ -79,8 +84,8 @@ class Stages {
     return drawn_.data();
   }
 
-  Reader<double> x_;
-  std::optional<Reader<double>> y_, z_;
+  Reader<T> x_;
+  std::optional<Reader<T>> y_, z_;
   std::optional<Reader<std::uint32_t>> given_;
   soft::Target to_;
   const RoundingOptions& options_;
@@ -98,6 +103,26 @@ void CheckCount(soft::Operation operation, const Operands& in) {
 bool IsShort(soft::Operation operation, const Operands& in, const Format& format) {
   const bool has_route = operation == soft::Operation::div || operation == soft::Operation::sqrt;
   return has_route && !in.has(DType::f64) && !is_wide(format);
+}
+
+/// The exact result of an operation on binary32 values, or of a cast, as a binary64 number rounded
+/// to odd.
+double ExactToOdd(soft::Operation operation, const Run<double>& run, std::int64_t i) {
+  switch (operation) {
+    case soft::Operation::cast:
+      break;
+    case soft::Operation::add:
+      return add_to_odd(run.x[i], run.y[i]);
+    case soft::Operation::mul:
+      return exact_product(run.x[i], run.y[i]);
+    case soft::Operation::fma:
+      return add_to_odd(exact_product(run.x[i], run.y[i]), run.z[i]);
+    case soft::Operation::div:
+      return quotient_to_odd(run.x[i], run.y[i]);
+    case soft::Operation::sqrt:
+      return root_to_odd(run.x[i]);
+  }
+  return run.x[i];
 }
 
 void ComputeShort(soft::Operation operation, const Operands& in, const Format& format,
@@ -125,6 +150,70 @@ void ComputeShort(soft::Operation operation, const Operands& in, const Format& f
   });
 }
 
+/// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
+/// puts into `raised`, with those of signalling operands unless it returns false: none is NaN.
+template <class T, class Raise>
+void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
+              const TensorView& flags, const TensorView* random, Raise raise) {
+  parallel_for(flags.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
+    Stages<T> stages(in, to, options, random);
+    std::array<std::uint8_t, kStage> raised;
+    for (std::int64_t i = begin; i < end; i += kStage) {
+      const std::int64_t n = std::min(kStage, end - i);
+      if (raise(stages.Read(i, n), i, raised.data())) {
+        for (const TensorView* operand : {&in.x, in.y, in.z}) {
+          if (operand != nullptr) RaiseSignalling(*operand, i, n, raised.data());
+        }
+      }
+      Scatter(raised.data(), i, n, flags);
+    }
+  });
+}
+
+constexpr std::int64_t kLimitsFrom = 2048;  ///< elements that outweigh finding the limits
+
+void Round(const RoundPlan& plan, std::int64_t i, std::int64_t n, const float* x,
+           const std::uint32_t* random, float* y) {
+  Kernels().round_f32(plan, i, n, x, random, y, false);
+}
+void Round(const RoundPlan& plan, std::int64_t i, std::int64_t n, const double* x,
+           const std::uint32_t* random, double* y) {
+  Kernels().round_f64(plan, i, n, x, random, y);
+}
+bool Compare(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
+             std::uint8_t* raised) {
+  return Kernels().flags_f32(limits, n, x, y, raised);
+}
+bool Compare(const FlagLimits<double>& limits, std::int64_t n, const double* x, const double* y,
+             std::uint8_t* raised) {
+  return Kernels().flags_f64(limits, n, x, y, raised);
+}
+
+/// Flags where `T` holds the exact results, or those rounded to odd: by rounding and comparing, and
+/// by soft_float.h what the limits leave open.
+template <class T>
+void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& format,
+                   const RoundingOptions& options, const soft::Target& to, const TensorView& flags,
+                   const TensorView* random) {
+  const RoundPlan plan = PlanOf(format, options);
+  const FlagLimits<T> limits = soft::flag_limits<T>(to);
+  ForFlags<T>(in, to, options, flags, random,
+              [&](const Run<T>& run, std::int64_t i, std::uint8_t* raised) {
+                std::array<T, kStage> exact, rounded;
+                const T* x = run.x;
+                if constexpr (sizeof(T) == 8) {
+                  for (std::int64_t k = 0; k < run.n; ++k) exact[k] = ExactToOdd(operation, run, k);
+                  x = exact.data();
+                }
+                Round(plan, i, run.n, x, run.random, rounded.data());
+                if (!Compare(limits, run.n, x, rounded.data(), raised)) return false;
+                for (std::int64_t k = 0; k < run.n; ++k) {
+                  if ((raised[k] & kOpen) != 0) raised[k] = run.Compute(operation, k).flags;
+                }
+                return true;
+              });
+}
+
 /// Throws Error, naming `what`, where x is not on the CPU.
 void CheckOnCpu(const TensorView& x, const char* what) {
   if (x.device == Device::cpu) return;
@@ -140,11 +229,11 @@ void Compute(soft::Operation operation, const Operands& in, const Format& format
     return ComputeShort(operation, in, format, options, out, random);
   const soft::Target to = soft::target(format, options);
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
-    Stages stages(in, to, options, random);
+    Stages<double> stages(in, to, options, random);
     Writer<double> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      const Run run = stages.Read(i, n);
+      const Run<double> run = stages.Read(i, n);
       double* values = writer.Target(i, n);
       ForEach(operation, run, [&](std::int64_t k, soft::Rounded y) { values[k] = y.value; });
       writer.Flush(i, n);
@@ -165,20 +254,22 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
   CheckRandom(random, flags, options);
   CheckOnCpu(in.x, "flags");
   const soft::Target to = soft::target(format, options, tininess);
-  parallel_for(flags.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
-    Stages stages(in, to, options, random);
-    std::array<std::uint8_t, kStage> raised;
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      ForEach(operation, stages.Read(i, n), [&](std::int64_t k, soft::Rounded y) {
-        raised[static_cast<std::size_t>(k)] = y.flags;
-      });
-      for (const TensorView* operand : {&in.x, in.y, in.z}) {
-        if (operand != nullptr) RaiseSignalling(*operand, i, n, raised.data());
-      }
-      Scatter(raised.data(), i, n, flags);
-    }
-  });
+  const bool has_limits =
+      flags.size() >= kLimitsFrom && !is_wide(format) && soft::has_flag_limits(to);
+  const bool is_cast = operation == soft::Operation::cast;
+  const bool is_narrow = !in.has(DType::f64);
+  if (has_limits && is_cast && is_narrow) {
+    return FlagsByLimits<float>(operation, in, format, options, to, flags, random);
+  }
+  if (has_limits && (is_cast || is_narrow)) {
+    return FlagsByLimits<double>(operation, in, format, options, to, flags, random);
+  }
+  ForFlags<double>(in, to, options, flags, random,
+                   [&](const Run<double>& run, std::int64_t, std::uint8_t* raised) {
+                     ForEach(operation, run,
+                             [&](std::int64_t k, soft::Rounded y) { raised[k] = y.flags; });
+                     return true;
+                   });
 }
 
 }  // namespace cpd

@@ -53,12 +53,25 @@ CPD_FN auto enter(Args... args) {
 
 CPD_FN constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 
+/// with_form for the modes that a plan holds at run time. Directed additions have a rule for each
+/// mode, so that no loop asks for it.
+template <class Run>
+CPD_FN void with_other_form(const RoundPlan& plan, Run run) {
+  constexpr Form kForm = Form::addition;
+  if (plan.form != kForm) return with_form<kOtherMode>(plan.form, run);
+  if (plan.mode == Rounding::up) return run.template operator()<Rule<Rounding::up, kForm>>();
+  if (plan.mode == Rounding::down) return run.template operator()<Rule<Rounding::down, kForm>>();
+  run.template operator()<Rule<Rounding::toward_zero, kForm>>();
+}
+
 /// Calls run.operator()<Rule<…>>() with the plan's rule for V. Binary64 lanes have no shorter form
 /// than `simple`.
 template <class V, class Run>
 CPD_FN void with_rule(const RoundPlan& plan, Run run) {
   with_mode(plan.mode, [&]<Rounding mode>() {
-    if constexpr (Lanes<V>::mantissa == 23) {
+    if constexpr (Lanes<V>::mantissa == 23 && mode == kOtherMode) {
+      with_other_form(plan, run);
+    } else if constexpr (Lanes<V>::mantissa == 23) {
       with_form<mode>(plan.form, run);
     } else if (mode != kOtherMode && is_simple(plan.form)) {
       run.template operator()<Rule<mode, Form::simple>>();
@@ -130,6 +143,10 @@ void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const 
                const std::uint32_t* random, float* y, bool streaming);
 void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                const std::uint32_t* random, double* y);
+bool flags_f32(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
+               std::uint8_t* raised);
+bool flags_f64(const FlagLimits<double>& limits, std::int64_t n, const double* x, const double* y,
+               std::uint8_t* raised);
 void round_bf16(const RoundPlan& plan, std::int64_t first, std::int64_t n, const std::uint16_t* x,
                 const std::uint32_t* random, std::uint16_t* y);
 void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,

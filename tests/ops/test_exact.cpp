@@ -91,12 +91,13 @@ std::uint8_t flags_of_operands(Operation op, const X& x, std::size_t i) {
 
 template <class T>
 void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n,
-                   std::uint64_t seed, const std::string& backend) {
+                   std::uint64_t seed, const std::string& backend,
+                   soft::Tininess tininess = soft::Tininess::before) {
   const auto x = operands<T>(format, n, seed);
   const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
   std::vector<std::uint32_t> random(n);
   if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
-  const soft::Target target = soft::target(format, o, soft::Tininess::before);
+  const soft::Target target = soft::target(format, o, tininess);
   for (const Operation op : kAll) {
     std::vector<T> wanted, values(n);
     std::vector<std::uint8_t> raised, flags(n);
@@ -106,7 +107,7 @@ void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n
       raised.push_back(y.flags | flags_of_operands(op, x, i));
     }
     run(op, views(op, in), format, o, view_of(values), nullptr);
-    Flags(op, views(op, in), format, o, soft::Tininess::before, view_of(flags));
+    Flags(op, views(op, in), format, o, tininess, view_of(flags));
     const std::string about = backend + ", " + ToString(op) + ", " + testing::describe(format, o);
     EXPECT_TRUE(testing::bits_equal(std::span<const T>(wanted), std::span<const T>(values),
                                     [&](std::size_t i) { return " " + testing::hex(x[0][i]); }))
@@ -133,6 +134,56 @@ TEST(Exact, ValuesAreTheKernelsOnEveryBackend) {
       expect_engine<float>(format, o, 48, ++seed, backend);
       expect_engine<double>(format, o, 48, ++seed, backend);
       if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+/// Of many elements most exceptions are found by comparisons.
+TEST(Exact, FlagsOfManyElementsOnEveryBackend) {
+  constexpr std::size_t kMany = 2048 + 13;
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    std::uint64_t seed = 40;
+    for (const Format& format : testing::encoding_formats()) {
+      if (++seed % 2 == 0) continue;
+      const auto tininess = seed % 4 == 1 ? soft::Tininess::before : soft::Tininess::after;
+      RoundingOptions o = testing::options_of(testing::kDeterministicModes[seed / 2 % 6],
+                                              testing::kPolicies[seed / 6 % 2]);
+      if (seed % 3 != 0) {
+        o = testing::options_of(Rounding::stochastic);
+        o.variant = testing::kVariants[seed / 2 % 3];
+        o.random_bits = 1 + static_cast<int>(seed / 6 % 24);
+      }
+      if (seed % 3 == 1) {
+        expect_engine<double>(format, o, kMany, seed, backend, tininess);
+      } else {
+        expect_engine<float>(format, o, kMany, seed, backend, tininess);
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+/// Every bfloat16 pattern, whose magnitudes lie close to and on both limits of each format.
+TEST(Exact, FlagsOfEveryShortNumber) {
+  std::vector<float> x;
+  for (std::uint32_t high = 0; high < 1U << 16; ++high)
+    x.push_back(std::bit_cast<float>(high << 16));
+  std::vector<std::uint8_t> flags(x.size());
+  for (const char* name :
+       {"e4m3", "e4m3fn", "e5m2", "e2m1", "e3m0", "e4m3:nosub", "e8m7", "int8"}) {
+    const Format format = ParseFormat(name);
+    for (std::size_t way = 0; way < 4 * testing::kDeterministicModes.size(); ++way) {
+      const RoundingOptions o =
+          testing::options_of(testing::kDeterministicModes[way / 4], testing::kPolicies[way % 2]);
+      const auto tininess = way / 2 % 2 == 0 ? soft::Tininess::before : soft::Tininess::after;
+      Flags(Operation::cast, {view_of(x)}, format, o, tininess, view_of(flags));
+      const soft::Target target = soft::target(format, o, tininess);
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const int wanted = soft::compute(Operation::cast, x[i], 0, 0, target).flags |
+                           (is_signalling(x[i]) ? soft::kInvalid : 0);
+        ASSERT_EQ(wanted, flags[i]) << testing::describe(format, o) << " " << testing::hex(x[i]);
+      }
     }
   }
 }

@@ -38,9 +38,9 @@ struct PhiloxState {
   CPD_FN constexpr void advance(std::uint32_t key0, std::uint32_t key1) {
     const Split p0 = mul_low(c0, std::uint32_t{0xD2511F53});
     const Split p1 = mul_low(c2, std::uint32_t{0xCD9E8D57});
-    c0 = (p1 >> 32) ^ c1 ^ splat<Split>(key0);
+    c0 = high_half(p1) ^ c1 ^ splat<Split>(key0);
     c1 = p1;
-    c2 = (p0 >> 32) ^ c3 ^ splat<Split>(key1);
+    c2 = high_half(p0) ^ c3 ^ splat<Split>(key1);
     c3 = p0;
   }
 };
@@ -64,8 +64,8 @@ CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed
   const auto y3 = static_cast<std::uint32_t>(second);
   const auto start = [&](Split c) {
     const Split p0 = mul_low(c, std::uint32_t{0xD2511F53});
-    const Split p1 = mul_low((p0 >> 32) ^ splat<Split>(x2), std::uint32_t{0xCD9E8D57});
-    return PhiloxState<Split>{(p1 >> 32) ^ splat<Split>(y0), p1, p0 ^ splat<Split>(y2),
+    const Split p1 = mul_low(high_half(p0) ^ splat<Split>(x2), std::uint32_t{0xCD9E8D57});
+    return PhiloxState<Split>{high_half(p1) ^ splat<Split>(y0), p1, p0 ^ splat<Split>(y2),
                               splat<Split>(y3)};
   };
   PhiloxState<Split> even = start(low_lanes(c0));

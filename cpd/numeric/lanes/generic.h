@@ -106,6 +106,16 @@ CPD_FN constexpr T select(Mask mask, T a, T b) {
   return mask ? a : b;
 }
 
+/// A mask without the lanes of another.
+template <class Mask>
+CPD_FN constexpr Mask without(Mask mask, Mask other) {
+  if constexpr (kIsVector<Mask>) {
+    return mask & ~other;
+  } else {
+    return mask && !other;
+  }
+}
+
 /// Whether a mask of 32-bit lanes (a comparison's result) is set in any lane.
 CPD_FN constexpr bool any(bool mask) { return mask; }
 
@@ -138,7 +148,7 @@ CPD_FN constexpr U shift_right(U a, U count) {
   return count < 8 * sizeof(U) ? a >> count : U{};
 }
 
-/// a << count and a >> count with one count for all lanes, below the lane's width. (x86 takes a
+/// a << count and a >> count with one count for all lanes, below the lane's width. (AVX-512 takes a
 /// count from a vector with one operation, from a scalar with two.)
 template <class U>
 CPD_FN constexpr U shift_left(U a, int count) {
@@ -151,6 +161,11 @@ CPD_FN constexpr U shift_right(U a, int count) {
   return a >> count;
 }
 
+/// The high half of each 64-bit lane in its low half; the high half is unspecified.
+template <class Split>
+CPD_FN constexpr Split high_half(Split x) {
+  return x >> 32;
+}
 /// low_lanes: the even lanes of x in the low halves of 64-bit lanes; high_lanes: the odd ones. The
 /// high halves are unspecified.
 template <class U>
@@ -163,7 +178,7 @@ CPD_FN constexpr SplitOf<U> low_lanes(U x) {
 }
 template <class U>
 CPD_FN constexpr SplitOf<U> high_lanes(U x) {
-  return low_lanes(x) >> 32;
+  return high_half(low_lanes(x));
 }
 /// 32-bit lanes: the even ones are the low halves of `even`, the odd ones those of `odd`.
 template <class U>
@@ -408,6 +423,13 @@ template <class U>
 U load_halves(const std::uint8_t* from) = delete;
 template <class U>
 U load_bytes(const std::uint8_t* from) = delete;
+
+/// Whether U has gather_bytes.
+template <class U>
+constexpr bool kGathersBytes = false;
+/// Lanes of four of the 16 bytes at `from` each, whose places are the bytes of `places`.
+template <class U>
+U gather_bytes(const std::uint8_t* from, U places) = delete;
 
 }  // namespace CPD_ISA
 }  // namespace cpd

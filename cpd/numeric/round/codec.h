@@ -145,19 +145,23 @@ class Packer {
 };
 
 /// Unpacks with vectors: code j of n bits begins in word floor(j n / 32) at bit j n mod 32, so that
-/// each lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Four
-/// codes of an odd number of bits do not end on a byte, and are unpacked group by group.
+/// each lane takes two permutations and two shifts. Codes of 8 and 16 bits are zero-extended. Eight
+/// codes of up to 16 bits fill at most 16 bytes, where bytes may be gathered: each lane takes the
+/// four from byte floor(j n / 8) on, and one shift. Four codes of an odd number of bits do not end
+/// on a byte, and are unpacked group by group.
 template <class U>
 class Unpacker {
  public:
   CPD_FN explicit Unpacker(int bits)
       : bits_(bits), mask_(splat<U>((std::uint64_t{1} << bits) - 1)) {
     for (int j = 0; j < kLanes; ++j) {
-      const int word = j * bits / 32;
-      word_[j] = static_cast<unsigned>(word);
-      next_[j] = static_cast<unsigned>((word + 1) % kLanes);
-      right_[j] = static_cast<unsigned>(j * bits % 32);
-      left_[j] = static_cast<unsigned>(32 - j * bits % 32);
+      const auto bit = static_cast<unsigned>(j * bits);
+      for (unsigned k = 0; k < 4; ++k) bytes_[j] |= (bit / 8 + k) % 16 << (8 * k);
+      bit_[j] = bit % 8;
+      word_[j] = bit / 32;
+      next_[j] = (bit / 32 + 1) % kLanes;
+      right_[j] = bit % 32;
+      left_[j] = 32 - bit % 32;
     }
   }
 
@@ -168,16 +172,29 @@ class Unpacker {
     if constexpr (kLanes == 4) {
       if (bits_ % 2 != 0) return Unpacker<std::uint32_t>(bits_).unpack(packed, count, codes);
     }
-    for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
-      const U x = load<U>(packed);
-      store(
-          codes + i,
-          (shift_right(permute(x, word_), right_) | shift_left(permute(x, next_), left_)) & mask_);
+    if constexpr (kGathersBytes<U>) {
+      if (bits_ < 16) {
+        return each(packed, count, codes, [&](const std::uint8_t* from) {
+          return shift_right(gather_bytes(from, bytes_), bit_);
+        });
+      }
     }
+    each(packed, count, codes, [&](const std::uint8_t* from) {
+      const U x = load<U>(from);
+      return shift_right(permute(x, word_), right_) | shift_left(permute(x, next_), left_);
+    });
   }
 
  private:
   static constexpr int kLanes = sizeof(U) / 4;
+
+  /// Stores the codes of each vector, which are the low bits of read(its first byte).
+  template <class Read>
+  CPD_FN void each(const std::uint8_t* packed, int count, std::uint32_t* codes, Read read) const {
+    for (int i = 0; i < count; i += kLanes, packed += bits_ * kLanes / 8) {
+      store(codes + i, read(packed) & mask_);
+    }
+  }
 
   template <auto kLoad>
   CPD_FN void widen(const std::uint8_t* packed, int count, std::uint32_t* codes) const {
@@ -186,6 +203,7 @@ class Unpacker {
 
   int bits_;
   U mask_;
+  U bytes_ = {}, bit_ = {};
   U word_ = {}, next_ = {}, right_ = {}, left_ = {};
 };
 

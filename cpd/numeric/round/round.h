@@ -209,9 +209,9 @@ CPD_FN constexpr Unsigned<V> directed_sum(V x, Signed<V> a, Unsigned<V> sum, Uns
   const Rounding mode = R::mode_of(plan);
   const I rounded = bits_as<I>(bits_as<V>(sum) - bits_as<V>(unit));
   const U one = splat<U>(1);
-  const U inward = sum - select(rounded > a, one, U{});
+  const U inward = sum - ((U)(rounded > a) & one);
   if (mode == Rounding::toward_zero) return inward;
-  const U outward = sum + select(rounded < a, one, U{});
+  const U outward = sum + ((U)(rounded < a) & one);
   const auto negative = (I)bits_as<U>(x) < I{};
   return mode == Rounding::up ? select(negative, inward, outward)
                               : select(negative, outward, inward);
@@ -364,8 +364,8 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
 /// Which results of rounding x its magnitude code does not give.
 template <class Mask>
 struct Outcome {
-  Mask overflowed;  ///< takes the policy's overflow value
-  Mask clipped;     ///< takes the largest finite value
+  Mask overflowed;  ///< takes the policy's overflow value, unless it is
+  Mask clipped;     ///< those that take the largest finite value
   Mask nan;
 };
 
@@ -383,14 +383,16 @@ CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const Roun
   const Rounding mode = R::mode_of(plan);
   if (may_clip(mode) && !plan.odd_overflow_is_inf) {
     // A finite overflow rounded inward gives the largest finite value.
-    Mask inward = a < splat<I>(P::infinity);
-    if (mode == Rounding::up) inward = inward & ((I)u < I{});
-    if (mode == Rounding::down) inward = inward & ((I)u >= I{});
-    outcome.clipped = outcome.overflowed & inward;
-    outcome.overflowed = outcome.overflowed & !inward;
+    const Mask negative = (I)u < I{};
+    Mask inward = without(outcome.overflowed, Mask(a == splat<I>(P::infinity)));
+    if (mode == Rounding::up) inward = inward & negative;
+    if (mode == Rounding::down) inward = without(inward, negative);
+    outcome.clipped = inward;
   }
   if constexpr (!R::simple) {
-    if (plan.overflow_is_nan) outcome.nan = outcome.nan | outcome.overflowed;
+    if (plan.overflow_is_nan) {
+      outcome.nan = outcome.nan | without(outcome.overflowed, outcome.clipped);
+    }
   }
   return outcome;
 }
@@ -526,7 +528,7 @@ CPD_FN constexpr Unsigned<V> round_to_whole_code(V x, Unsigned<V> random, const 
   if (has_complements<R>(plan)) return select(outcome.nan, U{}, complement_of(code, x, plan));
   const U nan = splat<U>(plan.nan_code);
   const U negative = negative_of<R>(x, nan, U{}, plan);
-  const U sign = shift_left(bits_as<U>(x) >> (P::width - 1), plan.bits - 1);
+  const U sign = shift_right(bits_as<U>(x) & splat<U>(P::sign), P::width - plan.bits);
   const U whole = with_sign<R>((U)code, sign, rounds_to_zero, negative, plan);
   return select(outcome.nan, nan, whole);
 }
