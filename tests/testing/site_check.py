@@ -5,10 +5,10 @@ is the package's. `./dev docs` runs it in the process that has made the site."""
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import json
+import multiprocessing
 import os
 import re
 import zlib
@@ -61,21 +61,25 @@ class _Reader(HTMLParser):
             self.page.links.append(target)
 
 
-@functools.cache
 def read(path: Path) -> Page:
     reader = _Reader()
     reader.feed(path.read_text())
     return reader.page
 
 
+def pages_of(root: Path) -> dict[Path, Page]:
+    """The folder's pages, read by as many processes as there are processors."""
+    paths = sorted(root.rglob("*.html"))
+    with multiprocessing.get_context("fork").Pool() as processes:
+        return dict(zip(paths, processes.map(read, paths), strict=True))
+
+
 def is_elsewhere(target: str) -> bool:
     return bool(urlsplit(target).netloc) or target.startswith("//")
 
 
-def broken(root: Path) -> Iterator[str]:
+def broken(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
     """Links, pictures, scripts and styles that lead to no file or to no place in it."""
-    root = root.resolve()
-    pages = {path: read(path) for path in sorted(root.rglob("*.html"))}
     if not pages:
         yield f"{root} has no pages"
     for path, page in pages.items():
@@ -95,11 +99,10 @@ def _ids(page: Page | None) -> set[str]:
     return set() if page is None else page.ids
 
 
-def fetched(root: Path) -> Iterator[str]:
+def fetched(root: Path, pages: dict[Path, Page]) -> Iterator[str]:
     """What a browser would fetch from elsewhere to show a page."""
-    root = root.resolve()
-    for path in sorted(root.rglob("*.html")):
-        for target in filter(is_elsewhere, read(path).loaded):
+    for path, page in pages.items():
+        for target in filter(is_elsewhere, page.loaded):
             yield f"{path.relative_to(root)}: fetches {target}"
     for path in sorted(root.rglob("*.css")):
         for target in re.findall(
@@ -146,4 +149,6 @@ def stale_schema(root: Path) -> Iterator[str]:
 
 def complaints(root: Path) -> list[str]:
     """What is wrong with the site in a folder, a line each."""
-    return [*broken(root), *fetched(root), *missing(root), *stale_schema(root)]
+    root = root.resolve()
+    pages = pages_of(root)
+    return [*broken(root, pages), *fetched(root, pages), *missing(root), *stale_schema(root)]

@@ -253,7 +253,7 @@ def _computation(
         return compute
     if network.rate is None:
         raise ValueError(
-            f"the computation of {network.name} is not published: give its seconds a step"
+            f"the computation of {network.name} is not published: give compute, its seconds a step"
         )
     if machine.speed is None:
         raise ValueError(

@@ -32,7 +32,8 @@ def pages(tmp_path: Path) -> Path:
 
 
 def complaints(root: Path) -> list[str]:
-    return [*site.broken(root), *site.fetched(root)]
+    pages = site.pages_of(root)
+    return [*site.broken(root, pages), *site.fetched(root, pages)]
 
 
 def test_a_whole_site_is_fine(pages: Path) -> None:
