@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`./dev bench [NAME]`: checks the bits, then times; prints tables, and writes out/bench.json and
-out/bench/<cpu>.json. Without a NAME it measures the main rows, in about eight minutes on two cores.
+out/bench/<cpu>.json. Without a NAME it measures the main rows, in about nine minutes on two cores.
 
 Exits 1 where bits are wrong. A missed bar is shown, but is no failure: times depend on the machine.
 With --compare it measures nothing: it shows two stored runs row by row, losses first.

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpd/backend/roster.h"
+#include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
 #include "cpd/numeric/round/exact.h"
@@ -196,7 +197,7 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
                    const RoundingOptions& options, const soft::Target& to, const TensorView& flags,
                    const TensorView* random) {
   const RoundPlan plan = PlanOf(format, options);
-  const FlagLimits<T> limits = soft::flag_limits<T>(to);
+  const auto limits = Guarded([&] { return soft::flag_limits<T>(to); });
   ForFlags<T>(in, to, options, flags, random,
               [&](const Run<T>& run, std::int64_t i, std::uint8_t* raised) {
                 std::array<T, kStage> exact, rounded;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpd/backend/blas.h"
+#include "cpd/ops/exact.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/scale/aps.h"
@@ -144,6 +145,26 @@ void Casts(Results& results) {
     }
     results.Add("facts", std::vector<double>{format.max(), format.lowest(), format.min_normal(),
                                              format.min_subnormal(), format.epsilon()});
+  }
+}
+
+/// Of few elements, and of so many that most exceptions are found by comparisons.
+void Exceptions(Results& results) {
+  const std::vector<float> x = Numbers(3000);
+  const std::vector<float> y(x.rbegin(), x.rend());
+  const TensorView right = view_of(y);
+  for (const char* name : {"bf16", "e8m3", "e4m3", "e8m20"}) {
+    const Format format = ParseFormat(name);
+    for (const Rounding mode : kModes) {
+      const RoundingOptions o = Options(mode);
+      for (const soft::Operation op :
+           {soft::Operation::cast, soft::Operation::mul, soft::Operation::div}) {
+        const TensorView* second = op == soft::Operation::cast ? nullptr : &right;
+        std::vector<std::uint8_t> flags(x.size());
+        Flags(op, {view_of(x), second}, format, o, soft::Tininess::after, view_of(flags));
+        results.Add(ToString(op) + " flags " + testing::describe(format, o), flags);
+      }
+    }
   }
 }
 
@@ -322,6 +343,7 @@ Results Everything() {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);
     Casts(results);
+    Exceptions(results);
     Sums(results);
     Products(results);
     ScaledFormats(results);

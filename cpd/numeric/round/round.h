@@ -364,8 +364,8 @@ CPD_FN constexpr V magnitude_of(Signed<V> code, const RoundPlan& plan) {
 /// Which results of rounding x its magnitude code does not give.
 template <class Mask>
 struct Outcome {
-  Mask overflowed;  ///< takes the policy's overflow value, unless it is
-  Mask clipped;     ///< those that take the largest finite value
+  Mask overflowed;  ///< takes the policy's overflow value, unless it is `clipped`
+  Mask clipped;     ///< takes the largest finite value
   Mask nan;
 };
 
