@@ -16,9 +16,17 @@ namespace cpd::reference {
 /// An unsigned integer of up to 1024 bits; throws std::overflow_error beyond that.
 class Natural {
  public:
-  Natural() = default;
-  explicit Natural(std::uint64_t value) {
+  // Only the digits that a number has are set and copied: an oracle's time is that of small
+  // numbers.
+  Natural() {}  // NOLINT(modernize-use-equals-default, cppcoreguidelines-pro-type-member-init)
+  explicit Natural(std::uint64_t value) : Natural() {
     for (; value != 0; value >>= 32) push(static_cast<std::uint32_t>(value));
+  }
+  Natural(const Natural& other) : size_(other.size_) { copy_limbs(other); }
+  Natural& operator=(const Natural& other) {
+    size_ = other.size_;
+    copy_limbs(other);
+    return *this;
   }
 
   bool is_zero() const { return size_ == 0; }
@@ -102,6 +110,9 @@ class Natural {
   }
 
  private:
+  void copy_limbs(const Natural& other) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(size_); ++i) limbs_[i] = other.limbs_[i];
+  }
   void push(std::uint32_t digit) {
     if (size_ == kLimbs) throw std::overflow_error("natural wider than 1024 bits");
     limbs_[static_cast<std::size_t>(size_++)] = digit;
@@ -111,7 +122,7 @@ class Natural {
   }
 
   static constexpr int kLimbs = 32;
-  std::array<std::uint32_t, kLimbs> limbs_{};  ///< least significant first, no leading zero
+  std::array<std::uint32_t, kLimbs> limbs_;  ///< least significant first, no leading zero
   int size_ = 0;
 };
 
@@ -155,6 +166,7 @@ inline std::strong_ordering compare_magnitude(const Exact& a, const Exact& b) {
   const int a_top = a.significand.bit_length() + a.exponent;
   const int b_top = b.significand.bit_length() + b.exponent;
   if (a_top != b_top) return a_top <=> b_top;
+  if (a.exponent == b.exponent) return a.significand <=> b.significand;
   const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
   return (a.significand << (a.exponent - low)) <=> (b.significand << (b.exponent - low));
 }

@@ -353,6 +353,7 @@ def stack():
     )
 
 
+@pytest.mark.slow("traces the training step of an encoder")
 def test_compiled_steps_have_the_same_bits():
     models = [stack(), stack()]
     for model in models:

@@ -318,6 +318,7 @@ def test_norms_of_transformers():
     assert _same(_gradients(norm, _x(2, 5, 64)), by_hand)
 
 
+@pytest.mark.slow("traces a model's training step")
 @pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])  # mamba's scan is another one there
 def test_models_of_transformers_compiled_as_eager(name):

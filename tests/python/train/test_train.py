@@ -215,6 +215,7 @@ def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
     assert done.stdout.splitlines()[-1] == f"weights {train(options, data=digits).weights}"
 
 
+@pytest.mark.slow("trains six hidden layers twice")
 def test_the_main_effect(digits):
     """Six hidden layers: (4,3) gradients vanish, and APS brings them back."""
     options = TrainOptions(format="e4m3", epochs=24)
