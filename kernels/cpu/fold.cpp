@@ -5,13 +5,15 @@
 // Where the plan has a short route, a few vectors of sums are rounded without the cases of overflow
 // and special values, and stored where all of them stayed within the format; else they are computed
 // again with those cases. Vector operations of a sequential step, without loads and stores: 6 for
-// terms of the format, 10 (with directed roundings) or 17 for any terms, 17 to 45 with all cases.
+// terms of the format, 10 (with directed roundings) or 17 for any terms, 22 of a stochastic one and
+// its random integer's, 17 to 45 with all cases.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/accumulate.h"
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/short_sum.h"
+#include "cpd/numeric/sums/split_stochastic.h"
 #include "kernels/cpu/table.h"
 
 namespace cpd {
@@ -240,6 +242,70 @@ CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
   }
 }
 
+// --- short stochastic roundings ------------------------------------------------------------------
+
+/// As many steps as a block of random words serves at most.
+constexpr int64_t kStochasticSteps = 16;
+
+/// Stores the draws of a few vectors' sums, step by step.
+CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) {
+  for (int64_t i = 0; i < kGroup; i += Lanes<F>::count) {
+    FoldDraws<Unsigned<F>> draws(plan.random_bits, plan.seed, plan.stream,
+                                 static_cast<uint64_t>(steps.first + i),
+                                 static_cast<uint64_t>(steps.draw));
+    for (int64_t j = 0; j < steps.count; ++j) store(to + j * kGroup + i, draws.next());
+  }
+}
+
+/// Runs the steps of a few sums in V's lanes, in an environment that rounds toward zero; returns
+/// false, and stores nothing, where a term is infinite or NaN.
+template <class V>
+CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const uint32_t* draws) {
+  constexpr int64_t kLanes = Lanes<V>::count;
+  constexpr int64_t kAll = kGroup / kLanes;
+  using I = Signed<F>;
+  const SplitStochastic<V> format(plan->stochastic, plan->round.random_bits);
+  V sums[kAll];
+  for (int64_t v = 0; v < kAll; ++v) sums[v] = load_f32<V>(steps->sum + v * kLanes);
+  I largest{};
+  for (int64_t j = 0; j < steps->count; ++j, draws += kGroup) {
+    const float* terms = steps->terms[j] + steps->begin;
+    for (int64_t i = 0; i < kGroup; i += Lanes<F>::count) {
+      const auto size = load<Unsigned<F>>(terms + i) & splat<Unsigned<F>>(Pattern<F>::magnitude);
+      largest = max(largest, (I)size);
+    }
+    for (int64_t v = 0; v < kAll; ++v) {
+      const V t = add_toward_zero(sums[v], load_f32<V>(terms + v * kLanes));
+      sums[v] = round_any<true>(t, load_u32<V>(draws + v * kLanes), format);
+    }
+  }
+  if (any(largest >= splat<I>(Pattern<F>::infinity))) return false;
+  const V nan = bits_as<V>(splat<Unsigned<V>>(Pattern<V>::quiet_nan));
+  for (int64_t v = 0; v < kAll; ++v) {
+    store_f32(steps->sum + v * kLanes, select(sums[v] == sums[v], sums[v], nan));
+  }
+  return true;
+}
+
+CPD_FN void fold_stochastic(const FoldPlan& plan, const Steps& steps) {
+  alignas(64) uint32_t draws[kStochasticSteps * kGroup];
+  int64_t i = 0;
+  for (; i + kGroup <= steps.n; i += kGroup) {
+    const Steps part = steps.part(i, kGroup);
+    make_draws(plan.round, part, draws);
+    bool done = false;
+    {
+      const Environment environment(Environment::TowardZero{});
+      done = plan.stochastic_in_binary32 ? stochastic_group<F>(&plan, &part, draws)
+                                         : stochastic_group<D>(&plan, &part, draws);
+    }
+    if (!done) fold_any(&plan, false, &part);
+  }
+  if (i == steps.n) return;
+  const Steps rest = steps.part(i, steps.n - i);
+  fold_any(&plan, false, &rest);
+}
+
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
     if (!starts) {
@@ -250,6 +316,9 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
           return fold_short<Split::rounded>(plan, steps);
         case Split::exact:
           return fold_short<Split::exact>(plan, steps);
+        case Split::stochastic:
+          if (steps.given.random == nullptr) return fold_stochastic(plan, steps);
+          break;
         default:
           break;
       }
@@ -261,7 +330,7 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
 /// How many arrays of terms are read at once: few enough for the hardware's prefetching, and with
 /// stochastic rounding as many as a block of random words may serve.
 CPD_FN int64_t together(const FoldPlan& plan) {
-  return plan.round.mode == Rounding::stochastic ? 16 : 4;
+  return plan.round.mode == Rounding::stochastic ? kStochasticSteps : 4;
 }
 
 CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "cpd/numeric/round/round_plan.h"
+#include "cpd/numeric/sums/stochastic_format.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
@@ -23,14 +24,15 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 }
 
 /// The short routes of split.h, for sums that are known to stay below the format's largest value
-/// for the next few steps. Sums of terms take plain, rounded and exact.
+/// for the next few steps. Sums of terms take plain, rounded, exact and, sequential ones,
+/// stochastic.
 enum class Split : std::uint8_t {
   none,
   plain,        ///< binary32's own operations: the formats are fp32
   rounded,      ///< products and sums to nearest-even
   exact,        ///< exact products, sums to nearest-even
   kahan,        ///< Kahan's sum of products, all to nearest-even
-  stochastic,   ///< sums of products, variant A (split_stochastic.h)
+  stochastic,   ///< variant A (split_stochastic.h)
   tree,         ///< pairwise sums of products, all to nearest-even
   plain_kahan,  ///< binary32's own operations in Kahan's sum
   plain_tree,   ///< and in a pairwise one
@@ -56,10 +58,16 @@ struct FoldPlan {
   Split kind = Split::none;  ///< while every sum before its rounding is at most `limit`
   float limit = 0;
   double quantum = 0;  ///< the format's least spacing
+  StochasticFormat stochastic{};
+  bool stochastic_in_binary32 = false;  ///< of kind `stochastic`: binary32 lanes suffice
 };
 
-constexpr Split split_of_terms(const RoundPlan& round, const Format& format,
+constexpr Split split_of_terms(const RoundPlan& round, Scheme scheme, const Format& format,
                                const Format& terms_in) {
+  if (round.mode == Rounding::stochastic && round.variant == Variant::A) {
+    const bool splits = scheme == Scheme::sequential && splits_stochastic(format);
+    return splits ? Split::stochastic : Split::none;
+  }
   if (round.mode != Rounding::nearest_even) return Split::none;
   if (format == kFp32) return Split::plain;
   if (!splits(format, round) || format.precision() > 11) return Split::none;
@@ -76,12 +84,15 @@ constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& 
   plan.in_binary32 =
       !plan.round.wide && sum_is_exact_in_binary32(format.precision(), terms_in.precision(), format,
                                                    accumulator.rounding.mode);
-  plan.kind = split_of_terms(plan.round, format, terms_in);
+  plan.kind = split_of_terms(plan.round, plan.scheme, format, terms_in);
   // Magnets, 2^(23 - man) above a value, are binary32 numbers.
   constexpr float kMost = 0x1p100F;
   const bool bounded = plan.kind == Split::plain || plan.round.max_value < kMost;
   plan.limit = bounded ? plan.round.max_value : kMost;
   plan.quantum = Format::power_of_two(format.min_quantum_exponent());
+  plan.stochastic = stochastic_format(format, plan.round);
+  plan.stochastic_in_binary32 =
+      format.max() < double{kMost} && stochastic_fits_binary32(format, plan.round.random_bits);
   return plan;
 }
 

@@ -10,6 +10,7 @@
 #include "cpd/numeric/lanes/isa.h"
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/stochastic_format.h"
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/format.h"
 #include "cpd/spec/rounding.h"
@@ -66,15 +67,6 @@ struct SplitPlan {
 
 /// The bound of values below which split.h's magnets, 2^(23 - man) times them, are finite.
 constexpr float kMostWithMagnets = 0x1p100F;
-
-/// A format into which split_stochastic.h rounds stochastic sums.
-struct StochasticFormat {
-  std::int32_t man = 0;
-  double quantum = 0;  ///< least spacing
-  double max = 0;
-  double overflow = 0;  ///< what takes the place of larger numbers
-  bool has_negative_zero = true;
-};
 
 /// Constants where GemmPlan::split's kind is `stochastic`. Binary32 lanes suffice where no value
 /// exceeds 2^100. With `steady`, no value exceeds `limit` in 64 steps (in Kahan's sum 24) before
@@ -304,26 +296,6 @@ constexpr SplitPlan make_split_plan(Scheme scheme, const Format& product, bool e
   split.saturates = both_saturate && sum.max() <= most && (exact_products || product.max() <= most);
   split.half = half_of(product, sum, split);
   return split;
-}
-
-/// Whether split_stochastic.h rounds into a format: a grid down to zero, with signs.
-constexpr bool splits_stochastic(const Format& format) {
-  return format.is_signed && format.has_zero() && (format.subnormals || format.man == 0);
-}
-
-constexpr StochasticFormat stochastic_format(const Format& format, const RoundPlan& plan) {
-  const double overflow =
-      plan.overflow_is_nan ? std::numeric_limits<double>::quiet_NaN() : plan.overflow_value;
-  return {format.man, Format::power_of_two(format.min_quantum_exponent()), format.max(), overflow,
-          format.has_negative_zero()};
-}
-
-/// Whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings, and the
-/// least spacing as a normal number (unless the format has binary32's own exponents).
-constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
-  const int quantum = format.min_quantum_exponent();
-  return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&
-         quantum - random_bits >= -149;
 }
 
 /// How many of R's low bits have no effect, if binary32 then suffices, else 0. Where sums have at
