@@ -186,7 +186,7 @@ inline Exact add(const Exact& a, const Exact& b, bool cancels_to_minus = false) 
   if (a.is_infinite() && b.is_infinite()) return a.negative == b.negative ? a : exact_nan();
   if (a.is_infinite()) return a;
   if (b.is_infinite()) return b;
-  const Exact cancelled = exact_finite(cancels_to_minus, 0, 0);
+  Exact cancelled = exact_finite(cancels_to_minus, 0, 0);
   if (a.is_zero() && b.is_zero()) return a.negative == b.negative ? a : cancelled;
   if (a.is_zero()) return b;
   if (b.is_zero()) return a;

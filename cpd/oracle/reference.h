@@ -330,7 +330,7 @@ inline std::optional<std::uint32_t> code_of(const Spec& spec, const Exact& value
   } else {
     const std::uint64_t sign = value.negative ? spec.magnitudes() : 0;
     if (value.is_infinite()) {
-      code = sign + *spec.infinity_code();
+      if (const auto infinity = spec.infinity_code()) code = sign + *infinity;
     } else if (spec.encoding == Encoding::e8m0) {
       code = static_cast<std::uint64_t>(value.exponent + 127);
     } else if (spec.is_integer()) {

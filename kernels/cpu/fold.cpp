@@ -287,7 +287,7 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
   return true;
 }
 
-CPD_FN void fold_stochastic(const FoldPlan& plan, const Steps& steps) {
+[[maybe_unused]] CPD_FN void fold_stochastic(const FoldPlan& plan, const Steps& steps) {
   alignas(64) uint32_t draws[kStochasticSteps * kGroup];
   int64_t i = 0;
   for (; i + kGroup <= steps.n; i += kGroup) {
