@@ -249,11 +249,20 @@ constexpr int64_t kStochasticSteps = 16;
 
 /// Stores the draws of a few vectors' sums, step by step.
 CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) {
+  using U = Unsigned<F>;
+  const uint32_t log = log_of_draws(plan.random_bits);
+  const int64_t in_block = int64_t{4} << log;
+  const U mask = splat<U>((1U << plan.random_bits) - 1);
   for (int64_t i = 0; i < kGroup; i += Lanes<F>::count) {
-    FoldDraws<Unsigned<F>> draws(plan.random_bits, plan.seed, plan.stream,
-                                 static_cast<uint64_t>(steps.first + i),
-                                 static_cast<uint64_t>(steps.draw));
-    for (int64_t j = 0; j < steps.count; ++j) store(to + j * kGroup + i, draws.next());
+    const auto index = static_cast<uint64_t>(steps.first + i);
+    for (int64_t j = 0; j < steps.count;) {
+      const auto block = static_cast<uint64_t>((steps.draw + j) / in_block);
+      const Words<U> words = fold_words<U>(index, block, plan.seed, plan.stream);
+      for (int64_t q = (steps.draw + j) % in_block; q < in_block && j < steps.count; ++q, ++j) {
+        const auto shift = static_cast<int>((q & ((1 << log) - 1)) << (5 - log));
+        store(to + j * kGroup + i, shift_right(words.word[q >> log], shift) & mask);
+      }
+    }
   }
 }
 
@@ -328,16 +337,18 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
 }
 
 /// How many arrays of terms are read at once: few enough for the hardware's prefetching, and with
-/// stochastic rounding as many as a block of random words may serve.
-CPD_FN int64_t together(const FoldPlan& plan) {
-  return plan.round.mode == Rounding::stochastic ? kStochasticSteps : 4;
+/// stochastic rounding up to a draw with which a block of random words begins.
+CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
+  if (plan.round.mode != Rounding::stochastic) return 4;
+  return kStochasticSteps - draw % kStochasticSteps;
 }
 
 CPD_BODY void fold_body(const FoldPlan* plan, bool starts, const Steps* all) {
   Steps steps = *all;
   int64_t left = all->count;
   while (left > 0) {
-    steps.count = starts && plan->kind != Split::none ? 1 : least(left, together(*plan));
+    steps.count =
+        starts && plan->kind != Split::none ? 1 : least(left, together(*plan, steps.draw));
     steps.next = least(left - steps.count, steps.count);
     fold_some(*plan, starts, steps);
     const int64_t draws = plan->scheme == Scheme::kahan ? 4 * steps.count : steps.count;

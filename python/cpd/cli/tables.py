@@ -16,7 +16,7 @@ _PIPE = 80
 _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported here
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
-_BREAKS = re.compile(r"[^=/.:-]*[=/.:-]+|[^=/.:-]+")
+_BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
 """Where a word of such a column is broken that is longer than the column is wide."""
 
 

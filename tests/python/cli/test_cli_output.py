@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from cpd.cli import main
+from cpd.cli.tables import _parted
 
 COMMANDS = [
     "format",
@@ -77,10 +78,15 @@ def test_headers_break_where_the_table_is_narrow(capsys, monkeypatch):
 
 
 def test_words_break_at_signs(capsys, monkeypatch):
-    """A wire of 18 letters where there is room for 8."""
+    """A wire of 18 letters in a column of 8."""
     monkeypatch.setenv("COLUMNS", "80")
     wire = "qsgd bits=4 bucket=512 coding=elias-dense"
     lines = tables(capsys, f"cost --model resnet50 --codec-gbps 1 --ranks 4 --wire '{wire}'")
     words = [line.split()[0] for line in lines if line.strip()]
     begin = words.index("qsgd")
     assert words[begin:] == ["qsgd", "bits=4", "bucket=", "512", "coding=", "elias-", "dense"]
+
+
+def test_no_number_breaks():
+    assert _parted("eps=1e-05 coding=0.0078125", 8) == "eps=\n1e-05 coding=\n0.0078125"
+    assert _parted("layers.10.self_attn", 8) == "layers.10.\nself_attn"
