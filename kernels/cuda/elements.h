@@ -167,6 +167,22 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
+  /// Takes value i from element `at` of memory, and puts it there.
+  CPD_FN void take(int i, const void* data, std::int64_t at) {
+    if constexpr (type == DType::f32) {
+      words[i] = static_cast<const std::uint32_t*>(data)[at];
+    } else {
+      words[i / 2] |= std::uint32_t{static_cast<const std::uint16_t*>(data)[at]} << 16 * (i % 2);
+    }
+  }
+  CPD_FN void put(int i, void* data, std::int64_t at) const {
+    if constexpr (type == DType::f32) {
+      static_cast<std::uint32_t*>(data)[at] = words[i];
+    } else {
+      static_cast<std::uint16_t*>(data)[at] =
+          static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2));
+    }
+  }
   template <Stored stored = Stored::held>
   CPD_FN void set(float a, float b, float c, float d) {
     if constexpr (type == DType::f32) {

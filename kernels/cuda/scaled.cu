@@ -73,6 +73,32 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Raises `largest` to the largest magnitude of n packed values, of which a thread reads four Packs
+/// at a time; a block of threads has one atomic operation.
+template <DType type>
+__global__ void __launch_bounds__(kThreads)
+    find_largest_of_all(std::int64_t n, const void* x, bool with_nan, std::uint32_t* largest) {
+  __shared__ std::uint32_t of_block[1];
+  if (threadIdx.x == 0) of_block[0] = 0;
+  __syncthreads();
+  const auto* from = static_cast<const Pack<type>*>(x);
+  const std::int64_t step = index_step();
+  std::uint32_t most = 0;
+  std::int64_t q = first_index();
+  for (; q + 3 * step < n / 4; q += 4 * step) {
+    Pack<type> packs[4];
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) packs[k] = from[q + k * step];
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) most = max(most, largest_bits(packs[k], with_nan));
+  }
+  CPD_ROLLED for (; q < n / 4; q += step) most = max(most, largest_bits(from[q], with_nan));
+  const std::int64_t rest = n / 4 * 4 + first_index();
+  if (rest < n) most = max(most, magnitude_bits(value_of<type>(x, rest), with_nan));
+  most = __reduce_max_sync(kAllLanes, most);
+  if (threadIdx.x % kWarpSize == 0) atomicMax(of_block, most);
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(largest, of_block[0]);
+}
+
 /// The largest magnitude of each of a layout's blocks, in stream order.
 cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Strided& x,
                        bool with_nan, float* largest) {
@@ -82,6 +108,13 @@ cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Str
   if (cleared != cudaSuccess) return cleared;
   if (const PackLayout fast(layout, x); fast.fit) {
     const std::int64_t n = layout.width;
+    if (layout.columns == n) {
+      with_pack_type(x.dtype, [&]<DType type>() {
+        start_kernel(find_largest_of_all<type>, blocks_of(n / 16 + 1), kThreads, stream, n, x.data,
+                     with_nan, bits);
+      });
+      return cudaGetLastError();
+    }
     const int lanes = fast.shift < 7 ? 1 : 32;
     const std::int64_t packs = std::int64_t{1} << ((fast.shift < 10 ? fast.shift : 10) - 2);
     const std::int64_t items = (n + 4 * packs - 1) / (4 * packs);
@@ -177,6 +210,7 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 struct ShortBlocks {
   int shift = 0;
   int rows = 0;
+  bool packed = false;  ///< columns' rows begin where Packs do
 
   explicit ShortBlocks(const ScaledCall& call) {
     const PackLayout packs(call.layout, call.x);
@@ -185,6 +219,7 @@ struct ShortBlocks {
     const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32);
     const bool is_plain = call.x.dtype != DType::f64 && is_contiguous(call.x, call.x.dtype);
     if (is_column && is_plain) rows = static_cast<int>(height);
+    packed = is_aligned(call.x.data) && call.layout.width % 4 == 0;
   }
 };
 
@@ -203,28 +238,32 @@ void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
     run.template operator()<type, packs_of(5)>(blocks_of(threads / 2 + 1));
   });
 }
-/// Queues a kernel for blocks of columns: run.operator()<type, kRows>(thread blocks).
+/// Queues a kernel for blocks of columns: run.operator()<type, kPacked, kRows>(thread blocks).
 template <class Run>
-void with_columns(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
-  const unsigned count = blocks_of(of.call.layout.blocks());
+void with_columns(const ScalesCall& of, const ShortBlocks& blocks, bool packed, Run run) {
+  const unsigned count = blocks_of(column_tiles(of.call.layout) * kWarpSize);
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (blocks.rows == 16) return run.template operator()<type, 16>(count);
-    run.template operator()<type, 32>(count);
+    if (packed && blocks.rows == 16) return run.template operator()<type, true, 16>(count);
+    if (packed) return run.template operator()<type, true, 32>(count);
+    if (blocks.rows == 16) return run.template operator()<type, false, 16>(count);
+    run.template operator()<type, false, 32>(count);
   });
 }
 
 /// Queues the forming of short blocks' scales; false where there are none.
 bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
   const ShortBlocks blocks(of.call);
+  const ShortForm form(of.call.plan);
   if (!forms_by_largest(of) || (blocks.shift == 0 && blocks.rows == 0)) return false;
   if (blocks.shift != 0) {
     with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
-      start_kernel(form_short_blocks<type, kPacks>, count, kThreads, stream, of, blocks.shift);
+      start_kernel(form_short_blocks<type, kPacks>, count, kThreads, stream, of, form,
+                   blocks.shift);
     });
     return true;
   }
-  with_columns(of, blocks, [&]<DType type, int kRows>(unsigned count) {
-    start_kernel(form_columns<type, kRows>, count, kThreads, stream, of, of.call.layout.blocks());
+  with_columns(of, blocks, blocks.packed, [&]<DType type, bool kPacked, int kRows>(unsigned count) {
+    start_kernel(form_columns<type, kPacked, kRows>, count, kThreads, stream, of, form);
   });
   return true;
 }
@@ -243,20 +282,22 @@ bool is_nearest_by_addition(const ScaledCall& call) {
 bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided& out) {
   const ScaledCall& call = of.call;
   const ShortBlocks blocks(call);
+  const ShortForm form(call.plan);
   const bool fits = is_nearest_by_addition(call) && forms_by_largest(of) &&
                     call.x.dtype == out.dtype && is_contiguous(out, out.dtype);
   if (!fits) return false;
   if (blocks.shift != 0 && has_packs(out)) {
     with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
       start_kernel(cast_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
-                   count, kThreads, stream, of, blocks.shift, out.data);
+                   count, kThreads, stream, of, form, blocks.shift, out.data);
     });
     return true;
   }
   if (blocks.rows == 0) return false;
-  with_columns(of, blocks, [&]<DType type, int kRows>(unsigned count) {
-    start_kernel(cast_columns<NearestByAddition, ElementRoute::multiply, type, kRows>, count,
-                 kThreads, stream, of, call.layout.blocks(), out.data);
+  const bool packed = blocks.packed && is_aligned(out.data);
+  with_columns(of, blocks, packed, [&]<DType type, bool kPacked, int kRows>(unsigned count) {
+    start_kernel(cast_columns<NearestByAddition, ElementRoute::multiply, type, kPacked, kRows>,
+                 count, kThreads, stream, of, form, out.data);
   });
   return true;
 }

@@ -4,6 +4,7 @@
 // the largest magnitude and their rounding, so that they are read once and written once.
 #pragma once
 
+#include "cpd/numeric/scaled/short_scale.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/scaled_tile.h"
 
@@ -12,12 +13,30 @@ namespace cpd::cuda {
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 constexpr int kWarpSize = 32;
 
-/// The scales of block b, whose largest magnitude has these bits; out of line, since the rules are
-/// many.
-CPD_CALL ElementScale<float> scale_of_bits(const ScalesCall& of, std::int64_t b,
-                                           std::uint32_t largest) {
-  return scale_of_largest(of.call, of.cells, 1.0, of.call.layout.first_of(b),
-                          bits_as<float>(largest));
+/// How a kernel forms the scales of short blocks.
+struct ShortForm {
+  PowerRule power;
+  bool in_binary32 = false;
+
+  explicit ShortForm(const ScaledPlan& plan)
+      : power(power_rule_of(plan)), in_binary32(steps_in_binary32(plan)) {}
+};
+
+/// scale_of_largest by any rule; out of line, since the rules are many.
+CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary32, std::int64_t b,
+                                            float largest) {
+  if (in_binary32) return scale_of_largest<float>(of.call, of.cells, 1.0, b, largest);
+  return scale_of_largest<double>(of.call, of.cells, 1.0, b, largest);
+}
+
+/// The scales of block b, whose largest magnitude has these bits.
+CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortForm& form,
+                                             std::int64_t b, std::uint32_t largest) {
+  BlockScale<float> block;
+  if (form.power.fits && power_scale_of_bits(largest, form.power, &block)) {
+    return {element_by(of.call.route, block), block.scale, 1};
+  }
+  return scale_by_rules(of, form.in_binary32, b, bits_as<float>(largest));
 }
 
 template <DType type>
@@ -115,35 +134,38 @@ struct WarpBlocks {
   }
 };
 
-/// Calls visit(blocks) for each of a warp's parts of n values, a multiple of 4.
+/// Calls visit(blocks) for each of a warp's parts of n values, a multiple of 4: from the last on,
+/// since the L2 cache has the end of what a kernel before has read.
 template <DType type, int kPacks, class Visit>
 CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit visit) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads * kPacks;
-  std::int64_t at = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarpSize * kWarpSize;
-  for (at *= kPacks; at < n / 4; at += step) {
-    visit(WarpBlocks<type, kPacks>(at, n / 4, shift, x));
-  }
+  constexpr std::int64_t kPart = std::int64_t{kWarpSize} * kPacks;
+  const std::int64_t step = std::int64_t{gridDim.x} * (kThreads / kWarpSize);
+  std::int64_t part = (n / 4 + kPart - 1) / kPart - 1;
+  part -= (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarpSize;
+  for (; part >= 0; part -= step) visit(WarpBlocks<type, kPacks>(part * kPart, n / 4, shift, x));
 }
 
 template <DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
-    form_short_blocks(const __grid_constant__ ScalesCall of, int shift) {
+    form_short_blocks(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                      int shift) {
   for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
     const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
     const std::int64_t b = blocks.own_block();
-    if (b >= 0) set_scale(of.call.tables, b, scale_of_bits(of, b, largest));
+    if (b >= 0) set_scale(of.call.tables, b, scale_of_bits(of, form, b, largest));
   });
 }
 
 template <class R, ElementRoute kRoute, DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
-    cast_short_blocks(const __grid_constant__ ScalesCall of, int shift, void* out) {
+    cast_short_blocks(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                      int shift, void* out) {
   auto* to = static_cast<Pack<type>*>(out);
   for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
     const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
     const std::int64_t b = blocks.own_block();
     ElementScale<float> own{};
-    if (b >= 0) own = scale_of_bits(of, b, largest);
+    if (b >= 0) own = scale_of_bits(of, form, b, largest);
     CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
       const ElementScale<float> at = blocks.scale_at(own, j, of.call.plan.two_levels);
       if (blocks.has(j)) {
@@ -155,61 +177,174 @@ __global__ void __launch_bounds__(kThreads)
 
 // --- blocks of one column ------------------------------------------------------------------------
 
-/// A block of at most kRows values, a row apart.
-template <DType type, int kRows>
-struct ColumnBlock {
-  std::int64_t first, step;
-  int count;
-  float values[kRows];
+constexpr int kTileSide = 32;
+constexpr int kLaneRows = 8;  ///< of a tile, that a lane holds
 
-  CPD_DEVICE ColumnBlock(const BlockLayout& layout, std::int64_t b, const void* x)
-      : first(layout.first_of(b)),
-        step(layout.row_stride()),
-        count(static_cast<int>(rows_of(layout, b))) {
-    CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
-      values[r] = r < count ? value_of<type>(x, first + r * step) : 0.0F;
+/// The tiles of a layout in blocks of one column.
+CPD_FN std::int64_t column_tiles(const BlockLayout& layout) {
+  const auto tiles = [](std::int64_t n) { return (n + kTileSide - 1) / kTileSide; };
+  return layout.planes * tiles(layout.height) * tiles(layout.width);
+}
+
+/// A tile of 32 x 32 values of a layout in blocks of kRows values of a column. Lane l of a warp
+/// holds rows 8 (l / 8) … + 7 of columns 4 (l % 8) … + 3. The kGroups lanes that hold parts of the
+/// same four blocks form the scales of some each. kPacked: rows begin where Packs do.
+template <DType type, bool kPacked, int kRows>
+struct WarpTile {
+  static constexpr int kGroups = kRows / kLaneRows;  ///< lanes that hold parts of one block
+  static constexpr int kOwn = 4 / kGroups;           ///< blocks whose scales a lane forms
+
+  std::int64_t first;  ///< index of the lane's first value
+  std::int64_t block;  ///< number of its first column's block
+  std::int64_t width;
+  int rows, columns;  ///< of the lane's 8 and 4 that the tensor has
+  int block_columns;  ///< the same, or 0 where the tensor has no row of the block
+  int lane;
+  Pack<type> values[kLaneRows];
+
+  CPD_DEVICE WarpTile(const BlockLayout& layout, std::uint32_t number, const void* x)
+      : width(layout.width), lane(static_cast<int>(threadIdx.x) % kWarpSize) {
+    const auto across = static_cast<std::uint32_t>((width + kTileSide - 1) / kTileSide);
+    const auto down = static_cast<std::uint32_t>((layout.height + kTileSide - 1) / kTileSide);
+    const std::uint32_t band = number / across;
+    const std::uint32_t plane = band / down;
+    const std::int64_t row = std::int64_t{band - plane * down} * kTileSide + lane / 8 * kLaneRows;
+    const std::int64_t column = std::int64_t{number - band * across} * kTileSide + lane % 8 * 4;
+    const std::int64_t block_row = row / kRows;
+    first = (plane * layout.height + row) * width + column;
+    block = (plane * ((layout.height + kRows - 1) / kRows) + block_row) * width + column;
+    rows = at_most_of(layout.height - row, kLaneRows);
+    columns = at_most_of(width - column, 4);
+    block_columns = block_row * kRows < layout.height ? columns : 0;
+    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+      if (j < rows && columns > 0) values[j] = load(x, first + j * width);
     }
   }
-  [[nodiscard]] CPD_DEVICE std::uint32_t largest(bool with_nan) const {
-    std::uint32_t most = 0;
-    CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
-      most = max(most, magnitude_bits(values[r], with_nan));
+
+  /// Calls visit(k, largest magnitude's bits) for the columns whose scales this lane forms. All
+  /// lanes of the warp must call it.
+  template <class Visit>
+  CPD_DEVICE void for_own(bool with_nan, Visit visit) const {
+    std::uint32_t own[kOwn] = {};
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+      std::uint32_t most = 0;
+      CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+        most = max(most, magnitude_bits(values[j].get(k), with_nan));
+      }
+      CPD_IN_REGISTERS for (int apart = 8; apart < 8 * kGroups; apart *= 2) {
+        most = max(most, __shfl_xor_sync(kAllLanes, most, apart));
+      }
+      if (lane / 8 % kGroups == k / kOwn) own[k % kOwn] = most;
     }
-    return most;
+    CPD_IN_REGISTERS for (int o = 0; o < kOwn; ++o) {
+      const int k = lane / 8 % kGroups * kOwn + o;
+      if (k < block_columns) visit(o, block + k, own[o]);
+    }
+  }
+  /// The scales of column k, each lane's own being given. All lanes must call it.
+  [[nodiscard]] CPD_DEVICE ElementScale<float> scale_at(const ElementScale<float> (&own)[kOwn],
+                                                        int k, bool two_levels) const {
+    const int from = lane / (8 * kGroups) * 8 * kGroups + k / kOwn * 8 + lane % 8;
+    const ElementScale<float>& at = own[k % kOwn];
+    return {__shfl_sync(kAllLanes, at.factor, from), __shfl_sync(kAllLanes, at.scale, from),
+            two_levels ? __shfl_sync(kAllLanes, at.outer, from) : 1.0F};
+  }
+
+  CPD_DEVICE void store(void* out, int j, Pack<type> pack) const {
+    if (j >= rows || columns <= 0) return;
+    const std::int64_t at = first + j * width;
+    if constexpr (kPacked) {
+      static_cast<Pack<type>*>(out)[at / 4] = pack;
+    } else {
+      CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+        if (k < columns) pack.put(k, out, at + k);
+      }
+    }
+  }
+
+ private:
+  CPD_DEVICE static int at_most_of(std::int64_t n, int most) {
+    return n < most ? static_cast<int>(n < 0 ? 0 : n) : most;
+  }
+  CPD_DEVICE Pack<type> load(const void* x, std::int64_t at) const {
+    if constexpr (kPacked) {
+      return static_cast<const Pack<type>*>(x)[at / 4];
+    } else {
+      Pack<type> pack;
+      CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+        if (k < columns) pack.take(k, x, at + k);
+      }
+      return pack;
+    }
   }
 };
 
-template <DType type, int kRows>
+/// Calls visit(tile) for each of a warp's tiles.
+template <class Tile, class Visit>
+CPD_DEVICE void for_tiles(const ScaledCall& call, Visit visit) {
+  const auto count = static_cast<std::uint32_t>(column_tiles(call.layout));
+  const std::uint32_t step = gridDim.x * (kThreads / kWarpSize);
+  std::uint32_t at = (blockIdx.x * kThreads + threadIdx.x) / kWarpSize;
+  for (; at < count; at += step) visit(Tile(call.layout, at, call.x.data));
+}
+
+template <DType type, bool kPacked, int kRows>
 __global__ void __launch_bounds__(kThreads)
-    form_columns(const __grid_constant__ ScalesCall of, std::int64_t count) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t b = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; b < count; b += step) {
-    const ColumnBlock<type, kRows> block(of.call.layout, b, of.call.x.data);
-    set_scale(of.call.tables, b, scale_of_bits(of, b, block.largest(of.call.plan.makes_nan)));
+    form_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form) {
+  for_tiles<WarpTile<type, kPacked, kRows>>(of.call, [&](const auto& tile) {
+    tile.for_own(of.call.plan.makes_nan, [&](int, std::int64_t b, std::uint32_t largest) {
+      set_scale(of.call.tables, b, scale_of_bits(of, form, b, largest));
+    });
+  });
+}
+
+/// Scales of a lane's columns.
+struct TileScales {
+  ElementScale<float> of[4];
+};
+
+/// Casts a lane's part of a tile, whose first value has index `first`, by any route.
+template <Rounding mode, DType type>
+CPD_CALL void cast_tile_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
+                              TileScales at, void* out) {
+  CPD_ROLLED for (int j = 0; j < rows; ++j) {
+    CPD_ROLLED for (int k = 0; k < columns; ++k) {
+      const std::int64_t i = first + j * call.layout.width + k;
+      const float cast = cast_by<mode>(call, value_of<type>(call.x.data, i), at.of[k], 0);
+      set_value_of<type, Stored::nearest>(out, i, cast);
+    }
   }
 }
 
-template <class R, ElementRoute kRoute, DType type, int kRows>
+template <class R, ElementRoute kRoute, DType type, bool kPacked, int kRows>
 __global__ void __launch_bounds__(kThreads)
-    cast_columns(const __grid_constant__ ScalesCall of, std::int64_t count, void* out) {
-  const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
-  for (std::int64_t b = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; b < count; b += step) {
-    const ColumnBlock<type, kRows> block(of.call.layout, b, of.call.x.data);
-    const ElementScale<float> at = scale_of_bits(of, b, block.largest(of.call.plan.makes_nan));
-    const auto store = [&](int r, float value) {
-      set_value_of<type, Stored::nearest>(out, block.first + r * block.step, value);
-    };
-    if (route_at(of.call, at.scale) == kRoute) {
-      CPD_IN_REGISTERS for (int r = 0; r < kRows; ++r) {
-        if (r < block.count) store(r, cast_value<R, kRoute>(of.call.plan, block.values[r], at, 0));
-      }
-      continue;
+    cast_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                 void* out) {
+  using Tile = WarpTile<type, kPacked, kRows>;
+  const ScaledCall& call = of.call;
+  for_tiles<Tile>(call, [&](const Tile& tile) {
+    ElementScale<float> own[Tile::kOwn] = {};
+    tile.for_own(call.plan.makes_nan, [&](int o, std::int64_t b, std::uint32_t largest) {
+      own[o] = scale_of_bits(of, form, b, largest);
+    });
+    TileScales at;
+    bool fits = true;
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+      at.of[k] = tile.scale_at(own, k, call.plan.two_levels);
+      fits = fits && route_at(call, at.of[k].scale) == kRoute;
     }
-    CPD_ROLLED for (int r = 0; r < block.count; ++r) {
-      const float v = value_of<type>(of.call.x.data, block.first + r * block.step);
-      store(r, cast_alone<R::mode>(of.call, v, at));
+    if (!fits) {
+      return cast_tile_alone<R::mode, type>(call, tile.first, tile.rows, tile.columns, at, out);
     }
-  }
+    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+      const auto value = [&](int k) {
+        return cast_value<R, kRoute>(call.plan, tile.values[j].get(k), at.of[k], 0);
+      };
+      Pack<type> pack;
+      pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
+      tile.store(out, j, pack);
+    }
+  });
 }
 
 }  // namespace cpd::cuda

@@ -89,17 +89,20 @@ CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::i
   tables.encode[c] = static_cast<float>(outer.encode);
 }
 
-/// The scales of a block whose first element has index `first` and whose largest magnitude is
-/// `largest`.
+/// The second level's scales of block b: of a format with one level 1.
+template <class W>
+CPD_FN OuterScale<W> outer_of(const ScaledCall& call, const OuterTables& cells, std::int64_t b) {
+  if (!call.plan.two_levels) return {1, 1};
+  const std::int64_t cell = call.cells.extent == 0 ? 0 : call.cells.cell(call.layout.first_of(b));
+  return {cells.scale[cell], cells.encode[cell]};
+}
+
+/// The scales of block b, whose largest magnitude is `largest`.
+template <class W>
 CPD_FN ElementScale<float> scale_of_largest(const ScaledCall& call, const OuterTables& cells,
-                                            double share, std::int64_t first, float largest) {
-  OuterScale<double> outer{1, 1};
-  if (call.plan.two_levels) {
-    const std::int64_t cell = call.cells.cell(first);
-    outer = {cells.scale[cell], cells.encode[cell]};
-  }
-  const BlockScale<double> block =
-      block_scale(static_cast<double>(largest), outer, share, call.plan);
+                                            double share, std::int64_t b, float largest) {
+  const OuterScale<W> outer = outer_of<W>(call, cells, b);
+  const BlockScale<W> block = block_scale(static_cast<W>(largest), outer, share, call.plan);
   return {static_cast<float>(element_by(call.route, block)), static_cast<float>(block.scale),
           static_cast<float>(outer.scale)};
 }
@@ -111,7 +114,7 @@ CPD_FN void set_scale(const ScaleTables& tables, std::int64_t b, ElementScale<fl
 /// Sets the scales of block b, whose largest magnitude is `largest`.
 CPD_FN void form_scale(const ScaledCall& call, const OuterTables& cells, double share,
                        std::int64_t b, float largest, const ScaleTables& tables) {
-  set_scale(tables, b, scale_of_largest(call, cells, share, call.layout.first_of(b), largest));
+  set_scale(tables, b, scale_of_largest<double>(call, cells, share, b, largest));
 }
 
 /// Sets the scales of block b to a caller's.

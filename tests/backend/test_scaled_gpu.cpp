@@ -70,9 +70,10 @@ struct Case {
   Shape shape;
   int axis;
 };
-const std::vector<Case> kCases = {{{70}, 0},       {{1}, -1},        {{5, 37}, 1},   {{37, 5}, 0},
-                                  {{3, 33, 4}, 1}, {{2, 3, 64}, -1}, {{4, 3, 9}, 0}, {{64, 48}, 0},
-                                  {{3, 4096}, 1},  {{5008}, 0},      {{70, 64}, 0}};
+const std::vector<Case> kCases = {
+    {{70}, 0},        {{1}, -1},          {{5, 37}, 1},     {{37, 5}, 0},   {{3, 33, 4}, 1},
+    {{2, 3, 64}, -1}, {{4, 3, 9}, 0},     {{64, 48}, 0},    {{3, 4096}, 1}, {{5008}, 0},
+    {{70, 64}, 0},    {{3, 47, 6, 7}, 1}, {{2, 80, 33}, 1}, {{33, 36}, 0}};
 
 RoundingOptions Options(Rounding mode) {
   RoundingOptions options;
@@ -218,6 +219,22 @@ TEST_F(ScaledGpu, OfAnyTypeAndStride) {
       for (const int axis : {0, 1}) {
         ExpectSameCast(y, ParseScaled(text), axis, Options(Rounding::nearest_even));
       }
+    }
+  }
+}
+
+/// Blocks of subnormal numbers beside others, whose scales are outside of binary32's routes.
+TEST_F(ScaledGpu, TinyBlocksBesideOthers) {
+  const Shape shape{70, 64};
+  std::vector<float> x = Values(70 * 64, 9, true);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i % 64 % 5 == 0 || i / 64 % 7 == 3) x[i] = std::ldexp(x[i], -135);
+  }
+  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
+                           "e4m3fn 32 scale=fp32", "mxfp8"}) {
+    for (const int axis : {0, 1}) {
+      ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
+                     Options(Rounding::nearest_even));
     }
   }
 }

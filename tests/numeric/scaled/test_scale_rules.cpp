@@ -13,6 +13,7 @@
 
 #include "cpd/numeric/scaled/scaled_choice.h"
 #include "cpd/numeric/scaled/scaled_elements.h"
+#include "cpd/numeric/scaled/short_scale.h"
 #include "tests/testing/bits.h"
 
 namespace cpd {
@@ -138,6 +139,59 @@ TEST(ScaleRules, Exact) {
         }
       }
     }
+  }
+}
+
+/// Of every binade the magnitudes with 7 bits of the fraction, and those around the fractions at
+/// which rules turn.
+TEST(ScaleRules, PowersFromBitsAreTheRules) {
+  int rules = 0;
+  for (const std::string& element : kFloats) {
+    const Format format = ParseFormat(element);
+    const std::uint32_t most = testing::bits_of(static_cast<float>(format.max())) & 0x7FFFFF;
+    const std::uint32_t carry = 0x800000 - (1U << (22 - format.man));
+    for (const char* arithmetic : {"exact", "te", "torchao"}) {
+      for (const char* rule : {"floor", "ceil", "rceil", "even", "max_pow2"}) {
+        const bool exact = std::string(arithmetic) == "exact";
+        if (!exact && std::string(rule) == "max_pow2") continue;
+        const std::string text =
+            element + " 32 scale=e8m0 arithmetic=" + arithmetic + " rule=" + rule;
+        const ScaledPlan plan = PlanOf(text);
+        const PowerRule power = power_rule_of(plan);
+        ASSERT_TRUE(power.fits) << text;
+        ++rules;
+        std::uint32_t taken = 0;
+        const auto expect = [&](std::uint32_t bits) {
+          BlockScale<float> got{};
+          if (!power_scale_of_bits(bits, power, &got)) return;
+          ++taken;
+          const BlockScale<double> expected = Made(from_bits(bits), plan);
+          ASSERT_EQ(got.scale, expected.scale) << text << ", A " << bits;
+          ASSERT_EQ(got.factor, expected.factor) << text << ", A " << bits;
+        };
+        for (std::uint32_t head = 0; head < 1U << 15; ++head) expect(head << 16);
+        for (std::uint32_t binade = 0; binade < 256; ++binade) {
+          for (const std::uint32_t turn : {0U, most, carry}) {
+            for (std::int32_t off = -16; off <= 16; ++off) {
+              const auto bits = static_cast<std::int64_t>((binade << 23) + turn) + off;
+              if (bits >= 0 && bits < 0x80000000) expect(static_cast<std::uint32_t>(bits));
+            }
+          }
+        }
+        ASSERT_GT(taken, 1U << 14) << text;
+      }
+    }
+  }
+  EXPECT_EQ(rules, 65);
+  // Others take the rules themselves.
+  for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
+                           "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
+    EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
+  }
+  for (const float a : {0.0F, from_bits(1), 0x1p-101F, 0x1p101F, kMost, kInf, kNan}) {
+    BlockScale<float> unset{3, 5};
+    EXPECT_FALSE(power_scale_of_bits(testing::bits_of(a), power_rule_of(PlanOf("mxfp8")), &unset));
+    EXPECT_EQ(unset.scale, 3);
   }
 }
 

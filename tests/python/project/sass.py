@@ -3,12 +3,13 @@
 
 `cuobjdump` (PyPI: nvidia-cuda-cuobjdump, with nvidia-cuda-nvdisasm beside it) disassembles what
 nvcc has made. Loops are found by their branches backward; what one turn of a loop takes is the
-shortest way through it, or the shortest that goes through its longest run without a branch.
+shortest way through it, or the shortest that goes through certain runs without a branch.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import re
 import subprocess
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);\s", re.MULTILINE)
 _PREDICATE = re.compile(r"^@!?U?P\w+\s+")
 _ADDRESS = re.compile(r"(0x[0-9a-f]+)$")
+_AWAY = {"BRA", "EXIT", "RET", "CALL"}  # a call is for what is rare
 _ENDS = {"BRA", "EXIT", "RET", "BREAK", "BSYNC", "CALL", "BRX", "JMP"}
 
 
@@ -38,8 +40,9 @@ class Instruction(NamedTuple):
     @property
     def is_conditional(self) -> bool:
         """Whether what follows may be reached from it: a branch with a predicate of its own, or of
-        its operands."""
-        return self.text.startswith("@") or bool(re.match(r"BRA(\.\w+)* !?U?P\d", self.text))
+        its operands, or one that only the threads of a warp that has diverged take."""
+        conditions = r"BRA(\.\w+)* !?U?P\d|BRA\.DIV"
+        return self.text.startswith("@") or bool(re.match(conditions, self.text))
 
     @property
     def target(self) -> int | None:
@@ -60,21 +63,28 @@ class Loop(NamedTuple):
         return sum(i.operation.startswith(operation) for i in self.code) >= count
 
     def turn(
-        self, *, by_longest: bool = False, cost: Cost = lambda _: 1, longest_in: str = ""
+        self,
+        *,
+        by_longest: bool = False,
+        cost: Cost = lambda _: 1,
+        longest_in: str = "",
+        through: str = "",
     ) -> int:
         """Instructions of one turn, or what they `cost`: of the shortest way from its head to the
         branch back; where `by_longest`, of the shortest through the run without a branch that has
-        most instructions which begin with `longest_in`."""
+        most instructions which begin with `longest_in`; with `through`, of the shortest through
+        all runs that have one which begins with it."""
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]
         last = len(blocks) - 1
-        if not by_longest:
-            return _shortest(blocks, costs, 0, last)
-        counts = [sum(i.operation.startswith(longest_in) for i in block) for block in blocks]
-        longest = counts.index(max(counts))
-        there = _shortest(blocks, costs, 0, longest)
-        back = _shortest(blocks, costs, longest, last)
-        return there + back - costs[longest]
+        stops = []
+        if through:
+            stops = [i for i, block in enumerate(blocks) if Loop(block).has(through)]
+        elif by_longest:
+            counts = [sum(i.operation.startswith(longest_in) for i in block) for block in blocks]
+            stops = [counts.index(max(counts))]
+        ways = itertools.pairwise([0, *stops, last])
+        return sum(_shortest(blocks, costs, *way) for way in ways) - sum(costs[i] for i in stops)
 
 
 def slots(instruction: Instruction) -> int:
@@ -108,9 +118,7 @@ def _shortest(blocks: list[list[Instruction]], costs: list[int], first: int, las
         if here == last:
             return length
         end = blocks[here][-1]
-        following = (
-            [here + 1] if end.name not in {"BRA", "EXIT", "RET"} or end.is_conditional else []
-        )
+        following = [here + 1] if end.name not in _AWAY or end.is_conditional else []
         if end.name == "BRA" and end.target in at:
             following.append(at[end.target])
         for block in following:

@@ -35,6 +35,7 @@ class Figure(NamedTuple):
     by_longest: bool = False
     lacks: str = ""
     longest_in: str = ""
+    through: str = ""
 
     def of(
         self, kernels: dict[str, list[sass.Instruction]], cost: sass.Cost = lambda _: 1
@@ -47,7 +48,12 @@ class Figure(NamedTuple):
             and not (self.lacks and loop.has(self.lacks))
         ]
         loop = min(fitting, key=lambda loop: len(loop.code))
-        turn = loop.turn(by_longest=self.by_longest, cost=cost, longest_in=self.longest_in)
+        turn = loop.turn(
+            by_longest=self.by_longest,
+            cost=cost,
+            longest_in=self.longest_in,
+            through=self.through,
+        )
         return turn / self.elements
 
 
@@ -115,10 +121,16 @@ FIGURES = {
         by_longest=True,
     ),
     "scaled cast, columns of 32": Figure(
-        f"cast_columns<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, 32>",
-        {"LDG": 32, "STG": 32},
+        f"cast_columns<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, true, 32>",
+        {"LDG.E.128": 8, "STG.E.128": 8},
         32,
-        by_longest=True,
+        through="STG",
+    ),
+    "scaled cast, neighbours of 32": Figure(
+        f"cast_short_blocks<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, 8>",
+        {"LDG.E.128": 8, "STG.E.128": 8},
+        32,
+        through="STG",
     ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
     "sum of a row": Figure(
@@ -174,6 +186,8 @@ BYTES = {
     "cast, nearest, fp16": 4,
     "cast, stochastic, bf16": 4,
     "cast, stochastic, fp16": 4,
+    "scaled cast, columns of 32": 8,
+    "scaled cast, neighbours of 32": 8,
     "fold of codes of 8 bits": 1,
 }
 """Read and written for an element; of the fold, read for a rank's contribution."""
@@ -279,6 +293,8 @@ def test_the_shortest_way_through_a_loop() -> None:
     assert loop.turn() == 3
     assert loop.turn(by_longest=True) == 6
     assert loop.turn(cost=sass.slots) == 5
+    assert loop.turn(through="FMUL") == 6
+    assert loop.turn(through="FADD") == 3
     assert loop.has("FMUL", 3)
     assert not loop.has("FMUL", 4)
     assert (code[1].operation, code[1].is_conditional, code[1].target) == ("BRA", True, 0x50)
