@@ -318,19 +318,11 @@ CPD_BODY bool stochastic_group(const FoldPlan* plan, const Steps* steps, const u
 CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
     if (!starts) {
-      switch (plan.kind) {
-        case Split::plain:
-          return fold_short<Split::plain>(plan, steps);
-        case Split::rounded:
-          return fold_short<Split::rounded>(plan, steps);
-        case Split::exact:
-          return fold_short<Split::exact>(plan, steps);
-        case Split::stochastic:
-          if (steps.given.random == nullptr) return fold_stochastic(plan, steps);
-          break;
-        default:
-          break;
+      if (plan.kind == Split::stochastic && steps.given.random == nullptr) {
+        return fold_stochastic(plan, steps);
       }
+      const auto run = [&]<Split kKind>() { fold_short<kKind>(plan, steps); };
+      if (with_short_kind(plan.kind, run)) return;
     }
   }
   fold_any(&plan, starts, &steps);

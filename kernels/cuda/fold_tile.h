@@ -71,16 +71,10 @@ class ElementPlanes {
   /// Adds terms in short steps; returns false, and adds none, where these do not give the sum.
   CPD_FN bool add_short(T& to, const T* all, std::int64_t count) {
     if constexpr (mode == Rounding::nearest_even && sizeof(T) == sizeof(float)) {
-      switch (plan_.terms.kind) {
-        case Split::plain:
-          return add_short<Split::plain>(to, all, count);
-        case Split::rounded:
-          return add_short<Split::rounded>(to, all, count);
-        case Split::exact:
-          return add_short<Split::exact>(to, all, count);
-        default:
-          break;
-      }
+      bool added = false;
+      with_short_kind(plan_.terms.kind,
+                      [&]<Split kKind>() { added = add_short<kKind>(to, all, count); });
+      return added;
     }
     return false;
   }

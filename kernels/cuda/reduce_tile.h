@@ -371,9 +371,8 @@ CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
 /// Whether take_short_term may add terms.
 CPD_FN bool has_short_terms(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
-  const Split kind = call.plan.terms.kind;
   return (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         (kind == Split::plain || kind == Split::rounded || kind == Split::exact);
+         with_short_kind(call.plan.terms.kind, []<Split kind>() {});
 }
 /// Whether it may add term k: neither the first of a sum, nor the last where the result is rounded
 /// once more.
@@ -398,14 +397,10 @@ CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
   return true;
 }
 CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
-  switch (call.plan.terms.kind) {
-    case Split::plain:
-      return take_short_term<Split::plain>(call, i);
-    case Split::rounded:
-      return take_short_term<Split::rounded>(call, i);
-    default:
-      return take_short_term<Split::exact>(call, i);
-  }
+  bool taken = false;
+  with_short_kind(call.plan.terms.kind,
+                  [&]<Split kind>() { taken = take_short_term<kind>(call, i); });
+  return taken;
 }
 
 /// Adds term k to the running sum of value i.

@@ -3,6 +3,7 @@
 // How an ordered sum of terms is rounded, and by which route it is exact.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "cpd/numeric/round/round_plan.h"
@@ -24,18 +25,20 @@ constexpr bool sum_is_exact_in_binary32(int p_a, int p_b, const Format& target, 
 }
 
 /// The short routes of split.h, for sums that are known to stay below the format's largest value
-/// for the next few steps. Sums of terms take plain, rounded, exact and, sequential ones,
-/// stochastic.
+/// for the next few steps. Sums of terms take plain, rounded, exact, powers, exact_powers and,
+/// sequential ones, stochastic.
 enum class Split : std::uint8_t {
   none,
-  plain,        ///< binary32's own operations: the formats are fp32
-  rounded,      ///< products and sums to nearest-even
-  exact,        ///< exact products, sums to nearest-even
-  kahan,        ///< Kahan's sum of products, all to nearest-even
-  stochastic,   ///< variant A (split_stochastic.h)
-  tree,         ///< pairwise sums of products, all to nearest-even
-  plain_kahan,  ///< binary32's own operations in Kahan's sum
-  plain_tree,   ///< and in a pairwise one
+  plain,         ///< binary32's own operations: the formats are fp32
+  rounded,       ///< products and sums to nearest-even
+  exact,         ///< exact products, sums to nearest-even
+  kahan,         ///< Kahan's sum of products, all to nearest-even
+  stochastic,    ///< variant A (split_stochastic.h)
+  tree,          ///< pairwise sums of products, all to nearest-even
+  plain_kahan,   ///< binary32's own operations in Kahan's sum
+  plain_tree,    ///< and in a pairwise one
+  powers,        ///< as rounded, into a format of powers of two (man = 0)
+  exact_powers,  ///< as exact, into one
 };
 
 /// Whether split.h's magnets round into a format: it has the grid below 2^emin, and the least
@@ -45,9 +48,13 @@ constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
 }
-/// Whether takes_magnets, and ties need no care: an even significand is an even code.
-constexpr bool splits(const Format& format, const RoundPlan& plan) {
-  return takes_magnets(format, plan) && format.man >= 1;
+/// The largest binary32 number that is rounded to `max`, of significands of man + 1 bits, to
+/// nearest.
+constexpr float most_rounded_to(float max, int man) {
+  const auto pattern = std::bit_cast<std::uint32_t>(max);
+  const auto binade = std::bit_cast<float>(pattern & 0x7F800000U);
+  const float tie = max + binade * static_cast<float>(Format::power_of_two(-man - 1));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(tie) - 1);
 }
 
 /// How the steps of an ordered sum are rounded, and by which route.
@@ -70,10 +77,12 @@ constexpr Split split_of_terms(const RoundPlan& round, Scheme scheme, const Form
   }
   if (round.mode != Rounding::nearest_even) return Split::none;
   if (format == kFp32) return Split::plain;
-  if (!splits(format, round) || format.precision() > 11) return Split::none;
+  if (!takes_magnets(format, round) || format.precision() > 11) return Split::none;
   const bool known = terms_in.precision() <= format.precision() &&
                      terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
-  return known ? Split::rounded : Split::exact;
+  if (format.man >= 1) return known ? Split::rounded : Split::exact;
+  if (!round.keeps_negative_zero) return Split::none;
+  return known ? Split::powers : Split::exact_powers;
 }
 
 constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& terms_in) {
@@ -87,8 +96,11 @@ constexpr FoldPlan make_fold_plan(const Accumulator& accumulator, const Format& 
   plan.kind = split_of_terms(plan.round, plan.scheme, format, terms_in);
   // Magnets, 2^(23 - man) above a value, are binary32 numbers.
   constexpr float kMost = 0x1p100F;
-  const bool bounded = plan.kind == Split::plain || plan.round.max_value < kMost;
-  plan.limit = bounded ? plan.round.max_value : kMost;
+  plan.limit = kMost;
+  if (plan.kind == Split::plain) plan.limit = plan.round.max_value;
+  if (plan.kind != Split::plain && plan.round.max_value < kMost) {
+    plan.limit = most_rounded_to(plan.round.max_value, format.man);
+  }
   plan.quantum = Format::power_of_two(format.min_quantum_exponent());
   plan.stochastic = stochastic_format(format, plan.round);
   plan.stochastic_in_binary32 =

@@ -10,13 +10,36 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Roundings of sums in lanes, which record the largest sum before its rounding. kKind: plain,
-/// rounded (terms are numbers of the format, or of a coarser one) or exact (any terms).
+/// Calls run.operator()<kind>() for a kind of ShortSums; returns false for any other.
+template <class Run>
+CPD_FN bool with_short_kind(Split kind, Run run) {
+  switch (kind) {
+    case Split::plain:
+      return run.template operator()<Split::plain>(), true;
+    case Split::rounded:
+      return run.template operator()<Split::rounded>(), true;
+    case Split::exact:
+      return run.template operator()<Split::exact>(), true;
+    case Split::powers:
+      return run.template operator()<Split::powers>(), true;
+    case Split::exact_powers:
+      return run.template operator()<Split::exact_powers>(), true;
+    default:
+      return false;
+  }
+}
+
+/// Roundings of sums in lanes, which record the largest sum before its rounding. kKind: plain; with
+/// terms that are numbers of the format, or of a coarser one, rounded or powers; with any terms
+/// exact or exact_powers.
 template <Split kKind, class V>
 class ShortSums {
  public:
   CPD_FN explicit ShortSums(const FoldPlan& plan)
       : format_(plan.round.man, plan.quantum, plan.round.keeps_negative_zero),
+        magnets_(plan.round.man, plan.quantum, plan.round.keeps_negative_zero, 0),
+        flip_(splat<Unsigned<V>>(
+            1 ^ (bits_as<std::uint32_t>(static_cast<float>(plan.quantum)) >> 23 & 1))),
         limit_(splat<Signed<V>>(bits_as<std::int32_t>(plan.limit))) {}
 
   /// Adds a term to a sum.
@@ -32,9 +55,11 @@ class ShortSums {
   CPD_FN bool is_good() const { return !any(largest_ > limit_); }
 
  private:
+  static constexpr bool kIntoPowers = kKind == Split::powers || kKind == Split::exact_powers;
+
   /// a + b rounded, where `a` need not be a number of the format.
   CPD_FN V sum_of_term(V a, V b) {
-    if constexpr (kKind == Split::exact) {
+    if constexpr (kKind == Split::exact || kKind == Split::exact_powers) {
       V t;
       if constexpr (kHasDirectedRounding<V>) {
         t = fma_to_odd(a, splat<V>(1.0F), b);
@@ -42,7 +67,7 @@ class ShortSums {
         t = add_to_odd(a, b);
       }
       see(t);
-      return split_any(t, format_);
+      return kKind == Split::exact ? split_any(t, format_) : with_magnet(t, magnets_);
     } else {
       return sum_of(a, b);
     }
@@ -51,6 +76,7 @@ class ShortSums {
     const V t = a + b;
     see(t);
     if constexpr (kKind == Split::plain) return t;
+    if constexpr (kIntoPowers) return split_power(t, flip_);
     return with_sign_of(split(t, format_), t, format_.sign);
   }
   CPD_FN void see(V t) {
@@ -59,6 +85,8 @@ class ShortSums {
   }
 
   SplitFormat<V> format_;
+  GuardedFormat<V> magnets_;
+  Unsigned<V> flip_;
   Signed<V> limit_;
   Signed<V> largest_{};
 };

@@ -128,6 +128,20 @@ CPD_FN V split_any(V t, const SplitFormat<V>& format) {
   }
 }
 
+/// t rounded to nearest into a format of powers of two (man = 0); t is zero, which keeps its sign,
+/// or at least the least of them. A tie, 1.5 * 2^j, goes to the even code: up where 2^j has an odd
+/// one, as the least number, code 1, has. `flip` is 1 where that one's exponent field is even, else
+/// 0. Shift, XOR, AND, 2 additions, AND of integers.
+template <class V>
+CPD_FN V split_power(V t, Unsigned<V> flip) {
+  using U = Unsigned<V>;
+  using P = Pattern<V>;
+  constexpr auto kHalf = P::implicit >> 1;
+  const U bits = bits_as<U>(t);
+  const U odd = ((bits >> P::mantissa) ^ flip) & splat<U>(1);
+  return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
+}
+
 /// s + a * b rounded once. Unless kFits (the sum is a binary32 number), it is rounded to odd first.
 template <bool kFits, class V>
 CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
@@ -219,12 +233,16 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
+/// split_any by a guarded rounding's magnet.
+template <class V>
+CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
+  const V m = format(max(exponent_pattern(t) + format.magnet, format.least));
+  return with_sign_of((t + m) - m, t, format.sign);
+}
 /// split_fma as a guarded rounding.
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
-  const V t = fma_to_odd(a, b, s);
-  const V m = format(max(exponent_pattern(t) + format.magnet, format.least));
-  return format.template guard<kSaturates>(with_sign_of((t + m) - m, t, format.sign), largest);
+  return format.template guard<kSaturates>(with_magnet(fma_to_odd(a, b, s), format), largest);
 }
 
 }  // namespace CPD_ISA

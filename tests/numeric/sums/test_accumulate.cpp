@@ -135,10 +135,11 @@ TEST(Fold, NamedFormatsEveryModeAndPolicy) {
 // Where the terms are known to lie in a format a cheaper route may be taken; never another result.
 TEST(Fold, TermsInAFormat) {
   int failures = 0;
-  for (const char* accumulator : {"e4m3", "e5m2", "e3m0", "e4m3fn", "bf16", "fp16", "tf32", "e8m3",
-                                  "e8m12", "e6m9", "e2m1", "e5m10:nosub", "e4m3fnuz", "fp32"}) {
-    for (const char* wire : {"e4m3", "e5m2", "e3m0", "bf16", "fp16", "e8m12", "e4m3fn:bias=20",
-                             "e6m9", "binary8p4se", "fp32"}) {
+  for (const char* accumulator :
+       {"e4m3", "e5m2", "e3m0", "e4m3fn", "bf16", "fp16", "tf32", "e8m3", "e8m12", "e6m9", "e2m1",
+        "e5m10:nosub", "e4m3fnuz", "e4m0", "e3m0:bias=4", "fp32"}) {
+    for (const char* wire : {"e4m3", "e5m2", "e3m0", "e3m0:bias=4", "bf16", "fp16", "e8m12",
+                             "e4m3fn:bias=20", "e6m9", "binary8p4se", "fp32"}) {
       const Format format = ParseFormat(accumulator);
       const Format terms_in = ParseFormat(wire);
       Terms terms = make_terms(reference::spec_of(format), 6, 40, 41);

@@ -303,6 +303,12 @@ TEST(FoldWalk, PlansOfItsSteps) {
   const Format e5m2 = ParseFormat("e5m2");
   Accumulator a{.format = e4m3};
   EXPECT_EQ(plan_of_terms(a, e4m3).kind, Split::rounded);
+  EXPECT_EQ(plan_of_terms(a, kFp32).kind, Split::exact);
+  a.format = ParseFormat("e3m0");
+  EXPECT_EQ(plan_of_terms(a, a.format).kind, Split::powers);
+  EXPECT_EQ(plan_of_terms(a, ParseFormat("e2m1")).kind, Split::exact_powers);
+  EXPECT_EQ(plan_of_terms(a, ParseFormat("e4m0")).kind, Split::exact_powers) << "a finer grid";
+  a.format = e4m3;
   a.scheme = Scheme::chunked;
   a.inner = e5m2;
   EXPECT_EQ(plan_of_terms(a, e5m2).round.man, 2);

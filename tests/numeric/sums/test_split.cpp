@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/split.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/spec/format.h"
@@ -112,6 +113,71 @@ TEST(Split, AnySumsAreRoundedAsTheReferenceDoes) {
       check(-tiny);
     }
     EXPECT_EQ(wrong, 0) << name;
+  }
+}
+
+/// Formats of powers of two, with least numbers of both parities of the exponent.
+constexpr const char* kPowers[] = {"e3m0", "e2m0", "e4m0", "e5m0", "e3m0:bias=4", "e5m0:bias=-20"};
+
+Unsigned<float> flip_of(const Format& format) {
+  return format.min_quantum_exponent() % 2 == 0 ? 0 : 1;
+}
+
+TEST(Split, SumsOfAllPowersAreRoundedAsTheReferenceDoes) {
+  for (const char* name : kPowers) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    int compared = 0;
+    for (std::uint32_t i = 0; i < 2 * (format.max_code() + 1); ++i) {
+      for (std::uint32_t j = 0; j < 2 * (format.max_code() + 1); ++j) {
+        const auto value = [&](std::uint32_t code) {
+          const auto magnitude = static_cast<float>(format.magnitude(code / 2));
+          return code % 2 == 0 ? magnitude : -magnitude;
+        };
+        const float expected = reference::add(spec, value(i), value(j));
+        if (!std::isfinite(expected)) continue;
+        const float got = split_power(value(i) + value(j), flip_of(format));
+        EXPECT_EQ(testing::bits_of(got), testing::bits_of(expected))
+            << name << ": " << value(i) << " + " << value(j);
+        ++compared;
+      }
+    }
+    EXPECT_GT(compared, 30) << name;
+  }
+}
+
+TEST(Split, MagnetsRoundAnyNumbersToPowers) {
+  for (const char* name : kPowers) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    const GuardedFormat<float> magnets(0, Format::power_of_two(format.min_quantum_exponent()), true,
+                                       0);
+    const float most = most_rounded_to(static_cast<float>(format.max()), 0);
+    EXPECT_EQ(reference::cast(spec, most), format.max());
+    int wrong = 0;
+    for (std::uint32_t pattern = 0; pattern <= testing::bits_of(most);
+         pattern += pattern % 0x400000 < 3 || pattern % 0x400000 > 0x3FFFFD ? 1 : 0x3FFF9) {
+      for (const std::uint32_t bits : {pattern, pattern | 0x80000000U}) {
+        const auto t = std::bit_cast<float>(bits);
+        const float expected = reference::cast(spec, t);
+        wrong += testing::bits_of(with_magnet(t, magnets)) == testing::bits_of(expected) ? 0 : 1;
+      }
+    }
+    EXPECT_EQ(wrong, 0) << name;
+  }
+}
+
+/// That number rounds to the largest one, the next beyond it.
+TEST(Split, TheMostThatIsRoundedToTheLargest) {
+  for (const char* name : {"e4m3", "e4m3fn", "e5m2", "e3m0", "e4m3fnuz", "binary8p4se"}) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    const auto max = static_cast<float>(format.max());
+    const float most = most_rounded_to(max, format.man);
+    EXPECT_GT(most, max) << name;
+    EXPECT_EQ(reference::cast(spec, most), max) << name;
+    const float tie = std::nextafter(most, HUGE_VALF);
+    EXPECT_NE(reference::cast(spec, std::nextafter(tie, HUGE_VALF)), max) << name;
   }
 }
 
