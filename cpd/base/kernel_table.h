@@ -105,13 +105,19 @@ struct KernelTable {
   void (*decode_scaled)(const RoundPlan& plan, int shift, float divisor, std::int64_t n,
                         const std::uint8_t* packed, float* y, bool streaming);
 
-  /// out[i] = round(x[i] op y[i] (+ z[i])); z only for fma.
+  /// out[i] = round(x[i] op y[i] (op z[i])); y and z are null where the operation has none.
   void (*arithmetic)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const float* x, const float* y, const float* z, const std::uint32_t* random,
                      float* out);
   void (*arithmetic_f64)(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                          const double* x, const double* y, const double* z,
                          const std::uint32_t* random, double* out);
+  /// out[i] = x[i] op y[i] (op z[i]) rounded to odd, in binary32, or NaN where that leaves a doubt;
+  /// in binary64, of binary32 values. y and z are null where the operation has none.
+  void (*to_odd_f32)(Operation op, std::int64_t n, const float* x, const float* y, const float* z,
+                     float* out);
+  void (*to_odd_f64)(Operation op, std::int64_t n, const double* x, const double* y,
+                     const double* z, double* out);
   /// Does `count` >= 1 consecutive steps of an ordered sum per element, of terms[0][i],
   /// terms[1][i], … (FoldStep in ops/reduce.h). `starts`: the first step is sum = round(term) by
   /// draw number `draw`, with Kahan's compensation +0; any other is sum = round(sum + term), or

@@ -36,13 +36,13 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
                const TensorView& out) {
   parallel_for(in.x.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
     Reader<T> read_x(in.x);
-    Reader<T> read_y(*in.y);
+    Reader<T> read_y(in.y != nullptr ? *in.y : in.x);
     Reader<T> read_z(in.z != nullptr ? *in.z : in.x);
     Reader<std::uint32_t> read_random(random != nullptr ? *random : in.x);
     Writer<T> writer(out);
     for (std::int64_t i = begin; i < end; i += kStage) {
       const std::int64_t n = std::min(kStage, end - i);
-      Run(op, plan, i, n, read_x.Read(i, n), read_y.Read(i, n),
+      Run(op, plan, i, n, read_x.Read(i, n), in.y != nullptr ? read_y.Read(i, n) : nullptr,
           in.z != nullptr ? read_z.Read(i, n) : nullptr,
           random != nullptr ? read_random.Read(i, n) : nullptr, writer.Target(i, n));
       writer.Flush(i, n);
@@ -52,9 +52,9 @@ void OperateIn(Operation op, const RoundPlan& plan, const Operands& in, const Te
 
 /// Whether a kernel computes the operation of these operands.
 bool HasKernel(Operation op, const Operands& in, const Format& format) {
-  if (is_wide(format)) return false;
-  if (op == Operation::add || op == Operation::mul || op == Operation::fma) return true;
-  return in.x.device == Device::cuda && op != Operation::cast && !in.has(DType::f64);
+  if (is_wide(format) || op == Operation::cast) return false;
+  const bool has_remainder = op == Operation::div || op == Operation::sqrt;
+  return !has_remainder || !in.has(DType::f64);
 }
 
 void CheckElementwise(const Operands& in, const Format& format, const RoundingOptions& options,

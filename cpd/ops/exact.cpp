@@ -10,9 +10,8 @@
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
-#include "cpd/numeric/round/exact.h"
 #include "cpd/numeric/round/flag_limits.h"
-#include "cpd/numeric/round/quotient.h"
+#include "cpd/numeric/round/short_exact.h"
 #include "cpd/numeric/round/soft_limits.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
@@ -100,55 +99,11 @@ void CheckCount(soft::Operation operation, const Operands& in) {
               " operands, got " + std::to_string(given));
 }
 
-/// Whether the result is formed by quotient.h in binary64, rounded to odd, and rounded by a kernel.
-bool IsShort(soft::Operation operation, const Operands& in, const Format& format) {
-  const bool has_route = operation == soft::Operation::div || operation == soft::Operation::sqrt;
-  return has_route && !in.has(DType::f64) && !is_wide(format);
+void ToOdd(soft::Operation operation, const Run<float>& run, float* exact) {
+  Kernels().to_odd_f32(operation, run.n, run.x, run.y, run.z, exact);
 }
-
-/// The exact result of an operation on binary32 values, or of a cast, as a binary64 number rounded
-/// to odd.
-double ExactToOdd(soft::Operation operation, const Run<double>& run, std::int64_t i) {
-  switch (operation) {
-    case soft::Operation::cast:
-      break;
-    case soft::Operation::add:
-      return add_to_odd(run.x[i], run.y[i]);
-    case soft::Operation::mul:
-      return exact_product(run.x[i], run.y[i]);
-    case soft::Operation::fma:
-      return add_to_odd(exact_product(run.x[i], run.y[i]), run.z[i]);
-    case soft::Operation::div:
-      return quotient_to_odd(run.x[i], run.y[i]);
-    case soft::Operation::sqrt:
-      return root_to_odd(run.x[i]);
-  }
-  return run.x[i];
-}
-
-void ComputeShort(soft::Operation operation, const Operands& in, const Format& format,
-                  const RoundingOptions& options, const TensorView& out, const TensorView* random) {
-  const RoundPlan plan = PlanOf(format, options);
-  parallel_for(out.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
-    Reader<double> read_x(in.x);
-    Reader<double> read_y(in.y != nullptr ? *in.y : in.x);
-    Reader<std::uint32_t> read_random(random != nullptr ? *random : in.x);
-    Writer<double> writer(out);
-    for (std::int64_t i = begin; i < end; i += kStage) {
-      const std::int64_t n = std::min(kStage, end - i);
-      const double* x = read_x.Read(i, n);
-      double* values = writer.Target(i, n);
-      if (operation == soft::Operation::div) {
-        const double* y = read_y.Read(i, n);
-        for (std::int64_t k = 0; k < n; ++k) values[k] = quotient_to_odd(x[k], y[k]);
-      } else {
-        for (std::int64_t k = 0; k < n; ++k) values[k] = root_to_odd(x[k]);
-      }
-      const std::uint32_t* draws = random != nullptr ? read_random.Read(i, n) : nullptr;
-      Kernels().round_f64(plan, i, n, values, draws, values);
-      writer.Flush(i, n);
-    }
-  });
+void ToOdd(soft::Operation operation, const Run<double>& run, double* exact) {
+  Kernels().to_odd_f64(operation, run.n, run.x, run.y, run.z, exact);
 }
 
 /// Calls raise(run, i, raised) for stages of elements from i on, and stores the exceptions that it
@@ -202,8 +157,8 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               [&](const Run<T>& run, std::int64_t i, std::uint8_t* raised) {
                 std::array<T, kStage> exact, rounded;
                 const T* x = run.x;
-                if constexpr (sizeof(T) == 8) {
-                  for (std::int64_t k = 0; k < run.n; ++k) exact[k] = ExactToOdd(operation, run, k);
+                if (operation != soft::Operation::cast) {
+                  ToOdd(operation, run, exact.data());
                   x = exact.data();
                 }
                 Round(plan, i, run.n, x, run.random, rounded.data());
@@ -226,8 +181,6 @@ void CheckOnCpu(const TensorView& x, const char* what) {
 void Compute(soft::Operation operation, const Operands& in, const Format& format,
              const RoundingOptions& options, const TensorView& out, const TensorView* random) {
   CheckOnCpu(in.x, "quotients and square roots of fp64 and formats wider than binary32");
-  if (IsShort(operation, in, format))
-    return ComputeShort(operation, in, format, options, out, random);
   const soft::Target to = soft::target(format, options);
   parallel_for(out.size(), kStage, kStage, [&](std::int64_t begin, std::int64_t end) {
     Stages<double> stages(in, to, options, random);
@@ -259,7 +212,9 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
       flags.size() >= kLimitsFrom && !is_wide(format) && soft::has_flag_limits(to);
   const bool is_cast = operation == soft::Operation::cast;
   const bool is_narrow = !in.has(DType::f64);
-  if (has_limits && is_cast && is_narrow) {
+  const bool in_binary32 =
+      is_cast || (!is_wide(format) && rounds_from_odd(PlanOf(format, options)));
+  if (has_limits && in_binary32 && is_narrow) {
     return FlagsByLimits<float>(operation, in, format, options, to, flags, random);
   }
   if (has_limits && (is_cast || is_narrow)) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h, or for
-// quotients and roots of binary32 values in binary64 (quotient.h), rounded by a kernel.
+// Element-wise operations that no kernel has, on the CPU: by numeric/round/soft_float.h.
 #pragma once
 
 #include "cpd/base/tensor.h"

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations (add, mul, fma): the exact result, rounded once.
+// Single operations (add, mul, fma, div, sqrt): the exact result, rounded once; in binary32 where
+// that is enough (short_exact.h), else in binary64.
 #include "cpd/numeric/round/exact.h"
 #include "cpd/numeric/round/exact64.h"
+#include "cpd/numeric/round/quotient.h"
+#include "cpd/numeric/round/short_exact.h"
 #include "kernels/cpu/elements.h"
 
 namespace cpd {
@@ -13,11 +16,27 @@ using std::int64_t;
 using std::uint32_t;
 using std::uint64_t;
 
-/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values; `down`
-/// as in exact_sum.
+/// A quotient or a root rounded to odd, of binary32 values.
+template <Operation op, class V>
+CPD_FN V exact_quotient(V x, V y) {
+  V rest;
+  if constexpr (Lanes<V>::count == 1) {  // fma of one lane may be a library function
+    return op == Operation::div ? quotient_to_odd(x, y) : root_to_odd(x);
+  } else if constexpr (op == Operation::div) {
+    return divide_to_odd(x, y, &rest);
+  } else {
+    return root_to_odd(x, &rest);
+  }
+}
+
+/// x op y (op z) rounded to odd, of binary32 values or, with kAny, of any binary64 values, for
+/// which there are no quotients and roots; `down` as in exact_sum.
 template <Operation op, bool kAny, class V>
 CPD_FN V exact_operation(V x, V y, V z, bool down) {
-  if constexpr (kAny && op == Operation::fma) {
+  if constexpr (op == Operation::div || op == Operation::sqrt) {
+    static_assert(!kAny);
+    return exact_quotient<op>(x, y);
+  } else if constexpr (kAny && op == Operation::fma) {
     return fma_as_seen(x, y, z, down);
   } else if constexpr (op == Operation::mul) {
     return kAny ? product_as_seen(x, y) : exact_product(x, y);
@@ -32,42 +51,153 @@ template <Operation op, class R, class T>
 CPD_FN void operate(const RoundPlan& plan, int64_t n, const T* x, const T* y, const T* z,
                     const uint32_t* random, T* out) {
   constexpr bool kAny = sizeof(T) == sizeof(double);
+  constexpr int kOperands = operands_of(op);
   const auto one = [&](const T* a, const T* b, const T* c, const uint32_t* r, T* to) {
+    D second{};
     D third{};
-    if constexpr (op == Operation::fma) third = load_value<D>(c);
-    const D exact =
-        exact_operation<op, kAny>(load_value<D>(a), load_value<D>(b), third, R::is_down(plan));
+    if constexpr (kOperands > 1) second = load_value<D>(b);
+    if constexpr (kOperands > 2) third = load_value<D>(c);
+    const D exact = exact_operation<op, kAny>(load_value<D>(a), second, third, R::is_down(plan));
     store_value(to, round<R>(exact, load_random<R, D>(r), plan));
   };
   for_lanes<D>(
       n,
-      [&](int64_t i) { one(x + i, y + i, op == Operation::fma ? z + i : z, random + i, out + i); },
+      [&](int64_t i) {
+        one(x + i, kOperands > 1 ? y + i : y, kOperands > 2 ? z + i : z, random + i, out + i);
+      },
       [&](int64_t i, int64_t rest) {
         T a[Lanes<D>::count] = {};
         T b[Lanes<D>::count] = {};
         T c[Lanes<D>::count] = {};
         uint32_t r[Lanes<D>::count] = {};
         copy(a, x + i, rest);
-        copy(b, y + i, rest);
-        if constexpr (op == Operation::fma) copy(c, z + i, rest);
+        if constexpr (kOperands > 1) copy(b, y + i, rest);
+        if constexpr (kOperands > 2) copy(c, z + i, rest);
         if constexpr (R::mode == Rounding::stochastic) copy(r, random + i, rest);
         one(a, b, c, r, a);
         copy(out + i, a, rest);
       });
 }
 
+/// Calls run.operator()<op>(); with kAny, for the operations that binary64 operands have.
+template <bool kAny, class Run>
+CPD_FN void with_operation(Operation op, Run run) {
+  if (op == Operation::add) return run.template operator()<Operation::add>();
+  if (op == Operation::mul) return run.template operator()<Operation::mul>();
+  if constexpr (!kAny) {
+    if (op == Operation::div) return run.template operator()<Operation::div>();
+    if (op == Operation::sqrt) return run.template operator()<Operation::sqrt>();
+  }
+  run.template operator()<Operation::fma>();
+}
+
 template <class R, class T>
 CPD_FN void operate_all(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const T* x,
                         const T* y, const T* z, const uint32_t* random, T* out) {
   with_random<R>(plan, first, n, random, n, [&](int64_t i, int64_t count, const uint32_t* r) {
-    switch (op) {
-      case Operation::add:
-        return operate<Operation::add, R, T>(plan, count, x + i, y + i, nullptr, r, out + i);
-      case Operation::mul:
-        return operate<Operation::mul, R, T>(plan, count, x + i, y + i, nullptr, r, out + i);
-      default:
-        return operate<Operation::fma, R, T>(plan, count, x + i, y + i, z + i, r, out + i);
+    with_operation<sizeof(T) == sizeof(double)>(op, [&]<Operation kOp>() {
+      operate<kOp, R, T>(plan, count, x + i, operands_of(kOp) > 1 ? y + i : nullptr,
+                         operands_of(kOp) > 2 ? z + i : nullptr, r, out + i);
+    });
+  });
+}
+
+// --- in binary32 ---------------------------------------------------------------------------------
+
+constexpr int kVectors = 4;
+constexpr int64_t kGroup = kVectors * Lanes<F>::count;
+
+/// Consecutive elements; `random` where the rounding is stochastic.
+struct Elements {
+  int64_t n;
+  const float *x, *y, *z;
+  const uint32_t* random;
+  float* out;
+
+  [[nodiscard]] CPD_FN Elements part(int64_t i, int64_t count) const {
+    const auto from = [i](const auto* p) { return p == nullptr ? p : p + i; };
+    return {count, x + i, from(y), from(z), from(random), out + i};
+  }
+};
+
+/// Computes elements in binary64.
+template <Operation op>
+CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
+  with_rule<D>(*plan, [&]<class R>() {
+    operate<op, R, float>(*plan, of->n, of->x, of->y, of->z, of->random, of->out);
+  });
+}
+
+/// Computes kGroup elements; returns false, and stores nothing, where a result may be wrong.
+template <Operation op, bool kSmall, class R>
+CPD_FN bool operate_group(const RoundPlan& plan, const Elements& of) {
+  Doubt<F> doubt;
+  F exact[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t i = v * Lanes<F>::count;
+    F second{};
+    F third{};
+    if constexpr (operands_of(op) > 1) second = load<F>(of.y + i);
+    if constexpr (operands_of(op) > 2) third = load<F>(of.z + i);
+    exact[v] = operation_to_odd<op, kSmall>(load<F>(of.x + i), second, third, doubt);
+  }
+  if (doubt.any()) return false;
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t i = v * Lanes<F>::count;
+    store(of.out + i, round<R>(exact[v], load_random<R, F>(of.random + i), plan));
+  }
+  return true;
+}
+
+/// How many groups are computed in binary64 where the first may be wrong: the next ones may, too.
+constexpr int64_t kWideGroups = 8;
+
+template <Operation op, bool kSmall, class R>
+CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
+  for (int64_t i = 0; i < of.n;) {
+    const bool whole = i + kGroup <= of.n;
+    if (whole && operate_group<op, kSmall, R>(plan, of.part(i, kGroup))) {
+      i += kGroup;
+      continue;
     }
+    const Elements wide = of.part(i, least(of.n - i, kWideGroups * kGroup));
+    operate_wide<op>(&plan, &wide);
+    i += wide.n;
+  }
+}
+
+/// Calls run.operator()<Rule<…>>() with the plan's rule: one of the shorter forms, or the general.
+template <class Run>
+CPD_FN void with_short_rule(const RoundPlan& plan, Run run) {
+  using enum Rounding;
+  const auto form = plan.form;
+  if (plan.mode == stochastic) {
+    if (form == Form::scaled) return run.template operator()<Rule<stochastic, Form::scaled>>();
+    if (form == Form::in_place) return run.template operator()<Rule<stochastic, Form::in_place>>();
+    return run.template operator()<Rule<stochastic, Form::general>>();
+  }
+  if (form == Form::addition) return run.template operator()<Rule<nearest_even, Form::addition>>();
+  if (form == Form::in_place) return run.template operator()<Rule<nearest_even, Form::in_place>>();
+  if (form == Form::general_addition) {
+    return run.template operator()<Rule<nearest_even, Form::general_addition>>();
+  }
+  run.template operator()<Rule<nearest_even, Form::general>>();
+}
+
+CPD_FN void operate_all_short(Operation op, const RoundPlan& plan, int64_t first,
+                              const Elements& all) {
+  with_short_rule(plan, [&]<class R>() {
+    with_random<R>(plan, first, all.n, all.random, all.n,
+                   [&](int64_t i, int64_t count, const uint32_t* random) {
+                     Elements of = all.part(i, count);
+                     of.random = random;
+                     with_operation<false>(op, [&]<Operation kOp>() {
+                       constexpr bool kMaySee = kOp != Operation::add && kOp != Operation::fma;
+                       if (kMaySee && sees_small(plan))
+                         return operate_short<kOp, kMaySee, R>(plan, of);
+                       operate_short<kOp, false, R>(plan, of);
+                     });
+                   });
   });
 }
 
@@ -75,6 +205,11 @@ CPD_BODY void arithmetic_body(Operation op, const RoundPlan* shared, int64_t fir
                               const float* x, const float* y, const float* z,
                               const uint32_t* random, float* out) {
   const RoundPlan plan = *shared;
+  if constexpr (Lanes<F>::count > 1) {  // fma of one lane may be a library function
+    if (n >= kGroup && rounds_from_odd(plan)) {
+      return operate_all_short(op, plan, first, {n, x, y, z, random, out});
+    }
+  }
   with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
@@ -85,7 +220,52 @@ CPD_BODY void arithmetic_f64_body(Operation op, const RoundPlan* shared, int64_t
   with_rule<D>(plan, [&]<class R>() { operate_all<R>(op, plan, first, n, x, y, z, random, out); });
 }
 
+// --- without a rounding --------------------------------------------------------------------------
+
+/// out[i] = of(x[i], y[i], z[i]) for vectors V, whose lanes without elements are zero.
+template <class V, class T, class Of>
+CPD_FN void map(int64_t n, const T* x, const T* y, const T* z, T* out, Of of) {
+  const auto part = [&](int64_t i, int64_t count) {
+    T a[3][Lanes<V>::count] = {};
+    copy(a[0], x + i, count);
+    if (y != nullptr) copy(a[1], y + i, count);
+    if (z != nullptr) copy(a[2], z + i, count);
+    store_value(a[0], of(load_value<V>(a[0]), load_value<V>(a[1]), load_value<V>(a[2])));
+    copy(out + i, a[0], count);
+  };
+  for_lanes<V>(n, [&](int64_t i) { part(i, Lanes<V>::count); }, part);
+}
+
+CPD_BODY void to_odd_f32_body(Operation op, int64_t n, const float* x, const float* y,
+                              const float* z, float* out) {
+  with_operation<false>(op, [&]<Operation kOp>() {
+    map<F>(n, x, y, z, out, [](F a, F b, F c) {
+      Doubt<F> doubt;
+      const F odd = operation_to_odd<kOp, true>(a, b, c, doubt);
+      return select(doubt.lanes(), bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan)), odd);
+    });
+  });
+}
+
+CPD_BODY void to_odd_f64_body(Operation op, int64_t n, const double* x, const double* y,
+                              const double* z, double* out) {
+  with_operation<false>(op, [&]<Operation kOp>() {
+    map<D>(n, x, y, z, out,
+           [](D a, D b, D c) { return exact_operation<kOp, false>(a, b, c, false); });
+  });
+}
+
 }  // namespace
+
+void to_odd_f32(Operation op, int64_t n, const float* x, const float* y, const float* z,
+                float* out) {
+  enter<to_odd_f32_body>(op, n, x, y, z, out);
+}
+
+void to_odd_f64(Operation op, int64_t n, const double* x, const double* y, const double* z,
+                double* out) {
+  enter<to_odd_f64_body>(op, n, x, y, z, out);
+}
 
 void arithmetic(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const float* x,
                 const float* y, const float* z, const uint32_t* random, float* out) {

@@ -166,6 +166,10 @@ void arithmetic(Operation op, const RoundPlan& plan, std::int64_t first, std::in
 void arithmetic_f64(Operation op, const RoundPlan& plan, std::int64_t first, std::int64_t n,
                     const double* x, const double* y, const double* z, const std::uint32_t* random,
                     double* out);
+void to_odd_f32(Operation op, std::int64_t n, const float* x, const float* y, const float* z,
+                float* out);
+void to_odd_f64(Operation op, std::int64_t n, const double* x, const double* y, const double* z,
+                double* out);
 float max_abs(std::int64_t n, const float* x, std::int64_t* non_finite);
 std::int64_t find_large(std::uint32_t mask, std::uint32_t least, std::int64_t n, const float* x,
                         const float* r, float* y, std::uint32_t* places);

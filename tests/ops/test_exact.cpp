@@ -90,10 +90,10 @@ std::uint8_t flags_of_operands(Operation op, const X& x, std::size_t i) {
 }
 
 template <class T>
-void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n,
-                   std::uint64_t seed, const std::string& backend,
+void expect_engine(const std::array<std::vector<T>, 3>& x, const Format& format,
+                   const RoundingOptions& o, const std::string& backend,
                    soft::Tininess tininess = soft::Tininess::before) {
-  const auto x = operands<T>(format, n, seed);
+  const std::size_t n = x[0].size();
   const std::array<TensorView, 3> in = {view_of(x[0]), view_of(x[1]), view_of(x[2])};
   std::vector<std::uint32_t> random(n);
   if (o.mode == Rounding::stochastic) random = testing::run_random_integers(o, n);
@@ -113,6 +113,39 @@ void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n
                                     [&](std::size_t i) { return " " + testing::hex(x[0][i]); }))
         << about;
     EXPECT_EQ(raised, flags) << about;
+  }
+}
+
+template <class T>
+void expect_engine(const Format& format, const RoundingOptions& o, std::size_t n,
+                   std::uint64_t seed, const std::string& backend,
+                   soft::Tininess tininess = soft::Tininess::before) {
+  expect_engine<T>(operands<T>(format, n, seed), format, o, backend, tininess);
+}
+
+/// Kernels compute groups of ordinary elements in binary32, and those with others in binary64.
+TEST(Exact, ValuesOfGroupsWithFewSpecialElements) {
+  constexpr std::size_t kMany = 4 * 16 * 5 + 11;  // a few groups of the widest lanes
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    std::uint64_t seed = 11;
+    for (const Format& format : testing::named_formats()) {
+      const reference::Spec spec = reference::spec_of(format);
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        RoundingOptions o = testing::options_of(mode, testing::kPolicies[seed % 2]);
+        o.random_bits = 8;
+        o.seed = seed;
+        std::array<std::vector<float>, 3> x;
+        for (auto& operand : x) operand = testing::moderate_values(spec, kMany, ++seed);
+        for (std::size_t i = 0; i + 4 < kMany; i += 3) x[0][i] = x[2][i] * x[1][i];
+        expect_engine<float>(x, format, o, backend);
+        const std::vector<float> specials = testing::special_values();
+        x[seed % 3][seed * 37 % kMany] = specials[seed % specials.size()];
+        x[1][100 + seed % 7] = 0;
+        expect_engine<float>(x, format, o, backend);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
   }
 }
 

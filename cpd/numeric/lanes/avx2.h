@@ -251,6 +251,15 @@ CPD_FN F32x8 negative_fma(F32x8 a, F32x8 b, F32x8 c) {
       _mm256_fnmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
 }
 
+template <>
+CPD_FN F32x8 square_root(F32x8 x) {
+  return bits_as<F32x8>(_mm256_sqrt_ps(bits_as<__m256>(x)));
+}
+template <>
+CPD_FN F64x4 square_root(F64x4 x) {
+  return bits_as<F64x4>(_mm256_sqrt_pd(bits_as<__m256d>(x)));
+}
+
 // maxps gives its second operand where the first is NaN.
 template <>
 CPD_FN F32x8 at_least(F32x8 x, F32x8 least) {

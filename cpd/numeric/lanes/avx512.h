@@ -211,6 +211,15 @@ CPD_FN F32x16 negative_fma(F32x16 a, F32x16 b, F32x16 c) {
 }
 
 template <>
+CPD_FN F32x16 square_root(F32x16 x) {
+  return bits_as<F32x16>(_mm512_sqrt_ps(bits_as<__m512>(x)));
+}
+template <>
+CPD_FN F64x8 square_root(F64x8 x) {
+  return bits_as<F64x8>(_mm512_sqrt_pd(bits_as<__m512d>(x)));
+}
+
+template <>
 constexpr bool kHasDirectedRounding<F32x16> = true;
 template <>
 constexpr bool kHasDirectedRounding<F64x8> = true;

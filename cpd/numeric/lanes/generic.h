@@ -300,6 +300,16 @@ CPD_FN V negative_fma(V a, V b, V c) {
   return fma(-a, b, c);
 }
 
+/// The square root rounded once to nearest even.
+template <class V>
+CPD_FN V square_root(V x) {
+  if constexpr (sizeof(V) == 4) {
+    return __builtin_sqrtf(x);
+  } else {
+    return __builtin_sqrt(x);
+  }
+}
+
 /// Whether an fma of V rounded in a direction (fma_toward) is one instruction.
 template <class V>
 constexpr bool kHasDirectedRounding = false;

@@ -241,6 +241,14 @@ CPD_FN F64x2 fma(F64x2 a, F64x2 b, F64x2 c) {
       vfmaq_f64(bits_as<float64x2_t>(c), bits_as<float64x2_t>(a), bits_as<float64x2_t>(b)));
 }
 template <>
+CPD_FN F32x4 square_root(F32x4 x) {
+  return bits_as<F32x4>(vsqrtq_f32(bits_as<float32x4_t>(x)));
+}
+template <>
+CPD_FN F64x2 square_root(F64x2 x) {
+  return bits_as<F64x2>(vsqrtq_f64(bits_as<float64x2_t>(x)));
+}
+template <>
 CPD_FN F32x4 negative_fma(F32x4 a, F32x4 b, F32x4 c) {
   return bits_as<F32x4>(
       vfmsq_f32(bits_as<float32x4_t>(c), bits_as<float32x4_t>(a), bits_as<float32x4_t>(b)));

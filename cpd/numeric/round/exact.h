@@ -31,21 +31,20 @@ CPD_FN constexpr V error_of_sum(V a, V b, V s) {
   return (a - (s - b_part)) + (b - b_part);
 }
 
-/// s + error rounded to odd, where s is that sum rounded to nearest: an even s moves one ulp toward
-/// an error that is not zero. A NaN `error`, which an infinite s has, counts as zero. 12 operations
-/// on bits and comparisons.
+/// s + error rounded to odd, where s is that sum rounded to nearest: cut, and its last bit set,
+/// where the error is not zero. A NaN `error`, which an infinite s has, counts as zero. 9
+/// operations on bits and comparisons.
 template <class V>
 CPD_FN constexpr V toward_odd(V s, V error) {
   using U = Unsigned<V>;
   using I = Signed<V>;
-  const V zero{};
-  const auto inexact = (error > zero) | (error < zero);
-  const U bits = bits_as<U>(s);
-  const auto same_sign = (I)(bits ^ bits_as<U>(error)) >= I{};
   const U one = splat<U>(1);
-  const U moved = select(same_sign, bits + one, bits - one);
-  const auto even = (bits & one) == U{};
-  return bits_as<V>(select(inexact & even, moved, bits));
+  const U bits = bits_as<U>(s);
+  const U bits_of_error = bits_as<U>(error);
+  const auto inexact = bits_as<V>(bits_of_error & splat<U>(Pattern<V>::magnitude)) > V{};
+  const auto is_beyond = (I)(bits ^ bits_of_error) < I{};
+  const U cut = select(inexact & is_beyond, bits - one, bits);
+  return bits_as<V>(cut | select(inexact, one, U{}));
 }
 
 /// a + b in V, rounded to odd; Inf and NaN as addition in V gives them. 6 additions and toward_odd.
@@ -76,6 +75,24 @@ CPD_FN V fma_to_odd(V a, V b, V c) {
   } else {
     return add_to_odd(a * b, c);
   }
+}
+
+/// x / y, and the root of x, rounded to odd, where their remainders are numbers of V: those of
+/// quotients and roots rounded to nearest are (Boldo and Daumas 2003), unless they end below the
+/// least number of V. *rest is set to the remainder, NaN where the result is infinite or NaN.
+template <class V>
+CPD_FN V divide_to_odd(V x, V y, V* rest) {
+  using U = Unsigned<V>;
+  const V quotient = x / y;
+  *rest = negative_fma(quotient, y, x);
+  const U sign = bits_as<U>(y) & splat<U>(Pattern<V>::sign);
+  return toward_odd(quotient, bits_as<V>(bits_as<U>(*rest) ^ sign));
+}
+template <class V>
+CPD_FN V root_to_odd(V x, V* rest) {
+  const V root = square_root(x);
+  *rest = negative_fma(root, root, x);
+  return toward_odd(root, *rest);
 }
 
 /// a * b for binary32 values in binary64: exact, 48 bits at most. 1 multiplication.

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Exact operations on binary32 values, delivered in binary32 rounded to odd, where its 24 bits are
+// enough (rounds_from_odd): as exact.h does in binary64, in half the lanes' width and without its
+// conversions. What binary32 cannot tell is noted (Doubt), and the caller takes exact.h there.
+#pragma once
+
+#include "cpd/numeric/round/exact.h"
+#include "cpd/spec/operation.h"
+
+namespace cpd {
+
+/// Whether the plan's rounding of a binary32 number rounded to odd is that of the exact number: to
+/// nearest, where the significand's last place and half of it are two bits above the odd one (Boldo
+/// and Melquiond 2008); stochastic A, which cuts after N bits below the last place.
+constexpr bool rounds_from_odd(const RoundPlan& plan) {
+  if (plan.wide) return false;
+  if (plan.mode == Rounding::nearest_even) return plan.man <= 21;
+  return plan.mode == Rounding::stochastic && plan.variant == Variant::A &&
+         plan.man + plan.random_bits <= 22;
+}
+
+/// Whether the plan's rounding tells numbers below 2^-101 from zero: products there lose bits.
+constexpr bool sees_small(const RoundPlan& plan) {
+  const int looked_at = plan.mode == Rounding::stochastic ? plan.random_bits : 1;
+  return plan.grid32.emin_field - 127 - plan.man - looked_at < -100;
+}
+
+inline namespace CPD_ISA {
+
+/// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
+/// binary32 number, an operand so small that a product's error is none.
+template <class V>
+class Doubt {
+ public:
+  /// Sees a result or its error.
+  CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
+  /// Sees the error of a product, which is to be zero.
+  CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
+  /// Sees operands of a product, which are to be zero or at least 2^-51.
+  CPD_FN void see_operands(V x, V y) { least_ = min(least_, min(above_zero(x), above_zero(y))); }
+
+  /// The lanes in doubt, as all bits; a lane that is a number, as true.
+  [[nodiscard]] CPD_FN auto lanes() const {
+    return (nan_ != nan_) | (inexact_ != U{}) | (least_ < splat<I>(kLeast));
+  }
+  [[nodiscard]] CPD_FN bool any() const { return cpd::any(lanes()); }
+
+ private:
+  using U = Unsigned<V>;
+  using I = Signed<V>;
+  static constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::int32_t kLeast = ((127 - 51) << 23) - 1 - kMost - 1;
+
+  /// An integer that grows with |x| > 0, and is the greatest one for zero.
+  CPD_FN static I above_zero(V x) {
+    return (I)((bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) + splat<U>(kMost));
+  }
+
+  V nan_{};
+  U inexact_{};
+  I least_ = splat<I>(kMost);
+};
+
+/// x op y (op z) rounded to odd; any result where it leaves a doubt. kSmall: products below 2^-101,
+/// too, are to be told from zero (sees_small). Operations
+/// besides those that see: 11 for a product, 15 for a sum, 17 for both; with directed rounding 3
+/// for the last two; 12 for a quotient, 11 for a root.
+template <soft::Operation op, bool kSmall, class V>
+CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
+  using soft::Operation;
+  if constexpr (op == Operation::mul) {
+    const V product = x * y;
+    const V error = fma(x, y, -product);
+    doubt.see(error);
+    if constexpr (kSmall) doubt.see_operands(x, y);
+    return toward_odd(product, error);
+  } else if constexpr (op == Operation::div) {
+    V rest;
+    const V quotient = divide_to_odd(x, y, &rest);
+    doubt.see(rest);
+    doubt.see_operands(x, x);
+    return quotient;
+  } else if constexpr (op == Operation::sqrt) {  // in no doubt of NaN and Inf
+    V rest;
+    doubt.see_operands(x, x);
+    return root_to_odd(x, &rest);
+  } else if constexpr (kHasDirectedRounding<V>) {
+    const V sum = op == Operation::add ? fma_to_odd(x, splat<V>(1.0F), y) : fma_to_odd(x, y, z);
+    doubt.see(sum);
+    return sum;
+  } else {
+    V first = x;
+    V second = y;
+    if constexpr (op == Operation::fma) {
+      first = x * y;
+      second = z;
+      doubt.see_error(fma(x, y, -first));
+      doubt.see_operands(x, y);
+    }
+    const V sum = first + second;
+    const V error = error_of_sum(first, second, sum);
+    doubt.see(error);
+    return toward_odd(sum, error);
+  }
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd
