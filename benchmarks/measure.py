@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
 PROGRAMS = (
     *("bench_cast", "bench_sizes", "bench_hadamard", "bench_scaled", "bench_compress"),
-    "bench_fold",
+    *("bench_fold", "bench_arithmetic"),
 )
 
 

@@ -20,8 +20,6 @@ CPD_API void Mul(const TensorView& x, const TensorView& y, const Format& format,
 CPD_API void Fma(const TensorView& x, const TensorView& y, const TensorView& z,
                  const Format& format, const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
-
-/// Div and Sqrt are for tensors on the CPU; they throw Error for a GPU's.
 CPD_API void Div(const TensorView& x, const TensorView& y, const Format& format,
                  const RoundingOptions& options, const TensorView& out,
                  const TensorView* random = nullptr);
@@ -29,7 +27,7 @@ CPD_API void Sqrt(const TensorView& x, const Format& format, const RoundingOptio
                   const TensorView& out, const TensorView* random = nullptr);
 
 /// The ordered sum of x over dimension `dim`, index ascending; FoldStep (reduce.h) defines each
-/// step, sum_fixed.h scheme fixed, which is for the CPU only. out: x's shape without `dim`. An
+/// step, sum_fixed.h scheme fixed. out: x's shape without `dim`. An
 /// empty sum is +0. `random` (u32; stochastic only): out's shape and, last,
 /// DrawsOfSum(accumulator, x.shape[dim]); integer [i, t] is the R < 2^N of draw t of element i.
 CPD_API void Sum(const TensorView& x, int dim, const Accumulator& accumulator,

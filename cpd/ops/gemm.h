@@ -27,7 +27,7 @@ namespace cpd {
 ///               takes some, are 1;
 ///   fixed       c and each exact product are rounded to integers of units 2^-fraction and added,
 ///               each addition wraps or saturates, and the sum is rounded into `format`; NaN where
-///               c or an operand is NaN or infinite. A zero is +0. On the CPU only.
+///               c or an operand is NaN or infinite. A zero is +0.
 ///
 /// Random bits of stochastic rounding come from rounding.seed and stream, index = out's row-major
 /// element number (below 2^40); draw 0 rounds c; the other roundings take successive draws from the
@@ -35,8 +35,8 @@ namespace cpd {
 /// then its sum(s).
 /// `random` (u32; stochastic only) are a caller's integers in their place, of out's shape and,
 /// last, DrawsOfGemm(accumulator, K); integer [i, 0] is the R < 2^N that rounds c (unused where
-/// there is no c), those from [i, 1] on are element i's other roundings' in program order. On the
-/// CPU only; no short route is taken.
+/// there is no c), those from [i, 1] on are element i's other roundings' in program order; no short
+/// route is taken.
 ///
 /// The result does not depend on threads, tiles or backend. Throws Error, before anything is
 /// written, for shapes, types and devices that do not fit.

@@ -10,7 +10,7 @@
 
 namespace cpd {
 
-/// Throws Error for an accumulator that is not valid, and on a GPU.
+/// Throws Error for an accumulator that is not valid.
 void CheckFixed(const Accumulator& accumulator, bool on_gpu);
 
 /// out[i] = the sum of `terms` terms, term k being x shifted by k * stride elements: each is

@@ -23,7 +23,7 @@ CPD_FN V exact_quotient(V x, V y) {
   if constexpr (Lanes<V>::count == 1) {  // fma of one lane may be a library function
     return op == Operation::div ? quotient_to_odd(x, y) : root_to_odd(x);
   } else if constexpr (op == Operation::div) {
-    return divide_to_odd(x, y, &rest);
+    return quotient_to_odd(x, y, &rest);
   } else {
     return root_to_odd(x, &rest);
   }

@@ -5,8 +5,8 @@
 // Where the plan has a short route, a few vectors of sums are rounded without the cases of overflow
 // and special values, and stored where all of them stayed within the format; else they are computed
 // again with those cases. Vector operations of a sequential step, without loads and stores: 6 for
-// terms of the format, 10 (with directed roundings) or 17 for any terms, 22 of a stochastic one and
-// its random integer's, 17 to 45 with all cases.
+// terms of the format (9 into powers of two), 10 (with directed roundings) or 23 for any terms, 22
+// of a stochastic one and its random integer's, 17 to 45 with all cases.
 #include "cpd/numeric/draws/philox.h"
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/round_plan.h"
@@ -211,6 +211,7 @@ CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
         rounding.add(x, sums[v]);
       }
     }
+    if (j == 0 && !rounding.is_good()) return false;  // as after an overflow at any later step
   }
   if (!rounding.is_good()) return false;
   for (int v = 0; v < kVectors; ++v) {

@@ -60,7 +60,7 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
         return tree_tile<Split::tree>(bounded);
       case Split::stochastic:
         return stochastic_tile(bounded);
-      case Split::none:
+      default:  // none, or a kind of sums of terms
         break;
     }
   }

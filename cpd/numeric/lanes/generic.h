@@ -106,6 +106,16 @@ CPD_FN constexpr T select(Mask mask, T a, T b) {
   return mask ? a : b;
 }
 
+/// x - 1 where the mask is set, else x.
+template <class U, class Mask>
+CPD_FN constexpr U less_one(U x, Mask mask) {
+  if constexpr (kIsVector<Mask>) {
+    return x + (U)mask;  // whose lanes are -1 or 0
+  } else {
+    return mask ? x - 1 : x;
+  }
+}
+
 /// A mask without the lanes of another.
 template <class Mask>
 CPD_FN constexpr Mask without(Mask mask, Mask other) {

@@ -32,7 +32,7 @@ CPD_FN constexpr V error_of_sum(V a, V b, V s) {
 }
 
 /// s + error rounded to odd, where s is that sum rounded to nearest: cut, and its last bit set,
-/// where the error is not zero. A NaN `error`, which an infinite s has, counts as zero. 9
+/// where the error is not zero. A NaN `error`, which an infinite s has, counts as zero. 8
 /// operations on bits and comparisons.
 template <class V>
 CPD_FN constexpr V toward_odd(V s, V error) {
@@ -40,10 +40,9 @@ CPD_FN constexpr V toward_odd(V s, V error) {
   using I = Signed<V>;
   const U one = splat<U>(1);
   const U bits = bits_as<U>(s);
-  const U bits_of_error = bits_as<U>(error);
-  const auto inexact = bits_as<V>(bits_of_error & splat<U>(Pattern<V>::magnitude)) > V{};
-  const auto is_beyond = (I)(bits ^ bits_of_error) < I{};
-  const U cut = select(inexact & is_beyond, bits - one, bits);
+  const auto inexact = (error > V{}) | (error < V{});
+  const auto is_beyond = (I)(bits ^ bits_as<U>(error)) < I{};
+  const U cut = less_one(bits, inexact & is_beyond);
   return bits_as<V>(cut | select(inexact, one, U{}));
 }
 
@@ -81,7 +80,7 @@ CPD_FN V fma_to_odd(V a, V b, V c) {
 /// quotients and roots rounded to nearest are (Boldo and Daumas 2003), unless they end below the
 /// least number of V. *rest is set to the remainder, NaN where the result is infinite or NaN.
 template <class V>
-CPD_FN V divide_to_odd(V x, V y, V* rest) {
+CPD_FN V quotient_to_odd(V x, V y, V* rest) {
   using U = Unsigned<V>;
   const V quotient = x / y;
   *rest = negative_fma(quotient, y, x);

@@ -50,7 +50,7 @@ class Doubt {
   using U = Unsigned<V>;
   using I = Signed<V>;
   static constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-  static constexpr std::int32_t kLeast = ((127 - 51) << 23) - 1 - kMost - 1;
+  static constexpr std::int32_t kLeast = ((127 - 51) << 23) - 1 - kMost - 1;  // above_zero(2^-51)
 
   /// An integer that grows with |x| > 0, and is the greatest one for zero.
   CPD_FN static I above_zero(V x) {
@@ -77,7 +77,7 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
     return toward_odd(product, error);
   } else if constexpr (op == Operation::div) {
     V rest;
-    const V quotient = divide_to_odd(x, y, &rest);
+    const V quotient = quotient_to_odd(x, y, &rest);
     doubt.see(rest);
     doubt.see_operands(x, x);
     return quotient;

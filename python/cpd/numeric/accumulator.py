@@ -71,8 +71,8 @@ class BlockFma(Spec):
               a running sum whose exponent is below E - `fraction_bits` - 1 counts as 0 (CDNA3's
               FP8).
 
-            All but `aligned` run on the CPU only and take no scale; all but `aligned` and `exact`
-            sum in fp32, rounded to `nearest_even`.
+            All but `aligned` take no scale; all but `aligned` and `exact` sum in fp32, rounded to
+            `nearest_even`.
         group, stride, take: the order of k: within each `group` of k, a multiple of `block` up to
             64, first come those with k mod `stride` < `take`, then the next `take`, and so on, each
             ascending; blocks are of successive k in that order. Places of a last group beyond the
@@ -241,7 +241,7 @@ class Accumulator(Spec):
             - `block_fma`: as matrix units do: see `BlockFma`; goes with `preset` or `unit`.
             - `fixed`: in an integer: see `FixedPoint`; goes with `fixed`. c, too, is rounded to
               units. A sum with a term that is NaN or infinite, or a product of one, is NaN; a zero
-              is +0. On the CPU only, without stochastic rounding.
+              is +0. Without stochastic rounding.
 
             `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
             start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's

@@ -337,8 +337,7 @@ def div(
     flags: bool = False,
     tininess: str = "after",
 ) -> Any:
-    """x / y, exact, then rounded once to `f`; operands as in `add`, on the CPU only (ValueError for
-    CUDA tensors).
+    """x / y, exact, then rounded once to `f`; operands as in `add`.
 
     >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
     [0.34375, 0.6875, inf]
@@ -363,7 +362,7 @@ def sqrt(
     tininess: str = "after",
 ) -> Any:
     """The square root of `x`, exact, then rounded once to `f`; that of -0 is -0, of a negative
-    number NaN. On the CPU only (ValueError for CUDA tensors).
+    number NaN.
 
     >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()
     [1.375, 2.0, nan]
@@ -415,7 +414,7 @@ def sum(
     are used by its roundings in program order: sequential, term by term; kahan, the first term's,
     then four for each further term; chunked, each chunk's terms and after its last the outer sum's;
     pairwise, as soon as two neighbouring trees are of equal size, at the end those that are left,
-    the smallest first. On the CPU only (ValueError for CUDA tensors).
+    the smallest first.
 
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
@@ -470,8 +469,8 @@ def gemm(
     others are used by its roundings in program order: for each k that of the product, unless
     products are exact, then its sum's (kahan: four; pairwise: of each two neighbouring trees of
     equal size, and at the end of those left and of c; chunked: after a chunk's last also the outer
-    sum's); of a matrix unit, the promotions or the result. On the CPU only (ValueError for CUDA
-    tensors), by the general route, which is slower. Gradients draw from seed and stream.
+    sum's); of a matrix unit, the promotions or the result. By the general route, which is slower.
+    Gradients draw from seed and stream.
 
     **Encoded operands.** a and b may be `cpd.Encoded`, blocks along k (a's axis is its last, b's
     its last but one). `scales_at` selects where scales are applied (fl: one rounding to binary32):

@@ -54,6 +54,17 @@ def test_what_is_refused_is_known_to_the_tests_on_a_gpu() -> None:
     assert [text for text in texts if not REFUSED.search(text)] == []
 
 
+def test_docstrings_refuse_no_more_than_the_table() -> None:
+    """'CPU only' stands in no operation's docstring whose tensors on a GPU the table takes."""
+    import cpd
+
+    taken = {row.split("`")[1] for row in _table(_HEADS[0]) if row.split(" | ")[1] == "yes"}
+    named = [getattr(cpd, name) for name in sorted(taken) if hasattr(cpd, name)]
+    assert len(named) > 10
+    for thing in (*named, cpd.Accumulator, cpd.BlockFma, cpd.FixedPoint):
+        assert "CPU only" not in " ".join((thing.__doc__ or "").split()), thing
+
+
 def test_torchs_operators() -> None:
     """Each in the row of what it has: a kernel for CPU and for CUDA tensors, a shape function."""
     torch = pytest.importorskip("torch")

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Single operations on one thread against libc's memcpy, by turns in one run. First the bits:
+// blocks from the whole array against the oracle, on every backend. Prints one JSON object a line;
+// exits 1 where bits are wrong.
+//
+//   bench_arithmetic [--floats N] [--repeats R] [--seed S] [--only PATTERN]... [--list]
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "benchmarks/timing.h"
+#include "cpd/backend/roster.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/cast.h"
+#include "cpd/ops/exact.h"
+#include "cpd/oracle/reference_quotients.h"
+
+namespace {
+
+using cpd::DType;
+using cpd::Format;
+using cpd::RoundingOptions;
+using cpd::View;
+using cpd::soft::Operation;
+using timing::Memory;
+using timing::Settings;
+
+struct Row {
+  std::string name;
+  Operation operation = Operation::add;
+  Format format;
+  RoundingOptions options{};
+  bool any = false;        ///< operands have 24 bits, else they are values of the format
+  bool has_flags = false;  ///< the exceptions, too
+};
+
+struct Arrays {
+  std::int64_t n;
+  float *x, *y, *z, *out;
+  std::uint8_t* flags;
+};
+
+void Run(const Row& row, const Arrays& a) {
+  const auto view = [&](float* data) { return View(data, DType::f32, a.n); };
+  const cpd::TensorView x = view(a.x);
+  const cpd::TensorView y = view(a.y);
+  const cpd::TensorView z = view(a.z);
+  const cpd::TensorView out = view(a.out);
+  if (row.has_flags) {
+    const int count = cpd::soft::operands_of(row.operation);
+    cpd::Flags(row.operation, {x, count > 1 ? &y : nullptr, count > 2 ? &z : nullptr}, row.format,
+               row.options, cpd::soft::Tininess::after, View(a.flags, DType::u8, a.n));
+  }
+  switch (row.operation) {
+    case Operation::add:
+      return cpd::Add(x, y, row.format, row.options, out);
+    case Operation::mul:
+      return cpd::Mul(x, y, row.format, row.options, out);
+    case Operation::div:
+      return cpd::Div(x, y, row.format, row.options, out);
+    case Operation::sqrt:
+      return cpd::Sqrt(x, row.format, row.options, out);
+    default:
+      return cpd::Fma(x, y, z, row.format, row.options, out);
+  }
+}
+
+timing::Element ElementOf(const Row& row) {
+  const double bytes = 4 * (cpd::soft::operands_of(row.operation) + 1) + (row.has_flags ? 1 : 0);
+  return {bytes, bytes};
+}
+
+/// Operands of like size; those of quotients and roots are positive.
+void Fill(const Row& row, std::uint64_t seed, const Arrays& a) {
+  const bool positive = row.operation == Operation::div || row.operation == Operation::sqrt;
+  for (float* operand : {a.x, a.y, a.z}) {
+    timing::FillNormal(seed++, a.n, operand);
+    if (positive) {
+      for (std::int64_t i = 0; i < a.n; ++i) operand[i] = 0.25F + operand[i] * operand[i];
+    }
+    const auto view = View(operand, DType::f32, a.n);
+    if (!row.any) cpd::Cast(view, row.format, {}, view);
+  }
+}
+
+// --- bits ----------------------------------------------------------------------------------------
+
+bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
+  namespace reference = cpd::reference;
+  const reference::Spec spec = reference::spec_of(row.format);
+  const RoundingOptions& o = row.options;
+  const reference::Options options{o.mode, o.overflow, o.variant, o.random_bits, random};
+  const reference::Exact x = reference::exact(a.x[i]);
+  const reference::Exact y = reference::exact(a.y[i]);
+  const auto exact = [&]() -> reference::Exact {
+    switch (row.operation) {
+      case Operation::add:
+        return add(x, y);
+      case Operation::mul:
+        return multiply(x, y);
+      case Operation::div:
+        return divide(x, y);
+      case Operation::sqrt:
+        return reference::square_root(x);
+      default:
+        return add(multiply(x, y), reference::exact(a.z[i]));
+    }
+  };
+  const float wanted = reference::round(spec, exact(), options);
+  return std::bit_cast<std::uint32_t>(a.out[i]) == std::bit_cast<std::uint32_t>(wanted);
+}
+
+/// Blocks of 256 elements from the whole array against the oracle; the first wrong index, or -1.
+std::int64_t FirstWrong(const Row& row, const Arrays& a) {
+  constexpr std::int64_t kBlock = cpd::kBlock;
+  constexpr std::int64_t kChecked = 24;
+  for (std::int64_t k = 0; k < kChecked; ++k) {
+    const std::int64_t begin = (a.n / kBlock - 1) * k / (kChecked - 1) * kBlock;
+    std::vector<std::uint32_t> random(kBlock);
+    if (row.options.mode == cpd::Rounding::stochastic) {
+      cpd::RandomIntegers(row.options, static_cast<std::uint64_t>(begin),
+                          View(random.data(), DType::u32, kBlock));
+    }
+    for (std::int64_t i = 0; i < kBlock; ++i) {
+      if (!IsRight(row, a, begin + i, random[static_cast<std::size_t>(i)])) return begin + i;
+    }
+  }
+  return -1;
+}
+
+/// What is wrong on one of the backends, or nothing.
+std::string CheckBits(const Row& row, const Arrays& a) {
+  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
+    cpd::ForceKernels(table->name);
+    Run(row, a);
+    const std::int64_t wrong = FirstWrong(row, a);
+    if (wrong >= 0) {
+      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
+    }
+  }
+  cpd::ForceKernels("");
+  return "";
+}
+
+// --- the list ------------------------------------------------------------------------------------
+
+std::vector<Row> Rows() {
+  const Format e4m3 = cpd::ParseFormat("e4m3");
+  std::vector<Row> rows;
+  for (const Operation op :
+       {Operation::add, Operation::mul, Operation::fma, Operation::div, Operation::sqrt}) {
+    rows.push_back(
+        {.name = "arithmetic/" + ToString(op) + "/e4m3", .operation = op, .format = e4m3});
+  }
+  rows.push_back({.name = "arithmetic/mul/bf16",
+                  .operation = Operation::mul,
+                  .format = cpd::ParseFormat("bf16")});
+  rows.push_back({.name = "arithmetic/fma/e4m3/any",
+                  .operation = Operation::fma,
+                  .format = e4m3,
+                  .any = true});
+  RoundingOptions stochastic;
+  stochastic.mode = cpd::Rounding::stochastic;
+  stochastic.random_bits = 8;
+  rows.push_back({.name = "arithmetic/mul/e4m3/stochastic8",
+                  .operation = Operation::mul,
+                  .format = e4m3,
+                  .options = stochastic});
+  rows.push_back({.name = "arithmetic/mul/e4m3/flags",
+                  .operation = Operation::mul,
+                  .format = e4m3,
+                  .has_flags = true});
+  return rows;
+}
+
+// --- the program ---------------------------------------------------------------------------------
+
+bool RunRows(const Settings& settings) {
+  const std::vector<Row> rows = timing::Chosen(Rows(), settings);
+  if (rows.empty()) return true;
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(settings.floats);
+  const Memory x(bytes);
+  const Memory y(bytes);
+  const Memory z(bytes);
+  const Memory out(bytes);
+  const Memory flags(bytes / sizeof(float));
+  const Arrays a{settings.floats, x.floats(), y.floats(), z.floats(), out.floats(), flags.bytes()};
+  bool right = true;
+  for (const Row& row : rows) {
+    Fill(row, settings.seed, a);
+    const std::string wrong = CheckBits(row, a);
+    if (!wrong.empty()) {
+      timing::PrintWrong(row.name, wrong);
+      right = false;
+      continue;
+    }
+    const timing::Side work{[&] { Run(row, a); },
+                            ElementOf(row).counted * static_cast<double>(a.n)};
+    const timing::Side copy{[&] { std::memcpy(a.z, a.out, bytes); },
+                            2 * static_cast<double>(bytes)};
+    timing::Print(row.name, "memcpy", cpd::Kernels().name,
+                  timing::Time(work, copy, settings.repeats), std::nullopt, ElementOf(row));
+  }
+  return right;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return timing::Guarded("bench_arithmetic", [&] { return RunRows(timing::Parse(argc, argv)); });
+}
