@@ -212,8 +212,9 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
       flags.size() >= kLimitsFrom && !is_wide(format) && soft::has_flag_limits(to);
   const bool is_cast = operation == soft::Operation::cast;
   const bool is_narrow = !in.has(DType::f64);
-  const bool in_binary32 =
-      is_cast || (!is_wide(format) && rounds_from_odd(PlanOf(format, options)));
+  // A product of fma that is no binary32 number leaves a doubt, and each doubt costs the engine.
+  const bool in_binary32 = is_cast || (operation != soft::Operation::fma && !is_wide(format) &&
+                                       rounds_from_odd(PlanOf(format, options)));
   if (has_limits && in_binary32 && is_narrow) {
     return FlagsByLimits<float>(operation, in, format, options, to, flags, random);
   }

@@ -29,7 +29,7 @@ constexpr bool sees_small(const RoundPlan& plan) {
 inline namespace CPD_ISA {
 
 /// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
-/// binary32 number, an operand so small that a product's error is none.
+/// binary32 number, a number so small that an error may be none.
 template <class V>
 class Doubt {
  public:
@@ -37,35 +37,33 @@ class Doubt {
   CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
   /// Sees the error of a product, which is to be zero.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
-  /// Sees operands of a product, which are to be zero or at least 2^-51.
-  CPD_FN void see_operands(V x, V y) { least_ = min(least_, min(above_zero(x), above_zero(y))); }
+  /// Sees a product, or what is divided: an exact zero, or a number whose error, 2^-47 of it, is a
+  /// multiple of binary32's least number.
+  template <class Mask>
+  CPD_FN void see_size(V x, Mask is_zero) {
+    const V size = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));
+    small_ |= select(is_zero, I{}, (I)(size < splat<V>(0x1p-102F)));
+  }
 
-  /// The lanes in doubt, as all bits; a lane that is a number, as true.
+  /// The lanes in doubt, as a mask.
   [[nodiscard]] CPD_FN auto lanes() const {
-    return (nan_ != nan_) | (inexact_ != U{}) | (least_ < splat<I>(kLeast));
+    return (nan_ != nan_) | ((inexact_ | (U)small_) != U{});
   }
   [[nodiscard]] CPD_FN bool any() const { return cpd::any(lanes()); }
 
  private:
   using U = Unsigned<V>;
   using I = Signed<V>;
-  static constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
-  static constexpr std::int32_t kLeast = ((127 - 51) << 23) - 1 - kMost - 1;  // above_zero(2^-51)
-
-  /// An integer that grows with |x| > 0, and is the greatest one for zero.
-  CPD_FN static I above_zero(V x) {
-    return (I)((bits_as<U>(x) & splat<U>(Pattern<V>::magnitude)) + splat<U>(kMost));
-  }
 
   V nan_{};
   U inexact_{};
-  I least_ = splat<I>(kMost);
+  I small_{};
 };
 
 /// x op y (op z) rounded to odd; any result where it leaves a doubt. kSmall: products below 2^-101,
-/// too, are to be told from zero (sees_small). Operations
-/// besides those that see: 11 for a product, 15 for a sum, 17 for both; with directed rounding 3
-/// for the last two; 12 for a quotient, 11 for a root.
+/// too, are to be told from zero (sees_small). Operations besides those that see: 10 for a product,
+/// 14 for a sum, 16 for both, with directed rounding 3 for a sum and for both; 12 for a quotient,
+/// 10 for a root.
 template <soft::Operation op, bool kSmall, class V>
 CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
   using soft::Operation;
@@ -73,17 +71,17 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
     const V product = x * y;
     const V error = fma(x, y, -product);
     doubt.see(error);
-    if constexpr (kSmall) doubt.see_operands(x, y);
+    if constexpr (kSmall) doubt.see_size(product, (x == V{}) | (y == V{}));
     return toward_odd(product, error);
   } else if constexpr (op == Operation::div) {
     V rest;
     const V quotient = quotient_to_odd(x, y, &rest);
     doubt.see(rest);
-    doubt.see_operands(x, x);
+    doubt.see_size(x, x == V{});
     return quotient;
   } else if constexpr (op == Operation::sqrt) {  // in no doubt of NaN and Inf
     V rest;
-    doubt.see_operands(x, x);
+    doubt.see_size(x, x == V{});
     return root_to_odd(x, &rest);
   } else if constexpr (kHasDirectedRounding<V>) {
     const V sum = op == Operation::add ? fma_to_odd(x, splat<V>(1.0F), y) : fma_to_odd(x, y, z);
@@ -96,7 +94,7 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
       first = x * y;
       second = z;
       doubt.see_error(fma(x, y, -first));
-      doubt.see_operands(x, y);
+      doubt.see_size(first, (x == V{}) | (y == V{}));
     }
     const V sum = first + second;
     const V error = error_of_sum(first, second, sum);

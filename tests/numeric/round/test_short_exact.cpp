@@ -207,6 +207,8 @@ TEST(ShortExact, Doubts) {
   EXPECT_TRUE(doubts.operator()<Operation::add>(0x1.8p127F, 0x1.8p127F, 0));
   EXPECT_TRUE(doubts.operator()<Operation::add>(inf, 1, 0));
   EXPECT_TRUE(doubts.operator()<Operation::div>(1, 0, 0));
+  EXPECT_TRUE(doubts.operator()<Operation::div>(0x1p-103F, 3, 0));
+  EXPECT_FALSE(doubts.operator()<Operation::div>(0x1p-101F, 3, 0));
   EXPECT_TRUE(doubts.operator()<Operation::fma>(0x1p-100F, 0x1p-100F, tie)) << "beside a tie";
   EXPECT_TRUE(doubts.operator()<Operation::fma>(0x1.000002p0F, 0x1.000002p0F, tie))
       << "no binary32 number";
