@@ -182,6 +182,7 @@ struct GuardedFormat {
   using I = Signed<V>;
   I least;                  ///< the least magnet's pattern, parity aside
   I magnet;                 ///< added to t's exponent field gives the magnet's pattern
+  I middle;                 ///< the magnet's fraction, parity aside: that of 1.5
   std::int32_t log_magnet;  ///< added to two fixed_logs gives it
   I parity;                 ///< 1 for man = 0, else 0
   V sign;                   ///< -0 where the format has it, else +0
@@ -194,8 +195,9 @@ struct GuardedFormat {
     const std::int32_t pattern = bits_as<std::int32_t>(least_magnet);
     const std::int32_t odd = man == 0 ? pattern >> kMantissa & 1 : 0;  // of the least magnet
     least = splat<I>(pattern | odd);
+    middle = splat<I>(1 << (kMantissa - 1) | odd);
     magnet = splat<I>((kMantissa - man) << kMantissa | 1 << (kMantissa - 1) | odd);
-    log_magnet = (127 + kMantissa - man) << kMantissa | odd;
+    log_magnet = (127 + kMantissa - man) << kMantissa;
     parity = splat<I>(man == 0 ? 1 : 0);
     sign = splat<V>(has_negative_zero ? static_cast<S>(-0.0) : S{0});
     most = splat<V>(saturates_at);
@@ -225,11 +227,16 @@ CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// split_product as a guarded rounding; log_b is fixed_log(b) + log_magnet.
+/// split_product as a guarded rounding; log_b is fixed_log(b) + log_magnet. The logarithms tell the
+/// magnet's binade alone: an odd magnet is no multiple of twice its last place, so that M - a * b
+/// must not leave its binade, as it does not with M = 1.5 * 2^j.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
-  const V m = format(max(log_a + log_b, format.least));
+  using U = Unsigned<V>;
+  const U binade = merge_bits((U)(log_a + log_b), splat<U>(Pattern<V>::sign | Pattern<V>::infinity),
+                              (U)format.middle);
+  const V m = format(max((Signed<V>)binade, format.least));
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "cpd/numeric/sums/fold_plan.h"
 #include "cpd/numeric/sums/split.h"
@@ -164,6 +165,39 @@ TEST(Split, MagnetsRoundAnyNumbersToPowers) {
       }
     }
     EXPECT_EQ(wrong, 0) << name;
+  }
+}
+
+/// Operands of 24 bits whose products lie on ties and powers of two and next to them, where
+/// logarithms may miss the binade.
+TEST(Split, GuardedProductsAreRoundedAsTheReferenceDoes) {
+  for (const char* name : {"e3m0", "e3m0:bias=4", "e5m0:bias=14", "e3m1", "e4m3"}) {
+    const Format format = ParseFormat(name);
+    const reference::Spec spec = reference::spec_of(format);
+    const GuardedFormat<float> guarded(
+        format.man, Format::power_of_two(format.min_quantum_exponent()), true, 0);
+    std::vector<float> operands;
+    for (int exponent = -2; exponent <= 2; ++exponent) {
+      for (const float m : {1.0F, 1.25F, 1.375F, 1.5F, 1.6F, 1.75F}) {
+        const float x = std::ldexp(m, exponent);
+        for (const float y : {x, std::nextafter(x, 0.0F), std::nextafter(x, 9.0F)}) {
+          operands.insert(operands.end(), {y, -y, 1 / y});
+        }
+      }
+    }
+    int compared = 0;
+    for (const float a : operands) {
+      for (const float b : operands) {
+        const float expected = reference::mul(spec, a, b);
+        if (!(std::fabs(expected) < format.max())) continue;
+        float largest = 0;
+        const float got = guarded_product<false>(
+            a, b, fixed_log(a), fixed_log(b) + guarded.log_magnet, guarded, largest);
+        ASSERT_EQ(got, expected) << name << ": " << testing::hex(a) << " * " << testing::hex(b);
+        ++compared;
+      }
+    }
+    EXPECT_GT(compared, 10000) << name;
   }
 }
 
