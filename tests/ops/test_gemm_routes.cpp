@@ -85,12 +85,19 @@ const std::vector<Case>& stochastic_cases() {
   static const std::vector<Case> all = [] {
     std::vector<Case> cases;
     int turn = 0;
-    for (const char* format :
-         {"fp32",        "tf32",         "bf16",          "fp16",        "e5m2",
-          "e4m3",        "e4m3fn",       "e4m3fnuz",      "e5m2fnuz",    "e3m0",
-          "e2m1",        "e3m2",         "e2m3",          "e4m3b11fnuz", "e6m9",
-          "e3m2ieee",    "e8m3",         "e5m12",         "binary8p1se", "binary8p3se",
-          "binary8p4sf", "e6m9:bias=60", "e5m2:bias=140", "e1m2",        "e4m0"}) {
+    for (const char* format : {"fp32",          "tf32",
+                               "bf16",          "fp16",
+                               "e5m2",          "e4m3",
+                               "e4m3fn",        "e4m3fnuz",
+                               "e5m2fnuz",      "e3m0",
+                               "e2m1",          "e3m2",
+                               "e2m3",          "e4m3b11fnuz",
+                               "e6m9",          "e3m2ieee",
+                               "e8m3",          "e5m12",
+                               "binary8p1se",   "binary8p3se",
+                               "binary8p4sf",   "e6m9:bias=60",
+                               "e5m2:bias=140", "e1m2",
+                               "e4m0",          "e1m0p3109:bias=-125"}) {
       for (const char* scheme : {" sequential", " sequential product=exact", " kahan",
                                  " kahan product=exact", " pairwise", " pairwise product=exact"}) {
         for (const int bits : {8, 24, 1 + turn++ % 24}) {

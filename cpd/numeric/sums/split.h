@@ -243,7 +243,9 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
 /// split_any by a guarded rounding's magnet.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
-  const V m = format(max(exponent_pattern(t) + format.magnet, format.least));
+  using U = Unsigned<V>;
+  const U pattern = (U)exponent_pattern(t) + (U)format.magnet;  // wraps for t beyond the limits
+  const V m = format(max((Signed<V>)pattern, format.least));
   return with_sign_of((t + m) - m, t, format.sign);
 }
 /// split_fma as a guarded rounding.

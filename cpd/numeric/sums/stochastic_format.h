@@ -31,12 +31,13 @@ constexpr StochasticFormat stochastic_format(const Format& format, const RoundPl
           format.has_negative_zero()};
 }
 
-/// Whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings, and the
-/// least spacing as a normal number (unless the format has binary32's own exponents).
+/// Whether binary32 holds p + N bits after a magnet's leading two, 2^-N least spacings, their least
+/// magnet, and the least spacing as a normal number (unless the format has binary32's own
+/// exponents).
 constexpr bool stochastic_fits_binary32(const Format& format, int random_bits) {
   const int quantum = format.min_quantum_exponent();
   return format.precision() + random_bits <= 22 && (quantum >= -126 || format.emin() == -126) &&
-         quantum - random_bits >= -149;
+         quantum - random_bits >= -149 && quantum - random_bits + 24 <= 127;
 }
 
 }  // namespace cpd

@@ -16,6 +16,7 @@
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
 #include "tests/testing/run.h"
+#include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
@@ -155,9 +156,9 @@ void expect_most_certain(const std::array<Seen, 6>& seen) {
   for (const Operation op :
        {Operation::add, Operation::mul, Operation::fma, Operation::div, Operation::sqrt}) {
     const Seen& of = seen[static_cast<std::size_t>(op)];
-    EXPECT_GT(of.certain, op == Operation::fma || op == Operation::sqrt ? 5000 : 20000)
+    EXPECT_GT(of.certain, testing::kSanitized ? 1000 : 5000)
         << ToString(op) << ", " << of.doubtful << " doubtful";
-    EXPECT_GT(of.doubtful, 100) << ToString(op);
+    EXPECT_GT(of.doubtful, 50) << ToString(op);
   }
 }
 
