@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/bits.h"
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/ops/arithmetic.h"
@@ -91,59 +92,26 @@ void Fill(const Row& row, std::uint64_t seed, const Arrays& a) {
 
 bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t random) {
   namespace reference = cpd::reference;
-  const reference::Spec spec = reference::spec_of(row.format);
   const RoundingOptions& o = row.options;
   const reference::Options options{o.mode, o.overflow, o.variant, o.random_bits, random};
-  const reference::Exact x = reference::exact(a.x[i]);
-  const reference::Exact y = reference::exact(a.y[i]);
-  const auto exact = [&]() -> reference::Exact {
-    switch (row.operation) {
-      case Operation::add:
-        return add(x, y);
-      case Operation::mul:
-        return multiply(x, y);
-      case Operation::div:
-        return divide(x, y);
-      case Operation::sqrt:
-        return reference::square_root(x);
-      default:
-        return add(multiply(x, y), reference::exact(a.z[i]));
-    }
-  };
-  const float wanted = reference::round(spec, exact(), options);
+  const reference::Exact exact = reference::result_of(
+      row.operation, reference::exact(a.x[i]), reference::exact(a.y[i]), reference::exact(a.z[i]));
+  const float wanted = reference::round(reference::spec_of(row.format), exact, options);
   return std::bit_cast<std::uint32_t>(a.out[i]) == std::bit_cast<std::uint32_t>(wanted);
 }
 
-/// Blocks of 256 elements from the whole array against the oracle; the first wrong index, or -1.
-std::int64_t FirstWrong(const Row& row, const Arrays& a) {
-  constexpr std::int64_t kBlock = cpd::kBlock;
-  constexpr std::int64_t kChecked = 24;
-  for (std::int64_t k = 0; k < kChecked; ++k) {
-    const std::int64_t begin = (a.n / kBlock - 1) * k / (kChecked - 1) * kBlock;
-    std::vector<std::uint32_t> random(kBlock);
-    if (row.options.mode == cpd::Rounding::stochastic) {
-      cpd::RandomIntegers(row.options, static_cast<std::uint64_t>(begin),
-                          View(random.data(), DType::u32, kBlock));
-    }
-    for (std::int64_t i = 0; i < kBlock; ++i) {
-      if (!IsRight(row, a, begin + i, random[static_cast<std::size_t>(i)])) return begin + i;
-    }
-  }
-  return -1;
-}
-
-/// What is wrong on one of the backends, or nothing.
+/// Runs the row on every backend: the oracle on each one's result, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
-  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
-    cpd::ForceKernels(table->name);
+  const auto is_right = [&](std::int64_t i, std::uint32_t random) {
+    return IsRight(row, a, i, random);
+  };
+  const auto check = [&] {
     Run(row, a);
-    const std::int64_t wrong = FirstWrong(row, a);
-    if (wrong >= 0) {
-      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
-    }
-  }
-  cpd::ForceKernels("");
-  return "";
+    return timing::TheOracleAt(timing::FirstWrong(row.options, a.n, is_right));
+  };
+  const auto bytes = sizeof(float) * static_cast<std::size_t>(a.n);
+  return timing::CheckBackends(
+      check, [&] { return std::span(reinterpret_cast<const std::uint8_t*>(a.out), bytes); });
 }
 
 // --- the list ------------------------------------------------------------------------------------

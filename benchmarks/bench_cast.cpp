@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "benchmarks/bits.h"
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/ops/cast.h"
@@ -134,49 +135,20 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   return false;
 }
 
-/// Blocks of 256 elements from the whole array against the oracle; the first wrong index, or -1.
-std::int64_t FirstWrong(const Row& row, const Arrays& a) {
-  constexpr std::int64_t kBlock = cpd::kBlock;
-  const std::int64_t blocks = a.n / kBlock;
-  const std::int64_t checked = std::min<std::int64_t>(blocks, 24);
-  for (std::int64_t k = 0; k < checked; ++k) {
-    const std::int64_t begin = (checked == 1 ? 0 : (blocks - 1) * k / (checked - 1)) * kBlock;
-    std::vector<std::uint32_t> random(kBlock);
-    if (row.options.mode == Rounding::stochastic) {
-      cpd::RandomIntegers(row.options, static_cast<std::uint64_t>(begin),
-                          View(random.data(), DType::u32, kBlock));
-    }
-    for (std::int64_t i = 0; i < kBlock; ++i) {
-      if (!IsRight(row, a, begin + i, random[static_cast<std::size_t>(i)])) return begin + i;
-    }
-  }
-  return -1;
-}
-
 /// Runs the row on every backend: the oracle on each one's result, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
   const bool to_codes = row.operation == Operation::encode;
   const auto bytes = to_codes ? static_cast<std::size_t>(cpd::PackedBytes(row.format, a.n))
                               : sizeof(float) * static_cast<std::size_t>(a.n);
   const std::uint8_t* result = to_codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
-  const Memory first(bytes);
-  bool is_first = true;
-  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
-    cpd::ForceKernels(table->name);
+  const auto is_right = [&](std::int64_t i, std::uint32_t random) {
+    return IsRight(row, a, i, random);
+  };
+  const auto check = [&] {
     Run(row, a);
-    const std::int64_t wrong = FirstWrong(row, a);
-    if (wrong >= 0) {
-      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
-    }
-    if (is_first) {
-      std::memcpy(first.bytes(), result, bytes);
-    } else if (std::memcmp(first.bytes(), result, bytes) != 0) {
-      return std::string(table->name) + " differs from another backend";
-    }
-    is_first = false;
-  }
-  cpd::ForceKernels("");
-  return "";
+    return timing::TheOracleAt(timing::FirstWrong(row.options, a.n, is_right));
+  };
+  return timing::CheckBackends(check, [&] { return std::span(result, bytes); });
 }
 
 // --- time ----------------------------------------------------------------------------------------

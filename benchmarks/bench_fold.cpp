@@ -11,6 +11,7 @@
 #include <cmath>
 #include <span>
 
+#include "benchmarks/bits.h"
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/ops/codec.h"
@@ -230,23 +231,11 @@ std::span<const std::uint8_t> ResultOf(const Row& row, const Arrays& a) {
 
 /// Runs the row on every backend: the oracle on each one's result, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
-  std::vector<std::uint8_t> first;
-  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
-    cpd::ForceKernels(table->name);
+  const auto check = [&] {
     Run(row, a);
-    const std::int64_t wrong = FirstWrong(row, a);
-    if (wrong >= 0) {
-      return std::string(table->name) + " differs from the oracle at " + std::to_string(wrong);
-    }
-    const auto result = ResultOf(row, a);
-    if (first.empty()) {
-      first.assign(result.begin(), result.end());
-    } else if (std::memcmp(first.data(), result.data(), result.size()) != 0) {
-      return std::string(table->name) + " differs from another backend";
-    }
-  }
-  cpd::ForceKernels("");
-  return "";
+    return timing::TheOracleAt(FirstWrong(row, a));
+  };
+  return timing::CheckBackends(check, [&] { return ResultOf(row, a); });
 }
 
 // --- the program ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/bits.h"
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
@@ -95,23 +96,15 @@ std::string CheckBits(const Row& row, const Arrays& a) {
   const auto bytes = cpd::SizeOf(row.dtype) * static_cast<std::size_t>(a.n);
   const bool plain = row.dtype == DType::f32 && row.transform == Hadamard{row.transform.size};
   const std::int64_t groups = a.n / row.transform.size;
-  std::vector<std::uint8_t> first;
-  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
-    cpd::ForceKernels(table->name);
+  const auto check = [&]() -> std::string {
     Run(row, a);
-    const auto* result = reinterpret_cast<const std::uint8_t*>(a.y);
     for (std::int64_t k = 0; plain && k < 1000; ++k) {
-      if (!IsRight(row, a, (groups - 1) * k / 999)) {
-        return std::string(table->name) + " differs from the steps";
-      }
+      if (!IsRight(row, a, (groups - 1) * k / 999)) return "the steps";
     }
-    if (first.empty()) first.assign(result, result + bytes);
-    if (std::memcmp(first.data(), result, bytes) != 0) {
-      return std::string(table->name) + " differs from another backend";
-    }
-  }
-  cpd::ForceKernels("");
-  return "";
+    return "";
+  };
+  return timing::CheckBackends(
+      check, [&] { return std::span(reinterpret_cast<const std::uint8_t*>(a.y), bytes); });
 }
 
 bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {

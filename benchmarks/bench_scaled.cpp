@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/bits.h"
 #include "benchmarks/timing.h"
 #include "cpd/backend/roster.h"
 #include "cpd/ops/cast.h"
@@ -143,9 +144,7 @@ std::string CheckBits(const Row& row, const Arrays& a) {
   const auto* result = codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
   const auto bytes =
       static_cast<std::size_t>(codes ? cpd::PackedBytes(row.scaled.element, a.n) : 4 * a.n);
-  std::vector<std::uint8_t> first;
-  for (const cpd::KernelTable* table : cpd::AvailableKernels()) {
-    cpd::ForceKernels(table->name);
+  const auto check = [&]() -> std::string {
     if (row.operation == Operation::decode) {
       Row encode = row;
       encode.operation = Operation::encode;
@@ -154,17 +153,11 @@ std::string CheckBits(const Row& row, const Arrays& a) {
     Run(row, a);
     const std::int64_t blocks = a.n / row.scaled.block.columns;
     for (std::int64_t k = 0; is_mx && k < 1000; ++k) {
-      if (!IsRight(row, a, (blocks - 1) * k / 999)) {
-        return std::string(table->name) + " differs from the steps";
-      }
+      if (!IsRight(row, a, (blocks - 1) * k / 999)) return "the steps";
     }
-    if (first.empty()) first.assign(result, result + bytes);
-    if (std::memcmp(first.data(), result, bytes) != 0) {
-      return std::string(table->name) + " differs from another backend";
-    }
-  }
-  cpd::ForceKernels("");
-  return "";
+    return "";
+  };
+  return timing::CheckBackends(check, [&] { return std::span(result, bytes); });
 }
 
 bool Measure(const Row& row, const Arrays& a, float* copy, int repeats) {

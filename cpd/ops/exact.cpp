@@ -170,6 +170,19 @@ void FlagsByLimits(soft::Operation operation, const Operands& in, const Format& 
               });
 }
 
+/// Whether binary32 holds most of the first results to odd (short_exact.h): each that it leaves in
+/// doubt, as products of fma of many bits, costs the engine.
+bool MostlyCertain(soft::Operation operation, const Operands& in, const soft::Target& to,
+                   const RoundingOptions& options) {
+  Stages<float> stages(in, to, options, nullptr);
+  const Run<float> run = stages.Read(0, std::min(kStage, in.x.size()));
+  std::array<float, kStage> exact;
+  ToOdd(operation, run, exact.data());
+  const auto doubts =
+      std::count_if(exact.begin(), exact.begin() + run.n, [](float x) { return x != x; });
+  return doubts <= run.n / 8;
+}
+
 /// Throws Error, naming `what`, where x is not on the CPU.
 void CheckOnCpu(const TensorView& x, const char* what) {
   if (x.device == Device::cpu) return;
@@ -212,10 +225,11 @@ void Flags(soft::Operation operation, const Operands& in, const Format& format,
       flags.size() >= kLimitsFrom && !is_wide(format) && soft::has_flag_limits(to);
   const bool is_cast = operation == soft::Operation::cast;
   const bool is_narrow = !in.has(DType::f64);
-  // A product of fma that is no binary32 number leaves a doubt, and each doubt costs the engine.
-  const bool in_binary32 = is_cast || (operation != soft::Operation::fma && !is_wide(format) &&
-                                       rounds_from_odd(PlanOf(format, options)));
-  if (has_limits && in_binary32 && is_narrow) {
+  const auto in_binary32 = [&] {
+    return is_cast ||
+           (rounds_from_odd(PlanOf(format, options)) && MostlyCertain(operation, in, to, options));
+  };
+  if (has_limits && is_narrow && in_binary32()) {
     return FlagsByLimits<float>(operation, in, format, options, to, flags, random);
   }
   if (has_limits && (is_cast || is_narrow)) {

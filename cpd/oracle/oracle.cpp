@@ -153,21 +153,9 @@ class Elements {
 
   Exact Result(const std::array<Exact, 3>& x, const reference::Options& o,
                std::uint16_t& corners) const {
-    switch (rule_.operation) {
-      case Operation::cast:
-        return x[0];
-      case Operation::mul:
-        return multiply(x[0], x[1]);
-      case Operation::div:
-        return reference::divide(x[0], x[1]);
-      case Operation::sqrt:
-        return reference::square_root(x[0]);
-      case Operation::add:
-        return Sum(x[0], x[1], o, corners);
-      case Operation::fma:
-        return Sum(multiply(x[0], x[1]), x[2], o, corners);
-    }
-    throw Error("unknown operation");
+    if (rule_.operation == Operation::add) return Sum(x[0], x[1], o, corners);
+    if (rule_.operation == Operation::fma) return Sum(multiply(x[0], x[1]), x[2], o, corners);
+    return reference::result_of(rule_.operation, x[0], x[1], x[2]);
   }
   static Exact Sum(const Exact& x, const Exact& y, const reference::Options& o,
                    std::uint16_t& corners) {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Quotients and square roots for the oracle, by long division of integers: to within 2^-60 of the
-// result, with one more bit that is set where digits follow. A rounding of reference.h uses 24 bits
-// of a format and 25 below them, so that it decides as for the exact result.
+// Results of operations for the oracle: quotients and square roots by long division of integers: to
+// within 2^-60 of the result, with one more bit that is set where digits follow. A rounding of
+// reference.h uses 24 bits of a format and 25 below them, so that it decides as for the exact
+// result.
 #pragma once
 
 #include <cstdint>
 
 #include "cpd/oracle/reference.h"
+#include "cpd/spec/operation.h"
 
 namespace cpd::reference {
 
@@ -48,6 +50,26 @@ inline Exact square_root(const Exact& x) {
     if ((root | bit) * (root | bit) <= radicand) root |= bit;
   }
   return with_rest(false, root, (x.exponent - odd - kPlaces) / 2, root * root != radicand);
+}
+
+/// The result of an operation before its rounding, of as many operands as it takes; that of a cast
+/// is x.
+inline Exact result_of(soft::Operation operation, const Exact& x, const Exact& y, const Exact& z) {
+  switch (operation) {
+    case soft::Operation::cast:
+      return x;
+    case soft::Operation::add:
+      return add(x, y);
+    case soft::Operation::mul:
+      return multiply(x, y);
+    case soft::Operation::fma:
+      return add(multiply(x, y), z);
+    case soft::Operation::div:
+      return divide(x, y);
+    case soft::Operation::sqrt:
+      return square_root(x);
+  }
+  return exact_nan();
 }
 
 }  // namespace cpd::reference

@@ -48,8 +48,8 @@ constexpr bool takes_magnets(const Format& format, const RoundPlan& plan) {
   const int magnet = 24 + format.min_quantum_exponent();
   return grid && !plan.wide && magnet > -126 && magnet < 127;
 }
-/// The largest binary32 number that is rounded to `max`, of significands of man + 1 bits, to
-/// nearest.
+/// The largest binary32 number that rounding to nearest, to man + 1 significant bits, takes to
+/// `max`.
 constexpr float most_rounded_to(float max, int man) {
   const auto pattern = std::bit_cast<std::uint32_t>(max);
   const auto binade = std::bit_cast<float>(pattern & 0x7F800000U);

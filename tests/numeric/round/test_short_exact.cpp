@@ -26,23 +26,6 @@ using reference::Spec;
 using soft::Operation;
 using Operands = std::array<float, 3>;
 
-Exact exact_result(Operation op, const Operands& in) {
-  const Exact x = reference::exact(in[0]);
-  const Exact y = reference::exact(in[1]);
-  switch (op) {
-    case Operation::add:
-      return add(x, y);
-    case Operation::mul:
-      return multiply(x, y);
-    case Operation::div:
-      return divide(x, y);
-    case Operation::sqrt:
-      return reference::square_root(x);
-    default:
-      return add(multiply(x, y), reference::exact(in[2]));
-  }
-}
-
 /// Operands whose exact result lies on or beside a value or a tie of a format, or anywhere.
 class Cases {
  public:
@@ -118,8 +101,10 @@ void compare(const Format& format, const RoundingOptions& options, const RoundPl
   }
   ++seen.certain;
   const float got = round<Rule<mode>>(odd, random, plan);
-  const float wanted = reference::round(reference::spec_of(format), exact_result(op, in),
-                                        testing::oracle_options(options, random));
+  const Exact exact = reference::result_of(op, reference::exact(in[0]), reference::exact(in[1]),
+                                           reference::exact(in[2]));
+  const float wanted =
+      reference::round(reference::spec_of(format), exact, testing::oracle_options(options, random));
   if (testing::bits_of(got) == testing::bits_of(wanted)) return;
   ++seen.wrong;
   ADD_FAILURE() << ToString(op) << " " << testing::describe(format, options) << ": "
