@@ -184,8 +184,8 @@ CPD_FN void with_short_rule(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<nearest_even, Form::general>>();
 }
 
-CPD_FN void operate_all_short(Operation op, const RoundPlan& plan, int64_t first,
-                              const Elements& all) {
+[[maybe_unused]] CPD_FN void operate_all_short(Operation op, const RoundPlan& plan, int64_t first,
+                                               const Elements& all) {
   with_short_rule(plan, [&]<class R>() {
     with_random<R>(plan, first, all.n, all.random, all.n,
                    [&](int64_t i, int64_t count, const uint32_t* random) {
