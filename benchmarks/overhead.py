@@ -50,6 +50,17 @@ def torch_calls() -> Iterator[Call]:
     leaf = torch.tensor(GIVEN, requires_grad=True)
     f = cpd.format("e4m3")
     yield Call("torch/cast/grad", lambda: cpd.cast(leaf, f).detach(), ROUNDED)
+    layer = torch.nn.Linear(8, 8, bias=False)
+    torch.nn.init.ones_(layer.weight)
+    cpd.convert(layer, "mxfp8")
+    rows = torch.ones(8, 8, requires_grad=True)
+    eights = [[8.0] * 8] * 8
+
+    def step() -> torch.Tensor:
+        return torch.autograd.grad(layer(rows).sum(), (rows, layer.weight))[0]
+
+    yield Call("torch/linear", lambda: layer(rows).detach(), eights)
+    yield Call("torch/linear/step", step, eights)
     rounding = torch.compile(lambda x: cpd.cast(x, f) + 0, fullgraph=True)
     trivial = torch.compile(lambda x: x + 0, fullgraph=True)
     yield Call("compiled/cast", lambda: rounding(x), ROUNDED, 14, lambda: trivial(x))

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from cpd._torch.conv import correlate, slide, spread
-from cpd._torch.derivatives import Tangents, differentiable, saved, total
-from cpd._torch.gemm import Operand, Products, addend_gradient, define, keep
+from cpd._torch.derivatives import Tangents, define, differentiable, saved, total
+from cpd._torch.gemm import Operand, Products, addend_gradient, keep
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
 from cpd._torch.recipe import SCHEMA, RecipeCall

@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import differentiable
-from cpd._torch.gemm import define
+from cpd._torch.derivatives import define, differentiable
 from cpd._torch.operands import cast_delayed
 
 _LARGEST = torch.finfo(torch.float32).max

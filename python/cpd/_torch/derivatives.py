@@ -3,7 +3,8 @@
 torch.func's transforms.
 
 `differentiable` replaces torch.library.register_autograd, which drops tangents silently and refuses
-torch.func's transforms.
+torch.func's transforms. `run` is how this package calls an operator: past torch's dispatcher where
+that has nothing to add.
 """
 
 # torch's registries are untyped.
@@ -22,6 +23,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from cpd._torch.library import ops
+from cpd._torch.plain import is_plain
 
 library = torch.library.Library("cpd", "IMPL")
 
@@ -42,10 +44,14 @@ def differentiable(
     """Registers the derivatives of torch.ops.cpd.<name>, which gives one tensor: `backward`, the
     gradients of the operands, and `tangent`, the result's, where an operand has one."""
     operator = getattr(ops, name).default
-    below = _below(name, operator)
-    function = _function(name, below, setup, backward, tangent)
+    plain = getattr(ops, f"{name}_plain", None)
+    undifferentiated = None if plain is None else plain.default
+    below = _below(operator, undifferentiated)
+    computes: Any = _defined.get(name, undifferentiated)
+    function = _function(name, below, computes, setup, backward, tangent)
+    _operators[name] = _Operator(operator, undifferentiated, computes, function)
 
-    def run(keyset: Any, *args: Any) -> Tensor:
+    def differentiate(keyset: Any, *args: Any) -> Tensor:
         wants_tangent = _forward_mode() or (
             forward_ad._is_fwd_grad_enabled() and _have_tangent(args)
         )
@@ -55,15 +61,42 @@ def differentiable(
                 return function.apply(*args, call)
         return below(keyset, *args)
 
-    library.impl(name, run, "Autograd", with_keyset=True)
+    library.impl(name, differentiate, "Autograd", with_keyset=True)
 
 
-def _below(name: str, operator: Any) -> Callable[..., Tensor]:
-    """A function that calls an operator without its derivatives: `<name>_plain`, where there is
+_fragment = torch.library.Library("cpd", "FRAGMENT")
+_defined: dict[str, Callable[..., Any]] = {}
+"""What computes each operator that Python defines."""
+
+
+def define(schema: str, computes: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Defines an operator of that schema."""
+    name = schema[: schema.index("(")]
+    _fragment.define(schema)
+    _fragment.impl(name, computes, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"cpd::{name}")(fake)
+    _defined[name] = computes
+
+
+class _Operator(NamedTuple):
+    """An operator that has derivatives."""
+
+    dispatched: Any
+    undifferentiated: Any
+    """The operator <name>_plain, which has none; None: there is none."""
+    computes: Callable[..., Tensor]
+    """What gives its result of dense tensors, without derivatives."""
+    function: Any
+    """Its autograd function."""
+
+
+_operators: dict[str, _Operator] = {}
+
+
+def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
+    """A function that calls an operator without its derivatives: `undifferentiated`, where there is
     one, so that compiled programs call that. But transforms of torch.func and exported programs
     dispatch it again, and then ask for derivatives: for them it keeps its name."""
-    packet = getattr(ops, f"{name}_plain", None)
-    undifferentiated = None if packet is None else packet.default
 
     def below(keyset: Any, *args: Any) -> Tensor:
         if undifferentiated is not None and not _met_again():
@@ -106,18 +139,27 @@ def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch._VF._unpack_dual(x, level=0)
 
 
-def call(operator: Any, undifferentiated: Any, *args: Any) -> Tensor:
-    """Calls an operator; where Python knows that nothing is to be differentiated, without its
-    derivatives, which halves the time that a call takes. `undifferentiated`: the operator that has
-    none, or None."""
+def run(name: str, *args: Any) -> Tensor:
+    """The result of torch.ops.cpd.<name>, which has derivatives. What the dispatcher would call is
+    called directly where it is known, which a small layer's time is made of; and where Python knows
+    that nothing is to be differentiated, the operator without derivatives."""
     if torch.compiler.is_compiling():
-        return operator(*args)
+        return getattr(ops, name)(*args)
+    operator = _operators[name]
+    if is_plain(args):
+        wants = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
+        if wants and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
+            return operator.function.apply(*args, None)
+        return operator.computes(*args)
     if _may_differentiate(args):
-        return operator(*args)
-    if undifferentiated is not None:
-        return undifferentiated(*args)
+        return operator.dispatched(*args)
+    if operator.undifferentiated is not None:
+        return operator.undifferentiated(*args)
     with torch._C._AutoDispatchBelowAutograd():
-        return operator(*args)
+        return operator.dispatched(*args)
+
+
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
@@ -142,27 +184,32 @@ class _CallModes(NamedTuple):
 def _function(
     name: str,
     below: Callable[..., Tensor],
+    computes: Callable[..., Tensor],
     setup: Setup,
     backward: Callable[..., Any],
     tangent: Callable[..., Any],
 ) -> Any:
     """The autograd function of an operator that `below` calls, for one level of torch.func's
-    transforms: those outside dispatch the operator again."""
+    transforms: those outside dispatch the operator again. Its last argument: how the dispatcher
+    called the operator; None: it did not, and `computes` gives the result."""
 
     def forward(*args: Any) -> Tensor:
         *inputs, call = args
-        with (
-            torch.set_grad_enabled(call.reverse),
-            forward_ad._set_fwd_grad_enabled(call.forward),
-        ):
-            made = below(call.keyset, *inputs)
+        if call is None:
+            made = computes(*inputs)
+        else:
+            with (
+                torch.set_grad_enabled(call.reverse),
+                forward_ad._set_fwd_grad_enabled(call.forward),
+            ):
+                made = below(call.keyset, *inputs)
         # torch's own kernels may give views, which autograd would not let anyone change in place.
         return made.detach() if made._is_view() else made
 
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.set_materialize_grads(False)
         ctx.arguments = len(inputs)
-        setup(ctx, inputs[:-1], inputs[-1].forward)
+        setup(ctx, inputs[:-1], inputs[-1] is not None and inputs[-1].forward)
 
     def run_backward(ctx: Any, grad: Tensor | None) -> tuple[Any, ...]:
         gradients = () if grad is None else backward(ctx, grad)

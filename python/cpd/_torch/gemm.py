@@ -10,13 +10,12 @@ GEMMs with it, as convolution does (`cpd._torch.convolution`). Documented in `cp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import Tangents, differentiable, saved, total
+from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
 from cpd._torch.library import ops
 from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.scaled_products import encoded, scaled_product
@@ -65,7 +64,7 @@ def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
     if not folded:
         return g.reshape(like.shape).to(like.dtype)
     if how.is_native():
-        return ops.native_sum(g, folded).reshape(like.shape).to(like.dtype)
+        return run("native_sum", g, folded).reshape(like.shape).to(like.dtype)
     kept = [d for d in range(g.dim()) if d not in folded]
     terms = g.permute(*folded, *kept).flatten(0, len(folded) - 1)
     terms = terms.flatten(1) if kept else terms.unsqueeze(1)
@@ -259,17 +258,6 @@ differentiable("gemm", _setup_gemm, _gemm_backward, _gemm_tangent)
 
 # ---- operators made of gemm ----------------------------------------------------------------------
 
-_library = torch.library.Library("cpd", "FRAGMENT")
-
-
-def define(schema: str, run: Callable[..., Tensor], fake: Callable[..., Tensor]) -> str:
-    """Defines an operator of that schema; returns its name."""
-    name = schema[: schema.index("(")]
-    _library.define(schema)
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"cpd::{name}")(fake)
-    return f"cpd::{name}"
-
 
 def _native_sum(x: Tensor, dims: Ints) -> Tensor:
     """Torch's sum, which a compiler would form in another order."""
@@ -290,7 +278,7 @@ differentiable(
     "native_sum",
     _setup_native_sum,
     lambda ctx, g: (g.expand(ctx.shape), None),
-    lambda ctx, tangents: ops.native_sum(tangents[0], ctx.dims),
+    lambda ctx, tangents: run("native_sum", tangents[0], ctx.dims),
 )
 torch.library.register_vmap("cpd::native_sum", _native_sum_of_samples)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch.arguments import name_of
+from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.compiling import constant
@@ -75,20 +76,20 @@ def cast_operand(
     if not holds(name_of(x.dtype), element):
         x = x.float()
     if not scaled:
-        return ops.cast(x, how, *numbers, None)
+        return run("cast", x, how, *numbers, None)
     if history:
         if multiplier is None:
             raise ValueError(
                 f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
                 "give delayed="
             )
-        return ops.cast_delayed(x, how, multiplier, *numbers)
+        return run("cast_delayed", x, how, multiplier, *numbers)
     if size:
         x = whole_transforms(x, axis, size)
     if factor == 1:
-        return ops.cast_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
+        return run("cast_scaled", x, scaled, axis, how, None, None, None, *numbers, None)
     scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
-    return ops.cast_scaled(x * factor, scaled, axis, how, scales, None, None, *numbers, None)
+    return run("cast_scaled", x * factor, scaled, axis, how, scales, None, None, *numbers, None)
 
 
 def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
@@ -104,5 +105,5 @@ def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
 
 def cast_delayed(x: Tensor, how: str, multiplier: Tensor, numbers: Pair = (None, None)) -> Tensor:
     """cast(fl(x * multiplier)) * fl(1 / multiplier), each product rounded once in float32."""
-    y = ops.cast(x.float() * multiplier, how, *numbers, None)
+    y = run("cast", x.float() * multiplier, how, *numbers, None)
     return (y * multiplier.reciprocal()).to(x.dtype)

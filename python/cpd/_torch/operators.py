@@ -40,8 +40,8 @@ from cpd._torch.arguments import result_type as result_type
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD as OUT_AND_AUTOGRAD
 from cpd._torch.derivatives import (
     Tangents,
-    call,
     differentiable,
+    run,
     saved,
     total,
     write,
@@ -77,20 +77,11 @@ from cpd.ops.slow import warn_if_slow
 
 _cast_out = _ops.cast_out.default, _ops.cast_out_plain.default
 _decode_out = _ops.decode_out.default, _ops.decode_out_plain.default
-_cast = _ops.cast.default, _ops.cast_plain.default
-_sum = _ops.sum.default, _ops.sum_plain.default
-_gemm = _ops.gemm.default, _ops.gemm_plain.default
-_add = _ops.add.default, _ops.add_plain.default
 _add_out = _ops.add_out.default, _ops.add_out_plain.default
-_mul = _ops.mul.default, _ops.mul_plain.default
 _mul_out = _ops.mul_out.default, _ops.mul_out_plain.default
-_fma = _ops.fma.default, _ops.fma_plain.default
 _fma_out = _ops.fma_out.default, _ops.fma_out_plain.default
-_div = _ops.div.default, _ops.div_plain.default
 _div_out = _ops.div_out.default, _ops.div_out_plain.default
-_sqrt = _ops.sqrt.default, _ops.sqrt_plain.default
 _sqrt_out = _ops.sqrt_out.default, _ops.sqrt_out_plain.default
-_hadamard = _ops.hadamard.default, _ops.hadamard_plain.default
 _hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
 
 
@@ -102,7 +93,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     )
     check_storage(name_of(x.dtype), f.name)
     if out is None:
-        return call(*_cast, x, *arguments, integers)
+        return run("cast", x, *arguments, integers)
     check_out(out, x.shape, x, {"x": x, "random": integers})
     write(*_cast_out, x, *arguments, integers, out=out)
     return out
@@ -133,23 +124,23 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
 
 
 def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_add, _add_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("add", _add_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_mul, _mul_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("mul", _mul_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_fma, _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
+    return _arithmetic("fma", _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def div(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_div, _div_out, {"x": x, "y": y}, f, options, out, random)
+    return _arithmetic("div", _div_out, {"x": x, "y": y}, f, options, out, random)
 
 
 def sqrt(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
-    return _arithmetic(_sqrt, _sqrt_out, {"x": x}, f, options, out, random)
+    return _arithmetic("sqrt", _sqrt_out, {"x": x}, f, options, out, random)
 
 
 def flags(
@@ -179,9 +170,9 @@ def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None
         integers = integers.contiguous()
     numbers = random_numbers(acc, x)
     if tininess is None:
-        return call(*_sum, x, axis, acc.text, *numbers, integers)
+        return run("sum", x, axis, acc.text, *numbers, integers)
     raised = _ops.sum_flags(x, axis, acc.text, *numbers, integers, tininess)
-    return call(*_sum, x, axis, acc.text, *numbers, integers), raised
+    return run("sum", x, axis, acc.text, *numbers, integers), raised
 
 
 def gemm(
@@ -208,9 +199,9 @@ def gemm(
     numbers = random_numbers(acc, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:
-        return call(*_gemm, *product, blas, integers)
+        return run("gemm", *product, blas, integers)
     raised = _ops.gemm_flags(*product, integers, tininess)
-    return call(*_gemm, *product, blas, integers), raised
+    return run("gemm", *product, blas, integers), raised
 
 
 def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Tensor:
@@ -219,14 +210,14 @@ def hadamard(x: Tensor, transform: Hadamard, axis: Any, inverse: bool, out: Any)
     if transform.bf16:
         check_storage(name_of(x.dtype), "bf16")
     if out is None:
-        return call(*_hadamard, x, transform.text, along, inverse)
+        return run("hadamard", x, transform.text, along, inverse)
     check_out(out, x.shape, x, {"x": x})
     write(*_hadamard_out, x, transform.text, along, inverse, out=out)
     return out
 
 
 def _arithmetic(
-    new: tuple[Any, Any],
+    name: str,
     into: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
@@ -234,15 +225,14 @@ def _arithmetic(
     out: Any,
     random: Any,
 ) -> Tensor:
-    """`new`: the operator that makes the result, with and without derivatives; `into`: the one that
-    writes into `out`."""
+    """`name`: the operator that makes the result; `into`: the one that writes into `out`."""
     x = operands["x"]
     views, arguments = _together(operands, f, options)
     integers = None
     if random is not None:
         integers = checked_integers(random, x, views[0].shape, "the result's shape", options)
     if out is None:
-        return call(*new, *views, *arguments, integers)
+        return run(name, *views, *arguments, integers)
     inputs = dict(zip(operands, views, strict=True))
     check_out(out, views[0].shape, x, {**inputs, "random": integers})
     write(*into, *views, *arguments, integers, out=out)

@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch.arguments import name_of, number_of, random_numbers, stacked_numbers
-from cpd._torch.derivatives import Tangents, call, differentiable
-from cpd._torch.gemm import define
-from cpd._torch.library import ops
+from cpd._torch.derivatives import Tangents, define, differentiable, run
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
@@ -55,7 +53,7 @@ def rounded(
         _check(spec, x)
         pairs.append(_numbers_of(spec, purpose, x, stream, layer))
     first, second = ("" if spec is None else spec.text for spec in (forward, backward))
-    return call(ops.round_both, None, x, first, second, axis, stacked_numbers(pairs, x))
+    return run("round_both", x, first, second, axis, stacked_numbers(pairs, x))
 
 
 def _check(spec: OperandSpec | None, x: Tensor) -> None:

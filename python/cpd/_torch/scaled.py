@@ -29,7 +29,7 @@ from cpd._torch.arguments import (
     result_element,
     sizes_of,
 )
-from cpd._torch.derivatives import call, differentiable, write, writes_into_out
+from cpd._torch.derivatives import differentiable, run, write, writes_into_out
 from cpd._torch.library import ops
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.accumulator import Accumulator
@@ -52,7 +52,6 @@ from cpd.ops.arguments import (
     source_levels,
 )
 
-_cast = ops.cast_scaled.default, ops.cast_scaled_plain.default
 _cast_out = ops.cast_scaled_out.default, ops.cast_scaled_out_plain.default
 _decode_out = ops.decode_scaled_out.default, ops.decode_scaled_out_plain.default
 _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
@@ -64,7 +63,7 @@ def cast_scaled(
 ) -> Tensor:
     arguments = _arguments(x, q, options, axis, source, random)
     if out is None:
-        return call(*_cast, *arguments)
+        return run("cast_scaled", *arguments)
     *levels, _, _, integers = arguments[4:]
     inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
     check_out(out, x.shape, x, inputs)

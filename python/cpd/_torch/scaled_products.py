@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd._torch.operands import parts, whole_transforms
 from cpd._torch.recipe import RecipeCall
@@ -49,11 +50,11 @@ def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     if factor != 1:
         raise ValueError(f"a factor goes with scales at each operand, got {text}")
     if not scaled:
-        return Operand(ops.cast(x, how, *numbers, None), None, 0, 1, None)
+        return Operand(run("cast", x, how, *numbers, None), None, 0, 1, None)
     if history:
         multiplier = call.multiplier(which)
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
-        elements = ops.cast(x * multiplier, how, *numbers, None)
+        elements = run("cast", x * multiplier, how, *numbers, None)
         return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
     if size:
         x = whole_transforms(x, axis, size)

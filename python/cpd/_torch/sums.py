@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cpd._torch.arguments import name_of
+from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.compiling import constant
@@ -87,8 +88,8 @@ def product(
         return native_product(a, b, c, dtype)
     if a.device.type == "cpu":
         warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
-    y = ops.gemm(a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
-    return y.to(dtype)
+    y = run("gemm", a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
+    return of_type(y, dtype)
 
 
 class Part(NamedTuple):
@@ -115,9 +116,14 @@ def product_part(
 def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
     """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
     common = torch.promote_types(a.dtype, b.dtype)
-    a, b = a.to(common), b.to(common)
+    a, b = of_type(a, common), of_type(b, common)
     if c is None:
-        return (a @ b).to(dtype)
-    c = c.to(common)
+        return of_type(a @ b, dtype)
+    c = of_type(c, common)
     y = torch.addmm(c, a, b) if a.dim() == b.dim() == 2 else a @ b + c
-    return y.to(dtype)
+    return of_type(y, dtype)
+
+
+def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x.to(dtype), without the call where x has that type."""
+    return x if x.dtype == dtype else x.to(dtype)

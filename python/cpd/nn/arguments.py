@@ -12,8 +12,7 @@ from torch import Tensor
 
 from cpd._torch import operators
 from cpd._torch.arguments import number_of, stacked_numbers
-from cpd._torch.derivatives import call
-from cpd._torch.library import ops
+from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
@@ -157,7 +156,7 @@ def cast_before(
         delayed: Tensor = arguments.delayed.quantize(which, x, *numbers)
         return delayed
     if isinstance(spec, CastSpec):
-        y: Tensor = call(ops.cast, ops.cast_plain, x, spec.text, *numbers, None)
+        y: Tensor = run("cast", x, spec.text, *numbers, None)
         return y
     return cast_operand(x, spec.text, -1, numbers)
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.convolution import cast_images, cast_kernels, has_tiles
-from cpd._torch.derivatives import call
-from cpd._torch.library import ops
+from cpd._torch.derivatives import run
 from cpd._torch.moves import Moves
 from cpd._torch.operands import cast_operand
 from cpd.nn.arguments import (
@@ -285,7 +284,7 @@ def _convolve(
     alone = input.dim() == rank + 1
     x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
     x = F.pad(x, edges, PADDING_MODES[geometry.padding_mode]) if any(edges) else x
-    y = call(ops.convolution, None, x, w, bias, *moves, *arguments.of_operator())
+    y = run("convolution", x, w, bias, *moves, *arguments.of_operator())
     y = finished(arguments, y, input)
     return y.squeeze(0) if alone else y
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from cpd._torch.arguments import random_numbers
 from cpd._torch.delayed import refuse_vmap
-from cpd._torch.derivatives import call
+from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import TENSORS
@@ -47,7 +47,7 @@ class _Casts:
         )
         numbers = random_numbers(options, x)
         scale = self.state.scale[self._column(which)]
-        return call(ops.cast_delayed, None, x, cast.cast.text, scale, *numbers)
+        return run("cast_delayed", x, cast.cast.text, scale, *numbers)
 
     def note(self, which: str, x: Tensor) -> None:
         """Records x's largest magnitude in training mode."""

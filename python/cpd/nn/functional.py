@@ -37,8 +37,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.derivatives import call
-from cpd._torch.library import ops
+from cpd._torch.derivatives import run
 from cpd.nn.arguments import (
     Arguments,
     check_bias,
@@ -105,9 +104,8 @@ def matmul(
     arguments = Arguments.of(how, a, b, dtype, stream, delayed)
     x, y = entering(arguments, x, y)
     in_one = y.dim() == 2
-    out = call(
-        ops.matmul,
-        None,
+    out = run(
+        "matmul",
         x.flatten(0, -2) if in_one else x,
         y,
         None,
@@ -156,9 +154,7 @@ def linear(
     arguments = Arguments.of(how, input, weight, dtype, stream, delayed)
     x, w = entering(arguments, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
-    y = finished(
-        arguments, call(ops.matmul, None, x, w, bias, True, *arguments.of_operator()), input
-    )
+    y = finished(arguments, run("matmul", x, w, bias, True, *arguments.of_operator()), input)
     return _shaped(y, (*input.shape[:-1], weight.shape[0]))
 
 

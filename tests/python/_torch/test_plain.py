@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls past torch's dispatcher: where they are taken, and that nobody can tell."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+import cpd.functional as F  # noqa: E402
+from cpd._torch.plain import is_plain  # noqa: E402
+
+
+class Seen(TorchDispatchMode):
+    """Records the names of the operators that are dispatched."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+class FunctionMode(TorchFunctionMode):
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+X = torch.linspace(-0.5, 0.75, 24).view(4, 6)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        X,
+        torch.nn.Parameter(X),
+        X.mT,
+        X[0],
+        X.double(),
+        X.bool(),
+        torch.empty(0, 3),
+        X.expand(2, 4, 6),
+    ],
+    ids=["matrix", "parameter", "transposed", "row", "binary64", "bool", "empty", "broadcast"],
+)
+def test_plain_tensors(x):
+    assert is_plain((x, None, "text", 3, True, torch.float32, (1, 2)))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert is_plain((x,))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: X.as_subclass(Subclass),
+        lambda: torch._neg_view(X),
+        lambda: X.to(torch.complex64).conj(),
+        lambda: X.to("meta"),
+        lambda: X.to_sparse(),
+        lambda: FakeTensorMode().from_tensor(X),
+    ],
+    ids=["subclass", "negated", "conjugate", "meta", "sparse", "fake"],
+)
+def test_other_tensors(make):
+    assert is_plain((X, X))
+    assert not is_plain((X, make()))
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        Seen,
+        FunctionMode,
+        FakeTensorMode,
+        torch.inference_mode,
+        torch.profiler.profile,
+        forward_ad.dual_level,
+    ],
+)
+def test_contexts(context):
+    with context():
+        assert not is_plain((X,))
+    assert is_plain((X,))
+
+
+def test_transforms_and_tracers():
+    seen = []
+
+    def f(x):
+        seen.append(is_plain((X,)))
+        return x + 1
+
+    torch.vmap(f)(X)
+    torch.func.grad(lambda x: f(x).sum())(X)
+    torch.jit.trace(f, X, check_trace=False)
+    torch.fx.experimental.proxy_tensor.make_fx(f)(X)
+    torch.func.functionalize(f)(X)
+    assert seen == [False] * 5
+
+
+# Each takes two matrices.
+CALLS = {
+    "cast": lambda x, y: cpd.cast(x * y, "e4m3", "stochastic", seed=3, stream=5),
+    "scaled cast": lambda x, y: cpd.cast(x * y, "mxfp8"),
+    "fma": lambda x, y: cpd.fma(x, y, x, "bf16"),
+    "div": lambda x, y: cpd.div(x, y, "e5m2"),
+    "sum": lambda x, y: cpd.sum(x * y, "e4m3 kahan", 0),
+    "gemm": lambda x, y: cpd.gemm(x, y.mT, "e4m3"),
+    "hadamard": lambda x, y: cpd.hadamard((x * y)[:, :4], "hadamard4"),
+    "linear": lambda x, y: F.linear(x, y, y[0, :4], recipe="e4m3 kahan"),
+    "linear, cast": lambda x, y: F.linear(x, y, recipe=cpd.recipe("mxfp8")),
+    "linear, one scale": lambda x, y: F.linear(x, y, recipe=cpd.recipe("te-current")),
+    "linear, scales at blocks": lambda x, y: F.linear(x, y, recipe=cpd.recipe("deepseek-v3")),
+    "conv": lambda x, y: F.conv1d(x[None], y[:, :4, None], recipe="e4m3"),
+}
+
+
+def results(call):
+    """The result, its gradients, and the gradients of a function of those."""
+    x, y = X.clone().requires_grad_(), (X.flip(0) + 0.3).requires_grad_()
+    z = call(x, y)
+    gradients = torch.autograd.grad((z * z).sum(), (x, y), create_graph=True)
+    made = [z, *gradients]
+    with contextlib.suppress(RuntimeError):  # where there are no second gradients
+        made += torch.autograd.grad(sum((g * g).sum() for g in gradients), (x, y))
+    return made
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_dispatcher_gives_the_same_results(name):
+    """In the same order of calls, each result and gradient has the same bits either way."""
+    direct = results(CALLS[name])
+    with Seen() as seen:
+        dispatched = results(CALLS[name])
+    assert any(n.startswith("cpd::") for n in seen.names)
+    assert len(direct) == len(dispatched) >= 3
+    for a, b in zip(direct, dispatched, strict=True):
+        assert torch.equal(a, b)
+    with torch.no_grad():
+        assert torch.equal(CALLS[name](X, X.flip(0) + 0.3), direct[0])
+
+
+def test_a_layer_is_seen_by_its_name():
+    layer = torch.nn.Linear(6, 4)
+    cpd.convert(layer, "e4m3")
+    with Seen() as seen:
+        layer(X).sum().backward()
+    assert "cpd::matmul" in seen.names
+    with torch.profiler.profile() as profile:
+        layer(X).sum().backward()
+    assert "cpd::matmul" in {event.key for event in profile.key_averages()}
+
+
+def test_below_autograd_nothing_is_recorded():
+    """As in another library's operator, whose derivatives are its own."""
+    x = X.clone().requires_grad_()
+    with torch._C._AutoDispatchBelowAutograd():
+        y = F.linear(x, X, recipe="e4m3")
+    assert not y.requires_grad
+    assert F.linear(x, X, recipe="e4m3").requires_grad
