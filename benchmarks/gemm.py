@@ -24,7 +24,7 @@ SEED, STREAM = 1, 2  # of the stochastic rows' random bits
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to accumulate, given the format of operands and sums, and its bar against sgemm."""
+    """A way to accumulate, given the format of the sums, and its bar against sgemm."""
 
     make: Callable[[str], cpd.Accumulator]
     bar: float | None = None
@@ -81,12 +81,14 @@ class Case:
     threads: int = 1
     backend: str = ""  # empty: the one in use
     group: str = ""  # of rows, in the name
+    operands: str = ""  # their format; empty: that of the sums
 
     @property
     def name(self) -> str:
         m, k, n = self.shape
         size = str(m) if m == k == n else f"{m}x{k}x{n}"
         group = f"{self.group}/" if self.group else ""
+        group += f"from-{self.operands}/" if self.operands else ""
         name = f"gemm/{group}{self.scheme}/{self.format}/{size}"
         name += "/careful" if self.careful else ""
         name += f"/threads{self.threads}" if self.threads > 1 else ""
@@ -140,13 +142,21 @@ def cases() -> Iterator[Case]:
         ("blas", "fp32"),
     ):
         yield Case(scheme, f, cube(512))
+    for scheme, f, held in (
+        ("sequential", "fp16", "e4m3"),
+        ("sequential", "e6m9", "e5m2"),
+        ("fma", "bf16", "e4m3"),
+        ("kahan", "fp16", "e4m3"),
+        ("pairwise", "fp16", "e4m3"),
+    ):
+        yield Case(scheme, f, cube(512), operands=held)
 
 
 # ---- data --------------------------------------------------------------------------------------
 
 
 def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Normally distributed values of the format.
+    """Normally distributed values of the operands' format.
 
     Their deviation is 1 where sums of K such products, whose own is √K, stay in range (six of it),
     else so much less that the range is twelve of the sums'.
@@ -156,8 +166,9 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     in_range = 6 * math.sqrt(k) <= f.max
     deviation = 1.0 if in_range else math.sqrt(f.max / (12 * math.sqrt(k)))
     random = torch.Generator().manual_seed(seed)
-    a = cpd.cast(torch.randn(m, k, generator=random) * deviation, f)
-    b = cpd.cast(torch.randn(k, n, generator=random) * deviation, f)
+    held = case.operands or f
+    a = cpd.cast(torch.randn(m, k, generator=random) * deviation, held)
+    b = cpd.cast(torch.randn(k, n, generator=random) * deviation, held)
     if case.careful:
         make_careful(a, b, f)
     return a, b

@@ -41,6 +41,7 @@ MAIN = (
     *("compress/decode/int8_rows", "compress/decode/qsgd_bits=4_bucket=512"),
     *("compress/*code/terngrad", "compress/*code/one_bit", "compress/*code/top_k_0.01"),
     *("compress/*code/int4", "compress/*code/qsgd_bits=4_bucket=512_coding=elias-dense"),
+    *("gemm/from-e4m3/sequential/fp16/512", "gemm/from-e5m2/sequential/e6m9/512"),
     *("gemm/chunked64/e6m9/512", "gemm/pairwise/e4m3/512", "gemm/stochastic16/e4m3/512"),
     *("gemm/h100-fp16/e4m3/512", "gemm/kulisch/e4m3fn/512", "gemm/blas/fp32/512"),
     *("gemm/sequential/e5m2/512", "gemm/sequential/fp16/512", "gemm/fma/fp16/512"),

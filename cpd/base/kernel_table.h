@@ -168,11 +168,12 @@ struct KernelTable {
   int gemm_rows, gemm_columns;
   /// Packs lines x count values of an operand: value (line, k) is
   /// x[line * line_stride + k * k_stride]. Writes panels of `width` lines (gemm_rows or
-  /// gemm_columns; GemmBlock) to `packed`, their ranges to `range`, with least_bit only if
-  /// `last_bits`, and their logarithms to `logs` unless it is null.
+  /// gemm_columns; GemmBlock) to `packed`, their ranges to `range`, with least_bit only
+  /// of panels whose values have at most `least_bits_within` significant bits, and their logarithms
+  /// to `logs` unless it is null.
   void (*pack)(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
-               std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
-               std::int32_t* logs);
+               std::int64_t k_stride, int width, int least_bits_within, float* packed,
+               PanelRange* range, std::int32_t* logs);
   /// Adds the block's products to the sums.
   void (*gemm)(const GemmPlan& plan, const GemmBlock& block);
   /// gemm for Scheme::block_fma; block.count is a multiple of the unit's block but for the last,

@@ -69,17 +69,17 @@ class Panels {
         logs_(logs == nullptr ? nullptr : Sized(*logs, round_up(lines, width) * depth)) {}
 
   /// Packs x: lines x k, or, with `across`, k x lines.
-  void Pack(const TensorView& x, bool across, bool last_bits) {
+  void Pack(const TensorView& x, bool across, int least_bits_within) {
     const int line = across ? 1 : 0;
     const std::int64_t lines = x.shape[line];
     const std::int64_t count = x.shape[1 - line];
     if (x.dtype == DType::f32) {
       return Kernels().pack(lines, count, static_cast<const float*>(x.data), x.stride[line],
-                            x.stride[1 - line], width_, last_bits, packed_, ranges_, logs_);
+                            x.stride[1 - line], width_, least_bits_within, packed_, ranges_, logs_);
     }
     const float* values = Widen(x);
-    Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_, last_bits,
-                   packed_, ranges_, logs_);
+    Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_,
+                   least_bits_within, packed_, ranges_, logs_);
   }
   /// Packs x with values of k in the unit's order (place_in_order); `padded` - count further values
   /// are +0.
@@ -96,8 +96,7 @@ class Panels {
         to[i] = values[across ? k * lines + i : i * count + k];
       }
     }
-    Kernels().pack(lines, padded, ordered_.data(), 1, lines, width_, false, packed_, ranges_,
-                   nullptr);
+    Kernels().pack(lines, padded, ordered_.data(), 1, lines, width_, 0, packed_, ranges_, nullptr);
   }
   [[nodiscard]] const float* packed() const { return packed_; }
   [[nodiscard]] const PanelRange* ranges() const { return ranges_; }
@@ -367,9 +366,9 @@ class Worker {
       b_.PackInOrder(b, true, unit_, block.count);
       return;
     }
-    const bool last_bits = plan_.scheme == Scheme::fixed || sum_.split.kind == Split::exact;
-    a_.Pack(a, false, last_bits);
-    b_.Pack(b, true, last_bits);
+    const int bits = plan_.scheme == Scheme::fixed ? 24 : least_bits_within(sum_.split);
+    a_.Pack(a, false, bits);
+    b_.Pack(b, true, bits);
   }
 
   /// Adds the products of a block, kBand rows at a time.

@@ -43,21 +43,25 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
   if constexpr (Lanes<F>::count > 1) {
     switch (split_of(bounded)) {
       case Split::plain:
-        return plan.exact_products ? split_tile<Split::plain, true>(bounded)
+        return plan.exact_products ? split_tile<Split::plain, Products::exact>(bounded)
                                    : split_tile<Split::plain>(bounded);
       case Split::plain_kahan:
         return split_tile<Split::plain_kahan>(bounded);
       case Split::plain_tree:
         return tree_tile<Split::plain_tree>(bounded);
       case Split::rounded:
-        return split_tile<Split::rounded>(bounded);
+        return are_narrow(bounded) ? split_tile<Split::rounded, Products::narrow>(bounded)
+                                   : split_tile<Split::rounded>(bounded);
       case Split::exact:
-        return often_fits(bounded) ? split_tile<Split::exact, true>(bounded)
+        if (are_narrow(bounded)) return split_tile<Split::exact, Products::narrow>(bounded);
+        return often_fits(bounded) ? split_tile<Split::exact, Products::exact>(bounded)
                                    : split_tile<Split::exact>(bounded);
       case Split::kahan:
-        return split_tile<Split::kahan>(bounded);
+        return are_narrow(bounded) ? split_tile<Split::kahan, Products::narrow>(bounded)
+                                   : split_tile<Split::kahan>(bounded);
       case Split::tree:
-        return tree_tile<Split::tree>(bounded);
+        return are_narrow(bounded) ? tree_tile<Split::tree, Products::narrow>(bounded)
+                                   : tree_tile<Split::tree>(bounded);
       case Split::stochastic:
         return stochastic_tile(bounded);
       default:  // none, or a kind of sums of terms

@@ -85,10 +85,25 @@ constexpr bool is_plain(Split kind) {
 /// magnets of a run's sums, 2^23 times them, are finite.
 constexpr float kMostGuarded = 0x1p96F;
 
-/// The sums of kRows rows and kVectors vectors of columns, in registers.
-/// kFits: with Split::exact, sums are formed in binary32 where that is exact, else rounded to odd;
-/// with Split::plain, products are exact.
-template <Split kKind, bool kFits, int kRows, int kVectors>
+/// What a tile's operands tell of its products.
+enum class Products : std::uint8_t {
+  any,
+  exact,   ///< binary32 numbers; with Split::exact, sums often are, too
+  narrow,  ///< numbers of the products' format, which need no rounding
+};
+
+/// Whether every product is a number of its format, or beyond its largest: it has few enough bits,
+/// and is a multiple of the least spacing.
+[[maybe_unused]] CPD_FN bool are_narrow(const BoundedTile& bounded) {
+  const SplitPlan& split = bounded.plan->split;
+  return significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) <=
+             split.man_product + 1 &&
+         bounded.least_bit() >= static_cast<float>(split.product_quantum);
+}
+
+/// The sums of kRows rows and kVectors vectors of columns, in registers. With Split::exact and
+/// exact products, sums are formed in binary32 where that is exact, else rounded to odd.
+template <Split kKind, Products kProducts, int kRows, int kVectors>
 class SplitTile {
  public:
   CPD_FN explicit SplitTile(const BoundedTile& bounded, Tile tile)
@@ -163,24 +178,27 @@ class SplitTile {
   static constexpr int kTogether = kKind != Split::kahan || kRows == 1 ? 1
                                    : is_guarded(kHow)                  ? kRows
                                                                        : 2;
-  static constexpr bool kTakesLogs = kKind == Split::rounded || kKind == Split::kahan;
+  static constexpr bool kNarrow = kProducts == Products::narrow;
+  static constexpr bool kTakesLogs = !kNarrow && (kKind == Split::rounded || kKind == Split::kahan);
+  /// Split::exact: whether a sum in binary32 is tried first.
+  static constexpr bool kTriesExact = kKind == Split::exact && kProducts == Products::exact;
 
   /// Adds a few values of k, if nothing can overflow; returns how many.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
-    if (kKind == Split::rounded && k == 0) {
+    if ((kKind == Split::rounded || (kKind == Split::exact && kNarrow)) && k == 0) {
       if (all_at_most(most, sum_limit(split_, bounded_.all_products()))) {
         steps<How::bounded>(s, 0, block_.count);
         return block_.count;
       }
     }
-    if constexpr (kFits) {
+    if constexpr (kTriesExact) {
       if (const std::int64_t exact = exact_steps(k, most); exact != 0) {
         steps<How::fits>(s, k, exact);
         return exact;
       }
     }
-    const std::int64_t count = least(block_.count - k, kFits ? 2 : split_.steps);
+    const std::int64_t count = least(block_.count - k, kTriesExact ? 2 : split_.steps);
     if (!all_at_most(most, sum_limit(split_, bounded_.products(k, count)))) return 0;
     steps<How::bounded>(s, k, count);
     return count;
@@ -255,7 +273,9 @@ class SplitTile {
   }
   template <How kHow>
   CPD_FN F product(const Operands& x, [[maybe_unused]] Sums& s) const {
-    if constexpr (is_guarded(kHow)) {
+    if constexpr (kNarrow) {
+      return x.a * x.b;
+    } else if constexpr (is_guarded(kHow)) {
       return guarded_product<kHow == How::saturating>(x.a, x.b, x.log_a, x.log_b, guarded_product_,
                                                       s.largest_product);
     } else {
@@ -282,8 +302,11 @@ class SplitTile {
       return split_kahan<kSums>(products, sum, lost, round);
     }
     for (int i = 0; i < kSums; ++i) {
-      if constexpr (kKind == Split::plain) {
-        sum[i] = kFits ? fma(x[i].a, x[i].b, sum[i]) : sum[i] + x[i].a * x[i].b;
+      if constexpr (kNarrow && kKind != Split::kahan) {
+        sum[i] = split(fma(x[i].a, x[i].b, sum[i]), sum_);
+      } else if constexpr (kKind == Split::plain) {
+        sum[i] =
+            kProducts == Products::exact ? fma(x[i].a, x[i].b, sum[i]) : sum[i] + x[i].a * x[i].b;
       } else if constexpr (kKind == Split::plain_kahan) {
         kahan_step(x[i].a * x[i].b, sum[i], lost[i], [](F y, F z) { return y + z; });
       } else if constexpr (kKind == Split::exact && is_guarded(kHow)) {
@@ -318,7 +341,7 @@ class SplitTile {
       for (int j = 0; j < kVectors; ++j) {
         const U pattern = bits_as<U>(s.sum[i][j]);
         odd |= (I)((pattern & splat<U>(P::magnitude)) >= splat<U>(P::infinity));
-        if constexpr (kKind != Split::exact) odd |= (I)(pattern == splat<U>(P::sign));
+        if constexpr (kKind != Split::exact || kNarrow) odd |= (I)(pattern == splat<U>(P::sign));
       }
     }
     std::int32_t lanes[Lanes<F>::count];
@@ -353,26 +376,26 @@ class SplitTile {
   GuardedFormat<F> guarded_product_, guarded_sum_;
 };
 
-template <Split kKind, bool kFits, int kRows, int kVectors>
+template <Split kKind, Products kProducts, int kRows, int kVectors>
 CPD_BODY std::int64_t split_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k) {
-  return SplitTile<kKind, kFits, kRows, kVectors>(*bounded, *tile).run(k);
+  return SplitTile<kKind, kProducts, kRows, kVectors>(*bounded, *tile).run(k);
 }
 template <Split kKind, int kRows, int kVectors>
 CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::int64_t k,
                             std::int64_t count) {
-  return SplitTile<kKind, false, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
+  return SplitTile<kKind, Products::any, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
 }
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
 /// Computes some rows by short roundings where nothing can overflow; else, for a few groups, by
 /// guarded ones where nothing did; else by the general route.
-template <Split kKind, bool kFits, int kRows, int kVectors>
+template <Split kKind, Products kProducts, int kRows, int kVectors>
 CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
   const std::int64_t end = bounded.block->count;
   for (std::int64_t k = 0; k < end;) {
     if (!bounded.plan->split.guarded) {
-      k = split_steps<kKind, kFits, kRows, kVectors>(&bounded, &tile, k);
+      k = split_steps<kKind, kProducts, kRows, kVectors>(&bounded, &tile, k);
       if (k == end) return;
     }
     if constexpr (!is_plain(kKind)) {
@@ -387,7 +410,7 @@ CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
 
-template <Split kKind, bool kFits, int kRows>
+template <Split kKind, Products kProducts, int kRows>
 CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
   Tile part = bounded.tile;
   part.rows = least(kRows, part.rows - first);
@@ -395,22 +418,24 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
   part.at.state += first * bounded.block->state_columns;
   part.at.index += static_cast<std::uint64_t>(first) * bounded.block->index_row;
   if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
-    split_rows<kKind, kFits, kRows, 1>(bounded, part);
+    split_rows<kKind, kProducts, kRows, 1>(bounded, part);
   } else {
-    split_rows<kKind, kFits, kRows, kVectorsOfPanel>(bounded, part);
+    split_rows<kKind, kProducts, kRows, kVectorsOfPanel>(bounded, part);
   }
 }
 
-template <Split kKind, bool kFits = false>
+template <Split kKind, Products kProducts = Products::any>
 CPD_FN void split_tile(const BoundedTile& bounded) {
   // Kahan's sums take two registers each.
   constexpr bool kTwo = kKind == Split::kahan || kKind == Split::plain_kahan;
   constexpr int kRows = kTwo ? kGemmRows / 2 : kGemmRows;
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
-    for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kFits, 1>(bounded, i);
+    for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kProducts, 1>(bounded, i);
   } else {
-    for (std::int64_t i = 0; i < rows; i += kRows) split_some_rows<kKind, kFits, kRows>(bounded, i);
+    for (std::int64_t i = 0; i < rows; i += kRows) {
+      split_some_rows<kKind, kProducts, kRows>(bounded, i);
+    }
   }
 }
 

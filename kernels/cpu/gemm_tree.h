@@ -21,7 +21,7 @@ namespace {
 /// takes the general route: for all of the tile where its products' bound is too large, for a few
 /// vectors where a sum higher in the tree is. A tree of products -0 is +0 here, which changes a sum
 /// only where it starts from -0: such a tile takes the general route throughout.
-template <Split kKind>
+template <Split kKind, Products kProducts>
 class TreeTile {
  public:
   CPD_FN explicit TreeTile(const BoundedTile& bounded)
@@ -46,6 +46,7 @@ class TreeTile {
   /// Vectors of columns whose trees are built together, so that they share broadcast values of a.
   /// Lanes that broadcast within an operation keep a group of one vector in registers instead.
   static constexpr int kTogether = kLanes == 8 ? 2 : 1;
+  static constexpr bool kRounds = kKind == Split::tree && kProducts == Products::any;
   static constexpr int kLevel = 3;  ///< the level of a group's tree
   static_assert(kRangeGroup == 1 << kLevel);
 
@@ -102,7 +103,7 @@ class TreeTile {
       for (int vector = 0; vector < kSome; ++vector) {
         const float* b = tile_.at.b + (k + i) * kGemmColumns + j + vector * kLanes;
         columns.b[i][vector] = load<F>(b);
-        if constexpr (kKind == Split::tree) {
+        if constexpr (kRounds) {
           columns.log_b[i][vector] =
               load<Signed<F>>(block_.b_logs + (b - block_.b)) + splat<Signed<F>>(product_.magnet);
         }
@@ -129,7 +130,7 @@ class TreeTile {
     const float* a = tile_.at.a + (k + number) * kGemmRows + row;
     Nodes<kSome> products;
     for (int j = 0; j < kSome; ++j) {
-      if constexpr (is_plain(kKind)) {
+      if constexpr (!kRounds) {
         products.of[j] = splat<F>(*a) * columns.b[number][j];
       } else {
         products.of[j] = split_product(splat<F>(*a), columns.b[number][j],
@@ -190,13 +191,13 @@ class TreeTile {
   SplitFormat<F> product_, sum_;
 };
 
-template <Split kKind>
+template <Split kKind, Products kProducts>
 CPD_BODY void tree_tile_body(const BoundedTile* bounded) {
-  TreeTile<kKind>(*bounded).run();
+  TreeTile<kKind, kProducts>(*bounded).run();
 }
-template <Split kKind>
+template <Split kKind, Products kProducts = Products::any>
 CPD_FN void tree_tile(const BoundedTile& bounded) {
-  tree_tile_body<kKind>(&bounded);
+  tree_tile_body<kKind, kProducts>(&bounded);
 }
 
 }  // namespace

@@ -72,9 +72,10 @@ CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   return most;
 }
 
-/// Stores the panel's ranges: with totals for panels of columns, with least bits if `last_bits`.
+/// Stores the panel's ranges, with totals for panels of columns, but for least bits. Returns the
+/// or-ed fraction bits.
 template <int kWidth>
-CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, PanelRange* range) {
+CPD_FN uint32_t pack_ranges(int64_t count, const float* packed, PanelRange* range) {
   PanelRange* const first = range;
   uint32_t fraction = 0;
   for (int64_t k = 0; k < count; k += kRangeGroup, ++range) {
@@ -93,14 +94,19 @@ CPD_FN void pack_ranges(int64_t count, const float* packed, bool last_bits, Pane
       }
       group.largest = bits_as<float>(largest);
     }
-    for (int64_t i = 0; last_bits && i < here; i += 2) {
-      group.least_bit[i / 2] = i + 2 <= here ? least_bit_of(2 * kWidth, packed + i * kWidth)
-                                             : least_bit_of(kWidth, packed + i * kWidth);
-    }
     *range = group;
     packed += here * kWidth;
   }
   first->fraction = fraction & Pattern<float>::fraction;
+  return first->fraction;
+}
+
+template <int kWidth>
+CPD_FN void pack_least_bits(int64_t count, const float* packed, PanelRange* range) {
+  for (int64_t k = 0; k < count; k += 2, packed += 2 * kWidth) {
+    range[k / kRangeGroup].least_bit[k % kRangeGroup / 2] =
+        k + 2 <= count ? least_bit_of(2 * kWidth, packed) : least_bit_of(kWidth, packed);
+  }
 }
 
 /// Stores the logarithms (fixed_log) of n packed values.
@@ -121,13 +127,15 @@ CPD_FN void pack_logs(int64_t n, const float* packed, int32_t* logs) {
 
 template <int kWidth>
 CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t line_stride,
-                          int64_t k_stride, bool last_bits, float* packed, PanelRange* range,
+                          int64_t k_stride, int least_bits_within, float* packed, PanelRange* range,
                           int32_t* logs) {
   const int64_t groups = (count + kRangeGroup - 1) / kRangeGroup;
   for (int64_t first = 0; first < lines; first += kWidth) {
     const int64_t here = lines - first < kWidth ? lines - first : kWidth;
     pack_values<kWidth>(here, count, x + first * line_stride, line_stride, k_stride, packed);
-    pack_ranges<kWidth>(count, packed, last_bits, range);
+    if (significant_bits(pack_ranges<kWidth>(count, packed, range)) <= least_bits_within) {
+      pack_least_bits<kWidth>(count, packed, range);
+    }
     if (logs != nullptr) {
       pack_logs(count * kWidth, packed, logs);
       logs += count * kWidth;
@@ -138,21 +146,23 @@ CPD_BODY void pack_panels(int64_t lines, int64_t count, const float* x, int64_t 
 }
 
 CPD_BODY void pack_body(int64_t lines, int64_t count, const float* x, int64_t line_stride,
-                        int64_t k_stride, int width, bool last_bits, float* packed,
+                        int64_t k_stride, int width, int least_bits_within, float* packed,
                         PanelRange* range, int32_t* logs) {
   if (width == kGemmRows) {
-    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, last_bits, packed, range, logs);
+    pack_panels<kGemmRows>(lines, count, x, line_stride, k_stride, least_bits_within, packed, range,
+                           logs);
   } else {
-    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, last_bits, packed, range,
-                              logs);
+    pack_panels<kGemmColumns>(lines, count, x, line_stride, k_stride, least_bits_within, packed,
+                              range, logs);
   }
 }
 
 }  // namespace
 
 void pack(int64_t lines, int64_t count, const float* x, int64_t line_stride, int64_t k_stride,
-          int width, bool last_bits, float* packed, PanelRange* range, int32_t* logs) {
-  enter<pack_body>(lines, count, x, line_stride, k_stride, width, last_bits, packed, range, logs);
+          int width, int least_bits_within, float* packed, PanelRange* range, int32_t* logs) {
+  enter<pack_body>(lines, count, x, line_stride, k_stride, width, least_bits_within, packed, range,
+                   logs);
 }
 
 }  // namespace CPD_ISA

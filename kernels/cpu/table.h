@@ -176,7 +176,7 @@ std::int64_t find_large(std::uint32_t mask, std::uint32_t least, std::int64_t n,
 void random_integers(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t first,
                      std::int64_t n, std::uint32_t* out);
 void pack(std::int64_t lines, std::int64_t count, const float* x, std::int64_t line_stride,
-          std::int64_t k_stride, int width, bool last_bits, float* packed, PanelRange* range,
+          std::int64_t k_stride, int width, int least_bits_within, float* packed, PanelRange* range,
           std::int32_t* logs);
 void gemm(const GemmPlan& plan, const GemmBlock& block);
 void block_fma(const BlockFmaPlan& plan, const GemmBlock& block);

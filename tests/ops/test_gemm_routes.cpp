@@ -59,6 +59,16 @@ const std::vector<Case>& cases() {
       {"bf16 pairwise", "bf16", Split::tree},
       {"tf32 pairwise", "fp32", Split::tree},
       {"e2m1 pairwise overflow=saturate", "e2m1", Split::tree},
+      {"fp16 sequential", "e4m3", Split::rounded},  // from here on products need no rounding
+      {"e6m9 sequential", "e5m2", Split::rounded},
+      {"e4m3 sequential overflow=saturate", "e2m1", Split::rounded},
+      {"e5m7 sequential product=e4m3", "e2m1", Split::rounded},
+      {"fp16 sequential product=exact", "e4m3", Split::exact},
+      {"bf16 sequential product=exact", "e4m3", Split::exact},
+      {"e6m9 kahan", "e5m2", Split::kahan},
+      {"e4m3 kahan", "e2m1", Split::kahan},
+      {"bf16 pairwise", "e4m3", Split::tree},
+      {"e4m3 pairwise", "e2m1", Split::tree},
       {"e3m0 sequential", "e3m0", Split::rounded},
       {"e3m0 kahan overflow=saturate", "e3m0", Split::kahan},
       {"e4m0 kahan", "e4m3", Split::kahan},
@@ -158,9 +168,9 @@ class Block {
     b_logs_.resize(b_.size());
     a_range_.resize(static_cast<std::size_t>(lines / kernels.gemm_rows * groups));
     b_range_.resize(static_cast<std::size_t>(across / kernels.gemm_columns * groups));
-    kernels.pack(rows, count, a.data(), count, 1, kernels.gemm_rows, true, a_.data(),
-                 a_range_.data(), a_logs_.data());
-    kernels.pack(columns, count, b.data(), 1, columns, kernels.gemm_columns, true, b_.data(),
+    kernels.pack(rows, count, a.data(), count, 1, kernels.gemm_rows, 24, a_.data(), a_range_.data(),
+                 a_logs_.data());
+    kernels.pack(columns, count, b.data(), 1, columns, kernels.gemm_columns, 24, b_.data(),
                  b_range_.data(), b_logs_.data());
     block_.rows = rows;
     block_.columns = columns;

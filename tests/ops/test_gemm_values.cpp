@@ -291,6 +291,37 @@ TEST(GemmValues, AnExactSumOfManyBitsAtEveryValueOfK) {
   }
 }
 
+// Operands of so few bits that products are numbers of their format, or just are not: a bit more,
+// or half its least spacing; around that spacing, in the middle of its range, and at its end.
+TEST(GemmValues, ProductsThatNeedNoRounding) {
+  Turns turns;
+  std::mt19937_64 generator(8);
+  for (const char* name :
+       {"e4m3", "e5m2", "e2m1", "e3m0", "e6m9", "e5m10", "e8m7", "e4m3fnuz", "e3m2:nosub"}) {
+    const Format format = ParseFormat(name);
+    const int least = format.min_quantum_exponent();
+    for (const int bits : {format.precision() - 1, format.precision(), format.precision() + 1}) {
+      const int left = std::max(bits / 2, 1);
+      const int right = std::max(bits - left, 1);
+      // The exponent of the last bit of the least product.
+      for (const int last : {least - 1, least, least + 1, (least + format.emax()) / 2 - bits,
+                             format.emax() - bits - 2, format.emax() - bits}) {
+        const int of_a = last / 2 + left;
+        const int of_b = last - last / 2 + right;
+        const Tensor a({9, 19}, testing::numbers_around(of_a, 1, left, 9 * 19, generator));
+        const Tensor b({19, 35}, testing::numbers_around(of_b, 1, right, 19 * 35, generator));
+        for (const Overflow overflow : testing::kPolicies) {
+          for (Accumulator accumulator : schemes(format)) {
+            if (!turns.one_of(2)) continue;
+            accumulator.rounding.overflow = overflow;
+            ASSERT_TRUE(gemm_matches({a, b, nullptr}, accumulator)) << bits << " bits, " << last;
+          }
+        }
+      }
+    }
+  }
+}
+
 // Growth: the sums of a column pass the largest value at different k.
 TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   Turns turns;

@@ -27,7 +27,8 @@ struct PanelRange {
   float largest = 0;           ///< max |x|
   float total = 0;             ///< operand b: the sum over k of the max of |x| at that k
   std::uint32_t fraction = 0;  ///< the fraction bits of all values, or-ed (the panel's first group)
-  float least_bit[kRangeGroup / 2] = {};  ///< for each pair of k: the least last bit of a nonzero
+  /// For each pair of k: the least last bit of a nonzero; 0 where none was asked for.
+  float least_bit[kRangeGroup / 2] = {};
 };
 
 /// The most significant bits that values have, from their or-ed fraction bits: 1…24.
@@ -134,6 +135,14 @@ constexpr std::uint64_t first_draw(const RoundingOptions& options) {
 /// Whether the short route needs the operands' logarithms (fixed_log).
 constexpr bool takes_logs(const SplitPlan& split) {
   return split.kind == Split::rounded || split.kind == Split::kahan || split.kind == Split::tree;
+}
+
+/// The significant bits up to which a short route asks for the least last bits of a panel's values,
+/// of which products of few bits and exact sums are multiples; the other operand has one bit or
+/// more.
+constexpr int least_bits_within(const SplitPlan& split) {
+  if (split.kind == Split::exact) return 24;
+  return takes_logs(split) ? split.man_product : 0;
 }
 
 /// How many floats of state a sum of `depth` products has: the sum; Kahan's compensation; a tree's

@@ -146,17 +146,18 @@ def run(name: str, *args: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
     operator = _operators[name]
-    if is_plain(args):
-        wants = torch.is_grad_enabled() and torch._C._any_requires_grad(*args)
-        if wants and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
-            return operator.function.apply(*args, None)
+    if not _may_differentiate(args):
+        if operator.undifferentiated is not None:
+            return operator.undifferentiated(*args)
+        if is_plain(args):
+            return operator.computes(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return operator.dispatched(*args)
+    if not is_plain(args):
+        return operator.dispatched(*args)
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD):
         return operator.computes(*args)
-    if _may_differentiate(args):
-        return operator.dispatched(*args)
-    if operator.undifferentiated is not None:
-        return operator.undifferentiated(*args)
-    with torch._C._AutoDispatchBelowAutograd():
-        return operator.dispatched(*args)
+    return operator.function.apply(*args, None)
 
 
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
