@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All time steps of a recurrent layer in one node of autograd's graph, for products with torch's
+own sums: the bits of the loop in `cpd.nn.recurrent`, which is the definition, in fewer calls.
+
+A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
+computed in each step by the functions of torch that the loop and its derivatives call, on operands
+of the same layouts and in the same order, so that each kernel gives the same bits. A derivative of
+the backward pass is that of the loop, which is then computed again.
+"""
+
+# torch's types are untyped in part.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from cpd._torch.operands import cast_operand
+from cpd._torch.recipe import RecipeCall
+from cpd._torch.sums import native_product
+from cpd.nn.recipe import Recipe
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+
+State: TypeAlias = "tuple[Tensor, ...]"
+Gradients: TypeAlias = "tuple[Tensor | None, ...]"
+
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.default
+_tanh_backward = torch.ops.aten.tanh_backward.default
+_threshold_backward = torch.ops.aten.threshold_backward.default
+
+
+def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
+    """Whether `over_time` computes by this recipe: with torch's own sums of operands whose casts
+    depend on nothing but their values, in float32, outside of compilers, transforms and modes,
+    which are to see each product."""
+    return (
+        how.is_native
+        and how.scales_at == "operand"
+        and not (how.draws or how.delays or any(map(_has_factor, how.operands)))
+        and not _is_watched()
+        and all(_is_plain(x) for x in tensors if x is not None)
+    )
+
+
+def _has_factor(spec: OperandSpec | None) -> bool:
+    return isinstance(spec, ScaledCast) and spec.factor != 1
+
+
+def _is_watched() -> bool:
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+        or torch.jit.is_tracing()
+    )
+
+
+def _is_plain(x: Tensor) -> bool:
+    place = x.device.type
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.dtype == torch.float32
+        and place in ("cpu", "cuda")
+        and not torch.is_autocast_enabled(place)
+    )
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+
+def _cast(x: Tensor, spec: OperandSpec | None) -> Tensor:
+    return x if spec is None else cast_operand(x, spec.text, -1)
+
+
+class _Product:
+    """A product of the state with a weight, in each time step."""
+
+    def __init__(self, how: Recipe, weight: Tensor, bias: Tensor | None) -> None:
+        self.call = RecipeCall(how.gemms, None, None)
+        self.before, before_weight = how.cast_before
+        self.output = how.output
+        self.weight = _cast(weight, before_weight)
+        self.factor = self.call.cast(Purpose.cast_weight, self.weight, -1).mT
+        self.bias = bias
+
+    def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The product, and the operand that its backward pass takes."""
+        entered = _cast(h, self.before)
+        a = self.call.cast(Purpose.cast_activation, entered, -1)
+        return _cast(native_product(a, self.factor, self.bias, a.dtype), self.output), entered
+
+
+class _ProductGradients:
+    """The backward pass of a `_Product`; the gradients of weight and bias grow step by step."""
+
+    of_weight: Tensor | None = None
+    of_bias: Tensor | None = None
+
+    def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
+        self.call = RecipeCall(how.gemms, None, None)
+        self.for_weight, self.for_bias = needs
+        self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
+
+    def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
+        """The gradient of the product's operand, from that of its result."""
+        if self.for_bias:
+            summed = g if len(g) == 1 else g.sum([0], keepdim=True)
+            self.of_bias = _sum(self.of_bias, summed.reshape(-1))
+        needs = for_input, self.for_weight
+        to_input, to_weight = self.call.gradients(g, needs, (-1, -2))
+        if self.for_weight:
+            a = self.call.cast(Purpose.recast_activation, entered, -2)
+            term = to_weight.mT @ a
+            self.of_weight = term if self.of_weight is None else self.of_weight.add_(term)
+        return to_input @ self.factor if for_input else None
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """What the steps of a kind of layer compute between products."""
+
+    forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
+    """From the products of input and hidden state, and the state: the next state (hidden, before
+    its projection, and an LSTM's cell state), and what `backward` takes."""
+    backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
+    """From what `forward` kept, the state before the step, and the gradients of the state after it:
+    the gradients of both products, and of the state before, but for what its product adds."""
+
+
+def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    i, f, g, o = (x + y).chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    c = (f * state[1]).add_(i * g)
+    bounded = c.tanh()
+    return (o * bounded, c), (i, f, g, o, bounded)
+
+
+def _lstm_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+    i, f, g, o, bounded = kept
+    of_h, of_c = grads
+    if of_h is None:
+        of_o = torch.zeros_like(o)
+    else:
+        of_c = _sum(of_c, _tanh_backward(of_h * o, bounded))
+        of_o = _sigmoid_backward(of_h * bounded, o)
+    assert of_c is not None  # a state has a gradient
+    of_i, of_f = _sigmoid_backward(of_c * g, i), _sigmoid_backward(of_c * state[1], f)
+    z = torch.cat([of_i, of_f, _tanh_backward(of_c * i, g), of_o], -1)
+    return z, z, (None, of_c * f)
+
+
+def _gru(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    (x_r, x_z, x_n), (y_r, y_z, y_n) = x.chunk(3, -1), y.chunk(3, -1)
+    r, z = (x_r + y_r).sigmoid(), (x_z + y_z).sigmoid()
+    n = (x_n + r * y_n).tanh()
+    apart = state[0] - n
+    return ((apart * z).add_(n),), (r, z, n, apart, y_n)
+
+
+def _gru_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+    r, z, n, apart, y_n = kept
+    (of_h,) = grads
+    assert of_h is not None  # the only state has a gradient
+    of_apart = of_h * z
+    of_n = _tanh_backward(of_h - of_apart, n)
+    of_r, of_z = _sigmoid_backward(of_n * y_n, r), _sigmoid_backward(of_h * apart, z)
+    of_x, of_y = (torch.cat([of_r, of_z, last], -1) for last in (of_n, of_n * r))
+    return of_x, of_y, (of_apart,)
+
+
+def _tanh(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    h = (x + y).tanh()
+    return (h,), (h,)
+
+
+def _tanh_cell_backward(
+    kept: State, state: State, grads: Gradients
+) -> tuple[Tensor, Tensor, Gradients]:
+    z = _tanh_backward(grads[0], kept[0])
+    return z, z, (None,)
+
+
+def _relu(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    h = (x + y).relu()
+    return (h,), (h,)
+
+
+def _relu_cell_backward(
+    kept: State, state: State, grads: Gradients
+) -> tuple[Tensor, Tensor, Gradients]:
+    z = _threshold_backward(grads[0], kept[0], 0)
+    return z, z, (None,)
+
+
+LSTM = Cell(_lstm, _lstm_backward)
+GRU = Cell(_gru, _gru_backward)
+TANH = Cell(_tanh, _tanh_cell_backward)
+RELU = Cell(_relu, _relu_cell_backward)
+
+
+# ---- over time -----------------------------------------------------------------------------------
+
+
+class Steps(NamedTuple):
+    """A direction of a layer."""
+
+    cell: Cell
+    how: Recipe
+    count: int
+    """Of time steps, each of as many examples."""
+    reverse: bool
+    loop: Callable[..., tuple[Tensor, ...]]
+    """The definition: a function of the operands of `over_time`."""
+
+    @property
+    def times(self) -> range:
+        """In the order of the forward pass."""
+        return range(self.count)[:: -1 if self.reverse else 1]
+
+
+def over_time(
+    steps: Steps,
+    x: Tensor,
+    w_hh: Tensor,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+    *first: Tensor,
+) -> tuple[Tensor, ...]:
+    """The hidden states of all time steps, rows of the first step first, and the last state. `x`:
+    the input's products, in rows as the result; `first`: the first state."""
+    return _OverTime.apply(steps, x, w_hh, b_hh, w_hr, *first)
+
+
+class _OverTime(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        steps: Steps,
+        x: Tensor,
+        w_hh: Tensor,
+        b_hh: Tensor | None,
+        w_hr: Tensor | None,
+        *first: Tensor,
+    ) -> tuple[Tensor, ...]:
+        hidden = _Product(steps.how, w_hh, b_hh)
+        projection = None if w_hr is None else _Product(steps.how, w_hr, None)
+        keeps = any(ctx.needs_input_grad)
+        inputs = x.chunk(steps.count)
+        outputs: list[Tensor] = [x] * steps.count
+        kept: list[Tensor] = []
+        state = first
+        for t in steps.times:
+            y, entered = hidden.step(state[0])
+            new, own = steps.cell.forward(inputs[t], y, state)
+            of_step = [entered, *state[1:], *own]
+            if projection is not None:
+                h, entered = projection.step(new[0])
+                new, of_step = (h, *new[1:]), [*of_step, entered]
+            if keeps:
+                kept += of_step
+            state, outputs[t] = new, new[0]
+        if keeps:
+            ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // steps.count
+            cast = hidden.weight, None if projection is None else projection.weight
+            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *cast, *kept)
+            ctx.set_materialize_grads(False)
+        return torch.cat(outputs), *state
+
+    @staticmethod
+    def backward(ctx: Any, of_rows: Tensor | None, *of_last: Tensor | None) -> Any:
+        operands = ctx.saved_tensors[: 4 + ctx.states]
+        if torch.is_grad_enabled():
+            return None, *_differentiable(ctx, operands, (of_rows, *of_last))
+        return None, *_backward(ctx, of_rows, of_last)
+
+
+def _backward(ctx: Any, of_rows: Tensor | None, grads: Gradients) -> Gradients:
+    """The gradients of the operands."""
+    steps: Steps = ctx.steps
+    _, _, *needs = ctx.needs_input_grad
+    hidden_weight, projection_weight, *kept = ctx.saved_tensors[4 + ctx.states :]
+    hidden = _ProductGradients(steps.how, hidden_weight, needs[:2])
+    projection = None
+    if projection_weight is not None:
+        projection = _ProductGradients(steps.how, projection_weight, (needs[2], False))
+    outputs = [None] * steps.count if of_rows is None else of_rows.chunk(steps.count)
+    of_inputs: list[Tensor] = [hidden_weight] * steps.count
+    first = steps.times[0]
+    of_h, *rest = grads
+    direct: Tensor | None = None
+    for t in reversed(steps.times):
+        of_h = _sum(_sum(outputs[t], direct), of_h)  # in autograd's order
+        entered, *own = kept[len(kept) - ctx.each :]
+        del kept[len(kept) - ctx.each :]
+        if projection is not None and of_h is not None:
+            of_h = projection.step(of_h, own.pop(), True)
+        elif projection is not None:
+            own.pop()
+        before = entered, *own[: ctx.states - 1]
+        made = steps.cell.backward(tuple(own[ctx.states - 1 :]), before, (of_h, *rest))
+        of_inputs[t], of_y, (direct, *rest) = made
+        of_h = hidden.step(of_y, entered, t != first or needs[3])
+    of_x = torch.cat(of_inputs) if ctx.needs_input_grad[1] else None
+    of_projection = None if projection is None else projection.of_weight
+    return of_x, hidden.of_weight, hidden.of_bias, of_projection, _sum(direct, of_h), *rest
+
+
+def _differentiable(ctx: Any, operands: Sequence[Tensor | None], grads: Gradients) -> Gradients:
+    """The gradients of the operands, with a graph of their own."""
+    results = ctx.steps.loop(*operands)
+    pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
+    made, given = zip(*pairs, strict=True)
+    needs = ctx.needs_input_grad[1:]
+    wanted = [x for x, n in zip(operands, needs, strict=True) if n]
+    found = iter(torch.autograd.grad(made, wanted, given, create_graph=True, allow_unused=True))
+    return tuple(next(found) if n else None for n in needs)
