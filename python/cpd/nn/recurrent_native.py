@@ -257,36 +257,47 @@ class _OverTime(torch.autograd.Function):
         w_hr: Tensor | None,
         *first: Tensor,
     ) -> tuple[Tensor, ...]:
-        hidden = _Product(steps.how, w_hh, b_hh)
-        projection = None if w_hr is None else _Product(steps.how, w_hr, None)
         keeps = any(ctx.needs_input_grad)
-        inputs = x.chunk(steps.count)
-        outputs: list[Tensor] = [x] * steps.count
-        kept: list[Tensor] = []
-        state = first
-        for t in steps.times:
-            y, entered = hidden.step(state[0])
-            new, own = steps.cell.forward(inputs[t], y, state)
-            of_step = [entered, *state[1:], *own]
-            if projection is not None:
-                h, entered = projection.step(new[0])
-                new, of_step = (h, *new[1:]), [*of_step, entered]
-            if keeps:
-                kept += of_step
-            state, outputs[t] = new, new[0]
+        with torch._C._AutoDispatchBelowAutograd():
+            rows, state, casts, kept = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
         if keeps:
             ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // steps.count
-            cast = hidden.weight, None if projection is None else projection.weight
-            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *cast, *kept)
+            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *casts, *kept)
             ctx.set_materialize_grads(False)
-        return torch.cat(outputs), *state
+        return rows, *state
 
     @staticmethod
     def backward(ctx: Any, of_rows: Tensor | None, *of_last: Tensor | None) -> Any:
         operands = ctx.saved_tensors[: 4 + ctx.states]
         if torch.is_grad_enabled():
             return None, *_differentiable(ctx, operands, (of_rows, *of_last))
-        return None, *_backward(ctx, of_rows, of_last)
+        with torch._C._AutoDispatchBelowAutograd():
+            return None, *_backward(ctx, of_rows, of_last)
+
+
+def _forward(
+    steps: Steps, operands: Sequence[Any], keeps: bool
+) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
+    """Hidden states and last state, the weights as they enter products, and what `_backward` takes
+    of each step."""
+    x, w_hh, b_hh, w_hr, *state = operands
+    hidden = _Product(steps.how, w_hh, b_hh)
+    projection = None if w_hr is None else _Product(steps.how, w_hr, None)
+    inputs = x.chunk(steps.count)
+    outputs: list[Tensor] = [x] * steps.count
+    kept: list[Tensor] = []
+    for t in steps.times:
+        y, entered = hidden.step(state[0])
+        new, own = steps.cell.forward(inputs[t], y, state)
+        of_step = [entered, *state[1:], *own]
+        if projection is not None:
+            h, entered = projection.step(new[0])
+            new, of_step = (h, *new[1:]), [*of_step, entered]
+        if keeps:
+            kept += of_step
+        state, outputs[t] = new, new[0]
+    casts = hidden.weight, None if projection is None else projection.weight
+    return torch.cat(outputs), tuple(state), casts, kept
 
 
 def _backward(ctx: Any, of_rows: Tensor | None, grads: Gradients) -> Gradients:
