@@ -22,7 +22,6 @@ from torch.autograd import forward_ad
 
 from cpd._torch.operands import cast_operand
 from cpd._torch.recipe import RecipeCall
-from cpd._torch.sums import native_product
 from cpd.nn.recipe import Recipe
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
@@ -94,7 +93,11 @@ class _Product:
         """The product, and the operand that its backward pass takes."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
-        return _cast(native_product(a, self.factor, self.bias, a.dtype), self.output), entered
+        if self.bias is None:
+            y = torch.mm(a, self.factor)
+        else:
+            y = torch.addmm(self.bias, a, self.factor)
+        return _cast(y, self.output), entered
 
 
 class _ProductGradients:
@@ -102,6 +105,8 @@ class _ProductGradients:
 
     of_weight: Tensor | None = None
     of_bias: Tensor | None = None
+    term: Tensor | None = None
+    """One step's product, before it is added."""
 
     def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
         self.call = RecipeCall(how.gemms, None, None)
@@ -117,9 +122,16 @@ class _ProductGradients:
         to_input, to_weight = self.call.gradients(g, needs, (-1, -2))
         if self.for_weight:
             a = self.call.cast(Purpose.recast_activation, entered, -2)
-            term = to_weight.mT @ a
-            self.of_weight = term if self.of_weight is None else self.of_weight.add_(term)
-        return to_input @ self.factor if for_input else None
+            self._add_to_weight(to_weight.mT, a)
+        return torch.mm(to_input, self.factor) if for_input else None
+
+    def _add_to_weight(self, g: Tensor, a: Tensor) -> None:
+        if self.of_weight is None:
+            self.of_weight = torch.mm(g, a)
+            return
+        if self.term is None:
+            self.term = torch.empty_like(self.of_weight)
+        self.of_weight.add_(torch.mm(g, a, out=self.term))
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
