@@ -4,8 +4,10 @@ own sums: the bits of the loop in `cpd.nn.recurrent`, which is the definition, i
 
 A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
 computed in each step by the functions of torch that the loop and its derivatives call, on operands
-of the same layouts and in the same order, so that each kernel gives the same bits. A derivative of
-the backward pass is that of the loop, which is then computed again.
+of the same layouts and in the same order, so that each kernel gives the same bits. Where the
+backward pass is to be differentiated itself, the loop is computed again, and its graph is that of
+the gradients: what comes back to the results a second time goes through this node again, and is
+cast apart.
 """
 
 # torch's types are untyped in part.
@@ -280,11 +282,11 @@ class _OverTime(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, of_rows: Tensor | None, *of_last: Tensor | None) -> Any:
-        operands = ctx.saved_tensors[: 4 + ctx.states]
+        saved = ctx.saved_tensors  # which may be read once, where a checkpoint makes them again
         if torch.is_grad_enabled():
-            return None, *_differentiable(ctx, operands, (of_rows, *of_last))
+            return None, *_differentiable(ctx, saved[: 4 + ctx.states], (of_rows, *of_last))
         with torch._C._AutoDispatchBelowAutograd():
-            return None, *_backward(ctx, of_rows, of_last)
+            return None, *_backward(ctx, saved[4 + ctx.states :], of_rows, of_last)
 
 
 def _forward(
@@ -312,11 +314,13 @@ def _forward(
     return torch.cat(outputs), tuple(state), casts, kept
 
 
-def _backward(ctx: Any, of_rows: Tensor | None, grads: Gradients) -> Gradients:
-    """The gradients of the operands."""
+def _backward(
+    ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
+) -> Gradients:
+    """The gradients of the operands. `saved`: what `_forward` made of weights and in each step."""
     steps: Steps = ctx.steps
     _, _, *needs = ctx.needs_input_grad
-    hidden_weight, projection_weight, *kept = ctx.saved_tensors[4 + ctx.states :]
+    hidden_weight, projection_weight, *kept = saved
     hidden = _ProductGradients(steps.how, hidden_weight, needs[:2])
     projection = None
     if projection_weight is not None:
