@@ -41,6 +41,7 @@ from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recurrent_native import Examples
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -407,7 +408,7 @@ def _over_time(
     x = chain.product(rows, INPUT, 0)
     first = tuple(s.to(x.dtype) for s in first)
     _, w_hh, _, b_hh, w_hr = chain.weights
-    operands = x, w_hh, b_hh, w_hr, *first
+    operands: tuple[Any, ...] = (x, w_hh, b_hh, w_hr, *first)
 
     def loop(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
         weights = (None if w is None else w.view_as(w) for w in rest[:3])
@@ -415,8 +416,8 @@ def _over_time(
         own = chain._replace(weights=(None, w_hh, None, b_hh, w_hr))
         return _step_by_step(kind, own, x, sizes, rest[3:], reverse)
 
-    if sizes[0] == sizes[-1] and recurrent_native.takes(chain.how.recipe, operands):
-        steps = recurrent_native.Steps(kind.native, chain.how.recipe, len(sizes), reverse, loop)
+    if recurrent_native.takes(chain.how.recipe, operands):
+        steps = recurrent_native.Steps(kind.native, chain.how.recipe, sizes, reverse, loop)
         y, *last = recurrent_native.over_time(steps, *operands)
     else:
         y, *last = loop(*operands)
@@ -426,29 +427,15 @@ def _over_time(
 def _step_by_step(
     kind: _Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, ...]:
-    """Outputs and the last state of each example, from the input's products. Examples are sorted by
-    length: forward, those that end leave their state; backward, they come in with their first
-    one."""
+    """Outputs and the last state of each example, from the input's products."""
     products = x.split_with_sizes(sizes)
-    times = range(len(sizes))
-    state = tuple(s[: sizes[-1 if reverse else 0]] for s in first)
+    times = range(len(sizes))[:: -1 if reverse else 1]
     outputs: list[Tensor] = [x] * len(sizes)
-    ended: list[State] = []
-    have = sizes[-1 if reverse else 0]
-    for t in reversed(times) if reverse else times:
-        n = sizes[t]
-        if n < have:
-            ended.append(tuple(s[n:] for s in state))
-            state = tuple(s[:n] for s in state)
-        elif n > have:
-            joined = zip(state, first, strict=True)
-            state = tuple(torch.cat((s, f[have:n])) for s, f in joined)
-        have = n
-        state = chain.step(kind, products[t], state, t)
-        outputs[t] = state[0]
-    if ended:
-        state = tuple(map(torch.cat, zip(state, *reversed(ended), strict=True)))
-    return torch.cat(outputs), *state
+    examples = Examples(first, sizes[times[0]])
+    for t in times:
+        examples.state = chain.step(kind, products[t], examples.at(sizes[t]), t)
+        outputs[t] = examples.state[0]
+    return torch.cat(outputs), *examples.last()
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:

@@ -59,7 +59,7 @@ def _is_watched() -> bool:
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or forward_ad._current_level >= 0
-        or torch.jit.is_tracing()
+        or torch._C._get_tracing_state() is not None
     )
 
 
@@ -136,10 +136,13 @@ class _ProductGradients:
         self.of_weight.add_(torch.mm(g, a, out=self.term))
 
 
-def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
+def _sum(*terms: Tensor | None) -> Tensor | None:
+    """From the first on; of none, None."""
+    total = None
+    for term in terms:
+        if term is not None:
+            total = term if total is None else total + term
+    return total
 
 
 # ---- cells ---------------------------------------------------------------------------------------
@@ -230,13 +233,40 @@ RELU = Cell(_relu, _relu_cell_backward)
 # ---- over time -----------------------------------------------------------------------------------
 
 
+class Examples:
+    """The state of examples that are sorted by length: forward in time, those that end leave their
+    state; backward, they come in with their first one."""
+
+    def __init__(self, first: State, count: int) -> None:
+        self.first, self.count = first, count
+        self.state = tuple(s[:count] for s in first)
+        self.ended: list[State] = []
+
+    def at(self, count: int) -> State:
+        """The state of the first `count` examples, as a time step takes it."""
+        have, self.count = self.count, count
+        if count < have:
+            self.ended.append(tuple(s[count:] for s in self.state))
+            self.state = tuple(s[:count] for s in self.state)
+        elif count > have:
+            joined = zip(self.state, self.first, strict=True)
+            self.state = tuple(torch.cat((s, f[have:count])) for s, f in joined)
+        return self.state
+
+    def last(self) -> State:
+        """The last state of each example."""
+        if not self.ended:
+            return self.state
+        return tuple(map(torch.cat, zip(self.state, *reversed(self.ended), strict=True)))
+
+
 class Steps(NamedTuple):
     """A direction of a layer."""
 
     cell: Cell
     how: Recipe
-    count: int
-    """Of time steps, each of as many examples."""
+    sizes: list[int]
+    """How many examples have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
     """The definition: a function of the operands of `over_time`."""
@@ -244,7 +274,7 @@ class Steps(NamedTuple):
     @property
     def times(self) -> range:
         """In the order of the forward pass."""
-        return range(self.count)[:: -1 if self.reverse else 1]
+        return range(len(self.sizes))[:: -1 if self.reverse else 1]
 
 
 def over_time(
@@ -275,7 +305,7 @@ class _OverTime(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             rows, state, casts, kept = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
         if keeps:
-            ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // steps.count
+            ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // len(steps.sizes)
             ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *casts, *kept)
             ctx.set_materialize_grads(False)
         return rows, *state
@@ -294,13 +324,15 @@ def _forward(
 ) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
     """Hidden states and last state, the weights as they enter products, and what `_backward` takes
     of each step."""
-    x, w_hh, b_hh, w_hr, *state = operands
+    x, w_hh, b_hh, w_hr, *first = operands
     hidden = _Product(steps.how, w_hh, b_hh)
     projection = None if w_hr is None else _Product(steps.how, w_hr, None)
-    inputs = x.chunk(steps.count)
-    outputs: list[Tensor] = [x] * steps.count
+    inputs = x.split_with_sizes(steps.sizes)
+    outputs: list[Tensor] = [x] * len(inputs)
     kept: list[Tensor] = []
+    examples = Examples(tuple(first), steps.sizes[steps.times[0]])
     for t in steps.times:
+        state = examples.at(steps.sizes[t])
         y, entered = hidden.step(state[0])
         new, own = steps.cell.forward(inputs[t], y, state)
         of_step = [entered, *state[1:], *own]
@@ -309,9 +341,9 @@ def _forward(
             new, of_step = (h, *new[1:]), [*of_step, entered]
         if keeps:
             kept += of_step
-        state, outputs[t] = new, new[0]
+        examples.state, outputs[t] = new, new[0]
     casts = hidden.weight, None if projection is None else projection.weight
-    return torch.cat(outputs), tuple(state), casts, kept
+    return torch.cat(outputs), examples.last(), casts, kept
 
 
 def _backward(
@@ -325,29 +357,82 @@ def _backward(
     projection = None
     if projection_weight is not None:
         projection = _ProductGradients(steps.how, projection_weight, (needs[2], False))
-    outputs = [None] * steps.count if of_rows is None else of_rows.chunk(steps.count)
-    of_inputs: list[Tensor] = [hidden_weight] * steps.count
-    first = steps.times[0]
-    of_h, *rest = grads
-    direct: Tensor | None = None
+    sizes, first = steps.sizes, steps.times[0]
+    outputs = [None] * len(sizes) if of_rows is None else of_rows.split_with_sizes(sizes)
+    of_inputs: list[Tensor] = [hidden_weight] * len(sizes)
+    of_states = _StateGradients(grads)
     for t in reversed(steps.times):
-        of_h = _sum(_sum(outputs[t], direct), of_h)  # in autograd's order
+        terms, *others = of_states.before(sizes[t])
+        of_h = _sum(outputs[t], *terms)
+        rest = [_sum(*each) for each in others]
         entered, *own = kept[len(kept) - ctx.each :]
         del kept[len(kept) - ctx.each :]
-        if projection is not None and of_h is not None:
-            of_h = projection.step(of_h, own.pop(), True)
-        elif projection is not None:
-            own.pop()
+        if projection is not None:
+            of_projected, of_h = of_h, None
+            operand = own.pop()
+            if of_projected is not None:
+                of_h = projection.step(of_projected, operand, True)
         before = entered, *own[: ctx.states - 1]
         made = steps.cell.backward(tuple(own[ctx.states - 1 :]), before, (of_h, *rest))
         of_inputs[t], of_y, (direct, *rest) = made
-        of_h = hidden.step(of_y, entered, t != first or needs[3])
+        product = hidden.step(of_y, entered, t != first or needs[3])
+        of_states.terms = [[direct, product], *([g] for g in rest)]
     of_x = torch.cat(of_inputs) if ctx.needs_input_grad[1] else None
     of_projection = None if projection is None else projection.of_weight
-    return of_x, hidden.of_weight, hidden.of_bias, of_projection, _sum(direct, of_h), *rest
+    return of_x, hidden.of_weight, hidden.of_bias, of_projection, *of_states.of_first()
 
 
-def _differentiable(ctx: Any, operands: Sequence[Tensor | None], grads: Gradients) -> Gradients:
+class _StateGradients:
+    """The gradients of a state over time steps, backward: the terms of each part, in the order in
+    which autograd adds them, signs of zeros included."""
+
+    def __init__(self, of_last: Gradients) -> None:
+        self.of_last = of_last
+        self.terms: list[list[Tensor | None]] | None = None
+        self.count = 0
+        self.came_in: list[list[Tensor]] = [[] for _ in of_last]
+
+    def before(self, count: int) -> list[list[Tensor | None]]:
+        """Those of the state that a step leaves, which has that many examples."""
+        have, self.count = self.count, count
+        if self.terms is None:
+            return [[None if g is None else g[:count]] for g in self.of_last]
+        if count == have:
+            return self.terms
+        joined = [_sum(*each) for each in self.terms]
+        if count > have:
+            return [
+                [
+                    _padded(g, 0, count),
+                    None if last is None else _padded(last[have:count], have, count),
+                ]
+                for g, last in zip(joined, self.of_last, strict=True)
+            ]
+        for rows, g in zip(self.came_in, joined, strict=True):
+            if g is not None:
+                rows.insert(0, g[count:])
+        return [[None if g is None else g[:count]] for g in joined]
+
+    def of_first(self) -> Gradients:
+        """Those of the first state."""
+        assert self.terms is not None  # there is a step
+        made = []
+        for each, rows in zip(self.terms, self.came_in, strict=True):
+            g = _sum(*each)
+            made.append(torch.cat([g, *rows]) + 0.0 if g is not None and rows else g)
+        return tuple(made)
+
+
+def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
+    """`count` rows, zeros but for g's, from `start` on."""
+    if g is None:
+        return None
+    whole = g.new_zeros(count, *g.shape[1:])
+    whole[start : start + len(g)] = g
+    return whole
+
+
+def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
     """The gradients of the operands, with a graph of their own."""
     results = ctx.steps.loop(*operands)
     pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]

@@ -251,6 +251,34 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
     assert len(at_once) == 3 * (2 + len(first))
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "projected"])
+def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
+    """Both directions, whichever results are used; gradients that are zeros of either sign too."""
+    options = {"proj_size": 9} if kind == "projected" else {}
+    kind = "lstm" if options else kind
+    layer, how = wide_layer(kind, bidirectional=True, **options), cpd.recipe(FORMATS[0])
+    rows, sizes, *_ = pack_padded_sequence(normal(5, 4, 24), LENGTHS)
+    rows.requires_grad_()
+    first = [normal(2, 4, options.get("proj_size", 35), seed=7).requires_grad_()]
+    if kind == "lstm":
+        first.append(normal(2, 4, 35, seed=8).requires_grad_())
+    leaves = [rows, *first, *layer.parameters()]
+
+    def run(which, scale):
+        hx = tuple(first) if kind == "lstm" else first[0]
+        order = arguments(layer)
+        y = function(kind)(rows, hx, layer._flat_weights, *order, recipe=how, batch_sizes=sizes)
+        return with_gradients(lambda: [scale * x for x in used(y, which)], leaves)
+
+    for which in ("all", *range(1 + len(first))):
+        for scale in (1.0, -0.0):
+            before = len(at_once)
+            got = run(which, scale)
+            assert len(at_once) == before + 2
+            with Unchanged():
+                assert same(got, run(which, scale)), (which, scale)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
     """Those that the gradient's own graph adds; the first derivatives have the same bits."""
