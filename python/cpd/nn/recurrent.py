@@ -12,7 +12,7 @@ A layer computes, for each direction:
 Each product is computed as the recipe says, its operands cast, its result rounded to `output`; the
 gates and the state are not rounded otherwise. So the weights of the state have a backward GEMM in
 each time step, whose results are added in float32 as the backward pass comes by, and then to what
-else the weight gets.
+else the weight gets. `cpd.nn.recurrent_native` computes the same in fewer calls, where it can.
 
 Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
 (0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the

@@ -419,7 +419,7 @@ class _StateGradients:
         made = []
         for each, rows in zip(self.terms, self.came_in, strict=True):
             g = _sum(*each)
-            made.append(torch.cat([g, *rows]) + 0.0 if g is not None and rows else g)
+            made.append(torch.cat([g, *rows]) if g is not None and rows else g)
         return tuple(made)
 
 
