@@ -11,7 +11,7 @@ has the same casts; the ratio is how many times faster ours is. Skipped where to
 installed.
 
 ResNet-18 takes 64 images of 32 x 32; the block of a GPT has width 512 and takes 8 x 256 tokens; the
-small one has width 96 and takes 8 x 64.
+small one has width 96 and takes 8 x 64; the LSTM has width 256 and takes 64 steps of 32 examples.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import copy
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from timing import Row, Side, seconds, timed
@@ -42,6 +43,7 @@ BARS = {
 }
 """The least share of the unconverted model's rate: 1/1.02, 1/1.35, 1/1.6."""
 OF_SMALL = {"off": 0.98, "te-current": 0.741, "mxfp8": 0.667}
+OF_LSTM = {"off": 0.98, "bf16": 0.667, "te-current": 0.667, "mxfp8": 0.667}
 CENSUS = 0.769
 GROUPED = {"mxfp8": 0.85, SUMS: 0.85}
 
@@ -55,12 +57,27 @@ class Case:
     shape: tuple[int, ...]
     bars: dict[str, float | None]
     threads: int = 2
+    more: bool = True
+    """Whether it has the rows `census` and `chunked`."""
+
+
+class Lstm(nn.Module):
+    """The output of torch's LSTM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(256, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.lstm(x)[0]
+        return y
 
 
 CASES = (
     Case("resnet18", models.resnet18, (64, 3, 32, 32), BARS),
     Case("gpt", models.GptBlock, (8, 256, 512), BARS),
     Case("small", lambda: models.GptBlock(96, 4), (8, 64, 96), OF_SMALL, threads=1),
+    Case("lstm", Lstm, (64, 32, 256), OF_LSTM, threads=1, more=False),
 )
 
 
@@ -109,7 +126,8 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     names = {f"model/{case.name}/{name}": name for name in case.bars}
     chunked, peer = f"model/{case.name}/chunked", f"model/{case.name}/peer/torchao-float8"
     census = f"model/{case.name}/census"
-    every = (*names, census, chunked, *([peer] if case.name == "gpt" else []))
+    more = (census, chunked) if case.more else ()
+    every = (*names, *more, *([peer] if case.name == "gpt" else []))
     wanted = [full for full in every if options.selection.wants(full)]
     if not wanted:
         return
@@ -117,9 +135,11 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     plain, x = case.model(), torch.randn(case.shape)
     with FlopCounterMode(display=False) as counter:
         step(plain, x)
-    work = counter.get_total_flops()
+    shapes = _products(plain, x)
+    # Torch's counter knows no recurrent layers.
+    work = counter.get_total_flops() or 2 * sum(m * k * n for m, k, n in shapes)
     base = Side(lambda: step(plain, x), work)
-    products = _native_rate(_products(plain, x))
+    products = _native_rate(shapes)
     for full in wanted:
         if full == chunked:
             yield _chunked_row(case, plain, x, full, options)
@@ -255,19 +275,29 @@ def _operands(which: int, shape: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
 
 
 def _products(plain: nn.Module, x: Tensor) -> list[tuple[int, int, int]]:
-    """M, k, N of the three products of each linear layer and convolution, in one pass."""
+    """M, k, N of the three products of each linear layer, convolution and weight of an LSTM, those
+    of its state in each time step, in one pass."""
     found: list[tuple[int, int, int]] = []
 
-    def note(module: nn.Module, given: tuple[Tensor, ...], y: Tensor) -> None:
+    def note(module: nn.Module, given: tuple[Tensor, ...], y: Any) -> None:
+        if isinstance(module, nn.LSTM):
+            steps, examples, k = given[0].shape
+            add(steps * examples, k, 4 * module.hidden_size)
+            for _ in range(steps):
+                add(examples, module.hidden_size, 4 * module.hidden_size)
+            return
         if isinstance(module, nn.Linear):
             rows, k, n = given[0].numel() // module.in_features, *module.weight.shape[::-1]
         else:
             assert isinstance(module, nn.Conv2d)
             rows, n = y.numel() // y.shape[1], y.shape[1]
             k = module.weight[0].numel()
+        add(rows, k, n)
+
+    def add(rows: int, k: int, n: int) -> None:
         found.extend([(rows, k, n), (rows, n, k), (k, rows, n)])
 
-    layers = [m for m in plain.modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    layers = [m for m in plain.modules() if isinstance(m, (nn.Linear, nn.Conv2d, nn.LSTM))]
     hooks = [layer.register_forward_hook(note) for layer in layers]
     with torch.no_grad():
         plain(x)

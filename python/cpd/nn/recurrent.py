@@ -11,7 +11,8 @@ A layer computes, for each direction:
 
 Each product is computed as the recipe says, its operands cast, its result rounded to `output`; the
 gates and the state are not rounded otherwise. So the weights of the state have a backward GEMM in
-each time step, whose results autograd adds.
+each time step, whose results are added in float32 as the backward pass comes by, and then to what
+else the weight gets. `cpd.nn.recurrent_native` computes the same in fewer calls, where it can.
 
 Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
 (0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the
@@ -35,10 +36,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.kept import kept
+from cpd.nn import recurrent_native
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recurrent_native import Examples
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -266,11 +269,16 @@ class _Kind(NamedTuple):
     """Computes the next state from the products of the input and of the hidden state."""
     carries: bool
     """Whether `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
+    native: recurrent_native.Cell
+    """`step`, and its derivative, for products with torch's own sums."""
 
 
-_LSTM = _Kind(_lstm_step, True)
-_GRU = _Kind(_gru_step, True)
-_RNN = {"tanh": _Kind(_tanh_step, False), "relu": _Kind(_relu_step, False)}
+_LSTM = _Kind(_lstm_step, True, recurrent_native.LSTM)
+_GRU = _Kind(_gru_step, True, recurrent_native.GRU)
+_RNN = {
+    "tanh": _Kind(_tanh_step, False, recurrent_native.TANH),
+    "relu": _Kind(_relu_step, False, recurrent_native.RELU),
+}
 
 
 def _activation(nonlinearity: str) -> _Kind:
@@ -396,29 +404,38 @@ def _layers(
 def _over_time(
     kind: _Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, State]:
-    """Outputs, packed as `rows`, and the last state of each example. Examples are sorted by length:
-    forward, those that end leave their state; backward, they come in with their first one."""
-    products = chain.product(rows, INPUT, 0).split_with_sizes(sizes)
-    first = tuple(s.to(products[0].dtype) for s in first)
-    times = range(len(sizes))
-    state = tuple(s[: sizes[-1 if reverse else 0]] for s in first)
-    outputs: list[Tensor] = [rows] * len(sizes)
-    ended: list[State] = []
-    have = sizes[-1 if reverse else 0]
-    for t in reversed(times) if reverse else times:
-        n = sizes[t]
-        if n < have:
-            ended.append(tuple(s[n:] for s in state))
-            state = tuple(s[:n] for s in state)
-        elif n > have:
-            joined = zip(state, first, strict=True)
-            state = tuple(torch.cat((s, f[have:n])) for s, f in joined)
-        have = n
-        state = chain.step(kind, products[t], state, t)
-        outputs[t] = state[0]
-    if ended:
-        state = tuple(map(torch.cat, zip(state, *reversed(ended), strict=True)))
-    return torch.cat(outputs), state
+    """Outputs, packed as `rows`, and the last state of each example."""
+    x = chain.product(rows, INPUT, 0)
+    first = tuple(s.to(x.dtype) for s in first)
+    _, w_hh, _, b_hh, w_hr = chain.weights
+    operands: tuple[Any, ...] = (x, w_hh, b_hh, w_hr, *first)
+
+    def loop(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        weights = (None if w is None else w.view_as(w) for w in rest[:3])
+        w_hh, b_hh, w_hr = weights
+        own = chain._replace(weights=(None, w_hh, None, b_hh, w_hr))
+        return _step_by_step(kind, own, x, sizes, rest[3:], reverse)
+
+    if recurrent_native.takes(chain.how.recipe, operands):
+        steps = recurrent_native.Steps(kind.native, chain.how.recipe, sizes, reverse, loop)
+        y, *last = recurrent_native.over_time(steps, *operands)
+    else:
+        y, *last = loop(*operands)
+    return y, tuple(last)
+
+
+def _step_by_step(
+    kind: _Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
+) -> tuple[Tensor, ...]:
+    """Outputs and the last state of each example, from the input's products."""
+    products = x.split_with_sizes(sizes)
+    times = range(len(sizes))[:: -1 if reverse else 1]
+    outputs: list[Tensor] = [x] * len(sizes)
+    examples = Examples(first, sizes[times[0]])
+    for t in times:
+        examples.state = chain.step(kind, products[t], examples.at(sizes[t]), t)
+        outputs[t] = examples.state[0]
+    return torch.cat(outputs), *examples.last()
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:

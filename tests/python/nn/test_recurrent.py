@@ -14,8 +14,11 @@ torch = pytest.importorskip("torch")
 
 from torch import _VF  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd import functional as ours  # noqa: E402
+from cpd.nn import recurrent_native  # noqa: E402
 from tensors import NARROW, close, compiled, normal, same  # noqa: E402
 
 NATIVE = cpd.Recipe("native", activation="fp32")  # a cast that changes nothing: emulated
@@ -58,7 +61,7 @@ def with_gradients(f, leaves):
     """Results of `f`, and the gradients of the leaves of a sum of all of them."""
     results = f()
     total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))
-    return [y.detach() for y in results], torch.autograd.grad(total, leaves)
+    return [y.detach() for y in results], torch.autograd.grad(total, leaves, materialize_grads=True)
 
 
 OPTIONS = (
@@ -126,7 +129,7 @@ def step_by_hand(kind, x, state, product):
 
 def loop_by_hand(kind, x, state, weights, recipe, stream, chain=0, chains=1, reverse=False):
     """One direction of one layer over a padded batch."""
-    w_ih, w_hh, b_ih, b_hh = weights
+    w_ih, w_hh, b_ih, b_hh, *projection = weights
     how = {"recipe": recipe}
 
     def at(t, which):
@@ -140,6 +143,8 @@ def loop_by_hand(kind, x, state, weights, recipe, stream, chain=0, chains=1, rev
         state = step_by_hand(
             kind, products[t], state, lambda h, t=t: ours.linear(h, w_hh, b_hh, **at(t, 1))
         )
+        for w_hr in projection:
+            state = ours.linear(state[0], w_hr, **at(t, 2)), *state[1:]
         outputs[t] = state[0]
     return torch.stack(outputs), state
 
@@ -172,6 +177,213 @@ def test_a_layer_is_a_loop_by_hand(kind, recipe):
         return rows, *(torch.stack(each) for each in zip(*ends, strict=True))
 
     assert same(with_gradients(mine, leaves), with_gradients(by_hand, leaves))
+
+
+# ---- all time steps in one node -----------------------------------------------------------------
+
+
+FORMATS = ("native; activation=e4m3; weight=e4m3; gradient=e5m2", "te-current", "mxfp8", "bf16")
+
+
+class Unchanged(TorchDispatchMode):
+    """A mode that sees each product: layers are then computed step by step."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """How many directions of layers were computed in one node each."""
+    taken = []
+
+    def over_time(*args):
+        taken.append(args[0])
+        return real(*args)
+
+    real = recurrent_native.over_time
+    monkeypatch.setattr(recurrent_native, "over_time", over_time)
+    return taken
+
+
+def wide_layer(kind, **options):
+    """One whose rows are neither shorter than a vector nor whole vectors: 24 inputs, 35 values."""
+    torch.manual_seed(1)
+    cls = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU}.get(kind, torch.nn.RNN)
+    named = {"nonlinearity": kind[4:]} if cls is torch.nn.RNN else {}
+    return cls(24, 35, **named, **options)
+
+
+def used(results, which):
+    """Some of the results: all, the output, or one last state."""
+    return results if which == "all" else (results[which],)
+
+
+@pytest.mark.parametrize("recipe", FORMATS, ids=lambda text: text.split(";")[-1].strip())
+@pytest.mark.parametrize("kind", [*KINDS, "projected"])
+def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
+    """Forward and all gradients, whichever results are used; of one example or step, too."""
+    options = {"proj_size": 9} if kind == "projected" else {}
+    kind = "lstm" if options else kind
+    layer, how = wide_layer(kind, **options), cpd.recipe(recipe)
+    weights = layer.all_weights[0]
+    for steps, examples in ((6, 7), (3, 1), (1, 2)):
+        x = normal(steps, examples, 24).requires_grad_()
+        first = [normal(1, examples, options.get("proj_size", 35), seed=7).requires_grad_()]
+        if kind == "lstm":
+            first.append(normal(1, examples, 35, seed=8).requires_grad_())
+        leaves = [x, *first, *weights]
+
+        def mine(x=x, first=first):
+            hx = tuple(first) if kind == "lstm" else first[0]
+            return function(kind)(x, hx, weights, *arguments(layer), recipe=how)
+
+        def by_hand(x=x, first=first):
+            y, state = loop_by_hand(kind, x, [s[0] for s in first], weights, how, None)
+            return y, *(s[None] for s in state)
+
+        for which in ("all", *range(1 + len(first))):
+            got, wanted = (
+                with_gradients(lambda f=f: used(f(), which), leaves)  # noqa: B023  # called here
+                for f in (mine, by_hand)
+            )
+            assert same(got, wanted), which
+    assert len(at_once) == 3 * (2 + len(first))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "projected"])
+def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
+    """Both directions, whichever results are used; gradients that are zeros of either sign too."""
+    options = {"proj_size": 9} if kind == "projected" else {}
+    kind = "lstm" if options else kind
+    layer, how = wide_layer(kind, bidirectional=True, **options), cpd.recipe(FORMATS[0])
+    rows, sizes, *_ = pack_padded_sequence(normal(5, 4, 24), LENGTHS)
+    rows.requires_grad_()
+    first = [normal(2, 4, options.get("proj_size", 35), seed=7).requires_grad_()]
+    if kind == "lstm":
+        first.append(normal(2, 4, 35, seed=8).requires_grad_())
+    leaves = [rows, *first, *layer.parameters()]
+
+    def run(which, scale):
+        hx = tuple(first) if kind == "lstm" else first[0]
+        order = arguments(layer)
+        y = function(kind)(rows, hx, layer._flat_weights, *order, recipe=how, batch_sizes=sizes)
+        return with_gradients(lambda: [scale * x for x in used(y, which)], leaves)
+
+    for which in ("all", *range(1 + len(first))):
+        for scale in (1.0, -0.0):
+            before = len(at_once)
+            got = run(which, scale)
+            assert len(at_once) == before + 2
+            with Unchanged():
+                assert same(got, run(which, scale)), (which, scale)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
+    """Those that the gradient's own graph adds; the first derivatives have the same bits."""
+    layer = torchs(kind)
+    x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
+    leaves = [x, *layer.parameters()]
+    how = cpd.recipe("native; activation=e4m3; weight=e4m3")
+
+    def derivatives():
+        y = function(kind)(x, hx, layer._flat_weights, *arguments(layer), recipe=how)[0]
+        first = torch.autograd.grad(y.square().sum(), leaves, create_graph=True)
+        return first, torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
+
+    first, second = derivatives()
+    assert len(at_once) == 1
+    with Unchanged():
+        wanted = derivatives()
+    assert same(first, wanted[0])
+    assert close(second, wanted[1])
+    assert len(at_once) == 1
+
+
+def test_a_frozen_weight_has_no_gradient_and_others_keep_theirs(at_once):
+    layer, how = wide_layer("lstm", proj_size=9), cpd.recipe("mxfp8")
+    x, hx = normal(4, 3, 24), (normal(1, 3, 9), normal(1, 3, 35))
+
+    def gradients():
+        layer.zero_grad()
+        ours.lstm(x, hx, layer._flat_weights, *arguments(layer), recipe=how)[0].sum().backward()
+        return [w.grad for w in layer.parameters()]
+
+    whole = gradients()
+    for frozen in range(len(whole)):
+        for i, w in enumerate(layer.parameters()):
+            w.requires_grad_(i != frozen)
+        own = gradients()
+        assert own[frozen] is None
+        assert same(own[:frozen] + own[frozen + 1 :], whole[:frozen] + whole[frozen + 1 :])
+    with torch.no_grad():
+        y = ours.lstm(x, hx, layer._flat_weights, *arguments(layer), recipe=how)[0]
+    assert not y.requires_grad
+    assert len(at_once) == len(whole) + 2
+
+
+def test_weights_change_between_calls_and_a_layer_is_called_twice(at_once):
+    """Casts of weights last for one call; a call's gradients are added before another's."""
+    layer = wide_layer("gru")
+    cpd.convert(layer, FORMATS[0], coverage=False)
+    x = normal(5, 2, 24)
+
+    def steps():
+        made = []
+        for _ in range(2):
+            layer.zero_grad()
+            y = layer(layer(x)[0][..., :24])[0]
+            y.square().sum().backward()
+            made += [y.detach(), *(w.grad.clone() for w in layer.parameters())]
+            with torch.no_grad():
+                for w in layer.parameters():
+                    w.sub_(w.grad, alpha=0.1)
+        return made
+
+    before = copy.deepcopy(layer.state_dict())
+    got = steps()
+    assert len(at_once) == 4
+    layer.load_state_dict(before)
+    with Unchanged():
+        assert same(got, steps())
+    assert len(at_once) == 4
+
+
+def test_checkpoints_and_hooks_of_saved_tensors(at_once):
+    layer = wide_layer("lstm")
+    cpd.convert(layer, "te-current", coverage=False)
+    x = normal(5, 2, 24)
+
+    def gradients(call):
+        layer.zero_grad()
+        call(x).sum().backward()
+        return [w.grad for w in layer.parameters()]
+
+    wanted = gradients(lambda x: layer(x)[0])
+    again = gradients(lambda x: checkpoint(lambda x: layer(x)[0], x, use_reentrant=False))
+    assert same(wanted, again)
+    with torch.autograd.graph.save_on_cpu():
+        assert same(wanted, gradients(lambda x: layer(x)[0]))
+    assert len(at_once) == 4
+
+
+def test_what_is_counted_or_draws_is_computed_step_by_step(at_once):
+    x = normal(5, 2, 24)
+    layer = wide_layer("lstm")
+    report = cpd.convert(layer, "te-current")
+    layer(x)[0].sum().backward()
+    counted = report.coverage()
+    assert counted.share == 1
+    assert sum(p.calls for p in counted.products) == 3 + 3 * 5 - 2  # no gradients of x and h_0
+    assert not at_once
+    for recipe in ("te-delayed", "nvfp4", "e4m3", "mxfp4-rht-sr"):
+        other = wide_layer("lstm")
+        cpd.convert(other, recipe, coverage=False, rules=[("*", cpd.recipe(recipe))])
+        other(x)
+    assert not at_once
+    layer(x)
+    assert len(at_once) == 1
 
 
 def test_packed_sequences_are_computed_one_by_one():

@@ -1,0 +1,443 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All time steps of a recurrent layer in one node of autograd's graph, for products with torch's
+own sums: the bits of the loop in `cpd.nn.recurrent`, which is the definition, in fewer calls.
+
+A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
+computed in each step by the functions of torch that the loop and its derivatives call, on operands
+of the same layouts and in the same order, so that each kernel gives the same bits. Where the
+backward pass is to be differentiated itself, the loop is computed again, and its graph is that of
+the gradients: what comes back to the results a second time goes through this node again, and is
+cast apart.
+"""
+
+# torch's types are untyped in part.
+# mypy: disable-error-code="no-any-return,no-untyped-call"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from cpd._torch.operands import cast_operand
+from cpd._torch.recipe import RecipeCall
+from cpd.nn.recipe import Recipe
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+
+State: TypeAlias = "tuple[Tensor, ...]"
+Gradients: TypeAlias = "tuple[Tensor | None, ...]"
+
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.default
+_tanh_backward = torch.ops.aten.tanh_backward.default
+_threshold_backward = torch.ops.aten.threshold_backward.default
+
+
+def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
+    """Whether `over_time` computes by this recipe: with torch's own sums of operands whose casts
+    depend on nothing but their values, in float32, outside of compilers, transforms and modes,
+    which are to see each product."""
+    return (
+        how.is_native
+        and how.scales_at == "operand"
+        and not (how.draws or how.delays or any(map(_has_factor, how.operands)))
+        and not _is_watched()
+        and all(_is_plain(x) for x in tensors if x is not None)
+    )
+
+
+def _has_factor(spec: OperandSpec | None) -> bool:
+    return isinstance(spec, ScaledCast) and spec.factor != 1
+
+
+def _is_watched() -> bool:
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def _is_plain(x: Tensor) -> bool:
+    place = x.device.type
+    return (
+        type(x) in (Tensor, nn.Parameter)
+        and x.dtype == torch.float32
+        and place in ("cpu", "cuda")
+        and not torch.is_autocast_enabled(place)
+    )
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+
+def _cast(x: Tensor, spec: OperandSpec | None) -> Tensor:
+    return x if spec is None else cast_operand(x, spec.text, -1)
+
+
+class _Product:
+    """A product of the state with a weight, in each time step."""
+
+    def __init__(self, how: Recipe, weight: Tensor, bias: Tensor | None) -> None:
+        self.call = RecipeCall(how.gemms, None, None)
+        self.before, before_weight = how.cast_before
+        self.output = how.output
+        self.weight = _cast(weight, before_weight)
+        self.factor = self.call.cast(Purpose.cast_weight, self.weight, -1).mT
+        self.bias = bias
+
+    def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The product, and the operand that its backward pass takes."""
+        entered = _cast(h, self.before)
+        a = self.call.cast(Purpose.cast_activation, entered, -1)
+        if self.bias is None:
+            y = torch.mm(a, self.factor)
+        else:
+            y = torch.addmm(self.bias, a, self.factor)
+        return _cast(y, self.output), entered
+
+
+class _ProductGradients:
+    """The backward pass of a `_Product`; the gradients of weight and bias grow step by step."""
+
+    of_weight: Tensor | None = None
+    of_bias: Tensor | None = None
+    term: Tensor | None = None
+    """One step's product, before it is added."""
+
+    def __init__(self, how: Recipe, weight: Tensor, needs: Sequence[bool]) -> None:
+        self.call = RecipeCall(how.gemms, None, None)
+        self.for_weight, self.for_bias = needs
+        self.factor = self.call.cast(Purpose.recast_weight, weight, -2)
+
+    def step(self, g: Tensor, entered: Tensor, for_input: bool) -> Tensor | None:
+        """The gradient of the product's operand, from that of its result."""
+        if self.for_bias:
+            summed = g if len(g) == 1 else g.sum([0], keepdim=True)
+            self.of_bias = _sum(self.of_bias, summed.reshape(-1))
+        needs = for_input, self.for_weight
+        to_input, to_weight = self.call.gradients(g, needs, (-1, -2))
+        if self.for_weight:
+            a = self.call.cast(Purpose.recast_activation, entered, -2)
+            self._add_to_weight(to_weight.mT, a)
+        return torch.mm(to_input, self.factor) if for_input else None
+
+    def _add_to_weight(self, g: Tensor, a: Tensor) -> None:
+        if self.of_weight is None:
+            self.of_weight = torch.mm(g, a)
+            return
+        if self.term is None:
+            self.term = torch.empty_like(self.of_weight)
+        self.of_weight.add_(torch.mm(g, a, out=self.term))
+
+
+def _sum(*terms: Tensor | None) -> Tensor | None:
+    """From the first on; of none, None."""
+    total = None
+    for term in terms:
+        if term is not None:
+            total = term if total is None else total + term
+    return total
+
+
+# ---- cells ---------------------------------------------------------------------------------------
+
+
+class Cell(NamedTuple):
+    """What the steps of a kind of layer compute between products."""
+
+    forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
+    """From the products of input and hidden state, and the state: the next state (hidden, before
+    its projection, and an LSTM's cell state), and what `backward` takes."""
+    backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
+    """From what `forward` kept, the state before the step, and the gradients of the state after it:
+    the gradients of both products, and of the state before, but for what its product adds."""
+
+
+def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    i, f, g, o = (x + y).chunk(4, -1)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    c = (f * state[1]).add_(i * g)
+    bounded = c.tanh()
+    return (o * bounded, c), (i, f, g, o, bounded)
+
+
+def _lstm_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+    i, f, g, o, bounded = kept
+    of_h, of_c = grads
+    if of_h is None:
+        of_o = torch.zeros_like(o)
+    else:
+        of_c = _sum(of_c, _tanh_backward(of_h * o, bounded))
+        of_o = _sigmoid_backward(of_h * bounded, o)
+    assert of_c is not None  # a state has a gradient
+    of_i, of_f = _sigmoid_backward(of_c * g, i), _sigmoid_backward(of_c * state[1], f)
+    z = torch.cat([of_i, of_f, _tanh_backward(of_c * i, g), of_o], -1)
+    return z, z, (None, of_c * f)
+
+
+def _gru(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    (x_r, x_z, x_n), (y_r, y_z, y_n) = x.chunk(3, -1), y.chunk(3, -1)
+    r, z = (x_r + y_r).sigmoid(), (x_z + y_z).sigmoid()
+    n = (x_n + r * y_n).tanh()
+    apart = state[0] - n
+    return ((apart * z).add_(n),), (r, z, n, apart, y_n)
+
+
+def _gru_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+    r, z, n, apart, y_n = kept
+    (of_h,) = grads
+    assert of_h is not None  # the only state has a gradient
+    of_apart = of_h * z
+    of_n = _tanh_backward(of_h - of_apart, n)
+    of_r, of_z = _sigmoid_backward(of_n * y_n, r), _sigmoid_backward(of_h * apart, z)
+    of_x, of_y = (torch.cat([of_r, of_z, last], -1) for last in (of_n, of_n * r))
+    return of_x, of_y, (of_apart,)
+
+
+def _tanh(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    h = (x + y).tanh()
+    return (h,), (h,)
+
+
+def _tanh_cell_backward(
+    kept: State, state: State, grads: Gradients
+) -> tuple[Tensor, Tensor, Gradients]:
+    z = _tanh_backward(grads[0], kept[0])
+    return z, z, (None,)
+
+
+def _relu(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+    h = (x + y).relu()
+    return (h,), (h,)
+
+
+def _relu_cell_backward(
+    kept: State, state: State, grads: Gradients
+) -> tuple[Tensor, Tensor, Gradients]:
+    z = _threshold_backward(grads[0], kept[0], 0)
+    return z, z, (None,)
+
+
+LSTM = Cell(_lstm, _lstm_backward)
+GRU = Cell(_gru, _gru_backward)
+TANH = Cell(_tanh, _tanh_cell_backward)
+RELU = Cell(_relu, _relu_cell_backward)
+
+
+# ---- over time -----------------------------------------------------------------------------------
+
+
+class Examples:
+    """The state of examples that are sorted by length: forward in time, those that end leave their
+    state; backward, they come in with their first one."""
+
+    def __init__(self, first: State, count: int) -> None:
+        self.first, self.count = first, count
+        self.state = tuple(s[:count] for s in first)
+        self.ended: list[State] = []
+
+    def at(self, count: int) -> State:
+        """The state of the first `count` examples, as a time step takes it."""
+        have, self.count = self.count, count
+        if count < have:
+            self.ended.append(tuple(s[count:] for s in self.state))
+            self.state = tuple(s[:count] for s in self.state)
+        elif count > have:
+            joined = zip(self.state, self.first, strict=True)
+            self.state = tuple(torch.cat((s, f[have:count])) for s, f in joined)
+        return self.state
+
+    def last(self) -> State:
+        """The last state of each example."""
+        if not self.ended:
+            return self.state
+        return tuple(map(torch.cat, zip(self.state, *reversed(self.ended), strict=True)))
+
+
+class Steps(NamedTuple):
+    """A direction of a layer."""
+
+    cell: Cell
+    how: Recipe
+    sizes: list[int]
+    """How many examples have a row at each time step."""
+    reverse: bool
+    loop: Callable[..., tuple[Tensor, ...]]
+    """The definition: a function of the operands of `over_time`."""
+
+    @property
+    def times(self) -> range:
+        """In the order of the forward pass."""
+        return range(len(self.sizes))[:: -1 if self.reverse else 1]
+
+
+def over_time(
+    steps: Steps,
+    x: Tensor,
+    w_hh: Tensor,
+    b_hh: Tensor | None,
+    w_hr: Tensor | None,
+    *first: Tensor,
+) -> tuple[Tensor, ...]:
+    """The hidden states of all time steps, rows of the first step first, and the last state. `x`:
+    the input's products, in rows as the result; `first`: the first state."""
+    return _OverTime.apply(steps, x, w_hh, b_hh, w_hr, *first)
+
+
+class _OverTime(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        steps: Steps,
+        x: Tensor,
+        w_hh: Tensor,
+        b_hh: Tensor | None,
+        w_hr: Tensor | None,
+        *first: Tensor,
+    ) -> tuple[Tensor, ...]:
+        keeps = any(ctx.needs_input_grad)
+        with torch._C._AutoDispatchBelowAutograd():
+            rows, state, casts, kept = _forward(steps, (x, w_hh, b_hh, w_hr, *first), keeps)
+        if keeps:
+            ctx.steps, ctx.states, ctx.each = steps, len(first), len(kept) // len(steps.sizes)
+            ctx.save_for_backward(x, w_hh, b_hh, w_hr, *first, *casts, *kept)
+            ctx.set_materialize_grads(False)
+        return rows, *state
+
+    @staticmethod
+    def backward(ctx: Any, of_rows: Tensor | None, *of_last: Tensor | None) -> Any:
+        saved = ctx.saved_tensors  # which may be read once, where a checkpoint makes them again
+        if torch.is_grad_enabled():
+            return None, *_differentiable(ctx, saved[: 4 + ctx.states], (of_rows, *of_last))
+        with torch._C._AutoDispatchBelowAutograd():
+            return None, *_backward(ctx, saved[4 + ctx.states :], of_rows, of_last)
+
+
+def _forward(
+    steps: Steps, operands: Sequence[Any], keeps: bool
+) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
+    """Hidden states and last state, the weights as they enter products, and what `_backward` takes
+    of each step."""
+    x, w_hh, b_hh, w_hr, *first = operands
+    hidden = _Product(steps.how, w_hh, b_hh)
+    projection = None if w_hr is None else _Product(steps.how, w_hr, None)
+    inputs = x.split_with_sizes(steps.sizes)
+    outputs: list[Tensor] = [x] * len(inputs)
+    kept: list[Tensor] = []
+    examples = Examples(tuple(first), steps.sizes[steps.times[0]])
+    for t in steps.times:
+        state = examples.at(steps.sizes[t])
+        y, entered = hidden.step(state[0])
+        new, own = steps.cell.forward(inputs[t], y, state)
+        of_step = [entered, *state[1:], *own]
+        if projection is not None:
+            h, entered = projection.step(new[0])
+            new, of_step = (h, *new[1:]), [*of_step, entered]
+        if keeps:
+            kept += of_step
+        examples.state, outputs[t] = new, new[0]
+    casts = hidden.weight, None if projection is None else projection.weight
+    return torch.cat(outputs), examples.last(), casts, kept
+
+
+def _backward(
+    ctx: Any, saved: Sequence[Any], of_rows: Tensor | None, grads: Gradients
+) -> Gradients:
+    """The gradients of the operands. `saved`: what `_forward` made of weights and in each step."""
+    steps: Steps = ctx.steps
+    _, _, *needs = ctx.needs_input_grad
+    hidden_weight, projection_weight, *kept = saved
+    hidden = _ProductGradients(steps.how, hidden_weight, needs[:2])
+    projection = None
+    if projection_weight is not None:
+        projection = _ProductGradients(steps.how, projection_weight, (needs[2], False))
+    sizes, first = steps.sizes, steps.times[0]
+    outputs = [None] * len(sizes) if of_rows is None else of_rows.split_with_sizes(sizes)
+    of_inputs: list[Tensor] = [hidden_weight] * len(sizes)
+    of_states = _StateGradients(grads)
+    for t in reversed(steps.times):
+        terms, *others = of_states.before(sizes[t])
+        of_h = _sum(outputs[t], *terms)
+        rest = [_sum(*each) for each in others]
+        entered, *own = kept[len(kept) - ctx.each :]
+        del kept[len(kept) - ctx.each :]
+        if projection is not None:
+            of_projected, of_h = of_h, None
+            operand = own.pop()
+            if of_projected is not None:
+                of_h = projection.step(of_projected, operand, True)
+        before = entered, *own[: ctx.states - 1]
+        made = steps.cell.backward(tuple(own[ctx.states - 1 :]), before, (of_h, *rest))
+        of_inputs[t], of_y, (direct, *rest) = made
+        product = hidden.step(of_y, entered, t != first or needs[3])
+        of_states.terms = [[direct, product], *([g] for g in rest)]
+    of_x = torch.cat(of_inputs) if ctx.needs_input_grad[1] else None
+    of_projection = None if projection is None else projection.of_weight
+    return of_x, hidden.of_weight, hidden.of_bias, of_projection, *of_states.of_first()
+
+
+class _StateGradients:
+    """The gradients of a state over time steps, backward: the terms of each part, in the order in
+    which autograd adds them, signs of zeros included."""
+
+    def __init__(self, of_last: Gradients) -> None:
+        self.of_last = of_last
+        self.terms: list[list[Tensor | None]] | None = None
+        self.count = 0
+        self.came_in: list[list[Tensor]] = [[] for _ in of_last]
+
+    def before(self, count: int) -> list[list[Tensor | None]]:
+        """Those of the state that a step leaves, which has that many examples."""
+        have, self.count = self.count, count
+        if self.terms is None:
+            return [[None if g is None else g[:count]] for g in self.of_last]
+        if count == have:
+            return self.terms
+        joined = [_sum(*each) for each in self.terms]
+        if count > have:
+            return [
+                [
+                    _padded(g, 0, count),
+                    None if last is None else _padded(last[have:count], have, count),
+                ]
+                for g, last in zip(joined, self.of_last, strict=True)
+            ]
+        for rows, g in zip(self.came_in, joined, strict=True):
+            if g is not None:
+                rows.insert(0, g[count:])
+        return [[None if g is None else g[:count]] for g in joined]
+
+    def of_first(self) -> Gradients:
+        """Those of the first state."""
+        assert self.terms is not None  # there is a step
+        made = []
+        for each, rows in zip(self.terms, self.came_in, strict=True):
+            g = _sum(*each)
+            made.append(torch.cat([g, *rows]) if g is not None and rows else g)
+        return tuple(made)
+
+
+def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
+    """`count` rows, zeros but for g's, from `start` on."""
+    if g is None:
+        return None
+    whole = g.new_zeros(count, *g.shape[1:])
+    whole[start : start + len(g)] = g
+    return whole
+
+
+def _differentiable(ctx: Any, operands: Sequence[Any], grads: Gradients) -> Gradients:
+    """The gradients of the operands, with a graph of their own."""
+    results = ctx.steps.loop(*operands)
+    pairs = [(y, g) for y, g in zip(results, grads, strict=True) if g is not None]
+    made, given = zip(*pairs, strict=True)
+    needs = ctx.needs_input_grad[1:]
+    wanted = [x for x, n in zip(operands, needs, strict=True) if n]
+    found = iter(torch.autograd.grad(made, wanted, given, create_graph=True, allow_unused=True))
+    return tuple(next(found) if n else None for n in needs)
