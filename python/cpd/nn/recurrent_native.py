@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch import Tensor
 
 from cpd._torch.operands import cast_operand
+from cpd._torch.plain import is_plain
 from cpd._torch.recipe import RecipeCall
 from cpd.nn.recipe import Recipe
 from cpd.numeric.purposes import Purpose
@@ -40,12 +40,14 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     """Whether `over_time` computes by this recipe: with torch's own sums of operands whose casts
     depend on nothing but their values, in float32, outside of compilers, transforms and modes,
     which are to see each product."""
+    held = tuple(x for x in tensors if x is not None)
     return (
         how.is_native
         and how.scales_at == "operand"
         and not (how.draws or how.delays or any(map(_has_factor, how.operands)))
-        and not _is_watched()
-        and all(_is_plain(x) for x in tensors if x is not None)
+        and not torch.compiler.is_compiling()
+        and is_plain(held)
+        and all(map(_is_float32, held))
     )
 
 
@@ -53,24 +55,8 @@ def _has_factor(spec: OperandSpec | None) -> bool:
     return isinstance(spec, ScaledCast) and spec.factor != 1
 
 
-def _is_watched() -> bool:
-    return (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or forward_ad._current_level >= 0
-        or torch._C._get_tracing_state() is not None
-    )
-
-
-def _is_plain(x: Tensor) -> bool:
-    place = x.device.type
-    return (
-        type(x) in (Tensor, nn.Parameter)
-        and x.dtype == torch.float32
-        and place in ("cpu", "cuda")
-        and not torch.is_autocast_enabled(place)
-    )
+def _is_float32(x: Tensor) -> bool:
+    return x.dtype == torch.float32 and not torch.is_autocast_enabled(x.device.type)
 
 
 # ---- products ------------------------------------------------------------------------------------
