@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 
@@ -173,3 +175,11 @@ def test_below_autograd_nothing_is_recorded():
         y = F.linear(x, X, recipe="e4m3")
     assert not y.requires_grad
     assert F.linear(x, X, recipe="e4m3").requires_grad
+
+
+@pytest.mark.parametrize("module", ["cpd._torch.rounding", "cpd.nn.quantizers"])
+def test_whichever_module_comes_first(module):
+    """In a new process, all operators have their derivatives."""
+    script = f"import {module}; from cpd._torch import derivatives; print(*derivatives._operators)"
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
+    assert {"cast", "cast_scaled", "gemm", "matmul", "sum"} <= set(done.stdout.decode().split())
