@@ -186,34 +186,27 @@ def _gru_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, 
     return of_x, of_y, (of_apart,)
 
 
-def _tanh(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
-    h = (x + y).tanh()
-    return (h,), (h,)
+def _rnn(
+    activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
+) -> Cell:
+    """The cell that has one state and no gates. `derivative`: from the result's gradient and the
+    result, that of the argument."""
 
+    def forward(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
+        h = activation(x + y)
+        return (h,), (h,)
 
-def _tanh_cell_backward(
-    kept: State, state: State, grads: Gradients
-) -> tuple[Tensor, Tensor, Gradients]:
-    z = _tanh_backward(grads[0], kept[0])
-    return z, z, (None,)
+    def backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, Tensor, Gradients]:
+        z = derivative(grads[0], kept[0])
+        return z, z, (None,)
 
-
-def _relu(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
-    h = (x + y).relu()
-    return (h,), (h,)
-
-
-def _relu_cell_backward(
-    kept: State, state: State, grads: Gradients
-) -> tuple[Tensor, Tensor, Gradients]:
-    z = _threshold_backward(grads[0], kept[0], 0)
-    return z, z, (None,)
+    return Cell(forward, backward)
 
 
 LSTM = Cell(_lstm, _lstm_backward)
 GRU = Cell(_gru, _gru_backward)
-TANH = Cell(_tanh, _tanh_cell_backward)
-RELU = Cell(_relu, _relu_cell_backward)
+TANH = _rnn(torch.tanh, _tanh_backward)
+RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 
 
 # ---- over time -----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import cpd.functional as F  # noqa: E402
+from cpd._torch import derivatives  # noqa: E402
 from cpd._torch.plain import is_plain  # noqa: E402
 
 
@@ -155,6 +156,22 @@ def test_the_dispatcher_gives_the_same_results(name):
         assert torch.equal(a, b)
     with torch.no_grad():
         assert torch.equal(CALLS[name](X, X.flip(0) + 0.3), direct[0])
+
+
+def test_plain_calls_pass_the_dispatcher_by(monkeypatch):
+    """A layer's forward and backward pass do not dispatch its product; within a mode they do."""
+
+    def refuse(*args):
+        raise AssertionError("dispatched")
+
+    layer = torch.nn.Linear(6, 4)
+    cpd.convert(layer, "mxfp8", coverage=False)
+    for name in ("matmul", "cast_scaled"):
+        entry = derivatives._operators[name]._replace(dispatched=refuse)
+        monkeypatch.setitem(derivatives._operators, name, entry)
+    layer(X).sum().backward()
+    with Seen(), pytest.raises(AssertionError, match="dispatched"):
+        layer(X)
 
 
 def test_a_layer_is_seen_by_its_name():
