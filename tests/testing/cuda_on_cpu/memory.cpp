@@ -115,7 +115,8 @@ void Memory::FreePinned(void* memory) {
   std::free(memory);
 }
 
-bool Memory::IsKnown(const void* memory) const {
+bool Memory::IsKnown(const void* memory) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
   const auto* place = static_cast<const std::uint8_t*>(memory);
   if (place >= base_ && place < base_ + kAddresses) return true;
   auto next = pinned_.upper_bound(place);

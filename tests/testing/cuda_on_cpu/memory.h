@@ -28,7 +28,7 @@ class Memory {
   void FreePinned(void* memory);
 
   /// Device or pinned: copies of it are made when the stream comes to them.
-  [[nodiscard]] bool IsKnown(const void* memory) const;
+  [[nodiscard]] bool IsKnown(const void* memory);
 
   /// One at a time: the device works.
   class Access {

@@ -4,6 +4,7 @@
 // and memory.h; and of the driver (libcuda.so.1) those that tests/testing/cuda_memory.h makes.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <set>
@@ -18,7 +19,10 @@ using Work = std::function<void()>;
 
 class Stream {
  public:
-  Stream() { All().insert(this); }
+  Stream() {
+    const std::lock_guard<std::recursive_mutex> lock(Memory::Get().mutex());
+    All().insert(this);
+  }
 
   void Queue(Work work) {
     const std::lock_guard<std::recursive_mutex> lock(Memory::Get().mutex());
@@ -130,8 +134,8 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
   return cudaSuccess;
 }
 
-int g_waits = 0;
-int g_trims = 0;
+std::atomic<int> g_waits = 0;
+std::atomic<int> g_trims = 0;
 int trims() { return g_trims; }
 
 bool g_capturing = false;

@@ -5,9 +5,15 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>  // before CUDA's words
 
+#include <array>
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "kernels/cuda/device.cuh"
 #include "tests/testing/cuda_on_cpu/cuda_fp16.h"
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
+#include "tests/testing/cuda_on_cpu/memory.h"
 #include "tests/testing/sanitized.h"
 
 namespace {
@@ -173,6 +179,32 @@ TEST(CudaOnCpu, StreamsRunAsLateAsTheyMay) {
   EXPECT_EQ(x.Read()[0], 8);
   cudaStreamDestroy(first);
   cudaStreamDestroy(second);
+}
+
+/// Else a copy from pageable memory would be made when that holds something else.
+TEST(CudaOnCpu, WhatMemoryIsDoesNotDependOnOtherThreads) {
+  auto& memory = cuda_on_cpu::Memory::Get();
+  std::atomic<bool> ends = false;
+  std::thread other([&] {
+    std::array<void*, 64> pieces{};
+    for (void*& piece : pieces) piece = memory.AllocatePinned(64);
+    for (std::size_t turn = 0; !ends; ++turn) {
+      void*& piece = pieces[turn % pieces.size()];
+      memory.FreePinned(piece);
+      piece = memory.AllocatePinned(64);
+    }
+    for (void* piece : pieces) memory.FreePinned(piece);
+  });
+  const std::vector<std::uint8_t> pageable(64);
+  void* pinned = memory.AllocatePinned(64);
+  int wrong = 0;
+  for (int turn = 0; turn < 1000000; ++turn) {
+    if (memory.IsKnown(pageable.data()) || !memory.IsKnown(pinned)) ++wrong;
+  }
+  EXPECT_EQ(wrong, 0);
+  ends = true;
+  other.join();
+  memory.FreePinned(pinned);
 }
 
 TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
