@@ -5,10 +5,12 @@ set(CPD_ISAS scalar)
 set(CPD_ISA_FLAGS_scalar "")
 set(CPD_ISA_FLAGS_avx2 -mavx2 -mfma)
 set(CPD_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma)
+set(CPD_ISA_FLAGS_avx512fp16 ${CPD_ISA_FLAGS_avx512} -mavx512fp16) # avx512's products in lanes of 16 bits
 set(CPD_ISA_FLAGS_neon -march=armv8-a+crc -DCPD_NEON)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # Its own intrinsics make an undefined register by `__m512i y = y` and then warn.
   list(APPEND CPD_ISA_FLAGS_avx512 -Wno-uninitialized -Wno-maybe-uninitialized)
+  list(APPEND CPD_ISA_FLAGS_avx512fp16 -Wno-uninitialized -Wno-maybe-uninitialized)
 endif()
 if(CPD_SANITIZE STREQUAL "fuzzer") # which wants them compiled soon
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
@@ -26,6 +28,10 @@ if((CPD_WIDEST_ISA OR CPD_NATIVE) AND "avx512" IN_LIST CPD_ISAS)
     list(REMOVE_ITEM CPD_ISAS avx2)
   endif()
 endif()
+include(CheckCXXCompilerFlag)
+if("avx512" IN_LIST CPD_ISAS)
+  check_cxx_compiler_flag(-mavx512fp16 CPD_HAS_AVX512FP16)
+endif()
 list(TRANSFORM CPD_ISAS TOUPPER OUTPUT_VARIABLE CPD_ISA_DEFINITIONS) # which tables are there, for the one who asks
 list(TRANSFORM CPD_ISA_DEFINITIONS PREPEND CPD_ISA_)
 
@@ -39,14 +45,27 @@ if(CPD_SANITIZE STREQUAL "address" AND CPD_WIDEST_ISA)
   endif()
 endif()
 
-# cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options.
+# cpd_isa_kernels(TARGET NAMESPACE ISA SOURCES... [OPTIONS OPTION...]): an object library of kernels compiled for an ISA.
+function(cpd_isa_kernels target namespace isa)
+  cmake_parse_arguments(PARSE_ARGV 3 given "" "" "OPTIONS")
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${given_UNPARSED_ARGUMENTS})
+  target_link_libraries(${target} PRIVATE cpd_flags)
+  target_compile_definitions(${target} PRIVATE CPD_ISA=${namespace})
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}} ${CPD_FEWER_CHECKS}
+                                           ${given_OPTIONS})
+endfunction()
+
+# cpd_add_kernels(PREFIX OPTION...): object libraries <PREFIX>_<isa> with further compile options. That of avx512 includes
+# the products in lanes of 16 bits, in a namespace of their own.
 file(GLOB CPD_KERNEL_SOURCES CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/*.cpp")
 function(cpd_add_kernels prefix)
   foreach(isa IN LISTS CPD_ISAS)
-    add_library(${prefix}_${isa} OBJECT EXCLUDE_FROM_ALL ${CPD_KERNEL_SOURCES})
-    target_link_libraries(${prefix}_${isa} PRIVATE cpd_flags)
-    target_compile_definitions(${prefix}_${isa} PRIVATE CPD_ISA=${isa})
-    target_compile_options(${prefix}_${isa} PRIVATE $<$<CONFIG:Release>:-O3> ${CPD_ISA_FLAGS_${isa}}
-                                                    ${CPD_FEWER_CHECKS} ${ARGN})
+    cpd_isa_kernels(${prefix}_${isa} ${isa} ${isa} ${CPD_KERNEL_SOURCES} OPTIONS ${ARGN})
   endforeach()
+  if(CPD_HAS_AVX512FP16)
+    set(halves ${prefix}_avx512fp16)
+    cpd_isa_kernels(${halves} avx512fp16 avx512fp16 "${PROJECT_SOURCE_DIR}/kernels/cpu/gemm.cpp" OPTIONS ${ARGN})
+    target_compile_definitions(${halves} PRIVATE CPD_HALF_LANES="cpd/numeric/lanes/avx512fp16.h")
+    target_compile_definitions(${prefix}_avx512 PRIVATE CPD_HAS_AVX512FP16)
+  endif()
 endfunction()

@@ -16,6 +16,11 @@ namespace cpd {
 inline namespace CPD_ISA {
 namespace {
 
+/// How many groups of k a panel's bounds are for.
+CPD_FN std::int64_t groups_of(const GemmBlock& block) {
+  return (block.count + kRangeGroup - 1) / kRangeGroup;
+}
+
 /// A tile and the bounds of its panels' values.
 struct BoundedTile {
   const GemmPlan* plan;
@@ -388,14 +393,15 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
-/// Computes some rows by short roundings where nothing can overflow; else, for a few groups, by
-/// guarded ones where nothing did; else by the general route.
-template <Split kKind, Products kProducts, int kRows, int kVectors>
-CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
+/// Computes some rows by short roundings where nothing can overflow, of which steps(k) adds those
+/// from k on and returns the next k; else, for a few groups, by guarded ones where nothing did;
+/// else by the general route.
+template <Split kKind, int kRows, int kVectors, class Steps>
+CPD_FN void short_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;
   for (std::int64_t k = 0; k < end;) {
     if (!bounded.plan->split.guarded) {
-      k = split_steps<kKind, kProducts, kRows, kVectors>(&bounded, &tile, k);
+      k = steps(k);
       if (k == end) return;
     }
     if constexpr (!is_plain(kKind)) {
@@ -407,16 +413,28 @@ CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
     }
   }
 }
+template <Split kKind, Products kProducts, int kRows, int kVectors>
+CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
+  short_rows<kKind, kRows, kVectors>(bounded, tile, [&](std::int64_t k) {
+    return split_steps<kKind, kProducts, kRows, kVectors>(&bounded, &tile, k);
+  });
+}
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
 
-template <Split kKind, Products kProducts, int kRows>
-CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
+/// The tile's rows from row `first` on, `rows` of them or those that are left.
+CPD_FN Tile rows_of(const BoundedTile& bounded, std::int64_t first, std::int64_t rows) {
   Tile part = bounded.tile;
-  part.rows = least(kRows, part.rows - first);
+  part.rows = least(rows, part.rows - first);
   part.at.a += first;
   part.at.state += first * bounded.block->state_columns;
   part.at.index += static_cast<std::uint64_t>(first) * bounded.block->index_row;
+  return part;
+}
+
+template <Split kKind, Products kProducts, int kRows>
+CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
+  const Tile part = rows_of(bounded, first, kRows);
   if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
     split_rows<kKind, kProducts, kRows, 1>(bounded, part);
   } else {

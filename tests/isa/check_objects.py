@@ -17,7 +17,8 @@ import sys
 FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),
-    "avx512": ({"zmm"}, set()),
+    "avx512": ({"zmm"}, {"fp16"}),
+    "avx512fp16": ({"zmm", "fp16"}, set()),
     "neon": ({"4s"}, set()),
 }
 CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
@@ -44,11 +45,17 @@ def weak_symbols(path: str) -> list[str]:
 
 
 def features(path: str) -> set[str]:
-    """Classes of registers, and crc32 where that instruction occurs."""
+    """Classes of registers, crc32 where that instruction occurs, fp16 where half precision's do."""
     objdump = os.environ.get("OBJDUMP", "objdump")
     code = output(objdump, "--disassemble", "--no-show-raw-insn", path)
     found = set(re.findall(r"%([xyz]mm)\d", code)) | set(re.findall(r"\bv\d+\.(4s)\b", code))
-    return found | ({"crc32"} if re.search(r"\tcrc32\w*\s", code) else set())
+    for name, instruction in {
+        "crc32": r"\tcrc32\w*\s",
+        "fp16": r"\tv(add|mul|fn?madd\d+)ph\s",
+    }.items():
+        if re.search(instruction, code):
+            found.add(name)
+    return found
 
 
 def faults(isa: str, path: str) -> list[str]:

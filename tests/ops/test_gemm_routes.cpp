@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,19 @@
 #include "cpd/numeric/units/accumulator_plan.h"
 #include "cpd/ops/cast.h"
 #include "tests/testing/backends.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/emulated_halves_table.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd {
 namespace {
+
+/// The tables that this run tests, and one with emulated halves.
+std::vector<const KernelTable*> tables() {
+  std::vector<const KernelTable*> all = testing::kernel_tables();
+  if (testing::emulated_halves_table() != nullptr) all.push_back(testing::emulated_halves_table());
+  return all;
+}
 
 struct Case {
   std::string accumulator;
@@ -226,6 +236,18 @@ class Block {
   std::vector<std::int32_t> a_logs_, b_logs_;
 };
 
+/// The plan without its short route.
+GemmPlan general_of(GemmPlan plan) {
+  plan.split = SplitPlan{};
+  return plan;
+}
+
+using Bits = std::span<const float>;
+
+void Count(Bits sums, int& finite, int& others) {
+  for (const float sum : sums) (std::isfinite(sum) ? finite : others) += 1;
+}
+
 TEST(GemmRoutes, PlansTakeTheShortRoundings) {
   for (const auto* some : {&cases(), &stochastic_cases()}) {
     for (const Case& c : *some) {
@@ -255,7 +277,7 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
   std::mt19937_64 bits(20);
   int finite = 0;
   int infinite = 0;
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const Case& c : testing::thinned(cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p60);
@@ -267,24 +289,23 @@ TEST(GemmRoutes, ShortAndGeneralAreTheSameBits) {
         const auto b = values(kColumns * kDepth, c.operands, size, false, bits);
         Block block(*kernels, kRows, kColumns, kDepth, a, b);
         const AccumulatorPlan plan = make_accumulator_plan(accumulator, kDepth);
-        GemmPlan general = plan.sum;
-        general.split = SplitPlan{};
+        const GemmPlan general = general_of(plan.sum);
         for (const float start : testing::thinned<float>({-0.0F, 0.0F, 1.0F}, 3)) {
           const auto got = block.Sums(plan.sum, start);
           const auto expected = block.Sums(general, start);
-          for (std::size_t i = 0; i < got.size(); ++i) {
-            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
-                      std::bit_cast<std::uint32_t>(expected[i]))
-                << kernels->name << ", " << c.accumulator << ", sums about " << sums << ", start "
-                << start << ", element " << i << ": " << got[i] << " and " << expected[i];
-            (std::isfinite(got[i]) ? finite : infinite) += 1;
-          }
+          ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+              << kernels->name << ", " << c.accumulator << ", sums about " << sums << ", start "
+              << start;
+          Count(got, finite, infinite);
         }
       }
     }
   }
   EXPECT_GT(finite, kLeast);
   EXPECT_GT(infinite, kLeast);
+  if (testing::emulated_halves_table() != nullptr) {
+    EXPECT_GT(testing::emulated_products(), std::uint64_t{100000});
+  }
 }
 
 /// The last bits of R decide where a product's first 24 bits below the last place, which R meets,
@@ -308,7 +329,7 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
       if (a.empty()) break;
     }
     if (a.empty()) continue;
-    for (const KernelTable* kernels : testing::kernel_tables()) {
+    for (const KernelTable* kernels : tables()) {
       Block block(*kernels, 2, 1, 1, a, {1.0F});
       for (const float sum : block.Sums(plan.sum, 0.0F)) {
         ASSERT_EQ(sum, static_cast<float>(quantum)) << kernels->name << ", seed " << seed;
@@ -321,12 +342,11 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
 /// Sums that start anywhere in the range, beyond what magnets reach too.
 TEST(GemmRoutes, SumsStartAnywhere) {
   std::mt19937_64 bits(29);
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const Case& c : cases()) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const AccumulatorPlan plan = make_accumulator_plan(accumulator, 20);
-      GemmPlan general = plan.sum;
-      general.split = SplitPlan{};
+      const GemmPlan general = general_of(plan.sum);
       Block block(*kernels, 3, 37, 20, values(3 * 20, c.operands, 1, false, bits),
                   values(37 * 20, c.operands, 1, false, bits));
       for (int exponent = accumulator.format.emin(); exponent <= accumulator.format.emax();
@@ -334,11 +354,8 @@ TEST(GemmRoutes, SumsStartAnywhere) {
         const float start = std::ldexp(bits() % 2 == 0 ? 1.0F : -1.0F, exponent);
         const auto got = block.Sums(plan.sum, start);
         const auto expected = block.Sums(general, start);
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
-              << kernels->name << ", " << c.accumulator << ", start " << start << ", element " << i
-              << ": " << got[i] << " and " << expected[i];
-        }
+        ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+            << kernels->name << ", " << c.accumulator << ", start " << start;
       }
     }
   }
@@ -347,11 +364,10 @@ TEST(GemmRoutes, SumsStartAnywhere) {
 /// Sums of two blocks of k, of which the second may begin within a group.
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const Case& c : cases()) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 61);
-      GemmPlan general = plan.sum;
-      general.split = SplitPlan{};
+      const GemmPlan general = general_of(plan.sum);
       for (const std::int64_t first : {36, 40, 48}) {
         const std::int64_t second = 61 - first;
         const auto part = [&](std::int64_t count) {
@@ -369,12 +385,9 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
         for (const float start : {0.0F, -0.0F, 1.0F}) {
           const auto got = sums(plan.sum, start);
           const auto expected = sums(general, start);
-          for (std::size_t i = 0; i < got.size(); ++i) {
-            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
-                      std::bit_cast<std::uint32_t>(expected[i]))
-                << kernels->name << ", " << c.accumulator << ", blocks " << first << " and "
-                << second << ", start " << start << ", element " << i;
-          }
+          ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+              << kernels->name << ", " << c.accumulator << ", blocks " << first << " and " << second
+              << ", start " << start;
         }
       }
     }
@@ -388,7 +401,7 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   std::mt19937_64 bits(23);
   int finite = 0;
   int special = 0;
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const Case& c : testing::thinned(stochastic_cases(), 2)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const double max = std::min(accumulator.format.max(), 0x1p120);
@@ -403,22 +416,17 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
         const AccumulatorPlan plan = make_accumulator_plan(accumulator, depth);
         GemmPlan taken = plan.sum;
         taken.first_draw += bits() % 40;
-        GemmPlan general = taken;
-        general.split = SplitPlan{};
+        const GemmPlan general = general_of(taken);
         const auto largest = static_cast<float>(accumulator.format.max());
         const float zero = accumulator.format.has_negative_zero() ? -0.0F : -largest;
         constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
         for (const float start : testing::thinned<float>({zero, 0.0F, largest, kNan}, 2)) {
           const auto got = block.Sums(taken, start);
           const auto expected = block.Sums(general, start);
-          for (std::size_t i = 0; i < got.size(); ++i) {
-            ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]),
-                      std::bit_cast<std::uint32_t>(expected[i]))
-                << kernels->name << ", " << c.accumulator << ", " << depth
-                << " products, sums about " << sums << ", start " << start << ", element " << i
-                << ": " << got[i] << " and " << expected[i];
-            (std::isfinite(got[i]) ? finite : special) += 1;
-          }
+          ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+              << kernels->name << ", " << c.accumulator << ", " << depth << " products, sums about "
+              << sums << ", start " << start;
+          Count(got, finite, special);
         }
       }
     }
@@ -431,13 +439,12 @@ TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
 /// its neighbours, also where the format's last places end.
 TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   std::mt19937_64 bits(22);
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const char* name : {"fp16 sequential", "e6m9 sequential", "bf16 sequential",
                              "e4m3 sequential", "e5m2 kahan", "tf32 sequential"}) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(name), 1);
       ASSERT_TRUE(takes_logs(plan.sum.split)) << name;
-      GemmPlan general = plan.sum;
-      general.split = SplitPlan{};
+      const GemmPlan general = general_of(plan.sum);
       for (int round = 0; round < 200; ++round) {
         std::vector<float> a(8);
         std::vector<float> b(64);
@@ -465,11 +472,94 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   }
 }
 
+struct Spread {
+  int middle, binades;  ///< about 2^(middle ± binades)
+  bool positive;        ///< so that sums grow
+};
+
+/// Operands of any size and width, an eighth of them zeros of both signs, one row of larger ones.
+std::vector<float> spread_values(std::int64_t rows, std::int64_t columns, const std::string& format,
+                                 const Spread& spread, std::mt19937_64& bits) {
+  std::uniform_real_distribution<float> significand(1, 2);
+  std::vector<float> x;
+  const auto large = static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(rows));
+  for (std::int64_t i = 0; i < rows * columns; ++i) {
+    const auto width = static_cast<std::uint64_t>(2 * spread.binades + 1);
+    const int shift = spread.middle - spread.binades + static_cast<int>(bits() % width);
+    float value = std::ldexp(significand(bits), shift + (i / columns == large ? 3 : 0));
+    if (bits() % 8 == 0) value = 0;
+    x.push_back(!spread.positive && bits() % 2 == 0 ? -value : value);
+  }
+  std::vector<float> y(x.size());
+  Cast(View(x), ParseFormat(format), {}, View(y));
+  return y;
+}
+
+/// Plans that may take lanes of 16 bits, for operands that these hold and operands that they do
+/// not, from any start.
+TEST(GemmRoutes, HalvesAndGeneralAreTheSameBits) {
+  std::mt19937_64 bits(31);
+  for (const char* text :
+       {"e4m3 sequential", "e3m2 sequential", "e2m3 sequential", "e4m3fn sequential",
+        "e4m3fnuz sequential", "e4m3 sequential overflow=saturate"}) {
+    const Accumulator accumulator = ParseAccumulator(text);
+    const AccumulatorPlan plan = make_accumulator_plan(accumulator, 1);
+    EXPECT_EQ(plan.sum.split.half, Half::fp16) << text;
+    const GemmPlan general = general_of(plan.sum);
+    const auto most = static_cast<float>(accumulator.format.max());
+    for (int turn = 0; turn < 400; ++turn) {
+      const auto pick = [&](auto list) { return list[bits() % list.size()]; };
+      const int rows = pick(std::array{1, 2, 5, 10, 18});
+      const int columns = pick(std::array{20, 37, 64});
+      const int depth = pick(std::array{1, 2, 3, 9, 128});
+      const Spread spread{pick(std::array{0, -2, -22}), pick(std::array{0, 2, 6, 15}),
+                          bits() % 2 == 0};
+      const Spread of_the_other{spread.middle < -20 ? 14 : -2, spread.binades, spread.positive};
+      const std::array<std::string, 6> formats = {"e4m3", "e5m4", "e5m5", "e5m6", "e8m3", "fp16"};
+      const std::string of_a = pick(formats);
+      const std::string of_b = bits() % 2 == 0 ? of_a : pick(formats);
+      const float start = pick(std::array{-0.0F, 0.0F, 1.0F, -most, NAN, INFINITY});
+      const auto a = spread_values(rows, depth, of_a, spread, bits);
+      const auto b = spread_values(depth, columns, of_b, of_the_other, bits);
+      for (const KernelTable* kernels : tables()) {
+        Block block(*kernels, rows, columns, depth, a, b);
+        const auto got = block.Sums(plan.sum, start);
+        const auto expected = block.Sums(general, start);
+        ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+            << kernels->name << ", " << text << ", " << of_a << " and " << of_b << " about 2^("
+            << spread.middle << " ± " << spread.binades << "), " << rows << " x " << columns
+            << " x " << depth << ", start " << start;
+      }
+    }
+  }
+}
+
+/// Sums of one row alone outgrow the format.
+TEST(GemmRoutes, AnyRowMayOverflow) {
+  constexpr std::int64_t kRows = 9;
+  constexpr std::int64_t kColumns = 40;
+  constexpr std::int64_t kDepth = 100;
+  const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator("e4m3 sequential"), kDepth);
+  for (const KernelTable* kernels : tables()) {
+    for (std::int64_t large = 0; large < kRows; ++large) {
+      std::vector<float> a(kRows * kDepth, 0.0625F);
+      std::fill_n(a.begin() + large * kDepth, kDepth, 7.5F);
+      Block block(*kernels, kRows, kColumns, kDepth, a,
+                  std::vector<float>(kColumns * kDepth, 1.625F));
+      const auto sums = block.Sums(plan.sum, 0);
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        const bool is_infinite = std::isinf(sums[static_cast<std::size_t>(i * kColumns)]);
+        EXPECT_EQ(is_infinite, i == large) << kernels->name << ", row " << i;
+      }
+    }
+  }
+}
+
 /// A group of k whose operands are bounded apart from the rest: one large value sends the steps
 /// around it to the general route and no others.
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
-  for (const KernelTable* kernels : testing::kernel_tables()) {
+  for (const KernelTable* kernels : tables()) {
     for (const Case& c : cases()) {
       for (std::int64_t at = 0; at < 40; at += 3) {
         auto a = values(std::int64_t{9} * 40, c.operands, 0.1, false, bits);
@@ -477,14 +567,11 @@ TEST(GemmRoutes, OneLargeOperandAmongMany) {
         a[static_cast<std::size_t>(40 + at)] = 0x1p110F;
         Block block(*kernels, 9, 33, 40, a, b);
         const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 40);
-        GemmPlan general = plan.sum;
-        general.split = SplitPlan{};
+        const GemmPlan general = general_of(plan.sum);
         const auto got = block.Sums(plan.sum, 0);
         const auto expected = block.Sums(general, 0);
-        for (std::size_t i = 0; i < got.size(); ++i) {
-          ASSERT_EQ(std::bit_cast<std::uint32_t>(got[i]), std::bit_cast<std::uint32_t>(expected[i]))
-              << kernels->name << ", " << c.accumulator << ", k " << at << ", element " << i;
-        }
+        ASSERT_TRUE(testing::bits_equal(Bits(expected), Bits(got)))
+            << kernels->name << ", " << c.accumulator << ", k " << at;
       }
     }
   }
