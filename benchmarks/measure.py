@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,6 +127,9 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     import threads
     import virtual_nodes
 
+    import cpd
+
+    warnings.simplefilter("ignore", cpd.SlowProductWarning)  # the rows say how slow they are
     yield from fresh.rows(options)
     yield from threads.rows(options)
     yield from gemm.rows(options)
