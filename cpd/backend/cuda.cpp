@@ -30,7 +30,7 @@ const Api& Load() {
       api->fixed_size != sizeof(FixedSumCall) || api->hadamard_size != sizeof(HadamardCall) ||
       api->scales_size != sizeof(ScalesCall) || api->reduce_size != sizeof(ReduceCall) ||
       api->virtual_size != sizeof(VirtualCall) || api->level_size != sizeof(LevelCall) ||
-      api->quantized_size != sizeof(QuantizedCall)) {
+      api->quantized_size != sizeof(QuantizedCall) || api->top_k_size != sizeof(TopKCall)) {
     throw MachineError(file + " belongs to another build of CPD: build and install both again");
   }
   return *api;
@@ -463,6 +463,16 @@ void Queue::AddResidual(const FeedbackCall& call) const {
 void Queue::TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
                        SegmentCounts* counts) const {
   CheckStatus(api_.take_errors(launch_, call, decoded, next, counts));
+}
+
+void Queue::SelectTopK(const TopKCall& call) const {
+  CheckStatus(api_.select_top_k(launch_, call));
+}
+void Queue::RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const {
+  CheckStatus(api_.round_top_k(launch_, call, y, counts));
+}
+void Queue::CountTopKBytes(const TopKCall& call, SegmentCounts* counts) const {
+  CheckStatus(api_.count_top_k_bytes(launch_, call, counts));
 }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {

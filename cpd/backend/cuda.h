@@ -185,6 +185,10 @@ class CPD_API Queue {
   void AddResidual(const FeedbackCall& call) const;
   void TakeErrors(const FeedbackCall& call, const float* decoded, float* next,
                   SegmentCounts* counts) const;
+  /// The kernels of the values of largest magnitude.
+  void SelectTopK(const TopKCall& call) const;
+  void RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const;
+  void CountTopKBytes(const TopKCall& call, SegmentCounts* counts) const;
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;

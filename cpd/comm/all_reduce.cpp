@@ -152,7 +152,7 @@ class Collective {
     queue_ = link_.UseLayersOn(first.device, first.device_index);
     if (queue_ == nullptr) return;
     order_.emplace(queue_, x_, out_);
-    if (reduction_->has_kernels()) return;
+    if (reduction_->encodes_on_gpu()) return;
     staged_.emplace(queue_, x_, out_);
     x_ = staged_->x();
     out_ = staged_->out();

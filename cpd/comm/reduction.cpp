@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpd/base/guarded.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/draws/streams.h"
 #include "cpd/spec/error.h"
@@ -220,11 +221,18 @@ void Reduction::Take(const Level& level, std::int64_t k, std::span<const float* 
   CastScaled(level.result, level.rounding, 0, begin, n, state.planes, state.planes);
 }
 
-bool Reduction::has_kernels() const {
-  const auto has = [](const SharedCodec& codec) {
-    return codec == nullptr || codec->on_gpu() != nullptr;
+bool Reduction::rounds_on_gpu() const {
+  if (spec_.wire == nullptr) return true;
+  const CodecOnGpu* const wire = wires_[0]->on_gpu();
+  const bool counts = wire != nullptr && (wires_[0]->is_fixed() || wire->counts_bytes());
+  return counts && (results_[0] == nullptr || results_[0]->on_gpu() != nullptr);
+}
+
+bool Reduction::encodes_on_gpu() const {
+  const auto encodes = [](const SharedCodec& codec) {
+    return codec == nullptr || codec->on_gpu()->encodes();
   };
-  return spec_.wire == nullptr || (has(wires_[0]) && has(results_[0]));
+  return spec_.wire == nullptr || (rounds_on_gpu() && encodes(wires_[0]) && encodes(results_[0]));
 }
 
 void Reduction::Finish(int shift, float scale, std::int64_t n, float* values) const {

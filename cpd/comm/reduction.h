@@ -86,8 +86,10 @@ class Reduction {
   [[nodiscard]] std::span<const SharedCodec> wires() const { return wires_; }
   [[nodiscard]] std::span<const SharedCodec> results() const { return results_; }
   [[nodiscard]] Measured measured() const { return wires_[0]->measured(); }
-  /// Whether kernels do all of it for layers on a GPU: there is no codec, or all have kernels.
-  [[nodiscard]] bool has_kernels() const;
+  /// Whether kernels round for layers on a GPU, and count bytes: there is no codec, or all have
+  /// kernels; and whether they make its messages, too.
+  [[nodiscard]] bool rounds_on_gpu() const;
+  [[nodiscard]] bool encodes_on_gpu() const;
   /// The layers' buckets, at whose multiples they are cut into slices and chunks; empty: anywhere.
   [[nodiscard]] const std::vector<std::int64_t>& buckets() const { return buckets_; }
   /// A layer's number in random streams.

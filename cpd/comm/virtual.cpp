@@ -228,7 +228,7 @@ struct VirtualReduce::Impl {
   }
 
   /// Whether kernels make the contributions; a codec without kernels makes them on the host.
-  [[nodiscard]] bool rounds_on_gpu() const { return gpu != nullptr && reduction.has_kernels(); }
+  [[nodiscard]] bool rounds_on_gpu() const { return gpu != nullptr && reduction.rounds_on_gpu(); }
 
   /// A rank's values of layer l as they enter the reduction: where they are divided first, the
   /// quotients, in `divided` until the next call. On a GPU where that rounds them, undivided.
@@ -253,28 +253,33 @@ struct VirtualReduce::Impl {
     const SharedCodec& wire = reduction.wire(l);
     const bool shares = reduction.measured() == Measured::shared;
     const Piece whole = reduction.PieceOf(l, rank, shares ? reduction.ShiftOf(0) : 0);
-    if (rounds_on_gpu()) {
-      if (shares) {
-        layer.scale = std::max(layer.scale, gpu->Measure(x, *wire, whole, nullptr));
-      } else {
-        layer.exponent = std::max(layer.exponent, ApsExponent(gpu->Largest(x), reduction.world()));
-      }
-      return;
-    }
     CodecState* const state = states->Of(*wire, {rank, reduction.number(l)}, layer.size);
-    if (state != nullptr) state->Begin(whole, values);
+    const float measured = rounds_on_gpu() ? MeasuredOnGpu(x, *wire, whole, state)
+                                           : MeasuredOnHost(x, *wire, whole, state, values);
     if (shares) {
-      layer.scale = std::max(layer.scale, wire->Measure(whole, state, values));
+      layer.scale = std::max(layer.scale, measured);
     } else {
-      std::optional<float> largest;
-      if (state != nullptr) largest = wire->Largest(*state);
-      TensorView entering = x;
-      entering.device = Device::cpu;
-      entering.data = const_cast<float*>(values);
-      if (!largest) largest = MeasureRange(entering).max_abs;
-      layer.exponent = std::max(layer.exponent, ApsExponent(*largest, reduction.world()));
+      layer.exponent = std::max(layer.exponent, ApsExponent(measured, reduction.world()));
     }
     if (states == &own_states) own_states = {};
+  }
+
+  /// A layer's scale, where ranks share it, else its largest magnitude.
+  [[nodiscard]] float MeasuredOnGpu(const TensorView& x, const Codec& wire, const Piece& whole,
+                                    CodecState* state) const {
+    if (reduction.measured() == Measured::shared) return gpu->Measure(x, wire, whole, state);
+    return reduction.spec().wire == nullptr ? gpu->Largest(x) : gpu->Largest(x, wire, whole, state);
+  }
+  [[nodiscard]] float MeasuredOnHost(const TensorView& x, const Codec& wire, const Piece& whole,
+                                     CodecState* state, const float* values) const {
+    if (state != nullptr) state->Begin(whole, values);
+    if (reduction.measured() == Measured::shared) return wire.Measure(whole, state, values);
+    std::optional<float> largest;
+    if (state != nullptr) largest = wire.Largest(*state);
+    TensorView entering = x;
+    entering.device = Device::cpu;
+    entering.data = const_cast<float*>(values);
+    return largest ? *largest : MeasureRange(entering).max_abs;
   }
 
   /// The codec's state of a layer or its results, which the call has begun; null where there is
@@ -333,7 +338,7 @@ struct VirtualReduce::Impl {
 
   /// The turn of the rank that contributes.
   [[nodiscard]] VirtualSumsOnGpu::Turn Turn() const {
-    return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units};
+    return {Rank(), member, rounds().unit(visit), visit, visit < rounds().units, counts_bytes};
   }
 
   /// Adds a rank's layer, on a GPU, to its sums there.
@@ -348,8 +353,9 @@ struct VirtualReduce::Impl {
       if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole, state);
       gpu->Contribute(l, x, wire, whole, state, Turn());
     }
-    if (visit >= rounds().units) return;
-    layer.bytes += LayerBytes(wire, whole, nullptr, nullptr);  // fixed
+    if (visit < rounds().units && wire.is_fixed()) {
+      layer.bytes += LayerBytes(wire, whole, nullptr, nullptr);
+    }
   }
 
   void EndGroup() {
@@ -530,11 +536,12 @@ LayerReport VirtualReduce::report(int layer) const {
                      .bits = from.bits};
   std::int64_t bad_results = from.bad_results;
   if (impl_->gpu != nullptr) {
-    const auto [contributions, bad] = impl_->gpu->counts(layer);
+    const auto [contributions, bad, bytes] = impl_->gpu->counts(layer);
     if (impl_->rounds_on_gpu()) {
       report.non_finite = contributions.non_finite;
       report.underflowed = contributions.underflowed;
       report.zeros = contributions.zeros;
+      report.bytes += bytes;
     }
     bad_results = bad;
     report.staged_bytes = impl_->gpu->staged_bytes(layer);

@@ -60,6 +60,13 @@ float VirtualSumsOnGpu::Largest(const TensorView& x) const {
   return entering;
 }
 
+float VirtualSumsOnGpu::Largest(const TensorView& x, const Codec& codec, const Piece& whole,
+                                CodecState* state) const {
+  const auto values = Entering(x);
+  const auto largest = codec.on_gpu()->Begin(queue_, whole, {state}, values.get())->Largest();
+  return largest ? *largest : Largest(x);
+}
+
 cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& level,
                                            float* planes) const {
   cuda::VirtualCall call;
@@ -118,9 +125,10 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& c
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const auto values = Entering(x);
-  codec.on_gpu()
-      ->Begin(queue_, whole, {state}, values.get())
-      ->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
+  const auto begun = codec.on_gpu()->Begin(queue_, whole, {state}, values.get());
+  begun->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
+  const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
+  if (counts_bytes) begun->CountBytes(whole, to.counts.get());
   queue_->Precede(x.stream);
   TakeTerms(layer, turn);
 }
@@ -204,7 +212,8 @@ VirtualSumsOnGpu::Counts VirtualSumsOnGpu::counts(int layer) const {
   std::array<cuda::SegmentCounts, 2> counts;
   queue_->Copy(counts.data(), layers_[static_cast<std::size_t>(layer)].counts.get(),
                sizeof(counts));
-  return {LossesOf(counts[0]), static_cast<std::int64_t>(counts[1].non_finite)};
+  return {LossesOf(counts[0]), static_cast<std::int64_t>(counts[1].non_finite),
+          static_cast<std::int64_t>(counts[0].bytes)};
 }
 
 }  // namespace cpd

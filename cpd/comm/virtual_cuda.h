@@ -28,10 +28,14 @@ class VirtualSumsOnGpu {
   [[nodiscard]] int device() const { return queue_->device(); }
   /// The largest finite |x| of a rank's layer as it enters the reduction.
   [[nodiscard]] float Largest(const TensorView& x) const;
+  /// What a codec that has kernels will encode of it (Codec::Largest); waits.
+  [[nodiscard]] float Largest(const TensorView& x, const Codec& codec, const Piece& whole,
+                              CodecState* state) const;
   /// Where a contribution goes: as a member of its unit, which is visited.
   struct Turn {
     std::int64_t rank = 0, member = 0, unit = 0, visit = 0;
-    bool counts = false;  ///< its losses; each rank's once
+    bool counts = false;        ///< its losses; each rank's once
+    bool counts_bytes = false;  ///< with them, the bytes of messages that have no fixed sizes
   };
   void Contribute(int layer, const TensorView& x, int shift, const Turn& turn);
   /// The same with a codec that has kernels. `whole`: the layer as a piece; `state`: what the codec
@@ -61,6 +65,7 @@ class VirtualSumsOnGpu {
   struct Counts {
     Losses contributions;          ///< of those that kernels rounded
     std::int64_t bad_results = 0;  ///< NaN and infinities
+    std::int64_t bytes = 0;        ///< of contributions whose messages have no fixed sizes
   };
   /// Of a layer, up to now; waits.
   [[nodiscard]] Counts counts(int layer) const;

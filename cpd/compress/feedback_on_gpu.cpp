@@ -15,6 +15,8 @@ class Feedback::OnGpu final : public CodecOnGpu {
   [[nodiscard]] std::unique_ptr<LayerOnGpu> Begin(const SharedQueue& queue, const Piece& layer,
                                                   const StateOnGpu& state,
                                                   const float* x) const override;
+  [[nodiscard]] bool encodes() const override { return inner_.on_gpu()->encodes(); }
+  [[nodiscard]] bool counts_bytes() const override { return inner_.on_gpu()->counts_bytes(); }
   void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n, int shift,
               float divisor, float* y, std::int64_t before) const override {
     inner_.on_gpu()->Decode(queue, bytes, n, shift, divisor, y, before);
@@ -46,6 +48,9 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {
     layer_->Round(Unshifted(layer), y, nullptr);
     queue_->TakeErrors(CallOf(layer), y, residual_->next(), counts);
+  }
+  void CountBytes(const Piece& layer, cuda::SegmentCounts* counts) const override {
+    layer_->CountBytes(Unshifted(layer), counts);
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
     layer_->Encode(Unshifted(piece), to);

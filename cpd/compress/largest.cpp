@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <span>
@@ -15,31 +13,27 @@
 #include "cpd/backend/roster.h"
 #include "cpd/base/guarded.h"
 #include "cpd/base/parallel.h"
+#include "cpd/numeric/scaled/largest_limit.h"
 
 namespace cpd {
 namespace {
 
-constexpr std::uint32_t kMagnitude = 0x7FFFFFFF;  // magnitudes ascend with these bits
-constexpr std::uint32_t kInfinity = 0x7F800000;
+constexpr std::uint32_t kMagnitude = Pattern<float>::magnitude;
+constexpr std::uint32_t kInfinity = Pattern<float>::infinity;
 constexpr std::int64_t kStep = 4096;
 constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values that are sampled
 
-std::uint32_t PatternOf(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitude; }
-
-/// Selects all values above `pattern`, and the first `equals` of those with that pattern.
-struct Limit {
-  std::uint32_t pattern = 0;
-  std::int64_t equals = 0;
-};
+std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
 /// The limit that selects the k >= 1 largest of n patterns at(i), found digit by digit.
 template <class At>
-Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
-  Limit limit{0, k};
+LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
+  LargestLimit limit{0, k};
   std::uint32_t known = 0;
-  for (const int shift : {20, 10, 0}) {
-    const std::uint32_t last = shift == 20 ? 2047 : 1023;
-    std::int64_t counts[2048] = {};
+  for (int place = 0; place < kPatternDigits; ++place) {
+    const int shift = digit_shift(place);
+    const std::uint32_t last = last_digit(place);
+    std::int64_t counts[kMostDigit + 1] = {};
     for (std::int64_t i = 0; i < n; ++i) {
       const std::uint32_t pattern = at(i);
       counts[pattern >> shift & last] += (pattern & known) == limit.pattern ? 1 : 0;
@@ -50,12 +44,6 @@ Limit LimitOf(std::int64_t n, std::int64_t k, At at) {
     known |= last << shift;
   }
   return limit;
-}
-
-/// The limit, widened to select every NaN and infinity.
-Limit WithNonFinite(Limit limit) {
-  if (limit.pattern < kInfinity) return limit;
-  return {kInfinity, std::numeric_limits<std::int64_t>::max()};
 }
 
 /// A pattern, 1 … kInfinity, that by a sample somewhat more than k of the values reach.
@@ -121,7 +109,7 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
 }
 
 /// Removes what a limit does not select.
-void Shrink(Limit limit, Selection& of) {
+void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {
     const std::uint32_t pattern = PatternOf(of.values[p]);
@@ -134,7 +122,7 @@ void Shrink(Limit limit, Selection& of) {
 }
 
 /// Appends the values that a limit selects.
-void Within(std::int64_t n, const float* v, Limit limit, Selection& to) {
+void Within(std::int64_t n, const float* v, LargestLimit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {
     const std::uint32_t least = limit.equals > 0 ? limit.pattern : limit.pattern + 1;
@@ -159,12 +147,12 @@ void FindLargest(const Summands& of, std::int64_t k, Selection& largest) {
   const std::int64_t most = 4 * k + kStep;
   const std::int64_t count = Reaching(of, least, most, largest);
   const auto limit_of = [k](std::int64_t n, const float* v) {
-    return WithNonFinite(LimitOf(n, k, [v](std::int64_t i) { return PatternOf(v[i]); }));
+    return with_non_finite(LimitOf(n, k, [v](std::int64_t i) { return PatternOf(v[i]); }));
   };
   if (k <= count && count <= most) return Shrink(limit_of(count, largest.values.data()), largest);
   const float* const v = of.r == nullptr ? of.x : of.sum;
   const bool wants_zeros = count <= most && least == 1;
-  const Limit limit = wants_zeros ? Limit{0, k - count} : limit_of(of.n, v);
+  const LargestLimit limit = wants_zeros ? LargestLimit{0, k - count} : limit_of(of.n, v);
   largest = {};
   Within(of.n, v, limit, largest);
 }

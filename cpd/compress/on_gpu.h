@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "cpd/backend/cuda.h"
 #include "cpd/compress/codec.h"
@@ -26,11 +27,16 @@ class CPD_API LayerOnGpu {
   virtual ~LayerOnGpu();
   /// Codec::Measure; waits. By default nothing is measured: 0.
   [[nodiscard]] virtual float Measure() const { return 0; }
+  /// Codec::Largest; waits. By default that of the layer's values: none.
+  [[nodiscard]] virtual std::optional<float> Largest() const { return std::nullopt; }
   /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it
   /// is null. y may be x where it is.
   virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
-  /// Codec::Encode.
-  virtual void Encode(const Piece& piece, std::uint8_t* to) const = 0;
+  /// Codec::Encode. By default the codec does not encode (CodecOnGpu::encodes): throws.
+  virtual void Encode(const Piece& piece, std::uint8_t* to) const;
+  /// LayerBytes, of a codec that has no fixed sizes: adds them to counts->bytes, in the GPU's
+  /// memory. By default the codec does not count them (CodecOnGpu::counts_bytes): throws.
+  virtual void CountBytes(const Piece& layer, cuda::SegmentCounts* counts) const;
 };
 
 /// What a codec keeps of a layer, or of the slice of its results from value `begin` on, between
@@ -52,10 +58,14 @@ class CPD_API CodecOnGpu {
                                                           const Piece& layer,
                                                           const StateOnGpu& state,
                                                           const float* x) const = 0;
+  /// Whether it encodes and decodes, too. If not, messages are made on the host.
+  [[nodiscard]] virtual bool encodes() const { return true; }
+  /// Whether it counts the bytes of messages that have no fixed sizes.
+  [[nodiscard]] virtual bool counts_bytes() const { return false; }
   /// Codec::Decode of a message that holds n values; one that no encoder makes is a fault
-  /// (cuda_faults.h).
+  /// (cuda_faults.h). By default the codec does not decode: throws.
   virtual void Decode(const cuda::Queue& queue, const std::uint8_t* bytes, std::int64_t n,
-                      int shift, float divisor, float* y, std::int64_t before) const = 0;
+                      int shift, float divisor, float* y, std::int64_t before) const;
 };
 
 }  // namespace cpd

@@ -17,6 +17,7 @@ class CPD_API Packed final : public Codec {
   [[nodiscard]] std::string name() const override;
   [[nodiscard]] std::string text() const override;
   [[nodiscard]] const Format& format() const override { return format_; }
+  [[nodiscard]] const RoundingOptions& rounding() const { return rounding_; }
   [[nodiscard]] bool may_hop() const override { return true; }
   [[nodiscard]] bool is_fixed() const override { return true; }
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;

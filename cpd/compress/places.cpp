@@ -7,17 +7,9 @@
 
 #include "cpd/compress/bits.h"
 #include "cpd/compress/codec.h"
+#include "cpd/numeric/scaled/gap_codes.h"
 
 namespace cpd {
-namespace {
-
-/// b for `count` of n places: 2^b is about ln 2 times the mean gap.
-int LowBits(std::int64_t n, std::int64_t count) {
-  const auto median = static_cast<std::uint64_t>(n / count * 45 / 64);
-  return median == 0 ? 0 : std::bit_width(median) - 1;
-}
-
-}  // namespace
 
 std::uint8_t* PutNumber(std::int64_t number, std::uint8_t* to) {
   auto rest = static_cast<std::uint64_t>(number);
@@ -45,7 +37,7 @@ std::uint8_t* PutPlaces(std::span<const std::int64_t> places, std::int64_t begin
   const auto count = static_cast<std::int64_t>(places.size());
   to = PutNumber(count, to);
   if (count == 0) return to;
-  const int low = LowBits(n, count);
+  const int low = gap_low_bits(n, count);
   BitWriter bits(std::span(to, static_cast<std::size_t>(MostPlaceBytes(n) - kMostNumberBytes)));
   std::int64_t next = begin;
   for (const std::int64_t place : places) {
@@ -62,7 +54,7 @@ std::uint8_t* PutPlaces(std::span<const std::int64_t> places, std::int64_t begin
 std::vector<std::int64_t> TakePlaces(std::span<const std::uint8_t>& bytes, std::int64_t n) {
   const std::int64_t count = TakeNumber(bytes, n);
   if (count == 0) return {};
-  const int low = LowBits(n, count);
+  const int low = gap_low_bits(n, count);
   if (static_cast<std::int64_t>(bytes.size()) < (count * (low + 1) + 7) / 8) {
     throw DamagedBytes("places are cut off");
   }

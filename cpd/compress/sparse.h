@@ -3,7 +3,10 @@
 // Encodes values most of which are zeros, without loss: sums of what top_k keeps.
 #pragma once
 
+#include <memory>
+
 #include "cpd/compress/codec.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/compress/packed.h"
 
 namespace cpd {
@@ -27,6 +30,8 @@ class CPD_API Sparse final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] std::int64_t block() const override { return std::int64_t{1} << 16; }
   [[nodiscard]] bool has_nan() const override { return values_.has_nan(); }
+  /// It does not encode.
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
 
   std::int64_t Encode(const Piece& piece, CodecState* state, const float* x,
                       std::uint8_t* to) const override;
@@ -35,7 +40,11 @@ class CPD_API Sparse final : public Codec {
   void Round(const Piece& piece, CodecState* state, const float* x, float* y) const override;
 
  private:
+  class OnGpu;
+  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
+
   Packed values_;
+  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

@@ -18,6 +18,7 @@
 #include "cpd/compress/residual.h"
 #include "cpd/compress/sparse.h"
 #include "cpd/compress/words.h"
+#include "cpd/numeric/scaled/largest_limit.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -104,10 +105,7 @@ struct TopK::Run {
     }
     Guarded([&] {
       for (std::size_t k = 0; k < places.size(); ++k) {
-        const float v = values()[k];
-        const float sent = decoded[k];
-        const float left = std::isfinite(sent) ? v - sent : v;
-        *sending.next(places[k]) = std::isfinite(v) ? left : 0;
+        *sending.next(places[k]) = error_of(values()[k], decoded[k]);
       }
     });
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cpd/compress/codec.h"
+#include "cpd/compress/on_gpu.h"
 #include "cpd/spec/rounding.h"
 
 namespace cpd {
@@ -46,6 +47,8 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
+  /// Where inner is a packed format that has NaN. It does not encode.
+  [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
   /// The inner codec's Measure of the kept values.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
 
@@ -66,14 +69,17 @@ class CPD_API TopK final : public Codec {
  private:
   struct Sending;
   struct Run;
+  class OnGpu;
 
   [[nodiscard]] std::string Head() const;
+  [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9
   bool feeds_back_ = true;
   SharedCodec inner_;
   bool has_scales_ = true;
   Format format_ = kFp32;
+  std::unique_ptr<const CodecOnGpu> on_gpu_ = MakeOnGpu();
 };
 
 }  // namespace cpd

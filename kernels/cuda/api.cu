@@ -45,6 +45,7 @@ constexpr cpd::cuda::Api kApi = {
     .virtual_size = sizeof(cpd::cuda::VirtualCall),
     .level_size = sizeof(cpd::cuda::LevelCall),
     .quantized_size = sizeof(cpd::cuda::QuantizedCall),
+    .top_k_size = sizeof(cpd::cuda::TopKCall),
     .describe = describe,
     .cast = cpd::cuda::cast,
     .encode = cpd::cuda::encode,
@@ -90,6 +91,9 @@ constexpr cpd::cuda::Api kApi = {
     .decode_one_bit = cpd::cuda::decode_one_bit,
     .add_residual = cpd::cuda::add_residual,
     .take_errors = cpd::cuda::take_errors,
+    .select_top_k = cpd::cuda::select_top_k,
+    .round_top_k = cpd::cuda::round_top_k,
+    .count_top_k_bytes = cpd::cuda::count_top_k_bytes,
     .checksums = cpd::cuda::checksums,
 };
 

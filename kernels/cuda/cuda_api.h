@@ -16,6 +16,7 @@
 #include "cpd/numeric/round/round_plan.h"
 #include "cpd/numeric/scaled/block_layout.h"
 #include "cpd/numeric/scaled/hadamard_plan.h"
+#include "cpd/numeric/scaled/largest_limit.h"
 #include "cpd/numeric/scaled/levels.h"
 #include "cpd/numeric/scaled/scaled_plan.h"
 #include "cpd/numeric/sums/fixed_plan.h"
@@ -230,6 +231,7 @@ struct SegmentCounts {
   unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
   unsigned long long zeros = 0;        ///< values that are zero after the cast
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
+  unsigned long long bytes = 0;        ///< of messages, where a codec counts them
 };
 
 /// A layer of virtual ranks, which contribute one after the other: the values of one rank as they
@@ -316,6 +318,37 @@ struct FeedbackCall {
   float* v = nullptr;
 };
 
+/// What the search for the values of largest magnitude has counted and found; zeros at first.
+struct TopKSearch {
+  unsigned long long counts[kPatternDigits][kMostDigit + 1];
+  LargestLimit limit;
+  std::uint32_t largest;  ///< the bits of the largest finite magnitude that is kept
+};
+/// Values above the limit, and with its pattern: those of a span of a layer's tiles, zeros at
+/// first; then those of all spans before it.
+struct TopKSpan {
+  unsigned long long above, equal;
+};
+
+/// The k values of a layer whose magnitudes v = x + kept are largest, and every NaN and infinity:
+/// how they become terms, and what is left of v. All memory is the device's.
+struct TopKCall {
+  std::int64_t n = 0, k = 0;
+  const float* x = nullptr;
+  const float* kept = nullptr;  ///< the residual; null: there is none, and v is x
+  float* sum = nullptr;         ///< v, where there is a residual
+  float* next = nullptr;        ///< the next residual, where there is one
+  TopKSearch* search = nullptr;
+  TopKSpan* spans = nullptr;  ///< one more than there are, whose counts are those of all
+  std::int32_t span = 1;      ///< tiles of a span, a divisor of those of a block
+  std::int64_t block = 0;     ///< values of a message
+  std::int32_t shift = 0;     ///< terms are v * 2^shift, rounded
+  RoundPlan cast;
+  std::uint64_t stream = 0;
+
+  CPD_FN const float* values() const { return kept == nullptr ? x : sum; }
+};
+
 /// Bytes in memory that is accessible to the device.
 struct Bytes {
   const std::uint8_t* data = nullptr;
@@ -349,6 +382,7 @@ struct Api {
   std::uint32_t virtual_size;
   std::uint32_t level_size;
   std::uint32_t quantized_size;
+  std::uint32_t top_k_size;
   /// The meaning of an error and a remedy; of cudaErrorMemoryAllocation, also how many bytes this
   /// thread's last call of `allocate` lacked. The text is valid until the thread's next call.
   const char* (*describe)(int status);
@@ -457,6 +491,13 @@ struct Api {
   /// *counts, unless it is null.
   int (*take_errors)(const Launch& launch, const FeedbackCall& call, const float* decoded,
                      float* next, SegmentCounts* counts);
+  /// Writes v, the limit of the values that are kept, and the counts of spans.
+  int (*select_top_k)(const Launch& launch, const TopKCall& call);
+  /// After it: writes terms and the next residual; adds what is lost of x to *counts, unless it is
+  /// null. y may be x where there is no residual.
+  int (*round_top_k)(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts);
+  /// After select_top_k: adds the bytes of the layer's messages.
+  int (*count_top_k_bytes)(const Launch& launch, const TopKCall& call, SegmentCounts* counts);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };

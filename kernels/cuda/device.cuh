@@ -151,6 +151,9 @@ int decode_one_bit(const Launch& launch, const OneBitCall& call, const std::uint
 int add_residual(const Launch& launch, const FeedbackCall& call);
 int take_errors(const Launch& launch, const FeedbackCall& call, const float* decoded, float* next,
                 SegmentCounts* counts);
+int select_top_k(const Launch& launch, const TopKCall& call);
+int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts);
+int count_top_k_bytes(const Launch& launch, const TopKCall& call, SegmentCounts* counts);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory allocated in stream order (MemoryKind::queued).

@@ -6,7 +6,7 @@
 //
 // `Block` runs a block: it has number, count (of blocks), each(run), which calls run(thread) for
 // each of kThreads threads followed by a barrier, and add, raise and flip, by which all threads of
-// a block update a sum, a maximum and an exclusive or in global memory.
+// a block update a sum, a maximum and an exclusive or in global memory; tally adds for one thread.
 #pragma once
 
 #include "cpd/numeric/draws/philox.h"

@@ -30,6 +30,11 @@ struct ThreadBlock {
     const unsigned together = __reduce_xor_sync(kAll, value);
     if (threadIdx.x % 32 == 0 && together != 0) atomicXor(to, together);
   }
+  /// Adds for this thread alone, in shared or global memory.
+  template <class T>
+  CPD_DEVICE void tally(T* to, T count) const {
+    atomicAdd(to, count);
+  }
   /// Keeps the least number that any thread notes.
   CPD_DEVICE void note(unsigned long long* first, std::int64_t i) const {
     atomicMin(first, static_cast<unsigned long long>(i));

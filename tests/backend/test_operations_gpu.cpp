@@ -237,8 +237,10 @@ std::vector<Operation> Operations() {
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "int4"); }},
       {"`simulate_all_reduce`, a codec that keeps errors (`one_bit`)",
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "one_bit bucket=64"); }},
-      {"`simulate_all_reduce`, a codec on the host (`top_k`)",
-       [](const Views& v) { SimulateAllReduce(v, Aps::off, "top_k 0.25"); }},
+      {"`simulate_all_reduce`, a codec with kernels (`top_k` without feedback)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "top_k 0.25 feedback=off"); }},
+      {"`simulate_all_reduce`, a codec on the host (`uniform`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "uniform"); }},
   };
 }
 

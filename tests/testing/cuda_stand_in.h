@@ -34,6 +34,10 @@ struct HostBlock {
   static void add(unsigned long long* to, std::uint32_t value) { *to += value; }
   static void raise(std::uint32_t* to, std::uint32_t value) { *to = *to < value ? value : *to; }
   static void flip(std::uint32_t* to, std::uint32_t value) { *to ^= value; }
+  template <class T>
+  static void tally(T* to, T count) {
+    *to += count;
+  }
 };
 
 /// The modes that the stand-in's kernels have: each costs the compiler seconds.

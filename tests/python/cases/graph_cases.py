@@ -36,7 +36,8 @@ def captured_calls() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
         "unit": lambda x: cpd.gemm(cpd.cast(x, "e4m3fn"), cpd.cast(x, "e4m3fn"), "h100-fp8"),
         "blas": lambda x: cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "e4m3"), "fp32", blas=True),
     }
-    for spec in (cpd.ReduceSpec("e4m3"), cpd.ReduceSpec(wire="qsgd bits=4 bucket=64")):
+    wires = ("qsgd bits=4 bucket=64", "top_k 0.25 feedback=off")
+    for spec in (cpd.ReduceSpec("e4m3"), *(cpd.ReduceSpec(wire=text) for text in wires)):
         calls[f"simulate_all_reduce {spec}"] = lambda x, spec=spec: cpd.simulate_all_reduce(
             [[x], [x.t().contiguous()]], spec
         )[0]

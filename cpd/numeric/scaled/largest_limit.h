@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which of many values are the largest: a limit of their magnitudes, found digit by digit from
+// counts, and what a value that is kept leaves behind.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "cpd/numeric/round/round.h"
+
+namespace cpd {
+
+/// Selects all values above `pattern`, and by ascending index the first `equals` of those with that
+/// pattern. A pattern is the bits of a magnitude, which ascend with it; those of NaN are above
+/// infinity's.
+struct LargestLimit {
+  std::uint32_t pattern = 0;
+  std::int64_t equals = 0;
+};
+
+/// The digits by which a limit is found, the highest first: where they begin, and their greatest.
+constexpr int kPatternDigits = 3;
+constexpr std::uint32_t kMostDigit = 2047;
+constexpr int digit_shift(int digit) { return 20 - 10 * digit; }
+constexpr std::uint32_t last_digit(int digit) { return digit == 0 ? kMostDigit : 1023; }
+
+inline namespace CPD_ISA {
+
+CPD_FN std::uint32_t pattern_of(float x) {
+  return bits_as<std::uint32_t>(x) & Pattern<float>::magnitude;
+}
+
+/// The limit, widened to select every NaN and infinity.
+CPD_FN LargestLimit with_non_finite(LargestLimit limit) {
+  if (limit.pattern < Pattern<float>::infinity) return limit;
+  return {Pattern<float>::infinity, std::numeric_limits<std::int64_t>::max()};
+}
+
+/// The error of a value v that is sent as `sent`: v - sent, rounded once; all of v where `sent` is
+/// not finite, 0 where v is not.
+CPD_FN float error_of(float v, float sent) {
+  if (!(v - v == 0)) return 0;
+  return sent - sent == 0 ? v - sent : v;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd

@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The values of largest magnitude on a GPU: terms, residuals, losses, bytes and the largest that is
+// kept, against a sort of all values and against the codec on the CPU.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/cuda.h"
+#include "cpd/compress/codecs.h"
+#include "cpd/compress/on_gpu.h"
+#include "tests/testing/bits.h"
+#include "tests/testing/cuda_memory.h"
+#include "tests/testing/largest.h"
+
+namespace cpd {
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+enum class Values : std::uint8_t {
+  normal,
+  low_digits,  // patterns that differ in their last 12 bits
+  few,         // of seven magnitudes, both signs
+  equal,
+  zeros,     // of both signs
+  some_nan,  // and infinities and -0
+  most_nan,  // and infinities: more than are asked for
+  tiny,      // many subnormal
+};
+constexpr Values kAllValues[] = {Values::normal,   Values::low_digits, Values::few,
+                                 Values::equal,    Values::zeros,      Values::some_nan,
+                                 Values::most_nan, Values::tiny};
+
+Floats values_of(std::int64_t n, Values kind, unsigned seed = 0) {
+  std::mt19937 random(static_cast<unsigned>(n) + seed);
+  std::normal_distribution<float> normal;
+  Floats x(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const bool negative = random() % 2 == 0;
+    const auto part = static_cast<std::uint32_t>(random());
+    x[i] = normal(random);
+    if (kind == Values::low_digits) x[i] = std::bit_cast<float>(0x3F800000U + part % 4096);
+    if (kind == Values::few) x[i] = static_cast<float>(part % 7) * (negative ? -0.5F : 0.5F);
+    if (kind == Values::equal) x[i] = negative ? -0.1F : 0.1F;
+    if (kind == Values::zeros) x[i] = negative ? -0.0F : 0.0F;
+    if (kind == Values::tiny) x[i] = std::ldexp(x[i], -144);
+    const bool special =
+        kind == Values::some_nan ? part % 97 == 0 : kind == Values::most_nan && part % 5 != 0;
+    if (special) x[i] = part % 2 == 0 ? std::nanf("") : (negative ? -kInf : kInf);
+    if (kind == Values::some_nan && part % 13 == 3) x[i] = -0.0F;
+  }
+  return x;
+}
+
+/// The least k with k / n at least `billionths` / 10^9.
+std::int64_t count_of(std::int64_t n, std::int64_t billionths) {
+  return static_cast<std::int64_t>((static_cast<__int128>(n) * billionths + 999999999) /
+                                   1000000000);
+}
+
+struct Case {
+  std::string inner;
+  std::int64_t billionths = 0;
+  bool feeds_back = false;
+  Rounding mode = Rounding::nearest_even;
+
+  [[nodiscard]] SharedCodec codec(const std::string& text) const {
+    return MakeCodec(text, {.mode = mode, .random_bits = 9, .seed = 3});
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::string digits = std::to_string(billionths);
+    digits.insert(0, 10 - digits.size(), '0');
+    digits.insert(1, ".");
+    return "top_k " + digits + (feeds_back ? " " : " feedback=off ") + inner;
+  }
+};
+
+/// What the definition gives for x and a residual: the terms, and the next residual.
+struct Expected {
+  Floats terms, next;
+  float largest = 0;
+};
+Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const Piece& whole) {
+  Floats v = x;
+  for (std::size_t i = 0; i < v.size() && one.feeds_back; ++i) v[i] += kept[i];
+  const auto places = testing::places_of_largest(v, count_of(whole.n, one.billionths));
+  Floats values;
+  for (const std::int64_t place : places) values.push_back(v[static_cast<std::size_t>(place)]);
+  Floats rounded(values.size());
+  const auto count = static_cast<std::int64_t>(values.size());
+  one.codec(one.inner)->Round(
+      {.n = count, .shift = whole.shift, .stream = whole.stream, .size = count}, nullptr,
+      values.data(), rounded.data());
+  Expected expected{Floats(x.size(), 0.0F), v};
+  for (std::size_t p = 0; p < places.size(); ++p) {
+    const auto i = static_cast<std::size_t>(places[p]);
+    expected.terms[i] = rounded[p];
+    const auto sent = static_cast<float>(std::ldexp(static_cast<double>(rounded[p]), -whole.shift));
+    const float left = std::isfinite(sent) ? v[i] - sent : v[i];
+    expected.next[i] = std::isfinite(v[i]) ? left : 0;
+    if (std::isfinite(v[i])) expected.largest = std::max(expected.largest, std::abs(v[i]));
+  }
+  return expected;
+}
+
+::testing::AssertionResult same(std::span<const float> expected, std::span<const float> got) {
+  return testing::bits_equal(expected, got);
+}
+
+class TopKGpu : public testing::GpuTest {
+ protected:
+  /// One call on the GPU and on the CPU, from the states on.
+  void Expect(const Case& one, const Codec& codec, const Floats& x, const Piece& whole,
+              CodecState* cpu, CodecState* there) const {
+    Floats kept = cpu->Kept();
+    const Expected expected = expected_of(one, x, kept, whole);
+    Floats on_cpu(x.size());
+    cpu->Begin(whole, x.data());
+    codec.Round(whole, cpu, x.data(), on_cpu.data());
+    ASSERT_TRUE(same(expected.terms, on_cpu));
+    const std::int64_t bytes = LayerBytes(codec, whole, cpu, x.data());
+
+    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const testing::OnGpu memory(driver(), x.data(), 4 * x.size());
+    auto* const from = const_cast<float*>(x.data());
+    const auto* in =
+        static_cast<const float*>(memory.View(View(from, DType::f32, whole.n), from).data);
+    const auto begun = codec.on_gpu()->Begin(queue, whole, {there}, in);
+    const auto y = QueuedValues(queue, whole.n);
+    const auto found = QueuedValues(queue, sizeof(cuda::SegmentCounts) / 4);
+    auto* const counts = reinterpret_cast<cuda::SegmentCounts*>(found.get());
+    queue->Clear(counts, sizeof(cuda::SegmentCounts));
+    begun->Round(whole, y.get(), counts);
+    begun->CountBytes(whole, counts);
+    Floats got(x.size());
+    if (whole.n > 0) queue->Copy(got.data(), y.get(), 4 * whole.n);
+    EXPECT_TRUE(same(expected.terms, got));
+    const auto largest = begun->Largest();
+    ASSERT_TRUE(largest.has_value());
+    EXPECT_EQ(*largest, expected.largest);
+
+    cuda::SegmentCounts counted;
+    queue->Copy(&counted, counts, sizeof(counted));
+    cuda::SegmentCounts lost;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      lost.non_finite += std::isfinite(x[i]) ? 0 : 1;
+      lost.zeros += expected.terms[i] == 0 ? 1 : 0;
+      lost.underflowed += expected.terms[i] == 0 && x[i] != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(counted.non_finite, lost.non_finite);
+    EXPECT_EQ(counted.zeros, lost.zeros);
+    EXPECT_EQ(counted.underflowed, lost.underflowed);
+    EXPECT_EQ(static_cast<std::int64_t>(counted.bytes), bytes);
+    cpu->Commit();
+    there->Commit();
+    EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
+    if (one.feeds_back) {
+      EXPECT_TRUE(same(expected.next, there->Kept()));
+    }
+  }
+
+  /// Calls, one after the other, for a layer of n values.
+  void ExpectCalls(const Case& one, std::int64_t n, Values kind, int shift, int calls) const {
+    SCOPED_TRACE(one.text() + ", " + std::to_string(n) + " values of kind " +
+                 std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
+    const SharedCodec codec = one.codec(one.text());
+    ASSERT_NE(codec->on_gpu(), nullptr);
+    const auto cpu = codec->MakeState(n);
+    const auto there = codec->MakeState(n);
+    for (int call = 0; call < calls; ++call) {
+      Piece whole{.n = n, .shift = shift, .stream = 11, .size = n};
+      whole.stream += static_cast<std::uint64_t>(call);
+      Expect(one, *codec, values_of(n, kind, static_cast<unsigned>(call)), whole, cpu.get(),
+             there.get());
+    }
+  }
+};
+
+constexpr std::int64_t kFractions[] = {1, 10000000, 300000000, 500000001, 1000000000};
+
+TEST_F(TopKGpu, SizesAndValues) {
+  std::size_t number = 0;
+  for (const std::int64_t n : {0, 1, 2, 7, 8, 9, 255, 2047, 2048, 2049, 6145}) {
+    for (const Values kind : kAllValues) {
+      for (const std::int64_t billionths : kFractions) {
+        const bool feeds_back = number % 2 == 1;
+        if (!testing::is_chosen_on_cpu(number++, 3)) continue;
+        ExpectCalls({"fp32", billionths, feeds_back}, n, kind, 0, feeds_back ? 2 : 1);
+      }
+    }
+  }
+}
+
+/// Messages of 65,536 values, the last one full or not.
+TEST_F(TopKGpu, Messages) {
+  std::size_t number = 0;
+  for (const std::int64_t n : {65535, 65536, 65537, 150000}) {
+    for (const Values kind : kAllValues) {
+      const std::int64_t billionths = kFractions[number % std::size(kFractions)];
+      if (!testing::is_chosen_on_cpu(number++, 2)) continue;
+      ExpectCalls({"fp32", billionths, number % 3 == 0}, n, kind, 0, 1);
+    }
+  }
+}
+
+/// Kept values are elements of a layer of their own, which is rounded as formats are, times a
+/// power of two.
+TEST_F(TopKGpu, FormatsAndShifts) {
+  std::size_t number = 0;
+  for (const char* inner : {"e4m3", "e5m2", "bf16", "e5m10", "e8m22"}) {
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+      for (const int shift : {0, 7, -3, -130}) {
+        for (const Values kind : {Values::normal, Values::few, Values::some_nan, Values::tiny}) {
+          if (!testing::is_chosen_on_cpu(number++, 3)) continue;
+          ExpectCalls({inner, 40000000, number % 2 == 0, mode}, 5000, kind, shift, 2);
+        }
+      }
+    }
+  }
+}
+
+/// Spans of two tiles; ties all over the layer, of which the limit selects a part.
+TEST_F(TopKGpu, SpansOfTiles) {
+  ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000, Values::few, 0,
+              1);
+}
+
+/// Terms may replace the values.
+TEST_F(TopKGpu, InPlace) {
+  constexpr std::int64_t kSize = 9000;
+  const Case one{"e4m3", 50000000, false};
+  const SharedCodec codec = one.codec(one.text());
+  const Floats x = values_of(kSize, Values::few);
+  const Piece whole{.n = kSize, .size = kSize};
+  const auto queue = std::make_shared<const cuda::Queue>(0);
+  const auto memory = QueuedValues(queue, kSize);
+  queue->Copy(memory.get(), x.data(), 4 * kSize);
+  codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
+  Floats got(x.size());
+  queue->Copy(got.data(), memory.get(), 4 * kSize);
+  EXPECT_TRUE(same(expected_of(one, x, {}, whole).terms, got));
+}
+
+/// A call that fails leaves nothing, and one on the CPU goes on from those on the GPU.
+TEST_F(TopKGpu, ResidualsFromCallToCall) {
+  constexpr std::int64_t kSize = 3000;
+  const Case one{"e4m3", 50000000, true};
+  const SharedCodec codec = one.codec(one.text());
+  const auto cpu = codec->MakeState(kSize);
+  const auto there = codec->MakeState(kSize);
+  const Piece whole{.n = kSize, .size = kSize};
+  for (unsigned step = 0; step < 6; ++step) {
+    const Floats x = values_of(kSize, step == 3 ? Values::some_nan : Values::normal, step);
+    if (step % 3 == 2) {
+      for (CodecState* state : {cpu.get(), there.get()}) {
+        Floats y(x.size());
+        state->Begin(whole, x.data());
+        codec->Round(whole, state, x.data(), y.data());
+        state->Commit();
+      }
+      EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
+      continue;
+    }
+    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const auto memory = QueuedValues(queue, kSize);
+    queue->Copy(memory.get(), x.data(), 4 * kSize);
+    const auto y = QueuedValues(queue, kSize);
+    codec->on_gpu()
+        ->Begin(queue, whole, {there.get()}, memory.get())
+        ->Round(whole, y.get(), nullptr);
+    Expect(one, *codec, x, whole, cpu.get(), there.get());
+  }
+}
+
+/// A codec around it, whose own residual is added first.
+TEST_F(TopKGpu, WithinFeedback) {
+  const SharedCodec codec = MakeCodec("feedback top_k 0.1 feedback=off e5m2");
+  EXPECT_FALSE(codec->on_gpu()->encodes());
+  constexpr std::int64_t kSize = 5000;
+  const auto cpu = codec->MakeState(kSize);
+  const auto there = codec->MakeState(kSize);
+  const Piece whole{.n = kSize, .shift = 2, .size = kSize};
+  for (unsigned step = 0; step < 3; ++step) {
+    const Floats x = values_of(kSize, Values::normal, step);
+    Floats expected(x.size());
+    cpu->Begin(whole, x.data());
+    codec->Round(whole, cpu.get(), x.data(), expected.data());
+    const auto queue = std::make_shared<const cuda::Queue>(0);
+    const auto memory = QueuedValues(queue, kSize);
+    queue->Copy(memory.get(), x.data(), 4 * kSize);
+    const auto y = QueuedValues(queue, kSize);
+    const auto begun = codec->on_gpu()->Begin(queue, whole, {there.get()}, memory.get());
+    begun->Round(whole, y.get(), nullptr);
+    Floats got(x.size());
+    queue->Copy(got.data(), y.get(), 4 * kSize);
+    EXPECT_TRUE(same(expected, got));
+    cpu->Commit();
+    there->Commit();
+    EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
+  }
+}
+
+TEST_F(TopKGpu, SumsOfKeptValues) {
+  for (const char* text : {"sparse", "sparse e4m3", "sparse e5m10"}) {
+    SCOPED_TRACE(text);
+    const SharedCodec codec = MakeCodec(text);
+    EXPECT_FALSE(codec->on_gpu()->encodes());
+    for (const std::int64_t n : {0, 1, 5000}) {
+      const Floats x = values_of(n, Values::some_nan);
+      const Piece whole{.n = n, .size = n};
+      Floats expected(x.size());
+      codec->Round(whole, nullptr, x.data(), expected.data());
+      const auto queue = std::make_shared<const cuda::Queue>(0);
+      const auto memory = QueuedValues(queue, n);
+      if (n > 0) queue->Copy(memory.get(), x.data(), 4 * n);
+      codec->on_gpu()->Begin(queue, whole, {}, memory.get())->Round(whole, memory.get(), nullptr);
+      Floats got(x.size());
+      if (n > 0) queue->Copy(got.data(), memory.get(), 4 * n);
+      EXPECT_TRUE(same(expected, got));
+    }
+  }
+}
+
+TEST(TopKOnGpu, WhatHasKernels) {
+  for (const char* text : {"top_k 0.1", "top_k 1 e4m3", "top_k 0.5 feedback=off fp16",
+                           "feedback top_k 0.1 feedback=off"}) {
+    EXPECT_NE(MakeCodec(text)->on_gpu(), nullptr) << text;
+    EXPECT_FALSE(MakeCodec(text)->on_gpu()->encodes()) << text;
+  }
+  for (const char* text : {"top_k 0.1 e3m0", "top_k 0.1 qsgd bits=4", "top_k 0.1 int4",
+                           "top_k 0.1 terngrad", "top_k 0.1 mxfp8"}) {
+    EXPECT_EQ(MakeCodec(text)->on_gpu(), nullptr) << text;
+  }
+}
+
+}  // namespace
+}  // namespace cpd
