@@ -58,8 +58,8 @@ class LayerReport:
     """The bits a value that a codec chose for the layer on each rank, by rank, before any entropy
     coding: N of `uniform`, 0 where all values are equal. Empty for codecs that choose none."""
     staged_bytes: int = 0
-    """What this process copied between a GPU and the host, where a codec without kernels computes
-    for layers of a GPU."""
+    """What this process copied between a GPU and the host, where a codec computes on the host for
+    layers of a GPU: one without kernels, and `top_k` between real ranks."""
 
     @property
     def bits_a_value(self) -> float:
