@@ -471,8 +471,11 @@ void Queue::SelectTopK(const TopKCall& call) const {
 void Queue::RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const {
   CheckStatus(api_.round_top_k(launch_, call, y, counts));
 }
-void Queue::CountTopKBytes(const TopKCall& call, SegmentCounts* counts) const {
-  CheckStatus(api_.count_top_k_bytes(launch_, call, counts));
+void Queue::GatherTopK(const TopKCall& call, float* values) const {
+  CheckStatus(api_.gather_top_k(launch_, call, values));
+}
+void Queue::CountTopK(const TopKCall& call, TopKPlaces* places) const {
+  CheckStatus(api_.count_top_k(launch_, call, places));
 }
 
 std::vector<SegmentCounts> Queue::Count(const ReduceCall& call, bool casts) const {

@@ -188,7 +188,8 @@ class CPD_API Queue {
   /// The kernels of the values of largest magnitude.
   void SelectTopK(const TopKCall& call) const;
   void RoundTopK(const TopKCall& call, float* y, SegmentCounts* counts) const;
-  void CountTopKBytes(const TopKCall& call, SegmentCounts* counts) const;
+  void GatherTopK(const TopKCall& call, float* values) const;
+  void CountTopK(const TopKCall& call, TopKPlaces* places) const;
   /// The counts of each segment; waits for them.
   [[nodiscard]] std::vector<SegmentCounts> Count(const ReduceCall& call, bool casts) const;
   [[nodiscard]] std::vector<std::uint32_t> Checksums(std::span<const Bytes> bytes) const;

@@ -2,6 +2,7 @@
 #include "cpd/comm/virtual_cuda.h"
 
 #include <array>
+#include <functional>
 
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
@@ -15,6 +16,7 @@ struct VirtualSumsOnGpu::Layer {
   std::shared_ptr<float> terms, group, across;
   std::shared_ptr<cuda::SegmentCounts> counts;  ///< of the contributions, and of the result
   std::int64_t staged_bytes = 0;
+  std::vector<std::function<std::int64_t()>> bytes;  ///< of contributions
 
   [[nodiscard]] cuda::SegmentCounts* of_result() const { return counts.get() + 1; }
 };
@@ -122,13 +124,13 @@ float VirtualSumsOnGpu::Measure(const TensorView& x, const Codec& codec, const P
 
 void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& codec,
                                   const Piece& whole, CodecState* state, const Turn& turn) {
-  const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const auto values = Entering(x);
   const auto begun = codec.on_gpu()->Begin(queue_, whole, {state}, values.get());
   begun->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
   const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
-  if (counts_bytes) begun->CountBytes(whole, to.counts.get());
+  if (counts_bytes) to.bytes.push_back(begun->CountBytes(whole));
   queue_->Precede(x.stream);
   TakeTerms(layer, turn);
 }
@@ -209,11 +211,12 @@ void VirtualSumsOnGpu::Result(int layer, int shift, float scale, const TensorVie
 }
 
 VirtualSumsOnGpu::Counts VirtualSumsOnGpu::counts(int layer) const {
+  const Layer& of = layers_[static_cast<std::size_t>(layer)];
   std::array<cuda::SegmentCounts, 2> counts;
-  queue_->Copy(counts.data(), layers_[static_cast<std::size_t>(layer)].counts.get(),
-               sizeof(counts));
-  return {LossesOf(counts[0]), static_cast<std::int64_t>(counts[1].non_finite),
-          static_cast<std::int64_t>(counts[0].bytes)};
+  queue_->Copy(counts.data(), of.counts.get(), sizeof(counts));
+  std::int64_t bytes = 0;
+  for (const auto& count : of.bytes) bytes += count();
+  return {LossesOf(counts[0]), static_cast<std::int64_t>(counts[1].non_finite), bytes};
 }
 
 }  // namespace cpd

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -49,8 +50,8 @@ class Feedback::OnGpu::Layer final : public LayerOnGpu {
     layer_->Round(Unshifted(layer), y, nullptr);
     queue_->TakeErrors(CallOf(layer), y, residual_->next(), counts);
   }
-  void CountBytes(const Piece& layer, cuda::SegmentCounts* counts) const override {
-    layer_->CountBytes(Unshifted(layer), counts);
+  [[nodiscard]] std::function<std::int64_t()> CountBytes(const Piece& layer) const override {
+    return layer_->CountBytes(Unshifted(layer));
   }
   void Encode(const Piece& piece, std::uint8_t* to) const override {
     layer_->Encode(Unshifted(piece), to);

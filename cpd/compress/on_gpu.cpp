@@ -11,7 +11,7 @@ CodecOnGpu::~CodecOnGpu() = default;
 void LayerOnGpu::Encode(const Piece& /*piece*/, std::uint8_t* /*to*/) const {
   throw std::logic_error("the codec has no kernels that encode");
 }
-void LayerOnGpu::CountBytes(const Piece& /*layer*/, cuda::SegmentCounts* /*counts*/) const {
+std::function<std::int64_t()> LayerOnGpu::CountBytes(const Piece& /*layer*/) const {
   throw std::logic_error("the codec has no kernels that count bytes");
 }
 void CodecOnGpu::Decode(const cuda::Queue& /*queue*/, const std::uint8_t* /*bytes*/,

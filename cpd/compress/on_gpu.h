@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -34,9 +35,9 @@ class CPD_API LayerOnGpu {
   virtual void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const = 0;
   /// Codec::Encode. By default the codec does not encode (CodecOnGpu::encodes): throws.
   virtual void Encode(const Piece& piece, std::uint8_t* to) const;
-  /// LayerBytes, of a codec that has no fixed sizes: adds them to counts->bytes, in the GPU's
-  /// memory. By default the codec does not count them (CodecOnGpu::counts_bytes): throws.
-  virtual void CountBytes(const Piece& layer, cuda::SegmentCounts* counts) const;
+  /// LayerBytes, of a codec that has no fixed sizes: queues what counts them, and returns what
+  /// waits for it. By default the codec does not count them (CodecOnGpu::counts_bytes): throws.
+  [[nodiscard]] virtual std::function<std::int64_t()> CountBytes(const Piece& layer) const;
 };
 
 /// What a codec keeps of a layer, or of the slice of its results from value `begin` on, between

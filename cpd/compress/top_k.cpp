@@ -60,15 +60,8 @@ struct TopK::Sending final : Residual {
     return inner == nullptr ? std::nullopt : inner->ChosenBits();
   }
 
-  /// The kept values, as a layer of the inner codec.
   [[nodiscard]] Piece InnerOf(const Piece& layer) const {
-    const auto values = static_cast<std::int64_t>(sent.values.size());
-    return {.layer = layer.layer,
-            .n = values,
-            .shift = layer.shift,
-            .stream = layer.stream,
-            .size = values,
-            .scale = layer.scale};
+    return TopK::InnerOf(layer, static_cast<std::int64_t>(sent.values.size()));
   }
 
   SharedCodec codec;
@@ -141,6 +134,15 @@ SharedCodec TopK::Make(CodecWords& words, const RoundingOptions& rounding) {
   const double fraction = ParseNumber("top_k's fraction", words.Next(), 0, 1);
   const bool feeds_back = words.Choice("feedback", kFeedback, 0) == 0;
   return std::make_shared<TopK>(fraction, feeds_back, MakeInner(words, ToString(kFp32), rounding));
+}
+
+Piece TopK::InnerOf(const Piece& layer, std::int64_t kept) {
+  return {.layer = layer.layer,
+          .n = kept,
+          .shift = layer.shift,
+          .stream = layer.stream,
+          .size = kept,
+          .scale = layer.scale};
 }
 
 std::string TopK::Head() const {

@@ -47,7 +47,8 @@ class CPD_API TopK final : public Codec {
   [[nodiscard]] bool Freezes(std::int64_t n) const override { return inner_->Freezes(Count(n)); }
   [[nodiscard]] bool needs_gradient() const override { return inner_->needs_gradient(); }
   [[nodiscard]] Measured measured() const override { return inner_->measured(); }
-  /// Where inner is a packed format that has NaN. It does not encode.
+  /// Where inner is a packed format, or a codec of fixed size that has kernels, and has NaN. It
+  /// does not encode.
   [[nodiscard]] const CodecOnGpu* on_gpu() const override { return on_gpu_.get(); }
   /// The inner codec's Measure of the kept values.
   [[nodiscard]] float Measure(const Piece& layer, CodecState* state, const float* x) const override;
@@ -72,6 +73,8 @@ class CPD_API TopK final : public Codec {
   class OnGpu;
 
   [[nodiscard]] std::string Head() const;
+  /// The values that are kept of a layer, as a layer of the inner codec.
+  [[nodiscard]] static Piece InnerOf(const Piece& layer, std::int64_t kept);
   [[nodiscard]] std::unique_ptr<const CodecOnGpu> MakeOnGpu() const;
 
   std::int64_t billionths_ = 0;  ///< the fraction times 10^9

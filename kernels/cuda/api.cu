@@ -93,7 +93,8 @@ constexpr cpd::cuda::Api kApi = {
     .take_errors = cpd::cuda::take_errors,
     .select_top_k = cpd::cuda::select_top_k,
     .round_top_k = cpd::cuda::round_top_k,
-    .count_top_k_bytes = cpd::cuda::count_top_k_bytes,
+    .gather_top_k = cpd::cuda::gather_top_k,
+    .count_top_k = cpd::cuda::count_top_k,
     .checksums = cpd::cuda::checksums,
 };
 

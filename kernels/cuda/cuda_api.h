@@ -231,7 +231,6 @@ struct SegmentCounts {
   unsigned long long underflowed = 0;  ///< nonzero values that the cast rounds to zero
   unsigned long long zeros = 0;        ///< values that are zero after the cast
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
-  unsigned long long bytes = 0;        ///< of messages, where a codec counts them
 };
 
 /// A layer of virtual ranks, which contribute one after the other: the values of one rank as they
@@ -322,12 +321,17 @@ struct FeedbackCall {
 struct TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
   LargestLimit limit;
+  std::int64_t kept;      ///< how many values are kept
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is kept
 };
 /// Values above the limit, and with its pattern: those of a span of a layer's tiles, zeros at
 /// first; then those of all spans before it.
 struct TopKSpan {
   unsigned long long above, equal;
+};
+/// The values that a message keeps, and the bits of the codes of the gaps before them.
+struct TopKPlaces {
+  std::uint32_t kept, bits;
 };
 
 /// The k values of a layer whose magnitudes v = x + kept are largest, and every NaN and infinity:
@@ -343,6 +347,9 @@ struct TopKCall {
   std::int32_t span = 1;      ///< tiles of a span, a divisor of those of a block
   std::int64_t block = 0;     ///< values of a message
   std::int32_t shift = 0;     ///< terms are v * 2^shift, rounded
+  /// The terms, by rank; null: the cast's.
+  const float* terms = nullptr;
+  float unit = 1;  ///< what the terms are multiples of
   RoundPlan cast;
   std::uint64_t stream = 0;
 
@@ -496,8 +503,9 @@ struct Api {
   /// After it: writes terms and the next residual; adds what is lost of x to *counts, unless it is
   /// null. y may be x where there is no residual.
   int (*round_top_k)(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts);
-  /// After select_top_k: adds the bytes of the layer's messages.
-  int (*count_top_k_bytes)(const Launch& launch, const TopKCall& call, SegmentCounts* counts);
+  /// After select_top_k: writes the values that are kept, by index; what each message keeps.
+  int (*gather_top_k)(const Launch& launch, const TopKCall& call, float* values);
+  int (*count_top_k)(const Launch& launch, const TopKCall& call, TopKPlaces* places);
   /// Computes the CRC-32C of each of n Bytes (Crc32c in ops/reduce.h) and waits.
   int (*checksums)(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 };

@@ -153,7 +153,8 @@ int take_errors(const Launch& launch, const FeedbackCall& call, const float* dec
                 SegmentCounts* counts);
 int select_top_k(const Launch& launch, const TopKCall& call);
 int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts);
-int count_top_k_bytes(const Launch& launch, const TopKCall& call, SegmentCounts* counts);
+int gather_top_k(const Launch& launch, const TopKCall& call, float* values);
+int count_top_k(const Launch& launch, const TopKCall& call, TopKPlaces* places);
 int checksums(const Launch& launch, int n, const Bytes* bytes, std::uint32_t* crcs);
 
 /// Device memory allocated in stream order (MemoryKind::queued).

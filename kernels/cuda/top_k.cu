@@ -29,9 +29,19 @@ __global__ void __launch_bounds__(kThreads)
   round_top_k_block<mode>(ThreadBlock(), call, y, counts, tile);
 }
 __global__ void __launch_bounds__(kThreads)
-    count_bytes(const __grid_constant__ TopKCall call, SegmentCounts* counts) {
+    place_terms(const __grid_constant__ TopKCall call, float* y, SegmentCounts* counts) {
   __shared__ TopKTile tile;
-  count_top_k_bytes_block(ThreadBlock(), call, counts, tile);
+  place_top_k_block(ThreadBlock(), call, y, counts, tile);
+}
+__global__ void __launch_bounds__(kThreads)
+    gather_kept(const __grid_constant__ TopKCall call, float* values) {
+  __shared__ TopKTile tile;
+  gather_top_k_block(ThreadBlock(), call, values, tile);
+}
+__global__ void __launch_bounds__(kThreads)
+    count_places(const __grid_constant__ TopKCall call, TopKPlaces* places) {
+  __shared__ TopKTile tile;
+  count_places_block(ThreadBlock(), call, places, tile);
 }
 
 }  // namespace
@@ -51,6 +61,9 @@ int select_top_k(const Launch& launch, const TopKCall& call) {
 }
 
 int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCounts* counts) {
+  if (call.terms != nullptr) {
+    return start_tiles(launch, place_terms, spans_of(call), call, y, counts);
+  }
   int status = cudaSuccess;
   with_mode(call.cast.mode, [&]<Rounding mode>() {
     status = start_tiles(launch, round_kept<mode>, spans_of(call), call, y, counts);
@@ -58,8 +71,12 @@ int round_top_k(const Launch& launch, const TopKCall& call, float* y, SegmentCou
   return status;
 }
 
-int count_top_k_bytes(const Launch& launch, const TopKCall& call, SegmentCounts* counts) {
-  return start_tiles(launch, count_bytes, (call.n + call.block - 1) / call.block, call, counts);
+int gather_top_k(const Launch& launch, const TopKCall& call, float* values) {
+  return start_tiles(launch, gather_kept, spans_of(call), call, values);
+}
+
+int count_top_k(const Launch& launch, const TopKCall& call, TopKPlaces* places) {
+  return start_tiles(launch, count_places, (call.n + call.block - 1) / call.block, call, places);
 }
 
 }  // namespace cpd::cuda

@@ -147,7 +147,8 @@ CPD_FN void count_spans_block(const Block& block, const TopKCall& call) {
   }
 }
 
-/// Replaces the counts of spans by those of all spans before each, by one block.
+/// Replaces the counts of spans by those of all spans before each, by one block, and counts what is
+/// kept.
 template <class Block>
 CPD_FN void sum_spans_block(const Block& block, const TopKCall& call,
                             TopKSpan (&sums)[2][kThreads]) {
@@ -177,6 +178,9 @@ CPD_FN void sum_spans_block(const Block& block, const TopKCall& call,
     });
     before = through;
   }
+  block.each([&](int thread) {
+    if (thread == 0) call.search->kept = kept_of(call.search->limit, call.spans[all - 1]);
+  });
 }
 
 /// Ranks the values of tiles `tile` … `end` - 1, the first of which comes after `before`. Calls
@@ -230,51 +234,83 @@ CPD_FN void for_ranked_tiles(const Block& block, const TopKCall& call, std::int6
   }
 }
 
-// --- terms ---------------------------------------------------------------------------------------
-
-/// Rounds the values that are kept, as elements of a layer by rank, and makes all others +0.
-template <Rounding mode, class Block>
-CPD_FN void round_top_k_block(const Block& block, const TopKCall& call, float* y,
-                              SegmentCounts* counts, TopKTile& memory) {
-  const auto term_of = [&](float v, std::int64_t rank) {
-    return cast_scaled<mode>(v, call.shift, element_draw<mode>(call.cast, call.stream, rank),
-                             call.cast);
-  };
+/// Calls run as for_ranked_tiles does, for the tiles of this block's spans.
+template <class Block, class Run>
+CPD_FN void for_ranked_spans(const Block& block, const TopKCall& call, TopKTile& memory, Run run) {
+  const std::int64_t tiles = tiles_of(call.n);
   CPD_ROLLED for (std::int64_t s = block.number; s < spans_of(call); s += block.count) {
-    const std::int64_t tiles = tiles_of(call.n);
     const std::int64_t end = (s + 1) * call.span < tiles ? (s + 1) * call.span : tiles;
-    for_ranked_tiles(block, call, s * call.span, end, call.spans[s], memory,
-                     [&](std::int64_t begin, int count, std::int64_t first, int) {
-                       block.each([&](int thread) {
-                         LossCounts lost;
-                         CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-                           const std::int64_t i = begin + j;
-                           const float v = memory.values[slot_of(j)];
-                           const bool is_kept = memory.ranks[j] >= 0;
-                           const float term = is_kept ? term_of(v, first + memory.ranks[j]) : 0;
-                           if (counts != nullptr)
-                             lost.take(call.kept == nullptr ? v : call.x[i], term);
-                           y[i] = term;
-                           if (call.kept == nullptr) continue;
-                           const float sent =
-                               call.shift == 0 ? term : unscaled(term, call.shift, 1);
-                           call.next[i] = is_kept ? error_of(v, sent) : v;
-                         }
-                         if (counts != nullptr) lost.add_to(block, *counts);
-                       });
-                     });
+    for_ranked_tiles(block, call, s * call.span, end, call.spans[s], memory, run);
   }
 }
 
-/// Adds the bytes of the layer's messages, of `block` values each: the number of places, the codes
-/// of the gaps before them, and the values' codes.
+// --- terms ---------------------------------------------------------------------------------------
+
+/// Writes the values that are kept, by rank.
 template <class Block>
-CPD_FN void count_top_k_bytes_block(const Block& block, const TopKCall& call, SegmentCounts* counts,
-                                    TopKTile& memory) {
+CPD_FN void gather_top_k_block(const Block& block, const TopKCall& call, float* values,
+                               TopKTile& memory) {
+  for_ranked_spans(block, call, memory, [&](std::int64_t, int count, std::int64_t first, int) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        if (memory.ranks[j] < 0) continue;
+        values[first + memory.ranks[j]] = memory.values[slot_of(j)];
+      }
+    });
+  });
+}
+
+/// Makes the values that are kept term_of(v, rank), all others +0, and writes the next residual.
+template <class Block, class TermOf>
+CPD_FN void form_terms(const Block& block, const TopKCall& call, float* y, SegmentCounts* counts,
+                       TopKTile& memory, TermOf term_of) {
+  for_ranked_spans(
+      block, call, memory, [&](std::int64_t begin, int count, std::int64_t first, int) {
+        block.each([&](int thread) {
+          LossCounts lost;
+          CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+            const std::int64_t i = begin + j;
+            const float v = memory.values[slot_of(j)];
+            const bool is_kept = memory.ranks[j] >= 0;
+            const float term = is_kept ? term_of(v, first + memory.ranks[j]) : 0;
+            if (counts != nullptr) lost.take(call.kept == nullptr ? v : call.x[i], term);
+            y[i] = term;
+            if (call.kept == nullptr) continue;
+            call.next[i] = is_kept ? error_of(v, shifted(term * call.unit, -call.shift)) : v;
+          }
+          if (counts != nullptr) lost.add_to(block, *counts);
+        });
+      });
+}
+
+/// Terms are values rounded as elements of a layer by rank.
+template <Rounding mode, class Block>
+CPD_FN void round_top_k_block(const Block& block, const TopKCall& call, float* y,
+                              SegmentCounts* counts, TopKTile& memory) {
+  form_terms(block, call, y, counts, memory, [&](float v, std::int64_t rank) {
+    return cast_scaled<mode>(v, call.shift, element_draw<mode>(call.cast, call.stream, rank),
+                             call.cast);
+  });
+}
+/// Terms are another codec's.
+template <class Block>
+CPD_FN void place_top_k_block(const Block& block, const TopKCall& call, float* y,
+                              SegmentCounts* counts, TopKTile& memory) {
+  form_terms(block, call, y, counts, memory,
+             [&](float, std::int64_t rank) { return call.terms[rank]; });
+}
+
+// --- places --------------------------------------------------------------------------------------
+
+/// Counts what messages of `block` values each keep, and the bits of the codes of the gaps.
+template <class Block>
+CPD_FN void count_places_block(const Block& block, const TopKCall& call, TopKPlaces* places,
+                               TopKTile& memory) {
   const std::int64_t tiles = tiles_of(call.n);
   const std::int64_t per = call.block / kTile;
   const LargestLimit limit = call.search->limit;
-  CPD_ROLLED for (std::int64_t tile = block.number * per; tile < tiles; tile += block.count * per) {
+  CPD_ROLLED for (std::int64_t number = block.number; number * per < tiles; number += block.count) {
+    const std::int64_t tile = number * per;
     const std::int64_t end = tile + per < tiles ? tile + per : tiles;
     const std::int64_t n = (end < tiles ? end * kTile : call.n) - tile * kTile;
     const TopKSpan& from = call.spans[tile / call.span];
@@ -285,30 +321,26 @@ CPD_FN void count_top_k_bytes_block(const Block& block, const TopKCall& call, Se
     block.each([&](int thread) {
       if (thread == 0) memory.bits = 0;
     });
-    for_ranked_tiles(
-        block, call, tile, end, from, memory,
-        [&](std::int64_t begin, int count, std::int64_t, int here) {
-          block.each([&](int thread) {
-            CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-              if (memory.ranks[j] < 0) continue;
-              memory.places[memory.ranks[j]] = static_cast<std::uint16_t>(j);
-            }
-          });
-          const std::int64_t after = here == 0 ? next : begin + memory.places[here - 1] + 1;
-          block.each([&](int thread) {
-            CPD_ROLLED for (int r = thread; r < here; r += kThreads) {
-              const std::int64_t free = r == 0 ? next : begin + memory.places[r - 1] + 1;
-              const std::int64_t gap = begin + memory.places[r] - free;
-              block.tally(&memory.bits, static_cast<std::uint32_t>(gap_bits(gap, low)));
-            }
-          });
-          next = after;
-        });
+    const auto count_gaps = [&](std::int64_t begin, int count, std::int64_t, int here) {
+      block.each([&](int thread) {
+        CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+          if (memory.ranks[j] < 0) continue;
+          memory.places[memory.ranks[j]] = static_cast<std::uint16_t>(j);
+        }
+      });
+      const std::int64_t after = here == 0 ? next : begin + memory.places[here - 1] + 1;
+      block.each([&](int thread) {
+        CPD_ROLLED for (int r = thread; r < here; r += kThreads) {
+          const std::int64_t free = r == 0 ? next : begin + memory.places[r - 1] + 1;
+          const std::int64_t gap = begin + memory.places[r] - free;
+          block.tally(&memory.bits, static_cast<std::uint32_t>(gap_bits(gap, low)));
+        }
+      });
+      next = after;
+    };
+    for_ranked_tiles(block, call, tile, end, from, memory, count_gaps);
     block.each([&](int thread) {
-      if (thread != 0) return;
-      const std::int64_t bytes =
-          number_bytes(kept) + (memory.bits + 7) / 8 + (kept * call.cast.bits + 7) / 8;
-      block.tally(&counts->bytes, static_cast<unsigned long long>(bytes));
+      if (thread == 0) places[number] = {static_cast<std::uint32_t>(kept), memory.bits};
     });
   }
 }

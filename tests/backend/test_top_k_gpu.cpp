@@ -99,16 +99,23 @@ Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const
   const auto places = testing::places_of_largest(v, count_of(whole.n, one.billionths));
   Floats values;
   for (const std::int64_t place : places) values.push_back(v[static_cast<std::size_t>(place)]);
-  Floats rounded(values.size());
   const auto count = static_cast<std::int64_t>(values.size());
-  one.codec(one.inner)->Round(
-      {.n = count, .shift = whole.shift, .stream = whole.stream, .size = count}, nullptr,
-      values.data(), rounded.data());
+  Piece inner{.n = count, .shift = whole.shift, .stream = whole.stream, .size = count};
+  const SharedCodec codec = one.codec(one.inner);
+  const auto state = codec->MakeState(count);
+  if (state != nullptr) state->Begin(inner, values.data());
+  if (codec->measured() != Measured::nothing) {
+    inner.scale = codec->Measure(inner, state.get(), values.data());
+  }
+  Floats rounded(values.size());
+  codec->Round(inner, state.get(), values.data(), rounded.data());
+  const float unit = codec->measured() == Measured::shared ? inner.scale : 1;
   Expected expected{Floats(x.size(), 0.0F), v};
   for (std::size_t p = 0; p < places.size(); ++p) {
     const auto i = static_cast<std::size_t>(places[p]);
     expected.terms[i] = rounded[p];
-    const auto sent = static_cast<float>(std::ldexp(static_cast<double>(rounded[p]), -whole.shift));
+    const auto sent =
+        static_cast<float>(std::ldexp(static_cast<double>(rounded[p] * unit), -whole.shift));
     const float left = std::isfinite(sent) ? v[i] - sent : v[i];
     expected.next[i] = std::isfinite(v[i]) ? left : 0;
     if (std::isfinite(v[i])) expected.largest = std::max(expected.largest, std::abs(v[i]));
@@ -123,12 +130,13 @@ Expected expected_of(const Case& one, const Floats& x, const Floats& kept, const
 class TopKGpu : public testing::GpuTest {
  protected:
   /// One call on the GPU and on the CPU, from the states on.
-  void Expect(const Case& one, const Codec& codec, const Floats& x, const Piece& whole,
-              CodecState* cpu, CodecState* there) const {
+  void Expect(const Case& one, const Codec& codec, const Floats& x, Piece whole, CodecState* cpu,
+              CodecState* there) const {
     Floats kept = cpu->Kept();
     const Expected expected = expected_of(one, x, kept, whole);
     Floats on_cpu(x.size());
     cpu->Begin(whole, x.data());
+    if (codec.measured() != Measured::nothing) whole.scale = codec.Measure(whole, cpu, x.data());
     codec.Round(whole, cpu, x.data(), on_cpu.data());
     ASSERT_TRUE(same(expected.terms, on_cpu));
     const std::int64_t bytes = LayerBytes(codec, whole, cpu, x.data());
@@ -144,7 +152,7 @@ class TopKGpu : public testing::GpuTest {
     auto* const counts = reinterpret_cast<cuda::SegmentCounts*>(found.get());
     queue->Clear(counts, sizeof(cuda::SegmentCounts));
     begun->Round(whole, y.get(), counts);
-    begun->CountBytes(whole, counts);
+    const auto counted_bytes = begun->CountBytes(whole);
     Floats got(x.size());
     if (whole.n > 0) queue->Copy(got.data(), y.get(), 4 * whole.n);
     EXPECT_TRUE(same(expected.terms, got));
@@ -163,7 +171,11 @@ class TopKGpu : public testing::GpuTest {
     EXPECT_EQ(counted.non_finite, lost.non_finite);
     EXPECT_EQ(counted.zeros, lost.zeros);
     EXPECT_EQ(counted.underflowed, lost.underflowed);
-    EXPECT_EQ(static_cast<std::int64_t>(counted.bytes), bytes);
+    EXPECT_EQ(counted_bytes(), bytes);
+    if (codec.measured() != Measured::nothing) {
+      const float measured = begun->Measure();
+      EXPECT_TRUE(same({&whole.scale, 1}, {&measured, 1}));
+    }
     cpu->Commit();
     there->Commit();
     EXPECT_TRUE(same(cpu->Kept(), there->Kept()));
@@ -229,6 +241,21 @@ TEST_F(TopKGpu, FormatsAndShifts) {
         }
       }
     }
+  }
+}
+
+/// Kept values by other codecs, whose buckets go on from message to message.
+TEST_F(TopKGpu, OtherCodecs) {
+  for (const char* inner :
+       {"qsgd bits=4 bucket=512", "qsgd bits=2 bucket=tensor norm=2", "int4", "int4 bucket=7",
+        "terngrad", "terngrad clip=none", "terngrad share=off", "quantized mxfp8"}) {
+    for (const bool feeds_back : {false, true}) {
+      const Case one{inner, 50000000, feeds_back};
+      for (const std::int64_t n : {0, 1, 3000}) ExpectCalls(one, n, Values::normal, 3, 2);
+      ExpectCalls(one, 3000, Values::some_nan, 0, 2);
+      ExpectCalls(one, 3000, Values::most_nan, 0, 1);
+    }
+    ExpectCalls({inner, 50000000}, 140000, Values::normal, 0, 1);
   }
 }
 
@@ -335,13 +362,14 @@ TEST_F(TopKGpu, SumsOfKeptValues) {
 }
 
 TEST(TopKOnGpu, WhatHasKernels) {
-  for (const char* text : {"top_k 0.1", "top_k 1 e4m3", "top_k 0.5 feedback=off fp16",
-                           "feedback top_k 0.1 feedback=off"}) {
+  for (const char* text :
+       {"top_k 0.1", "top_k 1 e4m3", "top_k 0.5 feedback=off fp16", "top_k 0.1 qsgd bits=4",
+        "top_k 0.1 int4", "top_k 0.1 terngrad", "feedback top_k 0.1 feedback=off"}) {
     EXPECT_NE(MakeCodec(text)->on_gpu(), nullptr) << text;
     EXPECT_FALSE(MakeCodec(text)->on_gpu()->encodes()) << text;
   }
-  for (const char* text : {"top_k 0.1 e3m0", "top_k 0.1 qsgd bits=4", "top_k 0.1 int4",
-                           "top_k 0.1 terngrad", "top_k 0.1 mxfp8"}) {
+  for (const char* text : {"top_k 0.1 e3m0", "top_k 0.1 mxfp8", "top_k 0.1 sparse",
+                           "top_k 0.1 qsgd bits=4 coding=elias-dense"}) {
     EXPECT_EQ(MakeCodec(text)->on_gpu(), nullptr) << text;
   }
 }

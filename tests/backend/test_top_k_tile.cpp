@@ -142,8 +142,12 @@ TEST(TopKTile, SumsOfManySpans) {
     TopKCall call;
     call.n = tiles * cuda::kTile;
     call.spans = spans.data();
+    const auto search = std::make_unique<cuda::TopKSearch>();
+    search->limit = {7, 5};
+    call.search = search.get();
     TopKSpan sums[2][kThreads] = {};
     sum_spans_block(HostBlock{}, call, sums);
+    EXPECT_EQ(search->kept, static_cast<std::int64_t>(sum.above) + 5);
     for (std::size_t s = 0; s < spans.size(); ++s) {
       ASSERT_EQ(spans[s].above, expected[s].above) << s << " of " << tiles;
       ASSERT_EQ(spans[s].equal, expected[s].equal) << s << " of " << tiles;
