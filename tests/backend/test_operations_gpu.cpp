@@ -239,6 +239,8 @@ std::vector<Operation> Operations() {
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "one_bit bucket=64"); }},
       {"`simulate_all_reduce`, a codec with kernels (`top_k` without feedback)",
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "top_k 0.25 feedback=off"); }},
+      {"`simulate_all_reduce`, a codec of what `top_k` keeps (`int4`)",
+       [](const Views& v) { SimulateAllReduce(v, Aps::off, "top_k 0.25 feedback=off int4"); }},
       {"`simulate_all_reduce`, a codec on the host (`uniform`)",
        [](const Views& v) { SimulateAllReduce(v, Aps::off, "uniform"); }},
   };

@@ -106,10 +106,10 @@ def simulate_all_reduce(
     number of layers, of the same shapes, all on the CPU or all on one GPU, which then casts and
     folds them, on its current stream; what a codec (`wire`) rounds on the host is copied there and
     back (`LayerReport.staged_bytes`). The host waits for such copies, with APS, for a codec that
-    measures or keeps errors, and for the report, and else for nothing. Ranks are processed one at a
-    time: a function's layers are dropped before the next is called, so memory holds one rank's
-    values and the running sums. A function is called once, once more with APS or a codec that
-    measures, and once more for `ring`; it must give the same values each time.
+    measures or keeps errors, for `top_k` of a codec, and for the report, and else for nothing.
+    Ranks are processed one at a time: a function's layers are dropped before the next is called, so
+    memory holds one rank's values and the running sums. A function is called once, once more with
+    APS or a codec that measures, and once more for `ring`; it must give the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
     `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
