@@ -2,8 +2,8 @@
 //
 // The sums of virtual ranks (VirtualReduce) whose layers are on a GPU: contributions are cast and
 // folded there, one rank after the other, on a stream of the caller's. The host waits only for what
-// it reads: largest magnitudes, what a codec measures, counts when a report is asked for, and
-// layers that a codec rounds on the host.
+// it reads: largest magnitudes, what a codec measures, how many values one keeps for another,
+// counts when a report is asked for, and layers that a codec rounds on the host.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 // Memory. A value of v is read by three counts of digits, by the counts of spans and when it is
 // rounded, 20 bytes, and its term is written, 4. With a residual, the first count reads x and the
 // residual and writes v, and rounding writes the next residual: 12 bytes more. Counting losses
-// then reads x once more; counting bytes reads v.
+// then reads x once more; counting bytes reads v, and so does gathering what another codec rounds.
 #pragma once
 
 #include "cpd/numeric/scaled/gap_codes.h"
