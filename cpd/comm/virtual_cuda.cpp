@@ -128,9 +128,9 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, const Codec& c
   if (to.size == 0) return;
   const auto values = Entering(x);
   const auto begun = codec.on_gpu()->Begin(queue_, whole, {state}, values.get());
-  begun->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
   const bool counts_bytes = turn.counts && turn.counts_bytes && !codec.is_fixed();
   if (counts_bytes) to.bytes.push_back(begun->CountBytes(whole));
+  begun->Round(whole, to.terms.get(), turn.counts ? to.counts.get() : nullptr);
   queue_->Precede(x.stream);
   TakeTerms(layer, turn);
 }

@@ -36,7 +36,8 @@ class CPD_API LayerOnGpu {
   /// Codec::Encode. By default the codec does not encode (CodecOnGpu::encodes): throws.
   virtual void Encode(const Piece& piece, std::uint8_t* to) const;
   /// LayerBytes, of a codec that has no fixed sizes: queues what counts them, and returns what
-  /// waits for it. By default the codec does not count them (CodecOnGpu::counts_bytes): throws.
+  /// waits for it; to be called before Round replaces x. By default the codec does not count them
+  /// (CodecOnGpu::counts_bytes): throws.
   [[nodiscard]] virtual std::function<std::int64_t()> CountBytes(const Piece& layer) const;
 };
 
