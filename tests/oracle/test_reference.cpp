@@ -167,9 +167,9 @@ bool same_number(const Exact& x, const Mpfr& y) {
   if (x.is_infinite() || mpfr_inf_p(y.value)) return x.is_infinite() && mpfr_inf_p(y.value);
   Mpfr rebuilt;
   mpfr_set_zero(rebuilt.value, 1);
-  for (int i = 31; i >= 0; --i) {
-    mpfr_mul_2ui(rebuilt.value, rebuilt.value, 32, MPFR_RNDN);
-    mpfr_add_ui(rebuilt.value, rebuilt.value, x.significand.limb(i), MPFR_RNDN);
+  for (int at = 960; at >= 0; at -= 64) {
+    mpfr_mul_2ui(rebuilt.value, rebuilt.value, 64, MPFR_RNDN);
+    mpfr_add_ui(rebuilt.value, rebuilt.value, x.significand.bits_from(at), MPFR_RNDN);
   }
   mpfr_mul_2si(rebuilt.value, rebuilt.value, x.exponent, MPFR_RNDN);
   return mpfr_cmpabs(rebuilt.value, y.value) == 0;

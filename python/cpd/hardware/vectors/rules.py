@@ -57,6 +57,16 @@ class ElementRule:
     nan_signals: bool = False
     """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
 
+    @functools.cached_property
+    def _oracle(self) -> Any:
+        return _core.ElementOracle(
+            self.operation,
+            [f._held for f in self.formats],
+            self.result._held,
+            self.options.native(),
+            self.tininess,
+        )
+
     @property
     def inputs(self) -> tuple[Field, ...]:
         made = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
@@ -108,7 +118,9 @@ class ElementRule:
     """The number of random lines from which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        return generated.element_lines(self, words, n)
+        *operands, random = words.lines(self._oracle, n)
+        lines = dict(zip("abc", operands, strict=False))
+        return lines if random is None else {**lines, "r": random}
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
         yield generated.crossed(self, words)
@@ -117,15 +129,7 @@ class ElementRule:
         """The outputs of lines, and their corners. Raises DisagreementError."""
         operands = [given[name].astype(np.uint32) for name in "abc"[: len(self.formats)]]
         random = given["r"].astype(np.uint32) if "r" in given else None
-        codes, flags, corners = _core.oracle_elements(
-            self.operation,
-            [f._held for f in self.formats],
-            self.result._held,
-            self.options.native(),
-            self.tininess,
-            operands,
-            random,
-        )
+        codes, flags, corners = self._oracle.results(operands, random)
         self._compare(operands, random, codes, flags)
         if self.nan_signals:
             flags = flags | invalid_of_nan(self.formats, operands)
