@@ -17,7 +17,7 @@ constexpr std::size_t kAtOnce = 256;
 constexpr std::int64_t kDrawGrain = 4096;
 
 /// A number of each line that is drawn.
-using Column = std::array<std::int64_t, kAtOnce>;
+using Column = std::array<std::int32_t, kAtOnce>;
 
 /// Combines columns, line by line.
 template <class Function, class... Columns>
@@ -27,14 +27,21 @@ Column Each(const Function& function, const Columns&... columns) {
   return made;
 }
 
-Column Where(const Column& is_zero, const Column& then, const Column& otherwise) {
-  return Each([](auto c, auto x, auto y) { return c == 0 ? x : y; }, is_zero, then, otherwise);
+/// All bits of a number set or none: choices by bits, since a branch on random numbers is slow.
+std::int32_t All(bool holds) { return -std::int32_t{holds}; }
+std::int32_t Choose(bool holds, std::int32_t then, std::int32_t otherwise) {
+  return otherwise ^ ((then ^ otherwise) & All(holds));
 }
 
-/// Two's complement of a code of sign and magnitude, where the format is of integers.
-std::int64_t Complemented(const Format& f, std::int64_t code) {
-  const std::int64_t size = std::int64_t{1} << (f.bits() - 1);
-  const std::int64_t made = (code & size) != 0 ? 2 * size - (code & (size - 1)) : code;
+Column Where(const Column& is_zero, const Column& then, const Column& otherwise) {
+  return Each([](auto c, auto x, auto y) { return Choose(c == 0, x, y); }, is_zero, then,
+              otherwise);
+}
+
+/// Two's complement of a code of sign and magnitude.
+std::int32_t Complemented(const Format& f, std::int32_t code) {
+  const std::int32_t size = std::int32_t{1} << (f.bits() - 1);
+  const std::int32_t made = Choose((code & size) != 0, 2 * size - (code & (size - 1)), code);
   return made & (2 * size - 1);
 }
 
@@ -60,14 +67,13 @@ class Draw {
 
   /// Equally likely numbers of so many bits.
   Column Any(int bits) {
-    return Next([=](std::uint64_t word) { return static_cast<std::int64_t>(word >> (64 - bits)); });
+    return Next([=](std::uint64_t word) { return word >> (64 - bits); });
   }
 
   /// Integers in [0, limit), equally likely to at least 2^-30.
-  Column Below(std::int64_t limit) {
+  Column Below(std::int32_t limit) {
     const auto size = static_cast<std::uint64_t>(limit);
-    return Next(
-        [=](std::uint64_t word) { return static_cast<std::int64_t>((word >> 32) * size >> 32); });
+    return Next([=](std::uint64_t word) { return (word >> 32) * size >> 32; });
   }
 
   /// Operands whose exact results are near the result's corners.
@@ -104,47 +110,48 @@ class Draw {
   /// Integers of so many bits, half of them of any value, half of them ends and middles.
   Column Integers(int bits) {
     const Column anything = Any(bits);
-    const std::int64_t middle = std::int64_t{1} << (bits - 1);
-    const std::array<std::int64_t, 5> ends{0, 1, middle - 1, middle, 2 * middle - 1};
+    const std::int32_t middle = std::int32_t{1} << (bits - 1);
+    const std::array<std::int32_t, 5> ends{0, 1, middle - 1, middle, 2 * middle - 1};
     const Column choice = Below(2);
-    const Column end = Below(5);
-    return Each(
-        [&](auto c, auto x, auto e) { return c == 0 ? x : ends[static_cast<std::size_t>(e)]; },
-        choice, anything, end);
+    const Column end = Each([&](auto e) { return ends[static_cast<std::size_t>(e)]; }, Below(5));
+    return Where(choice, anything, end);
   }
 
  private:
   template <class Function>
   Column Next(const Function& function) {
-    std::array<RandomWords, Leaps::kTogether> each{first_, first_, first_, first_};
-    for (std::size_t k = 1; k < each.size(); ++k) {
-      each[k] = each[k - 1];
-      each[k].move(leaps_.line);
-    }
+    RandomWords a = first_;
+    RandomWords b = a.moved(leaps_.line);
+    RandomWords c = b.moved(leaps_.line);
+    RandomWords d = c.moved(leaps_.line);
     Column made;
-    for (std::size_t i = 0; i < kAtOnce; i += each.size()) {
-      for (std::size_t k = 0; k < each.size(); ++k) {
-        made[i + k] = function(each[k].word());
-        each[k].move(leaps_.lines);
-      }
+    const auto put = [&](std::size_t i, RandomWords& words) {
+      made[i] = static_cast<std::int32_t>(function(words.word()));
+      words = words.moved(leaps_.lines);
+    };
+    for (std::size_t i = 0; i < kAtOnce; i += Leaps::kTogether) {
+      put(i, a);
+      put(i + 1, b);
+      put(i + 2, c);
+      put(i + 3, d);
     }
-    first_.move(leaps_.column);
+    first_ = first_.moved(leaps_.column);
     ++words_;
     return made;
   }
 
   Column Exponent(const Format& f) {
-    return Each([&](auto x) { return x - f.bias; }, Below(std::int64_t{1} << f.exp));
+    return Each([&](auto x) { return x - f.bias; }, Below(1 << f.exp));
   }
 
   /// Exponents around the format's least and greatest ones.
   Column CornerExponent(const Format& f) {
-    const std::int64_t least = 1 - f.bias - f.man - 3;
-    const std::int64_t greatest = (std::int64_t{1} << f.exp) - 1 - f.bias - 2;
+    const int least = 1 - f.bias - f.man - 3;
+    const int greatest = (1 << f.exp) - 1 - f.bias - 2;
     const Column low = Below(f.man + 5);
     const Column high = Below(4);
-    return Each([&](auto c, auto x, auto y) { return c == 0 ? least + x : greatest + y; }, Below(2),
-                low, high);
+    return Each([&](auto c, auto x, auto y) { return Choose(c == 0, least + x, greatest + y); },
+                Below(2), low, high);
   }
 
   /// Codes whose significands have few ones or few zeros, with these exponents if the format has
@@ -153,17 +160,16 @@ class Draw {
     const Column any = Any(24);
     const Column kept = Below(f.man + 1);
     const Column style = Below(4);
-    const std::int64_t top = (std::int64_t{1} << f.exp) - 1;
-    Column codes = Each(
-        [&](std::int64_t mantissa, std::int64_t k, std::int64_t s, std::int64_t exponent) {
-          mantissa >>= 24 - f.man;
-          const std::int64_t low = (std::int64_t{1} << k) - 1;
-          mantissa = s == 0 ? mantissa & ~low : mantissa;
-          mantissa = s == 1 ? mantissa | low : mantissa;
-          mantissa = s == 2 ? (std::int64_t{1} << f.man) >> (k + 1) : mantissa;
-          return std::clamp<std::int64_t>(exponent + f.bias, 0, top) << f.man | mantissa;
-        },
-        any, kept, style, exponents);
+    const std::int32_t top = (1 << f.exp) - 1;
+    const std::int32_t hidden = 1 << f.man;
+    const auto code = [=, bias = f.bias, man = f.man](auto bits, auto k, auto s, auto exponent) {
+      const std::int32_t low = (1 << k) - 1;
+      const std::int32_t zeros = (low & All(s == 0)) | All(s == 2);
+      const std::int32_t ones = (low & All(s == 1)) | (hidden >> (k + 1) & All(s == 2));
+      const std::int32_t mantissa = (bits >> (24 - man) & ~zeros) | ones;
+      return std::clamp<std::int32_t>(exponent + bias, 0, top) << man | mantissa;
+    };
+    Column codes = Each(code, any, kept, style, exponents);
     if (f.is_signed) {
       codes = Each([&](auto x, auto sign) { return x | sign << (f.exp + f.man); }, codes, Below(2));
     }
@@ -181,12 +187,13 @@ class Draw {
   /// precision.
   std::array<Column, 3> Meeting(const ElementRule& rule, const Column& first,
                                 const Column& second) {
-    const std::int64_t reach = rule.result.man + 3;
+    const std::int32_t reach = rule.result.man + 3;
     const Column away = Below(2 * reach + 1);
     const Column close = Below(3);
-    const Column last = Each([&](auto c, auto x, auto y, auto far,
-                                 auto near) { return x + y + (c == 0 ? far - reach : near - 1); },
-                             Below(2), first, second, away, close);
+    const Column last =
+        Each([&](auto c, auto x, auto y, auto far,
+                 auto near) { return x + y + Choose(c == 0, far - reach, near - 1); },
+             Below(2), first, second, away, close);
     if (rule.operation == Operation::add) return Pair(rule.operands, first, last);
     const auto [x, y, unused] = Pair(rule.operands, first, second);
     return {x, y, Codes(rule.operands[2], last)};
@@ -200,9 +207,7 @@ class Draw {
 /// Draws the lines from `begin` on, at most kAtOnce, and returns how many words each took.
 int DrawSome(const ElementRule& rule, const RandomWords& words, const Leaps& leaps,
              const RandomLines& lines, std::int64_t begin) {
-  RandomWords first = words;
-  first.move(words.leap(static_cast<std::uint64_t>(begin) + 1));
-  Draw draw(first, leaps);
+  Draw draw(words.moved(words.leap(static_cast<std::uint64_t>(begin) + 1)), leaps);
   const auto count = std::min(kAtOnce, static_cast<std::size_t>(lines.n - begin));
   const auto store = [&](const Column& numbers, std::uint32_t* out) {
     for (std::size_t i = 0; i < count; ++i) {

@@ -29,7 +29,9 @@ class CPD_API RandomWords {
   /// The leap of so many words.
   [[nodiscard]] Leap leap(std::uint64_t count) const;
 
-  void move(const Leap& leap) { state_ = leap.factor * state_ + leap.plus; }
+  [[nodiscard]] RandomWords moved(const Leap& leap) const {
+    return {leap.factor * state_ + leap.plus, increment_};
+  }
 
   /// The word to which the stream was last moved.
   [[nodiscard]] std::uint64_t word() const {
