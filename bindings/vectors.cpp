@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "cpd/base/parallel.h"
 #include "cpd/oracle/oracle.h"
 #include "cpd/oracle/random_lines.h"
 #include "cpd/oracle/text_lines.h"
@@ -109,6 +110,54 @@ class Elements {
   ElementRule rule_;
   std::unique_ptr<ElementOracle> oracle_;
 };
+
+/// table[codes], of the codes' shape.
+py::array_t<float> LookUp(const py::array_t<float, py::array::c_style>& table, const Codes& codes) {
+  const std::vector<py::ssize_t> shape(codes.shape(), codes.shape() + codes.ndim());
+  py::array_t<float> values(shape);
+  const float* from = table.data();
+  const std::uint32_t* at = codes.data();
+  const auto size = static_cast<std::uint64_t>(table.size());
+  float* out = values.mutable_data();
+  WithoutGil([&] {
+    parallel_for(codes.size(), 1, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (at[i] >= size) throw Error("a code must be below " + std::to_string(size));
+        out[i] = from[at[i]];
+      }
+    });
+  });
+  return values;
+}
+
+/// For each byte its bits as bytes, the lowest first.
+constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
+  std::array<std::uint64_t, 256> spread{};
+  for (std::size_t byte = 0; byte < spread.size(); ++byte) {
+    for (std::size_t k = 0; k < 8; ++k) spread[byte] |= std::uint64_t{byte >> k & 1} << (8 * k);
+  }
+  return spread;
+}
+
+/// How many of the numbers have bit 0, bit 1, …
+template <class Integer>
+std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_style>& numbers) {
+  static constexpr std::array<std::uint64_t, 256> spread = BitsAsBytes();
+  constexpr py::ssize_t most = 255;  // that a byte counts
+  std::vector<std::int64_t> counts(8 * sizeof(Integer));
+  const Integer* x = numbers.data();
+  for (py::ssize_t begin = 0; begin < numbers.size(); begin += most) {
+    std::array<std::uint64_t, sizeof(Integer)> sums{};
+    const py::ssize_t end = std::min(begin + most, numbers.size());
+    for (py::ssize_t i = begin; i < end; ++i) {
+      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += spread[x[i] >> (8 * k) & 0xFF];
+    }
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      counts[k] += static_cast<std::int64_t>(sums[k / 8] >> (k % 8 * 8) & 0xFF);
+    }
+  }
+  return counts;
+}
 
 /// The lines as text. A field: (the text before it, n × count integers, bits of each).
 py::bytes TextOf(const std::vector<std::tuple<std::string, py::array, int>>& columns,
@@ -223,6 +272,9 @@ void BindVectors(py::module_& m) {
            py::arg("tininess"))
       .def("results", &Elements::Results, py::arg("operands"), py::arg("random") = none)
       .def("draw", &Elements::Draw, py::arg("state"), py::arg("increment"), py::arg("n"));
+  m.def("look_up", &LookUp, py::arg("table"), py::arg("codes"));
+  m.def("bit_counts", &BitCounts<std::uint8_t>, py::arg("numbers").noconvert());
+  m.def("bit_counts", &BitCounts<std::uint16_t>, py::arg("numbers").noconvert());
   m.def("text_lines", &TextOf, py::arg("columns"), py::arg("end"));
 }
 

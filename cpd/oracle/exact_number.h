@@ -245,14 +245,25 @@ inline Exact exact(double x) { return exact_from_bits(std::bit_cast<std::uint64_
 
 /// |a| <=> |b| for finite numbers.
 template <class Integer>
-std::strong_ordering compare_magnitude(const Number<Integer>& a, const Number<Integer>& b) {
-  if (a.is_zero() || b.is_zero()) return b.is_zero() <=> a.is_zero();
+[[gnu::always_inline]] inline std::strong_ordering compare_magnitude(const Number<Integer>& a,
+                                                                     const Number<Integer>& b) {
+  if (a.significand.is_zero() || b.significand.is_zero()) return b.is_zero() <=> a.is_zero();
   const int a_top = a.significand.bit_length() + a.exponent;
   const int b_top = b.significand.bit_length() + b.exponent;
   if (a_top != b_top) return a_top <=> b_top;
   if (a.exponent == b.exponent) return a.significand <=> b.significand;
   const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
   return (a.significand << (a.exponent - low)) <=> (b.significand << (b.exponent - low));
+}
+
+/// |a| - |b| of finite numbers; requires |a| >= |b|.
+template <class Integer>
+[[gnu::always_inline]] inline Number<Integer> difference(const Number<Integer>& a,
+                                                         const Number<Integer>& b) {
+  if (b.significand.is_zero()) return {Kind::finite, false, a.significand, a.exponent};
+  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
+  return {Kind::finite, false,
+          (a.significand << (a.exponent - low)) - (b.significand << (b.exponent - low)), low};
 }
 
 /// floor(log2 |x|) of a finite number that is not zero.

@@ -108,7 +108,7 @@ inline Spec spec_of(const Format& f) {
 
 /// The value of a magnitude code on the grid continued without an upper bound.
 template <class Integer = Natural>
-Number<Integer> grid_value(const Spec& spec, std::uint64_t code) {
+[[gnu::always_inline]] inline Number<Integer> grid_value(const Spec& spec, std::uint64_t code) {
   if (spec.encoding == Encoding::e8m0)
     return exact_finite<Integer>(false, 1, static_cast<int>(code) - 127);
   const int unit = spec.emin() - spec.man;
@@ -179,18 +179,22 @@ struct Options {
   std::uint32_t random = 0;
 };
 
-/// The codes of the neighbours of |x| on the grid: the greatest point not above |x|, and the next.
+/// The codes of the neighbours of |x| on the grid, the greatest point not above |x| and the next,
+/// and how far |x| is from the first, of how far the second is.
+template <class Integer>
 struct Neighbours {
   std::uint64_t below;
   std::uint64_t above;
+  Number<Integer> part;
+  Number<Integer> gap;
 };
 
-/// The first code above the grid on which `neighbours` looks: that of a power of two above every
-/// binary64 number. (e8m0 counts exponents from -127, others from emin = 1 - bias.)
+/// The code of a grid's end: a power of two above every binary64 number. (e8m0 counts exponents
+/// from -127, others from emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
-/// |x| cut to a multiple of the format's step, as a code: the place where `neighbours` looks first.
-/// It decides on nothing.
+/// |x| cut to a multiple of the format's step, as a code: the first guess at the neighbour below,
+/// which decides on nothing.
 template <class Integer>
 std::uint64_t likely_code(const Spec& spec, const Number<Integer>& x) {
   if (x.is_zero()) return 0;
@@ -219,20 +223,21 @@ std::uint64_t searched_code(const Spec& spec, const Number<Integer>& x) {
   return low;
 }
 
+/// The neighbours of |x| if `low` is the code of the first one.
 template <class Integer>
-Neighbours neighbours(const Spec& spec, const Number<Integer>& x) {
-  const auto reaches = [&](std::uint64_t code) {
-    return compare_magnitude(grid_value<Integer>(spec, code), x) <= 0;
-  };
+[[gnu::always_inline]] inline std::optional<Neighbours<Integer>> neighbours_at(
+    const Spec& spec, const Number<Integer>& x, std::uint64_t low) {
   const std::uint64_t first_normal = std::uint64_t{1} << spec.man;
   const bool gap_at_zero = !spec.subnormals && spec.encoding != Encoding::e8m0;
-  std::uint64_t low = std::min(likely_code(spec, x), end_of_grid(spec));
-  if (gap_at_zero && low < first_normal) low = first_normal - 1;
-  const bool is_right =
-      (low == 0 || reaches(low)) && (low == end_of_grid(spec) || !reaches(low + 1));
-  if (!is_right) low = searched_code(spec, x);
-  if (gap_at_zero && low < first_normal) return {0, first_normal};
-  return {low, low + 1};
+  const bool is_in_gap = gap_at_zero && low < first_normal;
+  if (is_in_gap) low = 0;
+  const std::uint64_t next = is_in_gap ? first_normal : low + 1;
+  const Number<Integer> below = grid_value<Integer>(spec, low);
+  if (compare_magnitude(below, x) > 0) return std::nullopt;
+  const Number<Integer> part = difference(x, below);
+  const Number<Integer> gap = difference(grid_value<Integer>(spec, next), below);
+  if (compare_magnitude(part, gap) >= 0) return std::nullopt;
+  return Neighbours<Integer>{low, next, part, gap};
 }
 
 /// Whether a value at the fraction nu = part / gap of the way rounds stochastically away from zero.
@@ -261,34 +266,36 @@ bool rounds_away(const Number<Integer>& part, const Number<Integer>& gap, const 
 /// The magnitude code, on the grid without upper bound, to which finite x rounds.
 template <class Integer>
 std::uint64_t round_magnitude(const Spec& spec, const Number<Integer>& x, const Options& o) {
-  const Neighbours n = neighbours(spec, x);
-  const Number<Integer> below = grid_value<Integer>(spec, n.below);
-  if (compare_magnitude(below, x) >= 0) return n.below;  // exact; or e8m0 below its least value
-  const Number<Integer> above = grid_value<Integer>(spec, n.above);
-  Number<Integer> magnitude = x;
-  magnitude.negative = false;
-  const Number<Integer> part = add(magnitude, negate(below));
-  const Number<Integer> gap = add(above, negate(below));
+  if (spec.encoding == Encoding::e8m0 && compare_magnitude(grid_value<Integer>(spec, 0), x) > 0) {
+    return 0;  // below the least value
+  }
+  const std::uint64_t end = end_of_grid(spec);
+  const std::uint64_t likely = likely_code(spec, x);
+  if (likely >= end && compare_magnitude(grid_value<Integer>(spec, end), x) <= 0) return end;
+  auto found = neighbours_at(spec, x, likely);
+  if (!found) found = neighbours_at(spec, x, searched_code(spec, x));
+  const auto& [below, above, part, gap] = found.value();
+  if (part.is_zero()) return below;
   Number<Integer> twice = part;
   ++twice.exponent;
   const auto half = compare_magnitude(twice, gap);
   // Without subnormals the grid's first step is from an even point (0) to one that counts as odd.
-  const bool even_below = n.above - n.below > 1 || n.below % 2 == 0;
+  const bool even_below = above - below > 1 || below % 2 == 0;
   switch (o.rounding) {
     case Rounding::nearest_even:
-      return half < 0 || (half == 0 && even_below) ? n.below : n.above;
+      return half < 0 || (half == 0 && even_below) ? below : above;
     case Rounding::nearest_away:
-      return half < 0 ? n.below : n.above;
+      return half < 0 ? below : above;
     case Rounding::toward_zero:
-      return n.below;
+      return below;
     case Rounding::up:
-      return x.negative ? n.below : n.above;
+      return x.negative ? below : above;
     case Rounding::down:
-      return x.negative ? n.above : n.below;
+      return x.negative ? above : below;
     case Rounding::to_odd:
-      return even_below ? n.above : n.below;
+      return even_below ? above : below;
     case Rounding::stochastic:
-      return rounds_away(part, gap, o) ? n.above : n.below;
+      return rounds_away(part, gap, o) ? above : below;
   }
   throw std::logic_error("unknown rounding");
 }

@@ -127,8 +127,8 @@ class ElementRule:
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """The outputs of lines, and their corners. Raises DisagreementError."""
-        operands = [given[name].astype(np.uint32) for name in "abc"[: len(self.formats)]]
-        random = given["r"].astype(np.uint32) if "r" in given else None
+        operands = [given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]]
+        random = given["r"].astype(np.uint32, copy=False) if "r" in given else None
         codes, flags, corners = self._oracle.results(operands, random)
         self._compare(operands, random, codes, flags)
         if self.nan_signals:
@@ -142,9 +142,9 @@ class ElementRule:
         kernel, raised = getattr(operations, self.operation)(*values, self.result, **how)
         missing = codes == NO_CODE
         expected = values_of(self.result, np.where(missing, np.uint32(0), codes))
-        same = np.where(
-            missing, np.isnan(kernel), kernel.view(np.uint32) == expected.view(np.uint32)
-        )
+        same = kernel.view(np.uint32) == expected.view(np.uint32)
+        if missing.any():
+            same = np.where(missing, np.isnan(kernel), same)
         check_same(same, lambda i: self._line(operands, random, codes[i], kernel[i], i))
         equal = flags == raised
         check_same(equal, lambda i: self._line(operands, random, flags[i], raised[i], i))
@@ -177,7 +177,8 @@ def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     """The values of codes of any shape, as binary32; signalling NaN are signalling there too."""
     if f.bits <= 16:
-        return _table(f)[codes]
+        values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
+        return values
     return _decoded(f, codes.reshape(-1)).reshape(codes.shape)
 
 
