@@ -48,14 +48,14 @@ class ShortNatural {
     return a;
   }
   friend ShortNatural operator*(ShortNatural a, ShortNatural b) {
-    check(a.bit_length() + b.bit_length() <= kBits);
-    a.word_ *= b.word_;
+    check(!__builtin_mul_overflow(a.word_, b.word_, &a.word_));
     return a;
   }
   friend ShortNatural operator<<(ShortNatural a, int count) {
     if (a.is_zero()) return a;
-    check(a.bit_length() + count <= kBits);
-    a.word_ <<= count;
+    const Word before = a.word_;
+    a.word_ = count < kBits ? before << count : 0;
+    check(count < kBits && a.word_ >> count == before);
     return a;
   }
 
@@ -243,6 +243,18 @@ inline Exact exact_from_bits(std::uint64_t bits, int exponent_bits, int fraction
 inline Exact exact(float x) { return exact_from_bits(std::bit_cast<std::uint32_t>(x), 8, 23); }
 inline Exact exact(double x) { return exact_from_bits(std::bit_cast<std::uint64_t>(x), 11, 52); }
 
+/// function(x, y) of the integers of which |a| and |b| are multiples by the lesser of their powers
+/// of two. Of finite numbers.
+template <class Integer, class Function>
+[[gnu::always_inline]] inline auto with_one_exponent(const Number<Integer>& a,
+                                                     const Number<Integer>& b,
+                                                     const Function& function) {
+  if (a.exponent < b.exponent) {
+    return function(a.significand, b.significand << (b.exponent - a.exponent));
+  }
+  return function(a.significand << (a.exponent - b.exponent), b.significand);
+}
+
 /// |a| <=> |b| for finite numbers.
 template <class Integer>
 [[gnu::always_inline]] inline std::strong_ordering compare_magnitude(const Number<Integer>& a,
@@ -251,9 +263,7 @@ template <class Integer>
   const int a_top = a.significand.bit_length() + a.exponent;
   const int b_top = b.significand.bit_length() + b.exponent;
   if (a_top != b_top) return a_top <=> b_top;
-  if (a.exponent == b.exponent) return a.significand <=> b.significand;
-  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
-  return (a.significand << (a.exponent - low)) <=> (b.significand << (b.exponent - low));
+  return with_one_exponent(a, b, [](const Integer& x, const Integer& y) { return x <=> y; });
 }
 
 /// |a| - |b| of finite numbers; requires |a| >= |b|.
@@ -261,9 +271,9 @@ template <class Integer>
 [[gnu::always_inline]] inline Number<Integer> difference(const Number<Integer>& a,
                                                          const Number<Integer>& b) {
   if (b.significand.is_zero()) return {Kind::finite, false, a.significand, a.exponent};
-  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
   return {Kind::finite, false,
-          (a.significand << (a.exponent - low)) - (b.significand << (b.exponent - low)), low};
+          with_one_exponent(a, b, [](const Integer& x, const Integer& y) { return x - y; }),
+          a.exponent < b.exponent ? a.exponent : b.exponent};
 }
 
 /// floor(log2 |x|) of a finite number that is not zero.

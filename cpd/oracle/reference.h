@@ -129,8 +129,8 @@ Number<Integer> value_of(const Spec& spec, std::uint64_t code) {
     value.negative = negative;
     return value;
   }
-  const std::uint64_t magnitude = negative ? code - spec.magnitudes() : code;
-  if (negative && magnitude == 0 && !spec.has_negative_zero()) return exact_nan<Integer>();
+  const std::uint64_t magnitude = code & (spec.magnitudes() - 1);
+  if (magnitude == 0 && negative && !spec.has_negative_zero()) return exact_nan<Integer>();
   if (magnitude <= spec.max_code()) {
     Number<Integer> value = grid_value<Integer>(spec, magnitude);
     const bool keep_sign = !value.is_zero() || spec.has_negative_zero();
