@@ -87,7 +87,8 @@ void check_short_natural() {
     const Word b = generator() % 4 == 0 ? static_cast<Word>(a + generator() % 3 - 1) : draw();
     check([](const auto& x, const auto& y) { return x + y; }, a, b);
     check([](const auto& x, const auto& y) { return x - y; }, std::max(a, b), std::min(a, b));
-    if (a != b) EXPECT_THROW(Short(std::min(a, b)) - Short(std::max(a, b)), std::overflow_error);
+    if (a == b) continue;
+    EXPECT_THROW(Short(std::min(a, b)) - Short(std::max(a, b)), std::overflow_error);
     check([](const auto& x, const auto& y) { return x * y; }, a, b);
     const int count = static_cast<int>(generator() % 140);
     check([count](const auto& x) { return x << count; }, a);

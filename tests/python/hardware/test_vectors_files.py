@@ -78,6 +78,16 @@ def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
     np.testing.assert_array_equal(read["a"], values)
 
 
+def test_lines_beyond_those_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("mul", "bf16", directed=True, random=300_000)  # four batches and more
+    kept = made.write(tmp_path / "kept.tv").read_bytes()
+    size = kept.count(b"\n")
+    for most in (0, 1 << 20, 3 << 20):
+        monkeypatch.setattr(vectors, "_IN_MEMORY", most)
+        assert made.write(tmp_path / "rest.tv").read_bytes() == kept
+    assert size == made.count + 1
+
+
 def test_testfloat_lines(tmp_path: Path) -> None:
     path = make("mul", "e4m3").write(tmp_path)
     assert path.name == "e4m3_mul_rne.tv"

@@ -127,7 +127,9 @@ class ElementRule:
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """The outputs of lines, and their corners. Raises DisagreementError."""
-        operands = [given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]]
+        operands = [
+            given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]
+        ]
         random = given["r"].astype(np.uint32, copy=False) if "r" in given else None
         codes, flags, corners = self._oracle.results(operands, random)
         self._compare(operands, random, codes, flags)
