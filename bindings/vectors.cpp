@@ -160,9 +160,10 @@ std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_styl
 }
 
 /// The lines as text. A field: (the text before it, n × count integers, bits of each).
-py::bytes TextOf(const std::vector<std::tuple<std::string, py::array, int>>& columns,
-                 const std::string& end) {
+py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& columns,
+                 const py::bytes& last) {
   std::vector<TextField> fields;
+  const std::string end = last;
   const py::ssize_t n = columns.empty() ? 0 : std::get<1>(columns[0]).shape(0);
   for (const auto& [before, numbers, width] : columns) {
     const bool is_whole = numbers.flags() & py::array::c_style;

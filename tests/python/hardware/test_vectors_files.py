@@ -13,7 +13,7 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make
+from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make, vectors
 from cpd.hardware.vectors.checking import rule_by_name
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File as Lines

@@ -59,7 +59,8 @@ def field_of(given: Any) -> Field:
 
 
 def from_digits(field: Field, digits: Bytes) -> Words | None:
-    """The numbers, or n × count elements, of n × digits ASCII bytes; None where a byte is no digit or a number has too many bits."""
+    """The numbers, or n × count elements, of n × digits ASCII bytes; None where a byte is no digit
+    or a number has too many bits."""
     nibbles = _NIBBLES[digits]
     if nibbles.max(initial=0) == _BAD:
         return None

@@ -40,14 +40,15 @@ class Words:
         high = self.next(n) >> np.uint64(32)
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
-    def lines(self, oracle: Any, n: int) -> list[Codes | None]:
-        """The operands of n random lines of an element-wise operation, and the random integers,
-        None where there are none."""
+    def lines(self, oracle: Any, n: int) -> Lines:
+        """Random lines of an element-wise operation: half of them of equally likely codes, half of
+        them near corners."""
         state = self._bits.state["state"]
         halves = [divmod(state[name], 1 << 64) for name in ("state", "inc")]
         operands, random, words = oracle.draw(*halves, n)
         self._bits.advance(words * n)
-        return [*operands, random]
+        lines: Lines = dict(zip("abc", operands, strict=False))
+        return lines if random is None else {**lines, "r": random}
 
 
 def exhaustive_lines(fields: Sequence[Field]) -> int:

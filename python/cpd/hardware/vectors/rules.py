@@ -118,9 +118,7 @@ class ElementRule:
     """The number of random lines from which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
-        *operands, random = words.lines(self._oracle, n)
-        lines = dict(zip("abc", operands, strict=False))
-        return lines if random is None else {**lines, "r": random}
+        return words.lines(self._oracle, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
         yield generated.crossed(self, words)
