@@ -105,4 +105,32 @@ bool cancels(const Number<Integer>& x, const Number<Integer>& y, const Number<In
   return sum.is_zero() || top_exponent(sum) <= std::max(top_exponent(x), top_exponent(y)) - 2;
 }
 
+/// An operand's class of corner: zero, subnormal, infinity, NaN.
+template <class Integer>
+std::uint16_t corners_in(const Spec& spec, const Number<Integer>& x) {
+  if (x.is_nan()) return bit(Corner::nan_in);
+  if (x.is_infinite()) return bit(Corner::infinity_in);
+  if (x.is_zero()) return bit(Corner::zero_in);
+  return top_exponent(x) < least_exponent(spec) ? bit(Corner::subnormal_in) : std::uint16_t{0};
+}
+
+/// A result's classes of corner, and those of its rounding.
+template <class Integer>
+std::uint16_t corners_out(const Spec& spec, const Number<Integer>& exact,
+                          const Number<Integer>& result, std::uint8_t flags) {
+  std::uint16_t corners = flags == 0 ? bit(Corner::exact) : std::uint16_t{0};
+  if (result.is_nan()) return corners | bit(Corner::nan_out);
+  if (result.is_infinite()) return corners | bit(Corner::infinity_out);
+  if (result.is_zero()) {
+    corners |= bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
+  } else {
+    const int top = top_exponent(result);
+    const bool is_below = !spec.is_integer() && top < least_exponent(spec);
+    if (is_below) corners |= bit(Corner::subnormal_out);
+    const auto largest = grid_value<Integer>(spec, spec.max_code(result.negative));
+    if (compare_magnitude(result, largest) == 0) corners |= bit(Corner::largest);
+  }
+  return corners | rounding_corners(spec, exact, result);
+}
+
 }  // namespace cpd::reference

@@ -10,6 +10,7 @@
 
 #include "cpd/base/parallel.h"
 #include "cpd/oracle/flagged.h"
+#include "cpd/oracle/outcome.h"
 #include "cpd/oracle/reference_quotients.h"
 #include "cpd/spec/error.h"
 
@@ -18,6 +19,7 @@ namespace {
 
 using reference::Natural;
 using reference::Number;
+using reference::Outcome;
 using Short = reference::ShortNatural<std::uint64_t>;
 using Medium = reference::ShortNatural<reference::Digits>;
 using reference::Spec;
@@ -27,43 +29,6 @@ constexpr std::int64_t kLinesAtOnce = 1024;
 
 /// The most bits of a line's inputs for which each line there can be is computed once.
 constexpr int kMostTableBits = 16;
-
-/// CornersIn: an operand's class of corner (zero, subnormal, infinity, NaN); CornersOut: the
-/// result's.
-template <class Integer>
-std::uint16_t CornersIn(const Spec& spec, const Number<Integer>& x) {
-  if (x.is_nan()) return reference::bit(Corner::nan_in);
-  if (x.is_infinite()) return reference::bit(Corner::infinity_in);
-  if (x.is_zero()) return reference::bit(Corner::zero_in);
-  return reference::top_exponent(x) < reference::least_exponent(spec)
-             ? reference::bit(Corner::subnormal_in)
-             : std::uint16_t{0};
-}
-
-template <class Integer>
-std::uint16_t CornersOut(const Spec& spec, const Number<Integer>& exact,
-                         const Number<Integer>& result, std::uint8_t flags) {
-  std::uint16_t corners = flags == 0 ? reference::bit(Corner::exact) : std::uint16_t{0};
-  if (result.is_nan()) return corners | reference::bit(Corner::nan_out);
-  if (result.is_infinite()) return corners | reference::bit(Corner::infinity_out);
-  if (result.is_zero()) {
-    corners |= reference::bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
-  } else {
-    const int top = reference::top_exponent(result);
-    const bool is_below = !spec.is_integer() && top < reference::least_exponent(spec);
-    if (is_below) corners |= reference::bit(Corner::subnormal_out);
-    const auto largest = reference::grid_value<Integer>(spec, spec.max_code(result.negative));
-    if (compare_magnitude(result, largest) == 0) corners |= reference::bit(Corner::largest);
-  }
-  return corners | reference::rounding_corners(spec, exact, result);
-}
-
-/// The results of a line.
-struct Outcome {
-  std::uint32_t code = 0;
-  std::uint8_t flags = 0;
-  std::uint16_t corners = 0;
-};
 
 /// Whether Integer holds numbers from 2^low up to those below 2^(top + 1), and what a rounding
 /// forms of them.
@@ -124,7 +89,7 @@ class Elements {
     bool signals = false;
     for (std::size_t k = 0; k < count_; ++k) {
       x[k] = reference::value_of<Integer>(operands_[k], codes.operands[k]);
-      corners |= CornersIn(operands_[k], x[k]);
+      corners |= reference::corners_in(operands_[k], x[k]);
       any_nan = any_nan || x[k].is_nan();
       signals =
           signals || (x[k].is_nan() && reference::is_signalling(operands_[k], codes.operands[k]));
@@ -148,11 +113,23 @@ class Elements {
     }
     const std::uint8_t of_nan = signals ? soft::kInvalid : std::uint8_t{0};
     const std::uint8_t raised = any_nan ? of_nan : Raised(x, exact);
+    Outcome made = Round(exact, o, raised);
+    made.corners |= corners;
+    return made;
+  }
+
+  template <class Integer>
+  [[nodiscard]] Outcome Round(const Number<Integer>& exact, const reference::Options& o,
+                              std::uint8_t raised) const {
+    if (reference::counts(exact)) {
+      const auto made = reference::outcome_by_shifts(result_, exact, o, rule_.tininess);
+      if (made) return *made;
+    }
     const Number<Integer> result = reference::round_exact(result_, exact, o);
     const std::uint8_t flags =
         reference::flags_of(result_, exact, result, o, rule_.tininess, raised);
-    corners |= CornersOut(result_, exact, result, flags);
-    return {reference::code_of(result_, result).value_or(kNoCode), flags, corners};
+    return {reference::code_of(result_, result).value_or(kNoCode), flags,
+            reference::corners_out(result_, exact, result, flags)};
   }
 
   /// The exceptions of an operation itself: invalid for NaN from numbers, division by zero.
