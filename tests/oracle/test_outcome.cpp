@@ -2,7 +2,7 @@
 //
 // Outcomes by shifts are those of the definitions (reference.h, flagged.h): of every number on a
 // fine grid for narrow formats, of random ones and those next to the format's for wide ones, in
-// every mode; and there is one wherever it says so.
+// every mode.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -47,12 +47,10 @@ void check_on(const Spec& spec, const Exact& x, Digits significand, const Option
               Tininess tininess) {
   const Number<Integer> number{x.kind, x.negative, Integer(significand), x.exponent};
   const auto made = reference::outcome_by_shifts(spec, number, o, tininess);
-  const bool holds = reference::round_magnitude(spec, x, o) <= spec.max_code();
-  ASSERT_EQ(made.has_value(), holds);
-  if (!made) return;
+  ASSERT_TRUE(made.has_value());
   const Exact result = reference::round_exact(spec, x, o);
   const auto flags = reference::flags_of(spec, x, result, o, tininess);
-  ASSERT_EQ(made->code, reference::code_of(spec, result));
+  ASSERT_EQ(made->code, reference::code_of(spec, result).value_or(kNoCode));
   ASSERT_EQ(made->flags, flags);
   ASSERT_EQ(made->corners, reference::corners_out(spec, x, result, flags));
 }
