@@ -27,11 +27,13 @@ struct Outcome {
 
 /// The outcome of x that rounds beyond the largest number of a signed format.
 template <class Integer>
-Outcome outcome_beyond(const Spec& spec, const Number<Integer>& x, const Options& o) {
+Outcome outcome_beyond(const Spec& spec, const Number<Integer>& x, const Options& o,
+                       Tininess tininess) {
   const Number<Integer> result = is_inward(spec, o, x.negative)
                                      ? signed_max<Integer>(spec, x.negative)
                                      : infinite_result<Integer>(spec, x.negative, o.overflow);
-  const std::uint8_t flags = soft::kOverflow | soft::kInexact;
+  const std::uint8_t flags =
+      soft::kOverflow | soft::kInexact | (is_tiny(spec, x, o, tininess) ? soft::kUnderflow : 0);
   return {code_of(spec, result).value_or(kNoCode), flags, corners_out(spec, x, result, flags)};
 }
 
@@ -77,7 +79,7 @@ std::optional<Outcome> outcome_by_shifts(const Spec& spec, const Number<Integer>
   }
   const std::uint64_t code = below + (up && !is_exact ? 1 : 0);
   const std::uint64_t largest = spec.max_code();
-  if (code > largest) return outcome_beyond(spec, x, o);
+  if (code > largest) return outcome_beyond(spec, x, o, tininess);
 
   const bool is_subnormal = code < std::uint64_t{1} << spec.man;
   const bool keeps_sign = x.negative && (code != 0 || spec.has_negative_zero());
