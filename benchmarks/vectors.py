@@ -19,18 +19,19 @@ from cpd.hardware.vectors import make
 LINES = 1 << 20
 WORDS = 17  # of a line of two operands
 BAR = 10 / 20  # 10 million lines a second, where NumPy draws the words of 20 million
-KNOWN = (
-    ("mul", "e4m3fn", "39 39 3A 01"),  # 1.125 · 1.125, which is not 1.25
-    ("mul", "bf16", "3F81 3F81 3F82 01"),  # (1 + 2^-7)², which is not 1 + 2^-6
-)
+KNOWN = {
+    "vectors/mul/e4m3fn/threads2": "39 39 3A 01",  # 1.125 · 1.125, which is not 1.25
+    "vectors/mul/bf16/threads2": "3F81 3F81 3F82 01",  # (1 + 2^-7)², which is not 1 + 2^-6
+}
+"""The rows, and a line of each."""
 
 
 def rows(options: Namespace) -> Iterator[Row]:
     """The selected rows."""
-    for operation, name, line in KNOWN:
-        row = f"vectors/{operation}/{name}/threads2"
+    for row, line in KNOWN.items():
         if not options.selection.wants(row):
             continue
+        _, operation, name, _ = row.split("/")
         with TemporaryDirectory() as folder, gemm.setting("", 2):
             path = Path(folder, "lines.tv")
             if line not in make(operation, name, directed=True).write(path).read_text().split("\n"):
