@@ -30,26 +30,12 @@ constexpr std::int64_t kLinesAtOnce = 1024;
 /// The most bits of a line's inputs for which each line there can be is computed once.
 constexpr int kMostTableBits = 16;
 
-/// Whether Integer holds numbers from 2^low up to those below 2^(top + 1), and what a rounding
-/// forms of them.
-template <class Integer>
-bool Spans(int top, int low) {
-  return top - low < Integer::kBits - 4;
-}
-
-/// Whether Integer holds x + y.
+/// Whether Integer holds x + y and what a rounding forms of it.
 template <class Integer>
 bool HoldsSum(const Number<Integer>& x, const Number<Integer>& y) {
   if (!reference::counts(x) || !reference::counts(y)) return true;
   const int top = std::max(reference::top_exponent(x), reference::top_exponent(y));
-  return Spans<Integer>(top, std::min(x.exponent, y.exponent));
-}
-
-/// Whether Integer holds x in steps of the format's grid.
-template <class Integer>
-bool HoldsSteps(const Spec& spec, const Number<Integer>& x) {
-  if (!spec.is_integer() || !reference::counts(x)) return true;
-  return Spans<Integer>(reference::top_exponent(x), spec.emin() - spec.man);
+  return top - std::min(x.exponent, y.exponent) < Integer::kBits - 4;
 }
 
 /// The codes of a line's operands and its random integer.
@@ -96,18 +82,14 @@ class Elements {
     }
     if (rule_.operation == Operation::fma) x = {multiply(x[0], x[1]), x[2]};
     const bool is_sum = rule_.operation == Operation::add || rule_.operation == Operation::fma;
-    constexpr bool is_long = std::is_same_v<Integer, Natural>;
-    using Longer = std::conditional_t<std::is_same_v<Integer, Short>, Medium, Natural>;
-    if constexpr (!is_long) {
+    if constexpr (!std::is_same_v<Integer, Natural>) {
+      using Longer = std::conditional_t<std::is_same_v<Integer, Short>, Medium, Natural>;
       if (is_sum && !HoldsSum(x[0], x[1])) return Line<Longer>(codes);
     }
     reference::Options o = options_;
     o.random = codes.random;
     const Number<Integer> exact = is_sum ? reference::add_for(o, x[0], x[1])
                                          : reference::result_of(rule_.operation, x[0], x[1], x[2]);
-    if constexpr (!is_long) {
-      if (!HoldsSteps(result_, exact)) return Line<Longer>(codes);
-    }
     if (is_sum && reference::cancels(x[0], x[1], exact)) {
       corners |= reference::bit(Corner::cancellation);
     }

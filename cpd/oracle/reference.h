@@ -8,7 +8,7 @@
 //    their definition, are next to it by exact comparisons, wherever the search begins;
 //  - stochastic rounding compares integers, too, and forms no quotient.
 //
-// Use it to test, not to compute: a rounding takes about half a microsecond.
+// Use it to test, not to compute: a rounding takes about 50 ns.
 #pragma once
 
 #include <algorithm>
