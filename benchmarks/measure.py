@@ -108,11 +108,11 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     """What is timed from Python: casts into fresh memory, matrix products, overhead of calls,
-    training steps."""
+    lines of vectors, training steps."""
     try:
         import torch  # noqa: F401
     except ImportError:
-        for name in ("cast/fresh", "gemm", "scaled/peer", "overhead", "model"):
+        for name in ("cast/fresh", "gemm", "scaled/peer", "overhead", "vectors", "model"):
             if options.selection.reaches(name):
                 yield {"name": name, "skipped": "no torch"}
         return
@@ -125,6 +125,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     import overhead
     import scaled_peers
     import threads
+    import vectors
     import virtual_nodes
 
     import cpd
@@ -138,6 +139,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from gemm_scaled.rows(options)
     yield from scaled_peers.rows(options)
     yield from overhead.rows(options)
+    yield from vectors.rows(options)
     yield from virtual_nodes.rows(options)
     yield from model.rows(options)
 

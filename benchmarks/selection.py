@@ -52,7 +52,7 @@ MAIN = (
     *("avx2/gemm/fma/e4m3/512", "avx2/gemm/kahan/e4m3/512", "avx2/gemm/stochastic8/e4m3/512"),
     *("gemm/scaled/block32/e4m3/512", "overhead/numpy/*", "overhead/torch/*"),
     *("model/gpt/mxfp8", "model/gpt/nvfp4", "model/resnet18/mxfp8", "model/small/mxfp8"),
-    "model/lstm/te-current",
+    *("vectors/mul/bf16/threads2", "vectors/mul/e4m3fn/threads2", "model/lstm/te-current"),
 )
 """Patterns of the main rows: the README's, and of each kind of loop one for each kind of format."""
 

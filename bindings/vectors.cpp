@@ -5,12 +5,19 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "cpd/base/parallel.h"
 #include "cpd/oracle/oracle.h"
+#include "cpd/oracle/random_lines.h"
+#include "cpd/oracle/text_lines.h"
 #include "cpd/oracle/trace.h"
 #include "cpd/spec/error.h"
 #include "gil.h"
@@ -26,35 +33,153 @@ using FlagArray = py::array_t<std::uint8_t>;
 using Corners = py::array_t<std::uint16_t>;
 using Signals = py::array_t<std::uint64_t>;
 
-/// (codes, flags, corners) of each line.
-std::tuple<Codes, FlagArray, Corners> OracleArrays(
-    const std::string& operation, const std::vector<Format>& formats, const Format& result,
-    const RoundingOptions& rounding, const std::string& tininess,
-    const std::vector<Codes>& operands, const std::optional<Codes>& random) {
-  if (formats.size() != operands.size() || operands.empty() || operands.size() > 3) {
-    throw Error("the oracle takes a format for each of one to three operands");
+/// The oracle of an element-wise rule, and its random lines. Python: _core.ElementOracle.
+class Elements {
+ public:
+  Elements(const std::string& operation, const std::vector<Format>& formats, const Format& result,
+           const RoundingOptions& rounding, const std::string& tininess)
+      : rule_(RuleOf(operation, formats, result, rounding, tininess)),
+        oracle_(MakeElementOracle(rule_)) {}
+
+  /// (codes, flags, corners) of each line.
+  std::tuple<Codes, FlagArray, Corners> Results(const std::vector<Codes>& operands,
+                                                const std::optional<Codes>& random) {
+    if (operands.size() != Operands()) throw Error("the oracle takes codes of each operand");
+    ElementLines lines;
+    lines.n = operands[0].size();
+    for (std::size_t k = 0; k < operands.size(); ++k) {
+      if (operands[k].size() != lines.n) throw Error("operands must be of one length");
+      lines.operands[k] = operands[k].data();
+    }
+    if (random) {
+      if (random->size() != lines.n) throw Error("random must have the operands' length");
+      lines.random = random->data();
+    }
+    Codes codes(lines.n);
+    FlagArray flags(lines.n);
+    Corners corners(lines.n);
+    lines.codes = codes.mutable_data();
+    lines.flags = flags.mutable_data();
+    lines.corners = corners.mutable_data();
+    WithoutGil([&] { oracle_->Compute(lines); });
+    return {codes, flags, corners};
   }
-  ElementRule rule{
-      soft::ParseOperation(operation), {}, result, rounding, soft::ParseTininess(tininess)};
-  ElementLines lines;
-  lines.n = operands[0].size();
-  for (std::size_t k = 0; k < operands.size(); ++k) {
-    if (operands[k].size() != lines.n) throw Error("operands must be of one length");
-    rule.operands[k] = formats[k];
-    lines.operands[k] = operands[k].data();
+
+  /// (operands, random integers or None, words that each took) of n random lines; a state of the
+  /// stream and its increment are two words each, the high one first.
+  std::tuple<std::vector<Codes>, std::optional<Codes>, int> Draw(
+      const std::array<std::uint64_t, 2>& state, const std::array<std::uint64_t, 2>& increment,
+      std::int64_t n) const {
+    const auto whole = [](const std::array<std::uint64_t, 2>& words) {
+      return RandomWords::State{words[0]} << 64 | words[1];
+    };
+    RandomLines lines;
+    lines.n = n;
+    std::vector<Codes> operands;
+    for (std::size_t k = 0; k < Operands(); ++k) {
+      operands.emplace_back(n);
+      lines.operands[k] = operands[k].mutable_data();
+    }
+    std::optional<Codes> random;
+    if (rule_.rounding.mode == Rounding::stochastic) {
+      random.emplace(n);
+      lines.random = random->mutable_data();
+    }
+    int words = 0;
+    WithoutGil(
+        [&] { words = DrawLines(rule_, RandomWords(whole(state), whole(increment)), lines); });
+    return {std::move(operands), std::move(random), words};
   }
-  if (random) {
-    if (random->size() != lines.n) throw Error("random must have the operands' length");
-    lines.random = random->data();
+
+ private:
+  static ElementRule RuleOf(const std::string& operation, const std::vector<Format>& formats,
+                            const Format& result, const RoundingOptions& rounding,
+                            const std::string& tininess) {
+    ElementRule rule{
+        soft::ParseOperation(operation), {}, result, rounding, soft::ParseTininess(tininess)};
+    if (formats.size() != static_cast<std::size_t>(soft::operands_of(rule.operation))) {
+      throw Error("the oracle takes a format of each operand");
+    }
+    std::ranges::copy(formats, rule.operands.begin());
+    return rule;
   }
-  Codes codes(lines.n);
-  FlagArray flags(lines.n);
-  Corners corners(lines.n);
-  lines.codes = codes.mutable_data();
-  lines.flags = flags.mutable_data();
-  lines.corners = corners.mutable_data();
-  WithoutGil([&] { OracleElements(rule, lines); });
-  return {codes, flags, corners};
+  [[nodiscard]] std::size_t Operands() const {
+    return static_cast<std::size_t>(soft::operands_of(rule_.operation));
+  }
+
+  ElementRule rule_;
+  std::unique_ptr<ElementOracle> oracle_;
+};
+
+/// table[codes], of the codes' shape.
+py::array_t<float> LookUp(const py::array_t<float, py::array::c_style>& table, const Codes& codes) {
+  const std::vector<py::ssize_t> shape(codes.shape(), codes.shape() + codes.ndim());
+  py::array_t<float> values(shape);
+  const float* from = table.data();
+  const std::uint32_t* at = codes.data();
+  const auto size = static_cast<std::uint64_t>(table.size());
+  float* out = values.mutable_data();
+  WithoutGil([&] {
+    parallel_for(codes.size(), 1, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        if (at[i] >= size) throw Error("a code must be below " + std::to_string(size));
+        out[i] = from[at[i]];
+      }
+    });
+  });
+  return values;
+}
+
+/// For each byte its bits as bytes, the lowest first.
+constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
+  std::array<std::uint64_t, 256> spread{};
+  for (std::size_t byte = 0; byte < spread.size(); ++byte) {
+    for (std::size_t k = 0; k < 8; ++k) spread[byte] |= std::uint64_t{byte >> k & 1} << (8 * k);
+  }
+  return spread;
+}
+
+/// How many of the numbers have bit 0, bit 1, …
+template <class Integer>
+std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_style>& numbers) {
+  static constexpr std::array<std::uint64_t, 256> spread = BitsAsBytes();
+  constexpr py::ssize_t most = 255;  // that a byte counts
+  std::vector<std::int64_t> counts(8 * sizeof(Integer));
+  const Integer* x = numbers.data();
+  for (py::ssize_t begin = 0; begin < numbers.size(); begin += most) {
+    std::array<std::uint64_t, sizeof(Integer)> sums{};
+    const py::ssize_t end = std::min(begin + most, numbers.size());
+    for (py::ssize_t i = begin; i < end; ++i) {
+      for (std::size_t k = 0; k < sums.size(); ++k) sums[k] += spread[x[i] >> (8 * k) & 0xFF];
+    }
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      counts[k] += static_cast<std::int64_t>(sums[k / 8] >> (k % 8 * 8) & 0xFF);
+    }
+  }
+  return counts;
+}
+
+/// The lines as text. A field: (the text before it, n × count integers, bits of each).
+py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& columns,
+                 const py::bytes& last) {
+  std::vector<TextField> fields;
+  const std::string end = last;
+  const py::ssize_t n = columns.empty() ? 0 : std::get<1>(columns[0]).shape(0);
+  for (const auto& [before, numbers, width] : columns) {
+    const bool is_whole = numbers.flags() & py::array::c_style;
+    if (!is_whole || numbers.dtype().kind() != 'u' || numbers.shape(0) != n) {
+      throw Error("a column has an unsigned integer, or some, of each line");
+    }
+    fields.push_back({before, numbers.data(), static_cast<int>(numbers.itemsize()),
+                      static_cast<int>(numbers.size() / std::max<py::ssize_t>(n, 1)), width});
+  }
+  const std::size_t size = static_cast<std::size_t>(n) * LineSize(fields, end);
+  const auto text = py::reinterpret_steal<py::bytes>(
+      PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(size)));
+  if (!text) throw py::error_already_set();
+  char* out = PyBytes_AS_STRING(text.ptr());
+  WithoutGil([&] { WriteLines(fields, end, n, out); });
+  return text;
 }
 
 SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& formats,
@@ -141,9 +266,17 @@ void BindVectors(py::module_& m) {
   m.def("oracle_sums", &SumArrays, py::arg("rule"), py::arg("n"), py::arg("a"), py::arg("b") = none,
         py::arg("c") = none, py::arg("a_scales") = none, py::arg("b_scales") = none,
         py::arg("random") = none, py::arg("c_units") = none);
-  m.def("oracle_elements", &OracleArrays, py::arg("operation"), py::arg("formats"),
-        py::arg("result"), py::arg("rounding"), py::arg("tininess"), py::arg("operands"),
-        py::arg("random") = py::none());
+  py::class_<Elements>(m, "ElementOracle")
+      .def(py::init<const std::string&, const std::vector<Format>&, const Format&,
+                    const RoundingOptions&, const std::string&>(),
+           py::arg("operation"), py::arg("formats"), py::arg("result"), py::arg("rounding"),
+           py::arg("tininess"))
+      .def("results", &Elements::Results, py::arg("operands"), py::arg("random") = none)
+      .def("draw", &Elements::Draw, py::arg("state"), py::arg("increment"), py::arg("n"));
+  m.def("look_up", &LookUp, py::arg("table"), py::arg("codes"));
+  m.def("bit_counts", &BitCounts<std::uint8_t>, py::arg("numbers").noconvert());
+  m.def("bit_counts", &BitCounts<std::uint16_t>, py::arg("numbers").noconvert());
+  m.def("text_lines", &TextOf, py::arg("columns"), py::arg("end"));
 }
 
 }  // namespace cpd

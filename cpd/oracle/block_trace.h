@@ -168,7 +168,7 @@ inline std::uint64_t whole_number(const Exact& x, int quantum) {
     whole.significand = whole.significand << (whole.exponent - quantum);
   }
   if (whole.significand.bit_length() > 64) throw std::logic_error("a signal beyond 64 bits");
-  return std::uint64_t{whole.significand.limb(1)} << 32 | whole.significand.limb(0);
+  return whole.significand.bits_from(0);
 }
 
 /// Computes one line of a unit and records its roundings; the last one's code is the result.

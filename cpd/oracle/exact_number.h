@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The oracle's numbers: sign * integer * 2^exponent. The integer is wide enough for an exact
-// binary32 fused multiply-add (554 bits) and checked against overflow.
+// binary32 fused multiply-add (554 bits), or a short one that is sooner done; both are checked
+// against overflow.
 #pragma once
 
 #include <array>
@@ -13,13 +14,70 @@
 
 namespace cpd::reference {
 
+__extension__ using Digits = unsigned __int128;
+
+/// An unsigned integer of as many bits as `Word` has, with what Natural has; throws
+/// std::overflow_error beyond.
+template <class Word>
+class ShortNatural {
+ public:
+  ShortNatural() = default;
+  explicit ShortNatural(Digits value) : word_(static_cast<Word>(value)) { check(word_ == value); }
+
+  bool is_zero() const { return word_ == 0; }
+  int bit_length() const {
+    return high() != 0 ? 64 + std::bit_width(high()) : std::bit_width(low());
+  }
+  int trailing_zeros() const {
+    return low() != 0 ? std::countr_zero(low()) : 64 + std::countr_zero(high());
+  }
+  std::uint64_t bits_from(int at) const {
+    return at < kBits ? static_cast<std::uint64_t>(word_ >> at) : 0;
+  }
+
+  friend std::strong_ordering operator<=>(ShortNatural a, ShortNatural b) = default;
+
+  friend ShortNatural operator+(ShortNatural a, ShortNatural b) {
+    a.word_ += b.word_;
+    check(a.word_ >= b.word_);
+    return a;
+  }
+  friend ShortNatural operator-(ShortNatural a, ShortNatural b) {
+    check(a.word_ >= b.word_);
+    a.word_ -= b.word_;
+    return a;
+  }
+  friend ShortNatural operator*(ShortNatural a, ShortNatural b) {
+    check(!__builtin_mul_overflow(a.word_, b.word_, &a.word_));
+    return a;
+  }
+  friend ShortNatural operator<<(ShortNatural a, int count) {
+    if (a.is_zero()) return a;
+    const Word before = a.word_;
+    a.word_ = count < kBits ? before << count : 0;
+    check(count < kBits && a.word_ >> count == before);
+    return a;
+  }
+
+  static constexpr int kBits = 8 * sizeof(Word);
+
+ private:
+  static void check(bool holds) {
+    if (!holds) throw std::overflow_error("a short natural below zero, or of too many bits");
+  }
+  std::uint64_t high() const { return static_cast<std::uint64_t>(Digits{word_} >> 64); }
+  std::uint64_t low() const { return static_cast<std::uint64_t>(word_); }
+
+  Word word_ = 0;
+};
+
 /// An unsigned integer of up to 1024 bits; throws std::overflow_error beyond that.
 class Natural {
  public:
   // Only the digits that a number has are set and copied: an oracle's time is that of small
   // numbers.
   Natural() {}  // NOLINT(modernize-use-equals-default, cppcoreguidelines-pro-type-member-init)
-  explicit Natural(std::uint64_t value) : Natural() {
+  explicit Natural(Digits value) : Natural() {
     for (; value != 0; value >>= 32) push(static_cast<std::uint32_t>(value));
   }
   Natural(const Natural& other) : size_(other.size_) { copy_limbs(other); }
@@ -37,8 +95,20 @@ class Natural {
     return 32 * size_ - std::countl_zero(limbs_[static_cast<std::size_t>(size_) - 1]);
   }
 
-  /// Binary digits 32 i … 32 i + 31; digit 0 is the lowest.
-  std::uint32_t limb(int i) const { return i < size_ ? limbs_[static_cast<std::size_t>(i)] : 0; }
+  /// The number of zeros below the lowest one; for numbers above zero.
+  int trailing_zeros() const {
+    int i = 0;
+    while (limb(i) == 0) ++i;
+    return 32 * i + std::countr_zero(limb(i));
+  }
+
+  /// Binary digits `at` … `at` + 63; digit 0 is the lowest.
+  std::uint64_t bits_from(int at) const {
+    const int i = at / 32;
+    const auto low = std::uint64_t{limb(i + 1)} << 32 | limb(i);
+    const int cut = at % 32;
+    return cut == 0 ? low : low >> cut | std::uint64_t{limb(i + 2)} << (64 - cut);
+  }
 
   friend std::strong_ordering operator<=>(const Natural& a, const Natural& b) {
     if (a.size_ != b.size_) return a.size_ <=> b.size_;
@@ -110,6 +180,8 @@ class Natural {
   }
 
  private:
+  /// Binary digits 32 i … 32 i + 31.
+  std::uint32_t limb(int i) const { return i < size_ ? limbs_[static_cast<std::size_t>(i)] : 0; }
   void copy_limbs(const Natural& other) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(size_); ++i) limbs_[i] = other.limbs_[i];
   }
@@ -126,23 +198,34 @@ class Natural {
   int size_ = 0;
 };
 
+enum class Kind { finite, infinite, nan };
+
 /// An exact number (sign * significand * 2^exponent), an infinity, or NaN. Zero keeps its sign.
-struct Exact {
-  enum class Kind { finite, infinite, nan };
+template <class Integer>
+struct Number {
+  using Kind = reference::Kind;
   Kind kind = Kind::finite;
   bool negative = false;
-  Natural significand{};
+  Integer significand{};
   int exponent = 0;
 
   bool is_nan() const { return kind == Kind::nan; }
   bool is_infinite() const { return kind == Kind::infinite; }
   bool is_zero() const { return kind == Kind::finite && significand.is_zero(); }
 };
+using Exact = Number<Natural>;
 
-inline Exact exact_nan() { return {Exact::Kind::nan}; }
-inline Exact exact_infinity(bool negative) { return {Exact::Kind::infinite, negative}; }
-inline Exact exact_finite(bool negative, std::uint64_t significand, int exponent) {
-  return {Exact::Kind::finite, negative, Natural(significand), exponent};
+template <class Integer = Natural>
+Number<Integer> exact_nan() {
+  return {Kind::nan};
+}
+template <class Integer = Natural>
+Number<Integer> exact_infinity(bool negative) {
+  return {Kind::infinite, negative};
+}
+template <class Integer = Natural>
+Number<Integer> exact_finite(bool negative, Digits significand, int exponent) {
+  return {Kind::finite, negative, Integer(significand), exponent};
 }
 
 /// The value of an interchange format (IEEE 754-2019, 3.4) from its bits.
@@ -160,53 +243,83 @@ inline Exact exact_from_bits(std::uint64_t bits, int exponent_bits, int fraction
 inline Exact exact(float x) { return exact_from_bits(std::bit_cast<std::uint32_t>(x), 8, 23); }
 inline Exact exact(double x) { return exact_from_bits(std::bit_cast<std::uint64_t>(x), 11, 52); }
 
+/// function(x, y) of the integers of which |a| and |b| are multiples by the lesser of their powers
+/// of two. Of finite numbers.
+template <class Integer, class Function>
+[[gnu::always_inline]] inline auto with_one_exponent(const Number<Integer>& a,
+                                                     const Number<Integer>& b,
+                                                     const Function& function) {
+  if (a.exponent < b.exponent) {
+    return function(a.significand, b.significand << (b.exponent - a.exponent));
+  }
+  return function(a.significand << (a.exponent - b.exponent), b.significand);
+}
+
 /// |a| <=> |b| for finite numbers.
-inline std::strong_ordering compare_magnitude(const Exact& a, const Exact& b) {
-  if (a.is_zero() || b.is_zero()) return b.is_zero() <=> a.is_zero();
+template <class Integer>
+[[gnu::always_inline]] inline std::strong_ordering compare_magnitude(const Number<Integer>& a,
+                                                                     const Number<Integer>& b) {
+  if (a.significand.is_zero() || b.significand.is_zero()) return b.is_zero() <=> a.is_zero();
   const int a_top = a.significand.bit_length() + a.exponent;
   const int b_top = b.significand.bit_length() + b.exponent;
   if (a_top != b_top) return a_top <=> b_top;
-  if (a.exponent == b.exponent) return a.significand <=> b.significand;
-  const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
-  return (a.significand << (a.exponent - low)) <=> (b.significand << (b.exponent - low));
+  return with_one_exponent(a, b, [](const Integer& x, const Integer& y) { return x <=> y; });
+}
+
+/// |a| - |b| of finite numbers; requires |a| >= |b|.
+template <class Integer>
+[[gnu::always_inline]] inline Number<Integer> difference(const Number<Integer>& a,
+                                                         const Number<Integer>& b) {
+  if (b.significand.is_zero()) return {Kind::finite, false, a.significand, a.exponent};
+  return {Kind::finite, false,
+          with_one_exponent(a, b, [](const Integer& x, const Integer& y) { return x - y; }),
+          a.exponent < b.exponent ? a.exponent : b.exponent};
 }
 
 /// floor(log2 |x|) of a finite number that is not zero.
-inline int top_exponent(const Exact& x) { return x.significand.bit_length() + x.exponent - 1; }
+template <class Integer>
+int top_exponent(const Number<Integer>& x) {
+  return x.significand.bit_length() + x.exponent - 1;
+}
 
-inline Exact negate(Exact a) {
+template <class Integer>
+Number<Integer> negate(Number<Integer> a) {
   a.negative = !a.negative;
   return a;
 }
 
 /// a + b; Inf - Inf is NaN. A zero sum has the operands' common sign; where they differ it is +0,
 /// or -0 with `cancels_to_minus`, for rounding down (IEEE 754-2019, 6.3).
-inline Exact add(const Exact& a, const Exact& b, bool cancels_to_minus = false) {
-  if (a.is_nan() || b.is_nan()) return exact_nan();
-  if (a.is_infinite() && b.is_infinite()) return a.negative == b.negative ? a : exact_nan();
+template <class Integer>
+Number<Integer> add(const Number<Integer>& a, const Number<Integer>& b,
+                    bool cancels_to_minus = false) {
+  if (a.is_nan() || b.is_nan()) return exact_nan<Integer>();
+  if (a.is_infinite() && b.is_infinite())
+    return a.negative == b.negative ? a : exact_nan<Integer>();
   if (a.is_infinite()) return a;
   if (b.is_infinite()) return b;
-  Exact cancelled = exact_finite(cancels_to_minus, 0, 0);
+  const Number<Integer> cancelled = exact_finite<Integer>(cancels_to_minus, 0, 0);
   if (a.is_zero() && b.is_zero()) return a.negative == b.negative ? a : cancelled;
   if (a.is_zero()) return b;
   if (b.is_zero()) return a;
   const int low = a.exponent < b.exponent ? a.exponent : b.exponent;
-  const Natural wide_a = a.significand << (a.exponent - low);
-  const Natural wide_b = b.significand << (b.exponent - low);
-  if (a.negative == b.negative) return {Exact::Kind::finite, a.negative, wide_a + wide_b, low};
+  const Integer wide_a = a.significand << (a.exponent - low);
+  const Integer wide_b = b.significand << (b.exponent - low);
+  if (a.negative == b.negative) return {Kind::finite, a.negative, wide_a + wide_b, low};
   if (wide_a == wide_b) return cancelled;
-  if (wide_a > wide_b) return {Exact::Kind::finite, a.negative, wide_a - wide_b, low};
-  return {Exact::Kind::finite, b.negative, wide_b - wide_a, low};
+  if (wide_a > wide_b) return {Kind::finite, a.negative, wide_a - wide_b, low};
+  return {Kind::finite, b.negative, wide_b - wide_a, low};
 }
 
 /// a * b. 0 * Inf is NaN; the sign is the exclusive or of the signs.
-inline Exact multiply(const Exact& a, const Exact& b) {
-  if (a.is_nan() || b.is_nan()) return exact_nan();
+template <class Integer>
+Number<Integer> multiply(const Number<Integer>& a, const Number<Integer>& b) {
+  if (a.is_nan() || b.is_nan()) return exact_nan<Integer>();
   const bool negative = a.negative != b.negative;
   if (a.is_infinite() || b.is_infinite()) {
-    return a.is_zero() || b.is_zero() ? exact_nan() : exact_infinity(negative);
+    return a.is_zero() || b.is_zero() ? exact_nan<Integer>() : exact_infinity<Integer>(negative);
   }
-  return {Exact::Kind::finite, negative, a.significand * b.significand, a.exponent + b.exponent};
+  return {Kind::finite, negative, a.significand * b.significand, a.exponent + b.exponent};
 }
 
 }  // namespace cpd::reference

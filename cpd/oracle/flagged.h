@@ -32,14 +32,16 @@ inline Spec extended(const Spec& spec, int more) {
 }
 
 /// Finite x rounded to the format's precision with unbounded exponent, as a magnitude.
-inline Exact round_unbounded(const Spec& spec, const Exact& x, const Options& o) {
+template <class Integer>
+Number<Integer> round_unbounded(const Spec& spec, const Number<Integer>& x, const Options& o) {
   const int below = std::max(0, least_exponent(spec) - top_exponent(x));
   const Spec grid = extended(spec, (below + 3) / 2 * 2);
-  return grid_value(grid, round_magnitude(grid, x, o));
+  return grid_value<Integer>(grid, round_magnitude(grid, x, o));
 }
 
 /// Whether finite x is tiny: below 2^emin before, or after rounding with unbounded exponent.
-inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess tininess) {
+template <class Integer>
+bool is_tiny(const Spec& spec, const Number<Integer>& x, const Options& o, Tininess tininess) {
   if (x.is_zero() || spec.is_integer()) return false;
   const int below = least_exponent(spec) - top_exponent(x);
   if (below <= 0) return false;
@@ -48,8 +50,9 @@ inline bool is_tiny(const Spec& spec, const Exact& x, const Options& o, Tininess
 }
 
 /// The exceptions of rounding exact x to `result`, added to `raised`, the operation's own.
-inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& result,
-                             const Options& o, Tininess tininess, std::uint8_t raised = 0) {
+template <class Integer>
+std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<Integer>& result,
+                      const Options& o, Tininess tininess, std::uint8_t raised = 0) {
   const bool below_unsigned = x.negative && !spec.is_signed;
   if (x.is_nan()) return raised | (spec.nan_code() ? 0 : soft::kInvalid);
   if (below_unsigned && result.is_nan()) return raised | soft::kInvalid;
@@ -58,32 +61,37 @@ inline std::uint8_t flags_of(const Spec& spec, const Exact& x, const Exact& resu
     return soft::kOverflow | soft::kInexact;
   }
   const bool same_sign = x.negative == result.negative || result.is_zero();
-  if (result.kind == Exact::Kind::finite && same_sign && compare_magnitude(x, result) == 0) {
+  if (result.kind == Kind::finite && same_sign && compare_magnitude(x, result) == 0) {
     return 0;
   }
   std::uint8_t flags = soft::kInexact;
   if (is_tiny(spec, x, o, tininess)) flags |= soft::kUnderflow;
-  const bool passes = compare_magnitude(x, grid_value(spec, spec.max_code(x.negative))) > 0 &&
-                      round_magnitude(spec, x, o) > spec.max_code(x.negative);
+  const bool passes =
+      compare_magnitude(x, grid_value<Integer>(spec, spec.max_code(x.negative))) > 0 &&
+      round_magnitude(spec, x, o) > spec.max_code(x.negative);
   if (passes && !below_unsigned) flags |= soft::kOverflow;
   return flags;
 }
 
 /// Whether |x| is halfway between two neighbours of the format's precision.
-inline bool is_tie(const Spec& spec, const Exact& x) {
-  if (x.kind != Exact::Kind::finite || x.is_zero()) return false;
-  int zeros = 0;
-  while (x.significand.limb(zeros / 32) == 0) zeros += 32;
-  zeros += std::countr_zero(x.significand.limb(zeros / 32));
-  return x.exponent + zeros == std::max(top_exponent(x), least_exponent(spec)) - spec.man - 1;
+template <class Integer>
+bool is_tie(const Spec& spec, const Number<Integer>& x) {
+  if (x.kind != Kind::finite || x.is_zero()) return false;
+  const int lowest = x.exponent + x.significand.trailing_zeros();
+  return lowest == std::max(top_exponent(x), least_exponent(spec)) - spec.man - 1;
 }
 
 inline constexpr std::uint16_t bit(Corner corner) { return static_cast<std::uint16_t>(corner); }
 
-inline bool counts(const Exact& x) { return x.kind == Exact::Kind::finite && !x.is_zero(); }
+template <class Integer>
+bool counts(const Number<Integer>& x) {
+  return x.kind == Kind::finite && !x.is_zero();
+}
 
 /// The corners tie and carry of a rounding of x to `result`.
-inline std::uint16_t rounding_corners(const Spec& spec, const Exact& x, const Exact& result) {
+template <class Integer>
+std::uint16_t rounding_corners(const Spec& spec, const Number<Integer>& x,
+                               const Number<Integer>& result) {
   const bool carries = counts(x) && counts(result) && top_exponent(result) > top_exponent(x);
   const bool ties = !result.is_nan() && is_tie(spec, x);
   return static_cast<std::uint16_t>((carries ? bit(Corner::carry) : 0) |
@@ -91,9 +99,38 @@ inline std::uint16_t rounding_corners(const Spec& spec, const Exact& x, const Ex
 }
 
 /// Whether a sum is zero, or at least two binades below its greater term.
-inline bool cancels(const Exact& x, const Exact& y, const Exact& sum) {
+template <class Integer>
+bool cancels(const Number<Integer>& x, const Number<Integer>& y, const Number<Integer>& sum) {
   if (!counts(x) || !counts(y) || x.negative == y.negative) return false;
   return sum.is_zero() || top_exponent(sum) <= std::max(top_exponent(x), top_exponent(y)) - 2;
+}
+
+/// An operand's class of corner: zero, subnormal, infinity, NaN.
+template <class Integer>
+std::uint16_t corners_in(const Spec& spec, const Number<Integer>& x) {
+  if (x.is_nan()) return bit(Corner::nan_in);
+  if (x.is_infinite()) return bit(Corner::infinity_in);
+  if (x.is_zero()) return bit(Corner::zero_in);
+  return top_exponent(x) < least_exponent(spec) ? bit(Corner::subnormal_in) : std::uint16_t{0};
+}
+
+/// A result's classes of corner, and those of its rounding.
+template <class Integer>
+std::uint16_t corners_out(const Spec& spec, const Number<Integer>& exact,
+                          const Number<Integer>& result, std::uint8_t flags) {
+  std::uint16_t corners = flags == 0 ? bit(Corner::exact) : std::uint16_t{0};
+  if (result.is_nan()) return corners | bit(Corner::nan_out);
+  if (result.is_infinite()) return corners | bit(Corner::infinity_out);
+  if (result.is_zero()) {
+    corners |= bit(result.negative ? Corner::negative_zero : Corner::positive_zero);
+  } else {
+    const int top = top_exponent(result);
+    const bool is_below = !spec.is_integer() && top < least_exponent(spec);
+    if (is_below) corners |= bit(Corner::subnormal_out);
+    const auto largest = grid_value<Integer>(spec, spec.max_code(result.negative));
+    if (compare_magnitude(result, largest) == 0) corners |= bit(Corner::largest);
+  }
+  return corners | rounding_corners(spec, exact, result);
 }
 
 }  // namespace cpd::reference

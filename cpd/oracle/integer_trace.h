@@ -80,7 +80,7 @@ class IntegerTrace {
       const int bits = x.significand.bit_length() + up;
       if (up >= 96) return {0, bits};
       const Natural low = x.significand << up;
-      return {Wide{low.limb(2)} << 64 | Wide{low.limb(1)} << 32 | low.limb(0), bits};
+      return {Wide{low.bits_from(64) & 0xFFFFFFFF} << 64 | low.bits_from(0), bits};
     }
     // A product has at most 48 bits, so that it is below 2^48 units, the least codes of a grid.
     constexpr int kBits = 50;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "cpd/export.h"
 #include "cpd/spec/format.h"
@@ -53,8 +54,20 @@ struct ElementLines {
   std::uint16_t* corners = nullptr;  ///< sums of Corner
 };
 
-/// Computes the lines' codes, flags and corners. Throws Error where a format, the rounding, a code
-/// or a random integer is out of range.
+/// The oracle of one rule.
+class CPD_API ElementOracle {
+ public:
+  virtual ~ElementOracle() = default;
+
+  /// Computes the lines' codes, flags and corners, each line there can be once where these are few.
+  /// Throws Error where a code or a random integer is out of range.
+  virtual void Compute(const ElementLines& lines) = 0;
+};
+
+/// Throws Error where a format or the rounding is out of range.
+CPD_API std::unique_ptr<ElementOracle> MakeElementOracle(const ElementRule& rule);
+
+/// Computes lines with a new ElementOracle.
 CPD_API void OracleElements(const ElementRule& rule, const ElementLines& lines);
 
 }  // namespace cpd

@@ -65,11 +65,7 @@ inline Exact cut(Exact x, int quantum) {
   const int drop = quantum - x.exponent;
   if (drop <= 0) return x;
   if (x.significand.bit_length() - drop > 64) throw std::invalid_argument("wider than 64 bits");
-  std::uint64_t whole = 0;
-  for (int at = drop + 63; at >= drop; --at) {
-    whole = whole << 1 | (x.significand.limb(at / 32) >> (at % 32) & 1);
-  }
-  return exact_finite(x.negative, whole, quantum);
+  return exact_finite(x.negative, x.significand.bits_from(drop), quantum);
 }
 
 /// The operands of a block of products and, where the unit takes them, their scales, for each k.

@@ -69,7 +69,7 @@ void CheckRule(const SumRule& rule) {
 float ValueOf(const Spec& spec, std::uint32_t code) {
   const reference::Exact x = reference::value_of(spec, code);
   if (x.kind != reference::Exact::Kind::finite) return reference::to_float(x);
-  const double magnitude = std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+  const double magnitude = std::ldexp(static_cast<double>(x.significand.bits_from(0)), x.exponent);
   return static_cast<float>(x.negative ? -magnitude : magnitude);
 }
 

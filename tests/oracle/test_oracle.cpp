@@ -6,11 +6,15 @@
 
 #include <bit>
 #include <cstdint>
+#include <random>
+#include <type_traits>
 #include <vector>
 
 #include "cpd/numeric/round/soft_float.h"
+#include "cpd/oracle/flagged.h"
 #include "cpd/oracle/oracle.h"
 #include "cpd/oracle/reference.h"
+#include "cpd/oracle/reference_quotients.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -85,6 +89,123 @@ TEST(Oracle, GivesSoftFloatsValuesAndFlags) {
           }
         }
       }
+    }
+  }
+}
+
+/// A line by the definitions on integers of any length.
+struct ByDefinition {
+  std::uint32_t code;
+  std::uint8_t flags;
+  std::uint16_t corners;  ///< of the exact result and its rounding
+};
+
+ByDefinition by_definition(const ElementRule& rule, const std::vector<std::uint32_t>& codes,
+                           std::uint32_t random) {
+  using reference::Exact;
+  const auto spec = reference::spec_of(rule.result);
+  std::vector<Exact> x(3);
+  bool any_nan = false;
+  bool signals = false;
+  for (std::size_t k = 0; k < codes.size(); ++k) {
+    const auto operand = reference::spec_of(rule.operands[k]);
+    x[k] = reference::value_of(operand, codes[k]);
+    any_nan = any_nan || x[k].is_nan();
+    signals = signals || reference::is_signalling(operand, codes[k]);
+  }
+  const reference::Options o{rule.rounding.mode, rule.rounding.overflow, rule.rounding.variant,
+                             rule.rounding.random_bits, random};
+  const Exact first = rule.operation == Operation::fma ? multiply(x[0], x[1]) : x[0];
+  const Exact& second = rule.operation == Operation::fma ? x[2] : x[1];
+  const bool is_sum = rule.operation == Operation::add || rule.operation == Operation::fma;
+  const Exact exact = is_sum ? reference::add_for(o, first, second)
+                             : reference::result_of(rule.operation, x[0], x[1], x[2]);
+  const bool by_zero = rule.operation == Operation::div && exact.is_infinite() && x[1].is_zero() &&
+                       !x[0].is_infinite();
+  int raised = by_zero ? soft::kDivideByZero : 0;
+  if (exact.is_nan()) raised = any_nan && !signals ? 0 : soft::kInvalid;
+  const Exact result = reference::round_exact(spec, exact, o);
+  const bool is_finite = result.kind == Exact::Kind::finite;
+  std::uint16_t corners = is_finite ? reference::rounding_corners(spec, exact, result) : 0;
+  if (is_sum && reference::cancels(first, second, exact)) {
+    corners |= reference::bit(Corner::cancellation);
+  }
+  return {
+      reference::code_of(spec, result).value_or(kNoCode),
+      reference::flags_of(spec, exact, result, o, rule.tininess, static_cast<std::uint8_t>(raised)),
+      corners};
+}
+
+TEST(Oracle, LinesDoNotDependOnTheIntegers) {
+  constexpr auto of_rounding =
+      static_cast<std::uint16_t>(static_cast<int>(Corner::tie) | static_cast<int>(Corner::carry) |
+                                 static_cast<int>(Corner::cancellation));
+  std::mt19937 generator(6);
+  const std::vector<const char*> names{"fp32", "bf16",       "fp16", "e8m0",
+                                       "int8", "e5m2:nosub", "sm25", "e4m3fn:unsigned"};
+  for (const char* name : names) {
+    for (const char* to : {name, "int25", "e4m3fn"}) {
+      for (const Operation operation : {Operation::cast, Operation::add, Operation::mul,
+                                        Operation::fma, Operation::div, Operation::sqrt}) {
+        for (const Rounding mode :
+             {Rounding::nearest_even, Rounding::down, Rounding::to_odd, Rounding::stochastic}) {
+          ElementRule rule = rule_of(operation, name, mode);
+          rule.result = ParseFormat(to);
+          const bool is_random = mode == Rounding::stochastic;
+          std::vector<std::vector<std::uint32_t>> operands(
+              static_cast<std::size_t>(operands_of(operation)));
+          std::vector<std::uint32_t> random;
+          for (int i = 0; i < 300; ++i) {
+            for (auto& codes : operands) {
+              codes.push_back(static_cast<std::uint32_t>(
+                  generator() & ((std::uint64_t{1} << rule.operands[0].bits()) - 1)));
+            }
+            if (i % 3 == 0) operands.back().back() = operands[0].back();
+            if (is_random) random.push_back(generator() >> 8);
+          }
+          const Result made = run(rule, operands, random);
+          for (std::size_t i = 0; i < operands[0].size(); ++i) {
+            std::vector<std::uint32_t> codes;
+            for (const auto& each : operands) codes.push_back(each[i]);
+            const ByDefinition expected = by_definition(rule, codes, is_random ? random[i] : 0);
+            ASSERT_EQ(made.codes[i], expected.code) << name << " " << to << " " << i;
+            ASSERT_EQ(made.flags[i], expected.flags) << name << " " << to << " " << i;
+            ASSERT_EQ(made.corners[i] & of_rounding, expected.corners) << name << " " << to;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
+  for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+    // As many lines as there can be, and more, are looked up: of 16 bits, 8 + 4 + 4 with random
+    // ones.
+    ElementRule rule = rule_of(Operation::mul, "e4m3fn", mode);
+    const bool is_random = mode == Rounding::stochastic;
+    if (is_random) {
+      rule.operands[1] = ParseFormat("e2m1");
+      rule.rounding.random_bits = 4;
+    }
+    std::vector<std::vector<std::uint32_t>> operands(2);
+    std::vector<std::uint32_t> random;
+    for (std::uint32_t i = 0; i < 70'000; ++i) {
+      operands[0].push_back(i >> 8 & 255);
+      operands[1].push_back(is_random ? i & 15 : i & 255);
+      if (is_random) random.push_back(i >> 4 & 15);
+    }
+    const Result made = run(rule, operands, random);
+    for (std::size_t begin = 0; begin < operands[0].size(); begin += 7'000) {
+      const auto part = [&](const auto& all) {
+        if (all.empty()) return all;
+        const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
+        return std::remove_cvref_t<decltype(all)>(first, first + 7'000);
+      };
+      const Result alone = run(rule, {part(operands[0]), part(operands[1])}, part(random));
+      EXPECT_EQ(alone.codes, part(made.codes));
+      EXPECT_EQ(alone.flags, part(made.flags));
+      EXPECT_EQ(alone.corners, part(made.corners));
     }
   }
 }

@@ -57,6 +57,96 @@ TEST(Natural, AddsSubtractsMultipliesShifts) {
   EXPECT_THROW(Natural(1) - Natural(2), std::overflow_error);
 }
 
+template <class Word>
+void check_short_natural() {
+  using Short = reference::ShortNatural<Word>;
+  std::mt19937_64 generator(4);
+  const auto draw = [&] {
+    const auto high = static_cast<reference::Digits>(generator()) << 64;
+    return static_cast<Word>((high | generator()) >> (generator() % 128));
+  };
+  // As Natural does, or a std::overflow_error where that has too many bits.
+  const auto check = [](const auto& function, const auto&... x) {
+    const Natural expected = function(Natural(x)...);
+    if (expected.bit_length() > Short::kBits) {
+      EXPECT_THROW(function(Short(x)...), std::overflow_error);
+      return;
+    }
+    const Short made = function(Short(x)...);
+    EXPECT_EQ(made.bit_length(), expected.bit_length());
+    EXPECT_EQ(made.is_zero(), expected.is_zero());
+    for (const int at : {0, 1, 13, 31, 32, 63, 64, 65, 100, 127, 128, 500}) {
+      EXPECT_EQ(made.bits_from(at), expected.bits_from(at)) << at;
+    }
+    if (!made.is_zero()) {
+      EXPECT_EQ(made.trailing_zeros(), expected.trailing_zeros());
+    }
+  };
+  for (int i = 0; i < 20000; ++i) {
+    const Word a = draw();
+    const Word b = generator() % 4 == 0 ? static_cast<Word>(a + generator() % 3 - 1) : draw();
+    check([](const auto& x, const auto& y) { return x + y; }, a, b);
+    check([](const auto& x, const auto& y) { return x - y; }, std::max(a, b), std::min(a, b));
+    if (a == b) continue;
+    EXPECT_THROW(Short(std::min(a, b)) - Short(std::max(a, b)), std::overflow_error);
+    check([](const auto& x, const auto& y) { return x * y; }, a, b);
+    const int count = static_cast<int>(generator() % 140);
+    check([count](const auto& x) { return x << count; }, a);
+    check([count](const auto& x) { return x << count; }, Word{0});
+    EXPECT_EQ(Short(a) <=> Short(b), Natural(a) <=> Natural(b));
+  }
+  EXPECT_NO_THROW(Short(~Word{0}));
+  if (sizeof(Word) < sizeof(reference::Digits)) {
+    EXPECT_THROW(Short(reference::Digits{1} << Short::kBits), std::overflow_error);
+  }
+}
+
+TEST(ShortNatural, IsNaturalOrThrows) {
+  check_short_natural<std::uint64_t>();
+  check_short_natural<reference::Digits>();
+}
+
+TEST(Natural, GivesItsBits) {
+  const Natural wide = (Natural(0x123456789ABCDEF0) << 500) + Natural(5);
+  EXPECT_EQ(wide.bits_from(0), 5u);
+  EXPECT_EQ(wide.bits_from(500), 0x123456789ABCDEF0u);
+  EXPECT_EQ(wide.bits_from(504), 0x0123456789ABCDEFu);
+  EXPECT_EQ(wide.bits_from(440), 0xF000000000000000u & (std::uint64_t{0xDEF0} << 60));
+  EXPECT_EQ(wide.bits_from(2000), 0u);
+  EXPECT_EQ(wide.trailing_zeros(), 0);
+  EXPECT_EQ((wide << 77).trailing_zeros(), 77);
+}
+
+/// Formats of each kind of grid.
+const std::vector<const char*> kGrids{"e4m3fn", "bf16",           "fp32", "e5m2:nosub",
+                                      "e3m0",   "e8m0",           "int8", "int5:full",
+                                      "sm8",    "e4m3fn:unsigned"};
+
+TEST(Reference, OneCodeAloneHasNeighbours) {
+  std::mt19937_64 generator(5);
+  for (const char* name : kGrids) {
+    const Spec spec = reference::spec_of(ParseFormat(name));
+    for (int i = 0; i < 3000; ++i) {
+      const int bits = static_cast<int>(generator() % 60);
+      const int exponent = static_cast<int>(generator() % 300) - 180;
+      const Exact x = reference::exact_finite(false, generator() >> bits, exponent);
+      const std::uint64_t right = reference::searched_code(spec, x);
+      if (right == reference::end_of_grid(spec)) continue;
+      const bool is_below = compare_magnitude(reference::grid_value(spec, right), x) > 0;
+      EXPECT_EQ(reference::neighbours_at(spec, x, right).has_value(), !is_below);
+      if (is_below) continue;  // e8m0's least value
+      const std::uint64_t first_normal = std::uint64_t{1} << spec.man;
+      const bool is_in_gap = !spec.subnormals && right < first_normal;
+      for (const std::uint64_t wrong : {right - 2, right - 1, right + 1, right + 2}) {
+        if (wrong > right + 2 || (is_in_gap && wrong < first_normal)) continue;
+        EXPECT_FALSE(reference::neighbours_at(spec, x, wrong)) << name << " " << wrong;
+      }
+      const std::uint64_t likely = reference::likely_code(spec, x);
+      EXPECT_TRUE(is_in_gap ? likely < first_normal : likely == right) << name << " " << likely;
+    }
+  }
+}
+
 TEST(Reference, Binary32IsItself) {
   const Spec binary32;
   std::mt19937 generator(1);
@@ -167,9 +257,9 @@ bool same_number(const Exact& x, const Mpfr& y) {
   if (x.is_infinite() || mpfr_inf_p(y.value)) return x.is_infinite() && mpfr_inf_p(y.value);
   Mpfr rebuilt;
   mpfr_set_zero(rebuilt.value, 1);
-  for (int i = 31; i >= 0; --i) {
-    mpfr_mul_2ui(rebuilt.value, rebuilt.value, 32, MPFR_RNDN);
-    mpfr_add_ui(rebuilt.value, rebuilt.value, x.significand.limb(i), MPFR_RNDN);
+  for (int at = 960; at >= 0; at -= 64) {
+    mpfr_mul_2ui(rebuilt.value, rebuilt.value, 64, MPFR_RNDN);
+    mpfr_add_ui(rebuilt.value, rebuilt.value, x.significand.bits_from(at), MPFR_RNDN);
   }
   mpfr_mul_2si(rebuilt.value, rebuilt.value, x.exponent, MPFR_RNDN);
   return mpfr_cmpabs(rebuilt.value, y.value) == 0;

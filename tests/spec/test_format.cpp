@@ -22,7 +22,7 @@ using reference::Spec;
 
 double magnitude_of(const Spec& spec, std::uint64_t code) {
   const Exact x = reference::grid_value(spec, code);
-  return std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+  return std::ldexp(static_cast<double>(x.significand.bits_from(0)), x.exponent);
 }
 
 std::vector<Format> many_formats() {

@@ -56,7 +56,7 @@ class NearTies {
 
   double grid(std::uint64_t code) const {
     const reference::Exact x = reference::grid_value(spec_, code);
-    return std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+    return std::ldexp(static_cast<double>(x.significand.bits_from(0)), x.exponent);
   }
 
   Problem anywhere() {

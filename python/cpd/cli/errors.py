@@ -29,6 +29,8 @@ def users_mistakes() -> Iterator[None]:
     """What CPD and the file system refuse while options are read is the user's mistake."""
     try:
         yield
+    except BrokenPipeError:  # the reader's doing
+        raise
     except OSError as error:
         where = f"{error.filename}: " if error.filename is not None else ""
         raise UsageError(f"{where}{error.strerror or error}") from error

@@ -61,7 +61,7 @@ class Cases {
     const std::uint64_t code = generator_() % (spec_.max_code() + 1);
     const auto value = [&](std::uint64_t c) {
       const Exact x = reference::grid_value(spec_, c);
-      return std::ldexp(static_cast<double>(x.significand.limb(0)), x.exponent);
+      return std::ldexp(static_cast<double>(x.significand.bits_from(0)), x.exponent);
     };
     const double found = generator_() % 4 == 0 ? value(code) : (value(code) + value(code + 1)) / 2;
     return generator_() % 2 == 0 ? found : -found;

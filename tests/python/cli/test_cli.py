@@ -155,11 +155,14 @@ def test_module_is_the_same_command():
     assert done.stderr == ""
 
 
-def test_a_closed_pipe_is_no_error():
+@pytest.mark.parametrize(
+    "words", ["format e4m3 --values --json", "vectors mul e4m3fn --random 100000 -o -"]
+)
+def test_a_closed_pipe_is_no_error(words):
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [sys.executable, "-m", "cpd", "format", "e4m3", "--values", "--json"],
+        [sys.executable, "-m", "cpd", *words.split()],
         stdout=write,
         stderr=subprocess.PIPE,
         text=True,

@@ -18,7 +18,7 @@ from cpd.cli.vectors import _TEXT
 from cpd.hardware.testbench import Ports, write_testbench
 from cpd.hardware.testbench.numbers import number_function, where_nan
 from cpd.hardware.vectors import make
-from cpd.hardware.vectors.fields import to_digits
+from cpd.hardware.vectors.lines import lines_of
 from cpd.hardware.vectors.rules import values_of
 from rtl_tools import call, needs
 from rtl_tools import make as run
@@ -28,8 +28,8 @@ VERILATOR = needs("verilator", "make", "g++")
 
 
 def digits(field: Any, columns: dict[str, Any], i: int) -> str:
-    values = np.asarray(columns[field.name][i : i + 1], np.uint64)
-    return f"{field.bits}'h{to_digits(field, values).tobytes().decode()}"
+    line = lines_of("testfloat", [field], {field.name: columns[field.name][i : i + 1]})
+    return f"{field.bits}'h{line.decode().strip()}"
 
 
 def looked_up(

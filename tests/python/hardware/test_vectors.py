@@ -11,10 +11,12 @@ import pytest
 
 import cpd
 import flags_oracle
+import lines_oracle
 import oracle
 from arrays import spec_of
 from cpd.hardware.vectors import DisagreementError, Vectors, make
 from cpd.hardware.vectors.corners import CORNERS, corner_of, flags_text
+from cpd.hardware.vectors.inputs import Words
 from cpd.hardware.vectors.rules import values_of
 
 
@@ -188,6 +190,35 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
         "cast": {"cancellation", "DZ", "NV"},
     }
     assert lacking <= impossible[operation], lacking
+
+
+@pytest.mark.parametrize("operation", ["cast", "add", "mul", "fma", "div", "sqrt"])
+@pytest.mark.parametrize(
+    "names",
+    ["bf16", "fp32,e4m3fn,int8", "e5m2,int4:full,e8m0", "e2m1,e4m3fn:unsigned,sm8", "int25"],
+)
+def test_random_inputs_are_those_of_the_words(operation: str, names: str) -> None:
+    operands = {"cast": 1, "sqrt": 1, "fma": 3}.get(operation, 2)
+    given = [cpd.format(name) for name in names.split(",")]
+    f, result = (given * 3)[:operands], given[-1]
+    for random_bits in (0, 5):
+        how = {"rounding": "stochastic", "random_bits": random_bits} if random_bits else {}
+        rule = make(operation, f, result, random=1, **how).rule
+        words, expected = Words(2**64 - 1), np.random.PCG64(2**64 - 1)
+        for n in (1, 700):  # the second ones follow the first
+            lines = rule.random_lines(words, n)
+            right = lines_oracle.lines(operation, f, result, random_bits, expected, n)
+            assert np.stack(list(lines.values()), axis=1).tolist() == right
+        assert words.next(1) == expected.random_raw(1)
+
+
+def test_random_inputs_of_many_lines() -> None:
+    rule = make("fma", "bf16", random=1).rule
+    n = 30_001
+    which = [0, 1, 255, 256, 4095, 4096, 8191, 8192, 12345, n - 2, n - 1]
+    lines = rule.random_lines(Words(3), n)
+    right = lines_oracle.lines("fma", rule.formats, rule.result, 0, np.random.PCG64(3), n, which)
+    assert np.stack([lines[name][which] for name in "abc"], axis=1).tolist() == right
 
 
 def test_a_seed_means_the_same_lines() -> None:

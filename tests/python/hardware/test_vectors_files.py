@@ -13,9 +13,9 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make
+from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make, vectors
 from cpd.hardware.vectors.checking import rule_by_name
-from cpd.hardware.vectors.fields import Field, from_digits, to_digits
+from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File as Lines
 from cpd.hardware.vectors.lines import KINDS, columns_of, lines_of
 
@@ -53,22 +53,39 @@ def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "field", [Field("a", 8), Field("a", 5), Field("a", 64), Field("a", 30, 5), Field("a", 24, 3)]
+    "field",
+    [
+        *(Field("a", bits) for bits in (1, 5, 8, 13, 16, 29, 32, 33, 63, 64)),
+        *(Field("a", bits, 5) for bits in (15, 20, 30, 35, 45, 315, 320)),
+        Field("a", 24, 3),
+    ],
 )
 def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
     generator = np.random.default_rng(1)
     shape = (50,) if field.count == 1 else (50, field.count)
     values = generator.integers(0, 1 << field.width, shape, dtype=np.uint64, endpoint=False)
-    digits = to_digits(field, values)
-    for row, line in zip(values, digits, strict=True):
+    block = lines_of(kind, [field], {"a": values})
+    before, after = {"jsonl": ('{"a":"', '"}')}.get(kind, ("", ""))
+    for row, line in zip(values, block.decode().splitlines(), strict=True):
         elements = np.atleast_1d(row)
         number = sum(int(x) << field.width * i for i, x in enumerate(elements))
-        assert line.tobytes().decode() == f"{number:0{field.digits}X}"
-    np.testing.assert_array_equal(from_digits(field, digits), values)
-    block = lines_of(kind, [field], {"a": values})
+        assert line == f"{before}{number:0{field.digits}X}{after}"
+    for dtype in (np.uint8, np.uint16, np.uint32):
+        if field.width <= np.iinfo(dtype).bits:
+            assert lines_of(kind, [field], {"a": values.astype(dtype)}) == block
     read = columns_of(kind, [field], block)
     assert read is not None
     np.testing.assert_array_equal(read["a"], values)
+
+
+def test_lines_beyond_those_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("mul", "bf16", directed=True, random=300_000)  # four batches and more
+    kept = made.write(tmp_path / "kept.tv").read_bytes()
+    size = kept.count(b"\n")
+    for most in (0, 1 << 20, 3 << 20):
+        monkeypatch.setattr(vectors, "_IN_MEMORY", most)
+        assert made.write(tmp_path / "rest.tv").read_bytes() == kept
+    assert size == made.count + 1
 
 
 def test_testfloat_lines(tmp_path: Path) -> None:

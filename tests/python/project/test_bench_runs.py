@@ -43,7 +43,12 @@ def test_the_main_rows_are_a_part_of_all_and_have_the_readmes():
 @pytest.mark.parametrize("pattern", selection.MAIN)
 def test_each_pattern_of_the_main_rows_has_one(pattern):
     model = importlib.import_module("model")
-    names = [*NAMES, *(f"model/{case.name}/{name}" for case in model.CASES for name in case.bars)]
+    vectors = importlib.import_module("vectors")
+    names = [
+        *NAMES,
+        *vectors.KNOWN,
+        *(f"model/{case.name}/{name}" for case in model.CASES for name in case.bars),
+    ]
     assert any(fnmatchcase(name, pattern) for name in names)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cpd import _core
 from cpd.numeric.formats import Format
 
 CORNERS = (
@@ -44,10 +45,9 @@ def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
     for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):
         if bits is None:
             continue
-        counts = np.bincount(bits, minlength=1)
-        present = np.flatnonzero(counts)
-        for i, name in enumerate(names[first:], first):
-            total[name] += int(counts[present[(present >> i) & 1 == 1]].sum())
+        counts = _core.bit_counts(bits)
+        for name, count in list(zip(names, counts, strict=False))[first:]:
+            total[name] += count
 
 
 def is_integer(f: Format) -> bool:

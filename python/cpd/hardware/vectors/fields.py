@@ -11,7 +11,6 @@ import numpy.typing as npt
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
 
-_PAIRS = np.frombuffer("".join(f"{i:02X}" for i in range(256)).encode(), np.uint8).reshape(256, 2)
 _BAD = 255
 _NIBBLES = np.full(256, _BAD, np.uint8)
 _NIBBLES[np.frombuffer(b"0123456789ABCDEF", np.uint8)] = range(16)
@@ -59,22 +58,9 @@ def field_of(given: Any) -> Field:
     return made
 
 
-def to_digits(field: Field, values: Words) -> Bytes:
-    """n × digits ASCII bytes of n numbers, or of n × count elements."""
-    columns = values.reshape(len(values), field.count)[:, ::-1]
-    raw = np.ascontiguousarray(columns).astype(">u8").view(np.uint8).reshape(len(values), -1, 8)
-    if field.width % 4 == 0 or field.count == 1:
-        digits = -(-field.width // 4)
-        pairs = _PAIRS[raw[:, :, 8 - (digits + 1) // 2 :]].reshape(len(values), field.count, -1)
-        return np.ascontiguousarray(pairs[:, :, -digits:]).reshape(len(values), -1)
-    bits = np.unpackbits(raw, axis=2)[:, :, 64 - field.width :].reshape(len(values), -1)
-    pad = np.zeros((len(values), -field.bits % 8), np.uint8)
-    packed = np.packbits(np.concatenate([pad, bits], axis=1), axis=1)
-    return _PAIRS[packed].reshape(len(values), -1)[:, -field.digits :]
-
-
 def from_digits(field: Field, digits: Bytes) -> Words | None:
-    """The inverse of `to_digits`; None where a byte is no digit or a number has too many bits."""
+    """The numbers, or n × count elements, of n × digits ASCII bytes; None where a byte is no digit
+    or a number has too many bits."""
     nibbles = _NIBBLES[digits]
     if nibbles.max(initial=0) == _BAD:
         return None

@@ -40,6 +40,16 @@ class Words:
         high = self.next(n) >> np.uint64(32)
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
+    def lines(self, oracle: Any, n: int) -> Lines:
+        """Random lines of an element-wise operation: half of them of equally likely codes, half of
+        them near corners."""
+        state = self._bits.state["state"]
+        halves = [divmod(state[name], 1 << 64) for name in ("state", "inc")]
+        operands, random, words = oracle.draw(*halves, n)
+        self._bits.advance(words * n)
+        lines: Lines = dict(zip("abc", operands, strict=False))
+        return lines if random is None else {**lines, "r": random}
+
 
 def exhaustive_lines(fields: Sequence[Field]) -> int:
     return 1 << sum(field.bits for field in fields)
@@ -115,67 +125,6 @@ def biased_codes(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> C
     if f.signed:
         codes |= words.below(2, n) << (f.exp + f.man)
     return _complemented(f, codes.astype(np.uint32))
-
-
-def _least(f: Format) -> int:
-    return 1 - f.bias
-
-
-def _greatest(f: Format) -> int:
-    return (1 << f.exp) - 1 - f.bias
-
-
-def _any_exponent(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
-    return words.below(1 << f.exp, n) - f.bias
-
-
-def _near(f: Format, words: Words, n: int) -> npt.NDArray[np.int64]:
-    """Exponents around a result's least and greatest ones."""
-    low = _least(f) - f.man - 3 + words.below(f.man + 5, n)
-    high = _greatest(f) - 2 + words.below(4, n)
-    return np.where(words.below(2, n) == 0, low, high)
-
-
-def biased(
-    operation: str, formats: Sequence[Format], result: Format, words: Words, n: int
-) -> list[Codes]:
-    """Operands, half of which have exact results near the result's corners; terms of sums have
-    exponents near each other."""
-    first = _any_exponent(formats[0], words, n)
-    if operation in ("cast", "sqrt"):
-        wanted = np.where(words.below(2, n) == 0, first, _near(result, words, n))
-        return [biased_codes(formats[0], words, wanted)]
-    if operation == "add":
-        return _meeting(formats[:1], formats[1], result, words, [first])
-    if operation == "div":
-        free = _any_exponent(formats[1], words, n)
-        away = first - _near(result, words, n)
-        second = np.where(words.below(2, n) == 0, free, away)
-        pairs = zip(formats, (first, second), strict=True)
-        return [biased_codes(f, words, e) for f, e in pairs]
-    free = _any_exponent(formats[1], words, n)
-    second = np.where(words.below(2, n) == 0, free, _near(result, words, n) - first)
-    if operation == "mul":
-        pairs = zip(formats, (first, second), strict=True)
-        return [biased_codes(f, words, e) for f, e in pairs]
-    return _meeting(formats[:2], formats[2], result, words, [first, second])
-
-
-def _meeting(
-    factors: Sequence[Format],
-    addend: Format,
-    result: Format,
-    words: Words,
-    exponents: list[npt.NDArray[np.int64]],
-) -> list[Codes]:
-    """A product, or a number, and an addend whose exponents differ by at most the precision."""
-    n = len(exponents[0])
-    reach = result.man + 3
-    away = words.below(2 * reach + 1, n) - reach
-    close = words.below(3, n) - 1
-    last = sum(exponents) + np.where(words.below(2, n) == 0, away, close)
-    every = zip((*factors, addend), (*exponents, last), strict=True)
-    return [biased_codes(f, words, e) for f, e in every]
 
 
 def random_integers(bits: int, words: Words, n: int) -> Codes:
@@ -310,18 +259,6 @@ def _scales(f: Format, count: int, style: Any, words: Words) -> Codes:
     special = np.where(rare, picked, anything)
     close = near.reshape(n, count)
     return np.where(style == 0, anything, np.where(style == 3, special, close))
-
-
-def element_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Random lines: half of them of equally likely codes, half of them near corners."""
-    anything = [random_codes(f, words, n) for f in rule.formats]
-    near = biased(rule.operation, rule.formats, rule.result, words, n)
-    choice = words.below(2, n) == 0
-    codes = [np.where(choice, x, y) for x, y in zip(anything, near, strict=True)]
-    lines = dict(zip("abc", codes, strict=False))
-    if rule.options.rounding == "stochastic":
-        lines["r"] = random_integers(rule.options.random_bits, words, n)
-    return lines
 
 
 def crossed(rule: Any, words: Words) -> Lines:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from cpd.hardware.vectors.fields import Field, from_digits, from_number, to_digits
+from cpd import _core
+from cpd.hardware.vectors.fields import Field, from_digits, from_number
 from cpd.numeric.shown import shown
 
 KINDS = ("testfloat", "readmemh", "csv", "jsonl")
@@ -78,17 +79,11 @@ def line_width(kind: str, fields: Sequence[Field]) -> int:
 
 def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
     """The lines of a batch."""
-    n = len(columns[fields[0].name])
-    made = np.empty((n, line_width(kind, fields)), np.uint8)
     *literals, last = _literals(kind, fields)
-    at = 0
-    for literal, field in zip(literals, fields, strict=True):
-        made[:, at : at + len(literal)] = np.frombuffer(literal, np.uint8)
-        at += len(literal)
-        made[:, at : at + field.digits] = to_digits(field, columns[field.name])
-        at += field.digits
-    made[:, at:] = np.frombuffer(last, np.uint8)
-    return made.tobytes()
+    numbers = [np.ascontiguousarray(columns[field.name]) for field in fields]
+    widths = [field.width for field in fields]
+    made: bytes = _core.text_lines(list(zip(literals, numbers, widths, strict=True)), last)
+    return made
 
 
 def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from cpd.hardware.vectors.systemverilog import package_text
 from cpd.numeric.checked import checked
 
 _IN_MEMORY = 1 << 28
+"""The bytes of lines that are kept in memory before all of them are in a temporary file."""
 
 
 @checked
@@ -104,17 +105,24 @@ class Vectors:
         kind = "testfloat" if kind is None and target == STDOUT else kind_of(target, kind)
         if not target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+        with tempfile.TemporaryFile() as rest:
+            texts: list[bytes] = []
+            size = 0
             for columns in self.batches():
-                body.write(lines_of(kind, self.fields, columns))
-            body.seek(0)
+                texts.append(lines_of(kind, self.fields, columns))
+                size += len(texts[-1])
+                if size > _IN_MEMORY:
+                    rest.writelines(texts)
+                    texts.clear()
+            rest.seek(0)
             head = head_text(kind, self.head, self.fields).encode()
             stem = target.with_suffix("").name
             package = target.with_name(f"{stem}_pkg.sv")
             both = kind == "readmemh" and target != STDOUT
             with replaced_together([target, package] if both else [target]) as files:
                 files[0].write(head)
-                shutil.copyfileobj(body, files[0], 1 << 20)
+                shutil.copyfileobj(rest, files[0], 1 << 20)
+                files[0].writelines(texts)
                 if both:
                     files[1].write(package_text(stem, self.fields, self.count).encode())
         return target
