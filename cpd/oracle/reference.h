@@ -48,7 +48,7 @@ struct Spec {
   bool is_p3109() const { return encoding == Encoding::p3109 || encoding == Encoding::p3109finite; }
 
   /// The largest finite magnitude code.
-  std::uint64_t max_code() const {
+  [[gnu::always_inline]] std::uint64_t max_code() const {
     switch (encoding) {
       case Encoding::ieee:
         return (((std::uint64_t{1} << exp) - 1) << man) - 1;
@@ -121,7 +121,7 @@ template <class Integer = Natural>
 
 /// The value of any of the 2^bits codes.
 template <class Integer = Natural>
-Number<Integer> value_of(const Spec& spec, std::uint64_t code) {
+[[gnu::always_inline]] inline Number<Integer> value_of(const Spec& spec, std::uint64_t code) {
   const bool negative = spec.is_signed && code >= spec.magnitudes();
   if (spec.is_integer()) {
     Number<Integer> value =
