@@ -105,13 +105,14 @@ class Vectors:
         kind = "testfloat" if kind is None and target == STDOUT else kind_of(target, kind)
         if not target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
-        with tempfile.TemporaryFile() as rest:
+        with tempfile.SpooledTemporaryFile() as rest:
             texts: list[bytes] = []
             size = 0
             for columns in self.batches():
                 texts.append(lines_of(kind, self.fields, columns))
                 size += len(texts[-1])
                 if size > _IN_MEMORY:
+                    rest.rollover()
                     rest.writelines(texts)
                     texts.clear()
             rest.seek(0)
