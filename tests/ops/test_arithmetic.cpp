@@ -201,6 +201,29 @@ TEST(Arithmetic, Stochastic) {
   }
 }
 
+/// Sums at and beyond binary32's end, by which random integer soever.
+TEST(Arithmetic, SumsBeyondBinary32) {
+  std::mt19937_64 bits(12);
+  Operands in;
+  for (int i = 0; i < 512; ++i) {
+    const auto large = [&] {
+      return testing::from_bits(0x7E000000U + static_cast<std::uint32_t>(bits() % 0x1800000));
+    };
+    const float sign = bits() % 2 == 0 ? 1.0F : -1.0F;
+    const float x = sign * large();
+    in.push(x, i % 4 == 0 ? sign * 1.75F : sign * large(), sign * large());
+  }
+  for (const char* format : {"bf16", "e8m3", "e8m14", "tf32", "e8m3:bias=130", "e6m9"}) {
+    for (const int random_bits : {1, 3, 8}) {
+      for (const Overflow overflow : testing::kPolicies) {
+        RoundingOptions o = testing::options_of(Rounding::stochastic, overflow);
+        o.random_bits = random_bits;
+        for (const Verb verb : kVerbs) check(verb, in, ParseFormat(format), o);
+      }
+    }
+  }
+}
+
 // All pairs of 8-bit values.
 TEST(Arithmetic, EightBitFormatsAllPairs) {
   int failures = 0;

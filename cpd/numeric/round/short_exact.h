@@ -29,7 +29,8 @@ constexpr bool sees_small(const RoundPlan& plan) {
 inline namespace CPD_ISA {
 
 /// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
-/// binary32 number, a number so small that an error may be none.
+/// binary32 number, a number so small that an error may be none, or so large that the exact one may
+/// be beyond binary32's.
 template <class V>
 class Doubt {
  public:
@@ -62,7 +63,7 @@ class Doubt {
 
 /// x op y (op z) rounded to odd; any result where it leaves a doubt. kSmall: products below 2^-101,
 /// too, are to be told from zero (sees_small). Operations besides those that see: 10 for a product,
-/// 14 for a sum, 16 for both, with directed rounding 3 for a sum and for both; 12 for a quotient,
+/// 14 for a sum, 16 for both, with directed rounding 4 for a sum and for both; 12 for a quotient,
 /// 10 for a root.
 template <soft::Operation op, bool kSmall, class V>
 CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
@@ -85,7 +86,7 @@ CPD_FN V operation_to_odd(V x, V y, V z, Doubt<V>& doubt) {
     return root_to_odd(x, &rest);
   } else if constexpr (kHasDirectedRounding<V>) {
     const V sum = op == Operation::add ? fma_to_odd(x, splat<V>(1.0F), y) : fma_to_odd(x, y, z);
-    doubt.see(sum);
+    doubt.see(sum + sum);  // one beyond the greatest number is that number here, which is odd
     return sum;
   } else {
     V first = x;
