@@ -55,7 +55,7 @@ std::uint8_t flags_of(const Spec& spec, const Number<Integer>& x, const Number<I
                       const Options& o, Tininess tininess, std::uint8_t raised = 0) {
   const bool below_unsigned = x.negative && !spec.is_signed;
   if (x.is_nan()) return raised | (spec.nan_code() ? 0 : soft::kInvalid);
-  if (below_unsigned && result.is_nan()) return raised | soft::kInvalid;
+  if (below_unsigned && result.is_nan()) return raised != 0 ? raised : soft::kInvalid;
   if (x.is_infinite()) {
     if (raised != 0 || result.is_infinite()) return raised;
     return soft::kOverflow | soft::kInexact;

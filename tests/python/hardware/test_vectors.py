@@ -175,6 +175,13 @@ def test_nan_without_a_code_is_left_out_and_counted() -> None:
 # ---- which lines --------------------------------------------------------------------------------
 
 
+def test_a_negative_number_over_zero_raises_one_flag_in_an_unsigned_format() -> None:
+    every = columns(make("div", "int4", "binary8p3ue"))
+    minus_eight_over_zero = (every["a"] == 0x8) & (every["b"] == 0)
+    assert every["result"][minus_eight_over_zero] == 0xFF  # NaN
+    assert every["flags"][minus_eight_over_zero] == 8  # DZ
+
+
 @pytest.mark.parametrize("name", ["fp16", "fp32", "e6m9"])
 @pytest.mark.parametrize("operation", ["add", "mul", "fma", "div", "sqrt", "cast"])
 def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
