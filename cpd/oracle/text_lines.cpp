@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/oracle/text_lines.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cpd/base/parallel.h"
@@ -31,7 +32,7 @@ std::uint64_t NumberAt(const TextField& field, std::size_t i) {
 }
 
 /// A copy of eight bytes is sooner done than one of fewer: writers may write as many after their
-/// own.
+/// own, fewer than as many lines have.
 constexpr std::size_t kSpare = 8;
 
 void Store(std::uint64_t bytes, char* out) { std::memcpy(out, &bytes, sizeof bytes); }
@@ -110,15 +111,22 @@ void WriteLines(const std::vector<TextField>& fields, const std::string& end, st
   std::vector<Writer> writers;
   for (const TextField& field : fields) writers.emplace_back(field.before, &field);
   writers.emplace_back(end);
-  const auto put = [&](std::size_t i, char* at) {
-    for (const Writer& writer : writers) at = writer.Put(i, at);
+  const auto put = [&](std::size_t first, std::size_t count, char* at) {
+    for (std::size_t k = 0; k < count; ++k) {
+      char* place = at + k * size;
+      for (const Writer& writer : writers) place = writer.Put(first + k, place);
+    }
   };
   parallel_for(n, kTextAtOnce, kTextAtOnce, [&](std::int64_t begin, std::int64_t stop) {
-    const auto last = static_cast<std::size_t>(stop) - 1;
-    for (auto i = static_cast<std::size_t>(begin); i < last; ++i) put(i, out + i * size);
-    std::vector<char> line(size + kSpare);  // after the last one are another thread's
-    put(last, line.data());
-    std::memcpy(out + last * size, line.data(), size);
+    const auto first = static_cast<std::size_t>(begin);
+    const auto count = static_cast<std::size_t>(stop - begin);
+    // After the last lines are another thread's: these are written elsewhere first.
+    const std::size_t rest = std::min(count, kSpare);
+    const std::size_t last = first + count - rest;
+    put(first, count - rest, out + first * size);
+    std::vector<char> lines(rest * size + kSpare);
+    put(last, rest, lines.data());
+    std::memcpy(out + last * size, lines.data(), rest * size);
   });
 }
 

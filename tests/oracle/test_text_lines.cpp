@@ -48,6 +48,19 @@ TEST(TextLines, AreThoseOfPrintf) {
   }
 }
 
+/// Lines shorter than what is written at once.
+TEST(TextLines, ShortLines) {
+  std::vector<std::uint8_t> digits;
+  std::string expected;
+  for (int i = 0; i < 20'000; ++i) {
+    digits.push_back(static_cast<std::uint8_t>(i % 10));
+    expected += std::to_string(i % 10) + "\n";
+    if (i < 20 || i == 19'999) {
+      EXPECT_EQ(written({{"", digits.data(), 1, 1, 4}}, "\n", i + 1), expected) << i;
+    }
+  }
+}
+
 TEST(TextLines, TheFirstElementStandsLowest) {
   const std::vector<std::uint32_t> elements{1, 2, 0x1F, 0x10, 0, 3};
   EXPECT_EQ(written({{"", elements.data(), 4, 3, 5}}, "\n", 2),  // 11111 00010 00001; 3, 0, 16

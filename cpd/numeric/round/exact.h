@@ -65,8 +65,9 @@ CPD_FN constexpr V exact_sum(V a, V b, bool down) {
 }
 
 /// a * b + c in V, rounded to odd, where it is not NaN. Rounded down and up, an inexact sum gives
-/// one odd and one even number: 2 fused operations and a selection. Lanes without directed rounding
-/// need a * b to be exact in V: 1 multiplication and add_to_odd.
+/// one odd and one even number, beyond V's numbers the greatest one: 2 fused operations and a
+/// selection. Lanes without directed rounding need a * b to be exact in V, and give infinity beyond
+/// its numbers: 1 multiplication and add_to_odd.
 template <class V>
 CPD_FN V fma_to_odd(V a, V b, V c) {
   if constexpr (kHasDirectedRounding<V>) {
