@@ -166,24 +166,6 @@ CPD_FN void operate_short(const RoundPlan& plan, const Elements& of) {
   }
 }
 
-/// Calls run.operator()<Rule<…>>() with the plan's rule: one of the shorter forms, or the general.
-template <class Run>
-CPD_FN void with_short_rule(const RoundPlan& plan, Run run) {
-  using enum Rounding;
-  const auto form = plan.form;
-  if (plan.mode == stochastic) {
-    if (form == Form::scaled) return run.template operator()<Rule<stochastic, Form::scaled>>();
-    if (form == Form::in_place) return run.template operator()<Rule<stochastic, Form::in_place>>();
-    return run.template operator()<Rule<stochastic, Form::general>>();
-  }
-  if (form == Form::addition) return run.template operator()<Rule<nearest_even, Form::addition>>();
-  if (form == Form::in_place) return run.template operator()<Rule<nearest_even, Form::in_place>>();
-  if (form == Form::general_addition) {
-    return run.template operator()<Rule<nearest_even, Form::general_addition>>();
-  }
-  run.template operator()<Rule<nearest_even, Form::general>>();
-}
-
 [[maybe_unused]] CPD_FN void operate_all_short(Operation op, const RoundPlan& plan, int64_t first,
                                                const Elements& all) {
   with_short_rule(plan, [&]<class R>() {

@@ -14,6 +14,13 @@ __global__ void __launch_bounds__(kThreads)
                       std::int64_t{gridDim.x} * kThreads);
 }
 
+template <class R>
+__global__ void __launch_bounds__(kThreads)
+    operate_all_packs(const __grid_constant__ ArithmeticCall call) {
+  operate_packs<R>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
+                   std::int64_t{gridDim.x} * kThreads);
+}
+
 }  // namespace
 
 int arithmetic(const Launch& launch, const ArithmeticCall& call) {
@@ -21,15 +28,18 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
+  if (takes_packs(call, has_packs)) {
+    with_short_rule(call.plan, [&]<class R>() {
+      start_kernel(operate_all_packs<R>, blocks, kThreads, stream, call);
+    });
+    return cudaGetLastError();
+  }
   const bool any = call.x.dtype == DType::f64 ||
                    (call.op != Operation::sqrt && call.y.dtype == DType::f64) ||
                    (call.op == Operation::fma && call.z.dtype == DType::f64);
   with_mode(call.plan.mode, [&]<Rounding mode>() {
-    if (any) {
-      start_kernel(operate_elements<mode, true>, blocks, kThreads, stream, call);
-    } else {
-      start_kernel(operate_elements<mode, false>, blocks, kThreads, stream, call);
-    }
+    start_kernel(any ? operate_elements<mode, true> : operate_elements<mode, false>, blocks,
+                 kThreads, stream, call);
   });
   return cudaGetLastError();
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Single operations on a GPU: one rounding an element. For host and device, so that tests run it on
-// the CPU.
+// Single operations on a GPU: one rounding an element, in binary32 where that is enough
+// (short_exact.h), else in binary64. For host and device, so that tests run it on the CPU.
 #pragma once
 
 #include "cpd/numeric/round/exact64.h"
 #include "cpd/numeric/round/quotient.h"
+#include "cpd/numeric/round/short_exact.h"
 #include "kernels/cuda/strided.h"
 
 namespace cpd::cuda {
@@ -23,20 +24,110 @@ CPD_FN double exact_result(Operation op, double x, double y, double z, bool down
   return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
 }
 
+/// Computes element i in binary64. kAny: an operand is binary64.
+template <Rounding mode, bool kAny>
+CPD_FN void operate_one(const ArithmeticCall& call, std::int64_t i, std::uint32_t random) {
+  const auto x = load_element<double>(call.x, i);
+  const double y = call.op != Operation::sqrt ? load_element<double>(call.y, i) : 0.0;
+  const double z = call.op == Operation::fma ? load_element<double>(call.z, i) : 0.0;
+  const double exact = exact_result<kAny>(call.op, x, y, z, Rule<mode>::is_down(call.plan));
+  store_element(call.out, i, round<mode>(exact, std::uint64_t{random}, call.plan));
+}
+
 /// The share of an operation of thread number `thread` of `threads`. kAny: an operand is binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
-  const RoundPlan& plan = call.plan;
-  const Source source = source_of(plan, call.key, call.random);
-  const std::int64_t indices = indices_of(mode, plan.random_bits, call.n);
+  const Source source = source_of(call.plan, call.key, call.random);
+  const std::int64_t indices = indices_of(mode, call.plan.random_bits, call.n);
   CPD_ROLLED for (std::int64_t at = thread; at < indices; at += threads) {
-    for_elements<mode>(at, call.n, plan, source, [&](std::int64_t i, std::uint32_t random) {
-      const auto x = load_element<double>(call.x, i);
-      const double y = call.op != Operation::sqrt ? load_element<double>(call.y, i) : 0.0;
-      const double z = call.op == Operation::fma ? load_element<double>(call.z, i) : 0.0;
-      const double exact = exact_result<kAny>(call.op, x, y, z, Rule<mode>::is_down(plan));
-      store_element(call.out, i, round<mode>(exact, std::uint64_t{random}, plan));
+    for_elements<mode>(at, call.n, call.plan, source, [&](std::int64_t i, std::uint32_t random) {
+      operate_one<mode, kAny>(call, i, random);
     });
+  }
+}
+
+// --- Packs of binary32 values --------------------------------------------------------------------
+
+/// Whether operate_packs computes a call: its tensors are fp32's and have Packs (device.cuh), its
+/// plan rounds_from_odd, random integers are Philox's.
+template <class HasPacks>
+bool takes_packs(const ArithmeticCall& call, HasPacks has_packs) {
+  const auto fits = [&](const Strided& t) { return t.dtype == DType::f32 && has_packs(t); };
+  return rounds_from_odd(call.plan) && call.random.data == nullptr && fits(call.x) &&
+         fits(call.out) && (call.op == Operation::sqrt || fits(call.y)) &&
+         (call.op != Operation::fma || fits(call.z));
+}
+
+using Floats = Pack<DType::f32>;
+
+/// Calls run.operator()<op>().
+template <class Run>
+CPD_FN void with_operation(Operation op, Run run) {
+  if (op == Operation::add) return run.template operator()<Operation::add>();
+  if (op == Operation::mul) return run.template operator()<Operation::mul>();
+  if (op == Operation::div) return run.template operator()<Operation::div>();
+  if (op == Operation::sqrt) return run.template operator()<Operation::sqrt>();
+  run.template operator()<Operation::fma>();
+}
+
+/// Computes elements i … i + 3, out of line, for those that binary32 leaves in doubt.
+template <Rounding mode>
+CPD_CALL void operate_in_doubt(const ArithmeticCall& call, std::int64_t i, FourIntegers random) {
+  CPD_ROLLED for (int j = 0; j < 4; ++j) operate_one<mode, false>(call, i + j, random.of[j]);
+}
+
+/// Computes elements i … i + 3 in binary32 (short_exact.h) by the plan's rule R, or in binary64
+/// where that leaves a doubt; their x are given.
+template <class R>
+CPD_FN void operate_pack(const ArithmeticCall& call, std::int64_t i, Floats x,
+                         FourIntegers random) {
+  const auto pack_of = [i](const Strided& t) {
+    return static_cast<const Floats*>(t.data)[i / Floats::kSize];
+  };
+  with_operation(call.op, [&]<Operation op>() {
+    Floats y{};
+    Floats z{};
+    if constexpr (op != Operation::sqrt) y = pack_of(call.y);
+    if constexpr (op == Operation::fma) z = pack_of(call.z);
+    Doubt<float> doubt;
+    float odd[Floats::kSize];
+    CPD_IN_REGISTERS for (int j = 0; j < Floats::kSize; ++j) {
+      odd[j] = operation_to_odd<op, true>(x.get(j), y.get(j), z.get(j), doubt);
+    }
+    if (doubt.any()) return operate_in_doubt<R::mode>(call, i, random);
+    const auto rounded = [&](int j) { return round<R>(odd[j], random.of[j], call.plan); };
+    Floats result;
+    result.set(rounded(0), rounded(1), rounded(2), rounded(3));
+    static_cast<Floats*>(call.out.data)[i / Floats::kSize] = result;
+  });
+}
+
+/// `operate` of a call that takes_packs, whose plan has the rule R.
+template <class R>
+CPD_FN void operate_packs(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
+  const auto one = [&](std::int64_t i, std::uint32_t random) {
+    operate_one<R::mode, false>(call, i, random);
+  };
+  if constexpr (R::mode == Rounding::stochastic) {
+    const Source source = source_of(call.plan, call.key, {});
+    const std::int64_t indices = indices_of(R::mode, call.plan.random_bits, call.n);
+    CPD_ROLLED for (std::int64_t at = thread; at < indices / 4; at += threads) {
+      for_random_packs<DType::f32>(
+          at, call.n, call.plan, source, call.x.data,
+          [&](std::int64_t i, Floats x, FourIntegers random) {
+            operate_pack<R>(call, i, x, random);
+          },
+          one);
+    }
+  } else {
+    const auto* x = static_cast<const Floats*>(call.x.data);
+    const std::int64_t packs = call.n / Floats::kSize;
+    CPD_ROLLED for (std::int64_t i = thread; i < packs; i += threads) {
+      operate_pack<R>(call, Floats::kSize * i, x[i], {});
+    }
+    CPD_ROLLED for (std::int64_t i = Floats::kSize * packs + thread; i < call.n; i += threads) {
+      one(i, 0);
+    }
   }
 }
 

@@ -36,6 +36,15 @@ void for_threads(Run run) {
 }
 
 int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCall& call) {
+  const auto has_packs = [](const cuda::Strided& t) {
+    return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.rank == 1 && t.stride[0] == 1;
+  };
+  if (cuda::takes_packs(call, has_packs)) {
+    with_short_rule(call.plan, [&]<class R>() {
+      for_threads([&](std::int64_t t) { cuda::operate_packs<R>(call, t, kHostThreads); });
+    });
+    return 0;
+  }
   const bool any = call.x.dtype == DType::f64 || call.y.dtype == DType::f64 ||
                    (call.op == Operation::fma && call.z.dtype == DType::f64);
   with_mode(call.plan.mode, [&]<Rounding mode>() {

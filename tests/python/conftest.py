@@ -15,6 +15,8 @@ import forked
 import patience
 from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
+COMPILED = 5
+
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
 
 
@@ -33,7 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
     many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
-    place that is one in four of every test's. The seconds of `timeout` are an idle machine's."""
+    place that is one in four of every test's. Of compiled programs, whose tracing takes a hundred
+    times as long as their calls, one in COMPILED of all tests' cases is quick. The seconds of
+    `timeout` are an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:
         limit = item.get_closest_marker("timeout")
@@ -44,8 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         few = [mark.args for mark in item.iter_markers("few")]
         if GPU_IS_CPU:
             few.append(("", 4))
+        test, _, case = item.nodeid.partition("[")
+        if case.startswith("compiled") and zlib.crc32(item.name.encode()) % COMPILED != 0:
+            item.add_marker("exhaustive")
         for word, of in few:
-            test, _, case = item.nodeid.partition("[")
             if word not in case:
                 continue
             seen[test, word] += 1

@@ -28,6 +28,25 @@ constexpr bool sees_small(const RoundPlan& plan) {
 
 inline namespace CPD_ISA {
 
+/// Calls run.operator()<Rule<…>>() with the rule of a plan that rounds_from_odd: one of the shorter
+/// forms, or the general.
+template <class Run>
+CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
+  using enum Rounding;
+  const auto form = plan.form;
+  if (plan.mode == stochastic) {
+    if (form == Form::scaled) return run.template operator()<Rule<stochastic, Form::scaled>>();
+    if (form == Form::in_place) return run.template operator()<Rule<stochastic, Form::in_place>>();
+    return run.template operator()<Rule<stochastic, Form::general>>();
+  }
+  if (form == Form::addition) return run.template operator()<Rule<nearest_even, Form::addition>>();
+  if (form == Form::in_place) return run.template operator()<Rule<nearest_even, Form::in_place>>();
+  if (form == Form::general_addition) {
+    return run.template operator()<Rule<nearest_even, Form::general_addition>>();
+  }
+  run.template operator()<Rule<nearest_even, Form::general>>();
+}
+
 /// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
 /// binary32 number, a number so small that an error may be none, or so large that the exact one may
 /// be beyond binary32's.

@@ -173,6 +173,7 @@ def test_compiled_is_eager(name, sums, casts):
     assert counter.frame_count == 1
 
 
+@pytest.mark.exhaustive
 def test_compiled_for_any_number_of_images():
     case, recipe = CASES["2d moved"], cpd.Recipe("native", **SHORT)
 

@@ -138,6 +138,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_transforms(operation, transform):

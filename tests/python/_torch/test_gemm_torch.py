@@ -377,6 +377,7 @@ def step_of_units(x, w, stream):
     return y + cpd.gemm(x, w, cpd.Accumulator.parse(STOCHASTIC, 3, stream))
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("run", [step, step_of_units], ids=lambda f: f.__name__)
 def test_compiled_steps(run):
     """Stochastic steps recompile at most once, each with new bits, the same as eager's, also in the

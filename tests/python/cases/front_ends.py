@@ -269,13 +269,6 @@ def marked(name: str) -> list[Any]:
     return [pytest.mark.gpu] if name == "cuda" else []
 
 
-def compiled_in_exhaustive(test: Any) -> Any:
-    """Of a test with the fixture `front_end`: the compiled one belongs to the exhaustive tier."""
-    slow = [pytest.mark.exhaustive]
-    names = [pytest.param(n, marks=slow if n == "compiled" else marked(n)) for n in FRONT_ENDS]
-    return pytest.mark.parametrize("front_end", names, indirect=True)(test)
-
-
 def every_front_end(
     groups: Mapping[str, Sequence[Case]],
     *,

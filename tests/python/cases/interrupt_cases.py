@@ -365,6 +365,7 @@ def ends_in_torch_gemm() -> None:
     import torch
 
     a = torch.from_numpy(values(SIDE)).expand(SIDE, SIDE)
+    cpd.gemm(a[:8, :8], a[:8, :8], SLOW)  # imports what the thread would import
     in_a_thread(lambda: cpd.gemm(a, a, SLOW))
 
 
@@ -372,6 +373,7 @@ def ends_in_torch_cast() -> None:
     import torch
 
     x = torch.from_numpy(values(1 << 20))
+    cpd.cast(x[:8], "e4m3")
     in_a_thread(lambda: cpd.cast(x, "e4m3"))
 
 

@@ -121,7 +121,7 @@ STREAM = Ports("clk", valid_in="go", valid_out="ready")
         pytest.param("icarus", 1, Ports("clk", valid_in="go"), marks=ICARUS),
         pytest.param("icarus", 4, Ports("clk", latency=4, valid_in="go"), marks=ICARUS),
         pytest.param("icarus", 3, STREAM, marks=ICARUS),
-        pytest.param("verilator", 3, STREAM, marks=VERILATOR),
+        pytest.param("verilator", 3, STREAM, marks=[VERILATOR, pytest.mark.exhaustive]),
     ],
 )
 def test_clocked_modules(tmp_path: Path, simulator: str, stages: int, ports: Ports) -> None:

@@ -331,6 +331,7 @@ def test_given_keys_and_values_stand_in_their_place(zero):
     assert close(got, F.multi_head_attention_forward(x, x, x, *given, **more))
 
 
+@pytest.mark.exhaustive
 def test_compiled_heads_have_eagers_bits():
     module, stream = layer(), torch.tensor(0)
     x = normal(6, 2, 8)

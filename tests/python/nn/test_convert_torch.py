@@ -100,6 +100,7 @@ def test_compiled_training():
     assert counts == [first, first, first + 1, first + 1, first + 2, first + 2]
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("how", [NARROW, cpd.recipe("te-delayed")], ids=["sums", "delayed"])
 def test_other_recipes_compiled(how):
     model, eager = converted(how), converted(how)
@@ -150,6 +151,7 @@ def test_checkpointing_the_whole_model(reentrant):
     assert model.cpd_clock == 1
 
 
+@pytest.mark.exhaustive
 def test_checkpointing_compiled():
     plain, model = converted(), converted(reentrant=False)
     call, _ = compiled(model)

@@ -128,7 +128,7 @@ def _sums(coverage):
     return sums
 
 
-@pytest.mark.slow("traces a model with every kind of product")
+@pytest.mark.exhaustive
 def test_compiled_as_eager():
     model, report = _converted("nvfp4")
     _quiet_step(model)

@@ -353,7 +353,7 @@ def stack():
     )
 
 
-@pytest.mark.slow("traces the training step of an encoder")
+@pytest.mark.exhaustive
 def test_compiled_steps_have_the_same_bits():
     models = [stack(), stack()]
     for model in models:

@@ -460,6 +460,7 @@ def test_autocast_mixes_with_torchs_layers():
     assert not torch.equal(model[1].weight, before)
 
 
+@pytest.mark.exhaustive
 def test_autocast_compiled():
     torch._dynamo.reset()
     layer = linear(8, 3, recipe=OF_BF16)

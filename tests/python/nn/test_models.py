@@ -27,6 +27,7 @@ def _cases():
             yield pytest.param(name, recipe, marks=marks, id=f"{name}-{recipe}")
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize(("name", "recipe"), _cases())
 def test_nothing_is_silently_left_out(name, recipe):
     of = at_hand.of_transformers if name in at_hand.TRANSFORMERS else at_hand.of_timm

@@ -104,7 +104,9 @@ def test_checkpointing_repeats_the_bits():
     assert all(same(p, q) for p, q in zip(got, wanted, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)]
+)
 def test_compiled_training(backend):
     """Steps with new streams do not recompile; loss and gradients have eager's bits."""
     torch._dynamo.reset()

@@ -120,6 +120,7 @@ def test_running_statistics_are_torchs():
             assert same(mine, [s.to(dtype) for s in theirs])
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("norm", NORMS)
 def test_compiled_norms_have_eagers_bits(norm):
     stream = torch.tensor(1 << 36)
@@ -173,6 +174,7 @@ def test_max_norm_renormalises_in_place():
     assert same((table, y), (twin, cpd.cast(z, "e4m3")))
 
 
+@pytest.mark.exhaustive
 def test_compiled_embeddings_have_eagers_bits():
     def look_up(table):
         return ours.embedding(INDICES, table, recipe=DRAWING, stream=1 << 36)
@@ -246,6 +248,7 @@ def test_inductor_keeps_eagers_bits():
     assert counter.frame_count == 1
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("norm", NORMS)
 def test_autocast_rounds_norms_in_compiled_programs_too(norm):
     def run(*given):

@@ -421,6 +421,7 @@ def test_data_parallel():
     assert left == 0
 
 
+@pytest.mark.exhaustive
 def test_compiled_models():
     model = network()
     with cpd.observe(model, every=1):

@@ -151,6 +151,7 @@ def test_a_product_of_batches_is_the_one_written_by_hand(name, sums):
     assert same(y.grad, wanted)
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", RECIPES)
 def test_compiled_bits_are_those_of_eager(name):
     recipe = cpd.Recipe("native", **RECIPES[name])

@@ -219,6 +219,7 @@ def used(results, which):
     return results if which == "all" else (results[which],)
 
 
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("recipe", FORMATS, ids=lambda text: text.split(";")[-1].strip())
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
@@ -251,6 +252,7 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
     assert len(at_once) == 3 * (2 + len(first))
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
     """Both directions, whichever results are used; gradients that are zeros of either sign too."""

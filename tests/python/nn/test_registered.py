@@ -92,6 +92,7 @@ def test_each_call_draws_from_its_own_position():
     assert not torch.equal(got, module(x))
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("how", [*RECIPES.values(), DRAWING], ids=[*RECIPES, "draws"])
 def test_compiled_as_eager(how):
     module = Scores()
@@ -236,7 +237,7 @@ def test_conv1d_is_a_linear_layer_of_the_transposed_weight():
         assert _same(_gradients(module, _x(2, 5, 32)), _gradients(module, _x(2, 5, 32), by_hand))
 
 
-@pytest.mark.few("", 3)
+@pytest.mark.few("", 4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen3", "bert", "vit"])
 @pytest.mark.parametrize("recipe", ["bf16", RECIPES["attention"]], ids=["bf16", "attention"])
 def test_implementations_of_attention_have_the_same_bits(name, recipe):
@@ -265,6 +266,7 @@ def test_attention_that_the_recipe_leaves_to_torch_is_named():
     assert reasons == {"the recipe leaves attention's products to torch (attention=)"}
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss"])
 @pytest.mark.parametrize("how", [RECIPES["casts"], RECIPES["sums"]], ids=["casts", "sums"])
 def test_all_implementations_of_experts_have_the_same_bits(name, how):
@@ -318,8 +320,7 @@ def test_norms_of_transformers():
     assert _same(_gradients(norm, _x(2, 5, 64)), by_hand)
 
 
-@pytest.mark.slow("traces a model's training step")
-@pytest.mark.few("", 3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])  # mamba's scan is another one there
 def test_models_of_transformers_compiled_as_eager(name):
     steps = []

@@ -442,6 +442,7 @@ def test_cast_spec_errors(arguments, error, message):
         cpd.CastSpec(**{"format": "e4m3"} | arguments)
 
 
+@pytest.mark.few("", 2)
 @pytest.mark.parametrize("acc", [UNIT, "H100-FP8", "e4m3 chunk=2 chunked", "(4, 3) kahan"], ids=str)
 def test_compiled_programs_take_units_and_texts(acc):
     torch = pytest.importorskip("torch")

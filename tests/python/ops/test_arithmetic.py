@@ -17,8 +17,6 @@ import oracle
 from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
 from front_ends import Call, FrontEnd, every_front_end
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "tf32", "fp32"),
     *("binary8p4se", "e8m11", "e8m12", "e7m22", "e5m2:nosub", "e4m3fn:unsigned", "e2m1"),

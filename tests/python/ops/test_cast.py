@@ -15,8 +15,6 @@ import oracle
 from arrays import LAYOUTS, STRIDED, boundary_bits, from_bits, layout, spec_of
 from front_ends import Call, FrontEnd, every_front_end
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e6m9", "e1m3", "e8m0", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e2m1"),
     *("e3m2", "bf16", "fp16", "tf32", "fp32", "binary8p4se", "binary8p3ue", "binary8p1uf"),

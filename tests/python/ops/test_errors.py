@@ -12,7 +12,6 @@ from front_ends import FrontEnd
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.few("compiled", 8)
 
 X = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
 

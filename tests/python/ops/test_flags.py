@@ -20,8 +20,6 @@ from flags_oracle import DZ, NV, NX, OF, UF
 from front_ends import Call, FrontEnd, every_front_end
 from test_float64 import operands as wide_operands
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 NAMES = [
     *("e4m3", "e5m2", "e3m0", "e8m0", "e4m3fn", "e4m3fnuz", "bf16", "fp16", "fp32", "binary8p4se"),
     *("e5m2:nosub", "e4m3fn:unsigned", "e4m3:unsigned", "e2m1", "e1m3ieee", "sm8", "e8m22"),

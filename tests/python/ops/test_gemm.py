@@ -20,8 +20,6 @@ import oracle
 from arrays import accumulation_of, assert_same_bits, boundary_bits, from_bits, spec_of, to_bits
 from front_ends import Call, FrontEnd, every_front_end
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 F32 = npt.NDArray[np.float32]
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 FORMATS = (

@@ -25,9 +25,6 @@ from arrays import from_bits
 from front_ends import Call, FrontEnd, every_front_end
 from rationals import Fraction
 
-pytestmark = pytest.mark.few("compiled", 3)
-
-
 _DATA = Path(os.environ.get("CPD_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
 FP32, BF16 = oracle.Spec(8, 23), oracle.Spec(8, 7)
 SIZES = (2, 4, 8, 16, 32, 64, 128)

@@ -28,8 +28,6 @@ from arrays import (
 from front_ends import Call, FrontEnd
 from rationals import Fraction
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise")
 Patterns = list[int]
 

@@ -19,7 +19,7 @@ import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
-from front_ends import Call, FrontEnd, assert_bits, compiled_in_exhaustive
+from front_ends import Call, FrontEnd, assert_bits
 from scaled_cases import FORMATS, spec_of
 from scaled_tries import (
     BLOCK,
@@ -43,8 +43,6 @@ from scaled_tries import (
     special_rows,
     two_levels,
 )
-
-pytestmark = pytest.mark.few("compiled", 3)
 
 
 @functools.cache
@@ -141,7 +139,6 @@ def test_scales_shape(shape: tuple[int, ...], axis: int, block: Any) -> None:
     assert q.scales_shape(shape, axis) == (() if block == "tensor" else expected)
 
 
-@compiled_in_exhaustive
 @pytest.mark.parametrize("block", [4, "row", "1x3", "2x3"])
 def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     """Blocks along a matrix's columns are the blocks along the rows of its transpose; of one
@@ -207,7 +204,6 @@ def check_wide(
         assert_bits(got, expected, f"{call} {call.args[0].shape}")
 
 
-@compiled_in_exhaustive
 @pytest.mark.parametrize("axis", [-1, 0])
 @pytest.mark.parametrize("name", WIDE)
 def test_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
@@ -226,7 +222,6 @@ def test_all_sizes(front_end: FrontEnd, name: str, axis: int) -> None:
     check_wide(front_end, name, [(1000, 1100), (3, 500, 333)], axis)
 
 
-@compiled_in_exhaustive
 @pytest.mark.parametrize("name", [n for n in STRIDED if n not in ("zero-dim", "empty")])
 @pytest.mark.parametrize("axis", [-1, 0])
 def test_layouts(front_end: FrontEnd, name: str, axis: int) -> None:
@@ -293,7 +288,6 @@ FORMAT_INT8 = "e1m6finite:bias=-5"
 # ---- scales and amax from elsewhere --------------------------------------------------------------
 
 
-@compiled_in_exhaustive
 def test_given_scales(front_end: FrontEnd) -> None:
     """As encode returns them, or as values: the elements are those of these scales."""
     x, other = noise((6, 20), 8), noise((6, 20), 9)
@@ -316,7 +310,6 @@ def test_given_scales(front_end: FrontEnd) -> None:
             check_one(t, "scales_of", front_end(scales_of, x, q, scales=scales))
 
 
-@compiled_in_exhaustive
 @pytest.mark.parametrize("arithmetic", ["exact", "te", "torchao"])
 def test_given_pairs_of_scales(front_end: FrontEnd, arithmetic: str) -> None:
     x, other = noise((6, 20), 8), noise((6, 20), 9)

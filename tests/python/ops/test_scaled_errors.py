@@ -9,8 +9,6 @@ import pytest
 import cpd
 from front_ends import FrontEnd
 
-pytestmark = pytest.mark.few("compiled", 4)
-
 X = np.linspace(-3, 3, 128, dtype=np.float32).reshape(4, 32)
 
 

@@ -16,8 +16,6 @@ import reduce_oracle
 from arrays import LAYOUTS, STRIDED, from_bits, layout, sum_of
 from front_ends import Call, FrontEnd, every_front_end
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 SCHEMES = (
     "sequential",
     "kahan",

@@ -243,6 +243,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
     return different
 
 
+@pytest.mark.few("", 3)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_presets_match_the_model(case: Case, kind: str) -> None:

@@ -21,8 +21,6 @@ from front_ends import Call, FrontEnd, every_front_end
 from rationals import Fraction
 from test_flags import OPERATIONS, flags_alone, value_and_flags, values_of
 
-pytestmark = pytest.mark.few("compiled", 3)
-
 NAMES = [
     *("fp64", "e9m30", "e11m0", "e11m3", "e5m52", "e8m24", "e9m0", "e10m40:nosub", "e1m30"),
     *("e9m30:bias=-20", "e9m30:unsigned", "e11m20:nosub", "e9m23:bias=700", "e11m51"),

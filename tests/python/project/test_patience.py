@@ -10,8 +10,12 @@ import patience
 MARKED = """
 import pytest
 
-@pytest.mark.few("compiled", 3)
-@pytest.mark.parametrize("front_end", ["eager", *(f"compiled-{n}" for n in range(7))])
+@pytest.mark.few("many", 3)
+@pytest.mark.parametrize("case", ["one", *(f"many-{n}" for n in range(7))])
+def test_cases(case):
+    pass
+
+@pytest.mark.parametrize("front_end", ["eager", *(f"compiled-{n}" for n in range(24))])
 def test_front_ends(front_end):
     pass
 
@@ -59,15 +63,12 @@ def test_one_in_so_many_cases_is_quick(marked):
         return {line.partition("::")[2] for line in lines if "::" in line}
 
     quick, rest = collected("not exhaustive"), collected("exhaustive")
-    assert {
-        "test_front_ends[eager]",
-        "test_front_ends[compiled-0]",
-        "test_limit",
-        "test_slow",
-    } <= quick
-    assert 1 <= len(rest) <= 6
-    assert len(quick) + len(rest) == 10
-    assert all(name.startswith("test_front_ends[compiled-") for name in rest)
+    others = {"test_cases[one]", "test_cases[many-0]", "test_limit", "test_slow"}
+    assert {*others, "test_front_ends[eager]"} <= quick
+    assert len(quick) + len(rest) == 35
+    for prefix, fewest, most in (("test_cases[many", 1, 6), ("test_front_ends[compiled", 12, 23)):
+        assert fewest <= sum(name.startswith(prefix) for name in rest) <= most
+    assert all(name.startswith(("test_cases[many-", "test_front_ends[compiled-")) for name in rest)
 
 
 def test_limits_scale(marked):

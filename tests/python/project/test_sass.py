@@ -90,6 +90,9 @@ FIGURES = {
         16,
         by_longest=True,
     ),
+    "addition, nearest, by addition": Figure(
+        "operate_all_packs<Rule<(Rounding)0, (Form)2>", {"FFMA.RM": 4, "STG.E.128": 1}, 4
+    ),
     "encode, nearest": Figure(
         f"encode_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
         {"LDG.E.128": 1, "STG": 1},
@@ -186,6 +189,7 @@ BYTES = {
     "cast, nearest, fp16": 4,
     "cast, stochastic, bf16": 4,
     "cast, stochastic, fp16": 4,
+    "addition, nearest, by addition": 12,
     "scaled cast, columns of 32": 8,
     "scaled cast, neighbours of 32": 8,
     "fold of codes of 8 bits": 1,
