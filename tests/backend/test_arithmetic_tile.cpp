@@ -238,6 +238,40 @@ TEST_F(ArithmeticTile, OperandsOfAnyTypeAndStride) {
   }
 }
 
+/// Products near bf16's ties whose errors in binary32 are below its least number.
+TEST_F(ArithmeticTile, ErrorsOfSmallProductsAreSeen) {
+  constexpr std::int64_t n = 4096;
+  constexpr double kTie = (1 + 0x1p-8) * 0x1p-120;
+  std::vector<float> x(n);
+  std::vector<float> y(n);
+  std::int64_t unseen = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>((1 + 0x1p-23 * static_cast<double>(37 * i)) * 0x1p-60);
+    y[i] = static_cast<float>(kTie / x[i]);
+    const double error = static_cast<double>(x[i]) * y[i] - kTie;
+    unseen += error != 0 && std::fabs(error) < 0x1p-150 ? 1 : 0;
+  }
+  ASSERT_GT(unseen, 10);
+  const Views in = {testing::view_of(x), testing::view_of(y), testing::view_of(x)};
+  for (const RoundingOptions& options : all_options()) {
+    expect_same(Operation::mul, in, ParseFormat("bf16"), options, std::vector<float>(n),
+                testing::view_of(x));
+  }
+}
+
+TEST_F(ArithmeticTile, ContiguousHalves) {
+  constexpr std::int64_t n = 1000;
+  std::vector<std::uint16_t> x(n);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(1311 * i);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const TensorView view = View(x.data(), type, n);
+    for (const Operation op : kOperations) {
+      expect_same(op, {view, view, view}, ParseFormat("e4m3"), {}, std::vector<std::uint16_t>(n),
+                  view);
+    }
+  }
+}
+
 TEST_F(ArithmeticTile, GivenIntegers) {
   constexpr std::int64_t n = 700;
   const Format format = ParseFormat("e4m3");
