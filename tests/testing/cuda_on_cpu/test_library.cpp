@@ -50,15 +50,15 @@ TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   const cpd::cuda::Launch launch;
   for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {
     void* memory = nullptr;
-    const int trims = cuda_on_cpu::trims();
+    const int trims = cuda_on_cpu::trims(0);
     ASSERT_EQ(api_->allocate(launch, kind, 64, &memory), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims);
     ASSERT_EQ(api_->release(launch, kind, memory), cudaSuccess);
     EXPECT_EQ(api_->allocate(launch, kind, std::int64_t{1} << 40, &memory),
               cudaErrorMemoryAllocation);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 1);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims + 1);
     EXPECT_EQ(api_->release_unused(0), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 2);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims + 2);
   }
 }
 
@@ -102,9 +102,9 @@ class WithFramework : public CudaLibrary {
   /// The status of an allocation, to which the framework gives these answers.
   int Allocate(std::deque<Answer> answers) {
     g_framework.answers = std::move(answers);
-    const int before = cuda_on_cpu::trims();
+    const int before = cuda_on_cpu::trims(0);
     const int status = api_->allocate(launch_, MemoryKind::queued, kBytes, &memory_);
-    trims_ = cuda_on_cpu::trims() - before;
+    trims_ = cuda_on_cpu::trims(0) - before;
     return status;
   }
   /// The status of the release of what Allocate made: to the framework, or to the pool.
