@@ -338,7 +338,7 @@ TEST_F(OperationsOfTwoGpus, WorkInTwoThreadsWithAGpuEach) {
 TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
   Memory memory;
   const Views here = ViewsOf(memory);
-  const testing::OnGpuView x(driver(), here.x), out(second(), here.out);
+  const testing::OnGpuView x(driver(), here.x), y(driver(), here.out), out(second(), here.out);
   const testing::OnGpuView sums(second(), here.sums), packed(second(), here.packed);
   const testing::OnGpuView integers(second(), here.integers);
   const Format format = ParseFormat("e4m3");
@@ -362,7 +362,7 @@ TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
   refuses([&] { Add(x.view(), out.view(), format, {}, x.view()); });
   refuses([&] { Sum(x.view(), 0, In("e4m3 sequential"), sums.view()); });
   refuses([&] { Gemm(x.view(), x.view(), In("e4m3 sequential"), out.view()); });
-  refuses([&] { Gemm(x.view(), out.view(), In("h100-fp16"), x.view()); });
+  refuses([&] { Gemm(x.view(), out.view(), In("h100-fp16"), y.view()); });
   refuses([&] { Transform(x.view(), Hadamard{16, {}, false}, 1, false, out.view()); });
   refuses([&] { Cast(x.view(), ParseScaled("mxfp8"), 1, {}, out.view()); });
   refuses([&] {
@@ -372,7 +372,7 @@ TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
   refuses([&] {
     const TensorView factor = Part(out.view(), 1);
     GemmScaled(x.view(), {.factor = &factor}, x.view(), {}, In("e4m3 sequential"), ScalesAt::block,
-               x.view());
+               y.view());
   });
   VirtualReduce reduce({}, 1, {kCount, kCount});
   reduce.Contribute(0, Part(x.view(), kCount));

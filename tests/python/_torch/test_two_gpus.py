@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -21,7 +22,7 @@ cpd = pytest.importorskip("cpd")
 
 from torch import nn  # noqa: E402
 
-from cpd.nn import functional  # noqa: E402
+from cpd.nn import delayed, functional  # noqa: E402
 from cpd.optim import LARS, KahanAdamW, KahanSGD, LossScaler, LowPrecision  # noqa: E402
 from graph_cases import captured_calls  # noqa: E402
 from tensors import normal, same  # noqa: E402
@@ -205,7 +206,7 @@ def test_operands_on_both_are_refused() -> None:
     raw: dict[str, Callable[[], Any]] = {
         "add": lambda: operators.add(a, b, "e4m3", None, None, None),
         "cast_out": lambda: operators.cast_out(a, "e4m3", None, None, None, out=b),
-        "gemm": lambda: operators.gemm(a, b, None, "e4m3", None, None, a.dtype, False, None),
+        "gemm": lambda: operators.gemm(a, b, None, "e4m3 sequential", None, None, a.dtype, False, None),
     }
     for name, call in raw.items():
         with pytest.raises(ValueError, match="must be on one device, got one on GPU 0, one on GPU"):
@@ -251,6 +252,23 @@ def test_two_models_with_a_gpu_each(recipe: str) -> None:
     for device, training in trainings.items():
         got = [p.detach() for p in training.model.parameters()]
         assert_there(got, [p.detach() for p in wanted.model.parameters()], device)
+
+
+def test_magnitudes_of_ranks_are_reduced_on_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delayed scaling of layers on both: an exchange on each GPU, in the layers' order."""
+    places = [SECOND, FIRST, SECOND]
+    rows = [torch.full((3,), 1.0 + n, device=place) for n, place in enumerate(places)]
+    seen = []
+
+    def to_next(words: torch.Tensor, *how: Any, **more: Any) -> None:
+        seen.append(str(words.device))
+        words.add_(1)
+
+    monkeypatch.setattr(delayed.dist, "all_reduce", to_next)
+    delayed._reduce(rows, None)
+    assert seen == [SECOND, FIRST]
+    for n, row in enumerate(rows):
+        assert row.tolist() == [float(np.nextafter(np.float32(1 + n), np.float32(9)))] * 3
 
 
 def optimizers(parameters: list[nn.Parameter]) -> dict[str, torch.optim.Optimizer]:
