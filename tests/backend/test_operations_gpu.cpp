@@ -19,6 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/device_memory.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/ops/arithmetic.h"
@@ -29,6 +31,7 @@
 #include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/cuda_memory.h"
@@ -332,6 +335,34 @@ TEST_F(OperationsOfTwoGpus, WorkInTwoThreadsWithAGpuEach) {
   std::thread other([&] { RunAll(second(), driver()); });
   RunAll(driver(), second());
   other.join();
+}
+
+/// A call on the first GPU does not raise what one on the second noted.
+TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
+  Memory memory;
+  const Views here = ViewsOf(memory);
+  const testing::OnGpuView x(second(), here.x), out(second(), here.out);
+  const testing::OnGpuView integers(second(), here.integers), first(driver(), here.x);
+  driver().Enter();
+  const cuda::Bytes bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
+  EXPECT_EQ(cuda::Queue(1).Checksums({&bytes, 1}),
+            std::vector{Crc32c(0, bytes.count, memory.x.data())});
+  const auto cast = [&](const testing::OnGpuView& from, const TensorView* random) {
+    RoundingOptions options = Stochastic();
+    options.random_bits = 2;  // the integers are greater
+    Cast(from.view(), ParseFormat("e4m3"), options, (random != nullptr ? out : from).view(),
+         random);
+  };
+  const TensorView random = integers.view();
+  cuda::CheckAtOnce(true);
+  EXPECT_THROW(cast(x, &random), Error);
+  EXPECT_NO_THROW(cast(x, nullptr));
+  cuda::CheckAtOnce(false);
+  EXPECT_NO_THROW(cast(x, &random));
+  cuda::ReleaseUnusedMemory(1);  // waits for the GPU's work
+  EXPECT_NO_THROW(cast(first, nullptr));
+  EXPECT_NO_THROW(cuda::CheckDevice(0));
+  EXPECT_THROW(cuda::CheckDevice(1), Error);
 }
 
 /// Operands of two devices are refused before anything is written.

@@ -8,10 +8,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +21,12 @@ cpd = pytest.importorskip("cpd")
 
 from torch import nn  # noqa: E402
 
+import forked  # noqa: E402
+
 from cpd.nn import delayed, functional  # noqa: E402
 from cpd.optim import LARS, KahanAdamW, KahanSGD, LossScaler, LowPrecision  # noqa: E402
 from graph_cases import captured_calls  # noqa: E402
-from tensors import normal, same  # noqa: E402
+from tensors import compiled, normal, same  # noqa: E402
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("two_gpus")]
 
@@ -141,6 +142,16 @@ def test_seeds_and_integers_there() -> None:
         assert_there(got, cpd.cast(x, "e4m3", **options, random=integers), SECOND)
 
 
+def test_compiled() -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        return cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "mxfp8"), "e4m3 kahan")
+
+    x = normal(SIDE, SIDE)
+    graph, _ = compiled(product)
+    with first_is_current():
+        assert_there(graph(x.to(SECOND)), product(x), SECOND)
+
+
 # ---- checks --------------------------------------------------------------------------------------
 
 _LATER = """
@@ -168,10 +179,13 @@ assert torch.cuda.current_device() == 0
 """
 
 
-def test_what_only_values_tell_is_raised_on_its_device() -> None:
+def test_what_only_values_tell_is_raised_on_its_device(tmp_path: Path) -> None:
     """By a later call there, not by one on the other GPU."""
+    program = tmp_path / "later.py"
+    program.write_text(_LATER)
     environment = {name: value for name, value in os.environ.items() if name != "CPD_CHECK"}
-    subprocess.run([sys.executable, "-c", _LATER], check=True, env=environment)
+    done = forked.run([program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_operands_on_both_are_refused() -> None:
@@ -206,7 +220,9 @@ def test_operands_on_both_are_refused() -> None:
     raw: dict[str, Callable[[], Any]] = {
         "add": lambda: operators.add(a, b, "e4m3", None, None, None),
         "cast_out": lambda: operators.cast_out(a, "e4m3", None, None, None, out=b),
-        "gemm": lambda: operators.gemm(a, b, None, "e4m3 sequential", None, None, a.dtype, False, None),
+        "gemm": lambda: operators.gemm(
+            a, b, None, "e4m3 sequential", None, None, a.dtype, False, None
+        ),
     }
     for name, call in raw.items():
         with pytest.raises(ValueError, match="must be on one device, got one on GPU 0, one on GPU"):

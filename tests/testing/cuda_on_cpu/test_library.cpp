@@ -62,6 +62,41 @@ TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   }
 }
 
+/// Whatever waits, waits for the launch's device, not for the current one.
+TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
+  const cpd::cuda::Launch launch{1};
+  void* memory = nullptr;
+  void* arrived = nullptr;
+  ASSERT_EQ(api_->allocate(launch, MemoryKind::device, 1, &memory), cudaSuccess);
+  ASSERT_EQ(api_->allocate(launch, MemoryKind::pinned, 1, &arrived), cudaSuccess);
+  auto& value = *static_cast<std::uint8_t*>(arrived);
+  const auto waits = [&](auto call) {
+    value = 7;
+    EXPECT_EQ(api_->clear(launch, memory, 1), cudaSuccess);
+    {
+      const cpd::cuda::OnDevice on(1);
+      cudaMemcpyAsync(arrived, memory, 1, cudaMemcpyDeviceToHost, nullptr);
+    }
+    EXPECT_EQ(value, 7);
+    call();
+    EXPECT_EQ(value, 0);
+  };
+  waits([&] { EXPECT_EQ(api_->wait(launch), cudaSuccess); });
+  waits([&] { EXPECT_EQ(api_->release_unused(1), cudaSuccess); });
+  waits([&] {
+    const int trims = cuda_on_cpu::trims(1);
+    void* none = nullptr;
+    EXPECT_EQ(api_->allocate(launch, MemoryKind::queued, std::int64_t{1} << 40, &none),
+              cudaErrorMemoryAllocation);
+    EXPECT_EQ(cuda_on_cpu::trims(1), trims + 1);
+  });
+  EXPECT_EQ(api_->release(launch, MemoryKind::device, memory), cudaSuccess);
+  EXPECT_EQ(api_->release(launch, MemoryKind::pinned, arrived), cudaSuccess);
+  int current = -1;
+  cudaGetDevice(&current);
+  EXPECT_EQ(current, 0);
+}
+
 /// A framework's allocator: it answers each call as the first of `answers` that is left, and all
 /// memory that it is asked to release is its own where `owns`.
 struct Framework {

@@ -136,7 +136,7 @@ STAND_INS: dict[str, Any] = {
     "current_device": current_device,
     "set_device": set_device,
     "_exchange_device": exchange_device,
-    "_maybe_exchange_device": exchange_device,
+    "_maybe_exchange_device": lambda device: exchange_device(device),  # dynamo: a function each
     "set_sync_debug_mode": lambda mode: None,
     "synchronize": synchronize,
     "get_rng_state": get_rng_state,
