@@ -22,7 +22,6 @@ cpd = pytest.importorskip("cpd")
 from torch import nn  # noqa: E402
 
 import forked  # noqa: E402
-
 from cpd.nn import delayed, functional  # noqa: E402
 from cpd.optim import LARS, KahanAdamW, KahanSGD, LossScaler, LowPrecision  # noqa: E402
 from graph_cases import captured_calls  # noqa: E402
@@ -64,6 +63,7 @@ def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
     """Those of `captured_calls` whose bits are the CPU's, and others that no graph captures."""
     calls = captured_calls(device, SIDE)
     del calls["blas"]
+    calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")
     reduced = {"aps": cpd.ReduceSpec("e4m3", aps=True)}
     for wire in ("one_bit bucket=64", "int4", "int8_rows", "terngrad coding=fixed clip_at=scaler"):
         reduced[wire] = cpd.ReduceSpec(wire=wire)
@@ -227,6 +227,8 @@ def test_operands_on_both_are_refused() -> None:
     for name, call in raw.items():
         with pytest.raises(ValueError, match="must be on one device, got one on GPU 0, one on GPU"):
             pytest.fail(f"{name} was not refused: {call()}")
+    with pytest.raises(ValueError, match="seed must be on the CPU or on x's device"):
+        operators.cast(a, "e4m3 rounding=stochastic", number, None, None)
     assert same(b, before)
 
 
