@@ -213,7 +213,8 @@ std::vector<Operation> Operations() {
        [](const Views& v) { Transform(v.x, Hadamard{16, {}, false}, 1, false, v.out); }},
       {"scaled `cast`",
        [](const Views& v) {
-         for (const char* text : {"mxfp8", "nvfp4", "fp8-tensor", "int8 row"}) {
+         for (const char* text :
+              {"mxfp8", "nvfp4", "fp8-tensor", "int8 row", "mxfp8 transform=hadamard16"}) {
            Cast(v.x, ParseScaled(text), 1, nearest, v.out);
          }
        }},
