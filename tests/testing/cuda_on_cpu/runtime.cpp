@@ -68,7 +68,7 @@ class Stream {
   }
 
   static void RunAllOf(int device) {
-    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
+    const Memory::Access access(Memory::Only(device));  // once for all of them
     for (Stream* stream : All()) {
       if (stream->device_ == device) stream->Run();
     }
