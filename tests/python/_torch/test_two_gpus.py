@@ -142,6 +142,7 @@ def test_seeds_and_integers_there() -> None:
         assert_there(got, cpd.cast(x, "e4m3", **options, random=integers), SECOND)
 
 
+@pytest.mark.exhaustive
 def test_compiled() -> None:
     def product(x: torch.Tensor) -> torch.Tensor:
         return cpd.gemm(cpd.cast(x, "e4m3"), cpd.cast(x, "mxfp8"), "e4m3 kahan")
