@@ -27,6 +27,7 @@
 #include "cpd/comm/engine/stream_order.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/transport/fault.h"
+#include "cpd/ops/checks.h"
 
 namespace cpd {
 namespace {

@@ -14,6 +14,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/comm/reduction.h"
 #include "cpd/comm/virtual_cuda.h"
+#include "cpd/ops/checks.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -125,8 +126,8 @@ struct VirtualReduce::Impl {
   bool commits;
   bool counts_bytes;
   std::set<CodecState*> begun;
-  std::vector<float> divided;  // of Entering
-  std::optional<bool> on_gpu;  // where the layers are, after the first
+  std::vector<float> divided;       // of Entering
+  std::optional<TensorView> first;  // a layer, for where all are
   std::unique_ptr<VirtualSumsOnGpu> gpu;
 
   Impl(const ReduceSpec& spec, int world, const std::vector<std::int64_t>& sizes,
@@ -143,12 +144,12 @@ struct VirtualReduce::Impl {
 
   /// Makes the memory of sums where the first layer is.
   void Place(const TensorView& x) {
-    if (on_gpu) return;
+    if (first) return;
     if (x.device != Device::cpu) {
       std::vector<std::int64_t> sizes;
       for (const Layer& layer : layers) sizes.push_back(layer.size);
       gpu = std::make_unique<VirtualSumsOnGpu>(reduction, sizes, x);
-      on_gpu = true;
+      first = x;
       return;
     }
     const ReduceSpec& spec = reduction.spec();
@@ -161,7 +162,7 @@ struct VirtualReduce::Impl {
       layer.across.Resize(layer.size, across, halves);
       if (reduction.grouped()) layer.group.Resize(layer.size, group, false);
     }
-    on_gpu = false;
+    first = x;
   }
 
   static const std::vector<std::int64_t>& Checked(const std::vector<std::int64_t>& sizes) {
@@ -203,9 +204,9 @@ struct VirtualReduce::Impl {
       throw Error("a layer must be contiguous fp32, got " + ToString(x.dtype) + how);
     }
     Place(x);
-    if (*on_gpu != (x.device != Device::cpu) ||
-        (gpu != nullptr && gpu->device() != x.device_index)) {
-      throw Error("all layers must be on one device");
+    if (!IsTogether(x, *first)) {
+      throw Error("all layers must be on one device, got one " + PlaceOf(*first) + ", one " +
+                  PlaceOf(x));
     }
     if (x.size() != found.size) {
       throw Error("layer " + std::to_string(layer) + " has " + std::to_string(found.size) +

@@ -25,7 +25,6 @@ class VirtualSumsOnGpu {
   VirtualSumsOnGpu(const VirtualSumsOnGpu&) = delete;
   VirtualSumsOnGpu& operator=(const VirtualSumsOnGpu&) = delete;
 
-  [[nodiscard]] int device() const { return queue_->device(); }
   /// The largest finite |x| of a rank's layer as it enters the reduction.
   [[nodiscard]] float Largest(const TensorView& x) const;
   /// What a codec that has kernels will encode of it (Codec::Largest); waits.

@@ -132,10 +132,17 @@ void CheckFloat(const TensorView& x, const char* name) {
   }
 }
 
+std::string PlaceOf(const TensorView& x) {
+  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
+}
+
+bool IsTogether(const TensorView& x, const TensorView& y) {
+  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
+}
+
 void CheckSameDevice(const TensorView& a, const TensorView& b) {
-  if (a.device != b.device || a.device_index != b.device_index) {
-    throw Error("all tensors must be on one device");
-  }
+  if (IsTogether(a, b)) return;
+  throw Error("all tensors must be on one device, got one " + PlaceOf(a) + ", one " + PlaceOf(b));
 }
 
 void Cast(const TensorView& x, const Format& format, const RoundingOptions& options,

@@ -14,6 +14,10 @@ namespace cpd {
 
 /// Throws Error unless x has a float type.
 void CheckFloat(const TensorView& x, const char* name);
+/// `on the CPU` or `on GPU 1`.
+std::string PlaceOf(const TensorView& x);
+/// Whether both are on the CPU, or on the same GPU.
+bool IsTogether(const TensorView& x, const TensorView& y);
 /// Throws Error unless both are on one device.
 void CheckSameDevice(const TensorView& a, const TensorView& b);
 /// Operands of an element-wise operation; y and z are null where it takes fewer.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every operation of the library on a GPU's tensors: it gives the CPU's bits, or refuses them
-// before anything is written. Prints a row of the table in kernels/cuda/README.md for each, which
+// before anything is written; also on a second GPU while the first is current, and from two threads
+// with a GPU each. Prints a row of the table in kernels/cuda/README.md for each, which
 // tests/python/ops/test_operations_table.py holds against it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -15,8 +16,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
+#include "cpd/backend/device_memory.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/ops/arithmetic.h"
@@ -27,6 +31,7 @@
 #include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/ops/reduce.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/cuda_memory.h"
@@ -178,6 +183,7 @@ std::vector<Operation> Operations() {
          const TensorView flags = View(v.flags.data, DType::u8, kSide);
          TensorView of_sums = flags;
          of_sums.device = v.flags.device;
+         of_sums.device_index = v.flags.device_index;
          SumFlagged(v.x, 0, In("e4m3 sequential"), kTininess, v.sums, of_sums);
        }},
       {"`gemm`, sequential", multiplies("e4m3 sequential")},
@@ -207,7 +213,8 @@ std::vector<Operation> Operations() {
        [](const Views& v) { Transform(v.x, Hadamard{16, {}, false}, 1, false, v.out); }},
       {"scaled `cast`",
        [](const Views& v) {
-         for (const char* text : {"mxfp8", "nvfp4", "fp8-tensor", "int8 row"}) {
+         for (const char* text :
+              {"mxfp8", "nvfp4", "fp8-tensor", "int8 row", "mxfp8 transform=hadamard16"}) {
            Cast(v.x, ParseScaled(text), 1, nearest, v.out);
          }
        }},
@@ -259,18 +266,24 @@ bool HoldsTheBitsOf(const std::vector<T>& x, const std::vector<T>& y) {
   return std::memcmp(x.data(), y.data(), sizeof(T) * x.size()) == 0;
 }
 
+using testing::CudaDriver;
+
 class OperationsGpu : public testing::GpuTest {
  protected:
-  /// The columns CUDA and 'in a graph' of an operation's row.
-  std::string Columns(const Operation& operation, Memory& memory) const {
+  /// The columns CUDA and 'in a graph' of an operation's row. Its tensors are on `there`, while the
+  /// current device is `current`.
+  static std::string Columns(const Operation& operation, Memory& memory, const CudaDriver& there,
+                             const CudaDriver& current) {
     Views views = ViewsOf(memory);
     std::deque<testing::OnGpuView> copies;
     for (TensorView* view : {&views.x, &views.x64, &views.integers, &views.codes, &views.draws,
                              &views.out, &views.out64, &views.packed, &views.flags}) {
-      *view = copies.emplace_back(driver(), *view).view();
+      *view = copies.emplace_back(there, *view).view();
     }
     views.sums.data = views.out.data;
     views.sums.device = Device::cuda;
+    views.sums.device_index = there.device();
+    current.Enter();
     const std::optional<int> before = Waits();
     std::string columns;
     try {
@@ -283,22 +296,121 @@ class OperationsGpu : public testing::GpuTest {
     for (const testing::OnGpuView& copy : copies) copy.Read();
     return columns;
   }
+
+  /// Runs every operation; returns the table's rows.
+  static std::vector<std::string> RunAll(const CudaDriver& there, const CudaDriver& current) {
+    cuda::CheckAtOnce(false);
+    std::vector<std::string> rows;
+    for (const Operation& operation : Operations()) {
+      SCOPED_TRACE(operation.name);
+      Memory gpu;
+      const std::string columns = Columns(operation, gpu, there, current);
+      Memory expected;
+      if (columns.starts_with("yes")) operation.call(ViewsOf(expected));
+      EXPECT_TRUE(HoldsTheBitsOf(gpu.out, expected.out));
+      EXPECT_TRUE(HoldsTheBitsOf(gpu.out64, expected.out64));
+      EXPECT_TRUE(HoldsTheBitsOf(gpu.packed, expected.packed));
+      EXPECT_TRUE(HoldsTheBitsOf(gpu.flags, expected.flags));
+      rows.push_back("| " + operation.name + " | " + columns + " |");
+    }
+    return rows;
+  }
+};
+
+class OperationsOfTwoGpus : public OperationsGpu {
+ protected:
+  void SetUp() override {
+    OperationsGpu::SetUp();
+    if (!IsSkipped() && CudaDriver::GetSecond() == nullptr) GTEST_SKIP() << "one GPU, not two";
+  }
+  [[nodiscard]] static const CudaDriver& second() { return *CudaDriver::GetSecond(); }
 };
 
 TEST_F(OperationsGpu, GiveTheCpusBitsOrRefuse) {
+  for (const std::string& row : RunAll(driver(), driver())) std::printf("%s\n", row.c_str());
+}
+
+TEST_F(OperationsOfTwoGpus, WorkWhereTheTensorsAre) { RunAll(second(), driver()); }
+
+TEST_F(OperationsOfTwoGpus, WorkInTwoThreadsWithAGpuEach) {
+  std::thread other([&] { RunAll(second(), driver()); });
+  RunAll(driver(), second());
+  other.join();
+}
+
+/// A call on the first GPU does not raise what one on the second noted.
+TEST_F(OperationsOfTwoGpus, ChecksumsAndFaultsAreTheSecondOnes) {
+  Memory memory;
+  const Views here = ViewsOf(memory);
+  const testing::OnGpuView x(second(), here.x), out(second(), here.out);
+  const testing::OnGpuView integers(second(), here.integers), first(driver(), here.x);
+  driver().Enter();
+  const cuda::Bytes bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
+  EXPECT_EQ(cuda::Queue(1).Checksums({&bytes, 1}),
+            std::vector{Crc32c(0, bytes.count, memory.x.data())});
+  const auto cast = [&](const testing::OnGpuView& from, const TensorView* random) {
+    RoundingOptions options = Stochastic();
+    options.random_bits = 2;  // the integers are greater
+    Cast(from.view(), ParseFormat("e4m3"), options, (random != nullptr ? out : from).view(),
+         random);
+  };
+  const TensorView random = integers.view();
+  cuda::CheckAtOnce(true);
+  EXPECT_THROW(cast(x, &random), Error);
+  EXPECT_NO_THROW(cast(x, nullptr));
   cuda::CheckAtOnce(false);
-  for (const Operation& operation : Operations()) {
-    SCOPED_TRACE(operation.name);
-    Memory gpu;
-    const std::string columns = Columns(operation, gpu);
-    Memory expected;
-    if (columns.starts_with("yes")) operation.call(ViewsOf(expected));
-    EXPECT_TRUE(HoldsTheBitsOf(gpu.out, expected.out));
-    EXPECT_TRUE(HoldsTheBitsOf(gpu.out64, expected.out64));
-    EXPECT_TRUE(HoldsTheBitsOf(gpu.packed, expected.packed));
-    EXPECT_TRUE(HoldsTheBitsOf(gpu.flags, expected.flags));
-    std::printf("| %s | %s |\n", operation.name.c_str(), columns.c_str());
-  }
+  EXPECT_NO_THROW(cast(x, &random));
+  cuda::ReleaseUnusedMemory(1);  // waits for the GPU's work
+  EXPECT_NO_THROW(cast(first, nullptr));
+  EXPECT_NO_THROW(cuda::CheckDevice(0));
+  EXPECT_THROW(cuda::CheckDevice(1), Error);
+}
+
+/// Operands of two devices are refused before anything is written.
+TEST_F(OperationsOfTwoGpus, RefuseOperandsOfBoth) {
+  Memory memory;
+  const Views here = ViewsOf(memory);
+  const testing::OnGpuView x(driver(), here.x), y(driver(), here.out), out(second(), here.out);
+  const testing::OnGpuView sums(second(), here.sums), packed(second(), here.packed);
+  const testing::OnGpuView integers(second(), here.integers);
+  const Format format = ParseFormat("e4m3");
+  const auto refuses = [&](const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << "was not refused";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("must be on one device, got one on GPU "),
+                std::string::npos)
+          << error.what();
+    }
+  };
+  refuses([&] { Cast(x.view(), format, {}, out.view()); });
+  refuses([&] {
+    const TensorView random = integers.view();
+    Cast(x.view(), format, Stochastic(), x.view(), &random);
+  });
+  refuses([&] { Encode(x.view(), format, {}, packed.view()); });
+  refuses([&] { Decode(packed.view(), format, x.view()); });
+  refuses([&] { Add(x.view(), out.view(), format, {}, x.view()); });
+  refuses([&] { Sum(x.view(), 0, In("e4m3 sequential"), sums.view()); });
+  refuses([&] { Gemm(x.view(), x.view(), In("e4m3 sequential"), out.view()); });
+  refuses([&] { Gemm(x.view(), out.view(), In("h100-fp16"), y.view()); });
+  refuses([&] { Transform(x.view(), Hadamard{16, {}, false}, 1, false, out.view()); });
+  refuses([&] { Cast(x.view(), ParseScaled("mxfp8"), 1, {}, out.view()); });
+  refuses([&] {
+    const TensorView largest = Part(out.view(), 1);
+    Cast(x.view(), ParseScaled("fp8-tensor"), 1, {}, x.view(), {.largest = &largest});
+  });
+  refuses([&] {
+    const TensorView factor = Part(out.view(), 1);
+    GemmScaled(x.view(), {.factor = &factor}, x.view(), {}, In("e4m3 sequential"), ScalesAt::block,
+               y.view());
+  });
+  VirtualReduce reduce({}, 1, {kCount, kCount});
+  reduce.Contribute(0, Part(x.view(), kCount));
+  refuses([&] { reduce.Contribute(1, Part(out.view(), kCount)); });
+  out.Read();
+  EXPECT_EQ(memory.out, std::vector<float>(kCount, 7));
 }
 
 }  // namespace

@@ -353,6 +353,21 @@ TEST_F(ReduceGpu, ChecksumsOfMessages) {
   EXPECT_EQ(cuda::Queue(0).Checksums(parts), wanted);
 }
 
+/// An empty layer may be on another GPU, on any stream there.
+TEST_F(ReduceGpu, AnEmptyLayerOnAnotherGpu) {
+  if (CudaDriver::GetSecond() == nullptr) GTEST_SKIP() << "one GPU, not two";
+  const cuda::Queue there(1);
+  LayersOnGpu layers(driver(), {{1, 2, 3}});
+  TensorView empty = layers.views()[0];
+  empty.shape[0] = 0;
+  empty.device_index = there.device();
+  empty.stream = there.stream();
+  const std::array views{empty, layers.views()[0]};
+  Communicator comm(std::move(LocalTransports(1)[0]), {});
+  comm.AllReduce(views, views, {});
+  EXPECT_EQ(layers.Read(), Layers({{1, 2, 3}}));
+}
+
 /// One rank: no message, but headers and layers in one GPU's memory; more need more GPUs.
 TEST_F(ReduceGpu, Nccl) {
   std::unique_ptr<Transport> transport;

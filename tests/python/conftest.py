@@ -69,3 +69,11 @@ def front_end(request: pytest.FixtureRequest) -> FrontEnd:
 @pytest.fixture
 def gpu() -> None:
     require_gpu()
+
+
+@pytest.fixture
+def two_gpus(gpu: None) -> None:
+    """A skip that says so where there is one GPU alone."""
+    torch = pytest.importorskip("torch")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU, not two")

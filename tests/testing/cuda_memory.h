@@ -34,15 +34,24 @@ std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
 /// Whether case number i is among those.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) { return !kCudaOnCpu || is_chosen(i, of); }
 
-/// The driver's functions in the first device's primary context, for any thread.
+/// The driver's functions in a device's primary context, for any thread.
 class CudaDriver {
  public:
-  /// Null where there is no driver or no device; `why()` then tells.
+  /// The first device's; null where there is no driver or no device; `why()` then tells.
   static const CudaDriver* Get() {
-    static const CudaDriver driver;
+    static const CudaDriver driver(0);
     return driver.why_.empty() ? &driver : nullptr;
   }
-  static std::string Why() { return CudaDriver().why_; }
+  static std::string Why() { return CudaDriver(0).why_; }
+  /// The second device's, or null.
+  static const CudaDriver* GetSecond() {
+    static const CudaDriver driver(1);
+    return driver.why_.empty() ? &driver : nullptr;
+  }
+
+  [[nodiscard]] int device() const { return device_; }
+  /// Makes the device this thread's current one.
+  void Enter() const { Check(set_current_(context_), "cuCtxSetCurrent"); }
 
   void* Allocate(std::size_t bytes) const {
     std::uint64_t memory = 0;
@@ -72,7 +81,7 @@ class CudaDriver {
   }
 
  private:
-  CudaDriver() {
+  explicit CudaDriver(int device) : device_(device) {
     void* library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == nullptr) {
       why_ = "no CUDA driver (libcuda.so.1)";
@@ -91,10 +100,10 @@ class CudaDriver {
     Find(library, "cuMemcpyHtoD_v2", to_device_);
     Find(library, "cuMemcpyDtoH_v2", to_host_);
     if (!why_.empty()) return;
-    int device = 0;
-    if (init(0) != 0 || device_get(&device, 0) != 0 || retain(&context_, device) != 0 ||
-        set_current_(context_) != 0) {
-      why_ = "no CUDA device";
+    int handle = 0;
+    if (init(0) != 0 || device_get(&handle, device) != 0 || retain(&context_, handle) != 0 ||
+        (device == 0 && set_current_(context_) != 0)) {
+      why_ = device == 0 ? "no CUDA device" : "no second CUDA device";
     }
   }
 
@@ -107,9 +116,7 @@ class CudaDriver {
     if (status != 0) throw std::runtime_error(std::string(call) + ": " + std::to_string(status));
   }
 
-  /// Makes the context current in this thread.
-  void Enter() const { Check(set_current_(context_), "cuCtxSetCurrent"); }
-
+  int device_;
   std::string why_;
   void* context_ = nullptr;
   int (*set_current_)(void*) = nullptr;
@@ -137,6 +144,7 @@ class OnGpu {
         static_cast<const std::uint8_t*>(host.data) - static_cast<const std::uint8_t*>(base);
     host.data = static_cast<std::uint8_t*>(memory_) + offset;
     host.device = Device::cuda;
+    host.device_index = driver_.device();
     return host;
   }
   void Read(void* to) const { driver_.ToHost(to, memory_, bytes_); }

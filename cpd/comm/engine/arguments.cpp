@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "cpd/ops/checks.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -20,13 +22,6 @@ void CheckLayer(const char* name, std::size_t l, const TensorView& x, const Tens
 }
 
 }  // namespace
-
-std::string PlaceOf(const TensorView& x) {
-  return x.device == Device::cpu ? "on the CPU" : "on GPU " + std::to_string(x.device_index);
-}
-bool IsTogether(const TensorView& x, const TensorView& y) {
-  return x.device == y.device && (x.device == Device::cpu || x.device_index == y.device_index);
-}
 
 TensorView FirstLayer(std::span<const TensorView> x) {
   const auto found =

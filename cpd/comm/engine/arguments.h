@@ -4,15 +4,10 @@
 #pragma once
 
 #include <span>
-#include <string>
 
 #include "cpd/base/tensor.h"
 
 namespace cpd {
-
-/// `on the CPU` or `on GPU 1`.
-std::string PlaceOf(const TensorView& x);
-bool IsTogether(const TensorView& x, const TensorView& y);
 
 /// The first layer that is not empty: empty ones may be on any device.
 TensorView FirstLayer(std::span<const TensorView> x);

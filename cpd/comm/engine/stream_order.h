@@ -11,7 +11,7 @@
 namespace cpd {
 
 /// Queues a call's work behind that of the layers' streams, and what these get afterwards behind
-/// it.
+/// it. Empty layers, which may be on another GPU, have no part in that.
 class StreamOrder {
  public:
   StreamOrder(cuda::SharedQueue queue, std::span<const TensorView> x,
@@ -19,7 +19,7 @@ class StreamOrder {
       : queue_(std::move(queue)) {
     for (const auto& views : {x, out}) {
       for (const TensorView& view : views) {
-        if (view.device == Device::cuda) streams_.insert(view.stream);
+        if (view.size() > 0 && view.device == Device::cuda) streams_.insert(view.stream);
       }
     }
     for (void* stream : streams_) queue_->Follow(stream);

@@ -21,7 +21,7 @@ from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrap
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format, dtype_name
-from cpd.numeric.numbers import Number
+from cpd.numeric.numbers import Number, plain_number
 from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     MAX_RANK,
@@ -164,6 +164,15 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
         raise ValueError(f"{name} must be on the CPU or on x's device, got {value.device}")
     value = value.detach().reshape(())
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
+
+
+def stream_number(stream: Number, x: Tensor) -> Tensor:
+    """`number_of` of a stream that many layers share, such as a converted model's: from another
+    device it is copied to x's, between GPUs without waiting."""
+    kept = plain_number("stream", stream)
+    if isinstance(kept, Tensor) and kept.is_cuda and not x.is_meta:
+        kept = kept.to(x.device)
+    return number_of("stream", kept, x)
 
 
 def stacked_numbers(

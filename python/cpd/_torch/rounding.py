@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.arguments import name_of, number_of, random_numbers, stacked_numbers
+from cpd._torch.arguments import name_of, random_numbers, stacked_numbers, stream_number
 from cpd._torch.derivatives import Tangents, define, differentiable, run
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
-from cpd.numeric.numbers import Number, plain_number
+from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_storage
@@ -77,7 +77,7 @@ def _numbers_of(
         return None, None
     seed, own = random_numbers(spec.cast if isinstance(spec, ScaledCast) else spec, x)
     if stream is not None:
-        own = number_of("stream", plain_number("stream", stream), x)
+        own = stream_number(stream, x)
     return seed, None if own is None else tagged(own, purpose, layer)
 
 

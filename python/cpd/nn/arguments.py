@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from cpd._torch import operators
-from cpd._torch.arguments import number_of, stacked_numbers
+from cpd._torch.arguments import stacked_numbers, stream_number
 from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
 from cpd.numeric.cast import CastSpec
-from cpd.numeric.numbers import Number, plain_number
+from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_storage, holds
@@ -170,7 +170,7 @@ def pair_of(
     drawing = spec if not isinstance(spec, ScaledCast) else spec.cast
     seed, own = operators.random_numbers(drawing, x)
     if stream is not None:
-        own = number_of("stream", plain_number("stream", stream), x)
+        own = stream_number(stream, x)
     if own is None:
         return None, None
     return seed, tagged(own, purpose, how.layer)

@@ -241,8 +241,8 @@ def _delayed(name: str, cast: Any) -> ScaledCast:
 @torch.no_grad()
 def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) -> None:
     """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
-    step's magnitudes are reduced over `group`, in one exchange, by a maximum in which NaN wins: all
-    ranks must call it, with the same layers."""
+    step's magnitudes are reduced over `group`, in one exchange for each device that they are on, by
+    a maximum in which NaN wins: all ranks must call it, with the same layers."""
     all_of = [part for layer in layers for part in layer.parts()]
     if all_of and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
         _reduce([layer.amax_history[0] for layer in all_of], group)
@@ -253,11 +253,13 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
 
 def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
     """Reduces `rows` to the maximum over ranks, as int32: in that order NaN is above all."""
-    words = torch.cat(rows).view(torch.int32)
-    dist.all_reduce(words, dist.ReduceOp.MAX, group=group)
-    reduced = torch.split(words.view(torch.float32), [len(row) for row in rows])
-    for row, values in zip(rows, reduced, strict=True):
-        row.copy_(values)
+    for device in dict.fromkeys(row.device for row in rows):
+        there = [row for row in rows if row.device == device]
+        words = torch.cat(there).view(torch.int32)
+        dist.all_reduce(words, dist.ReduceOp.MAX, group=group)
+        reduced = torch.split(words.view(torch.float32), [len(row) for row in there])
+        for row, values in zip(there, reduced, strict=True):
+            row.copy_(values)
 
 
 def keep_from_ddp(root: nn.Module) -> None:

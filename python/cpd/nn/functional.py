@@ -25,9 +25,9 @@ Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.lin
 operands, its gradients are qg @ qw and qg.mT @ qx, that of the bias torch's sum of what is not
 yet cast. Under `torch.vmap` torch's kernels compute the whole batch at once, with their own bits.
 
-`stream`, an int or a one-element integer tensor, replaces the streams of the recipe's parts;
-`delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
-histories.
+`stream`, an int or a one-element integer tensor on any device, replaces the streams of the
+recipe's parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a
+recipe has histories.
 """
 
 from __future__ import annotations

@@ -15,9 +15,11 @@ from cpd.nn.ready import NAMED
 from tensors import normal, same
 
 
-def captured_calls() -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """One of each kind of operation, of a square matrix."""
-    integers = torch.arange(64 * 64, device="cuda", dtype=torch.int32).view(64, 64) % 256
+def captured_calls(
+    device: str = "cuda", side: int = 64
+) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """One of each kind of operation, of a square matrix there."""
+    integers = torch.arange(side * side, device=device, dtype=torch.int32).view(side, side) % 256
     drawn = {"rounding": "stochastic", "random_bits": 8}
     sums = ("e4m3", "e4m3 kahan", "e4m3 pairwise", "fp32 chunked inner=e4m3", "int32")
     calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

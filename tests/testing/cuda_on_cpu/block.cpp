@@ -118,6 +118,8 @@ class Block {
       std::ranges::shuffle(order_, std::minstd_rand(blockIdx.x + 1));
   }
 
+  [[nodiscard]] const void* kernel() const { return kernel_; }
+
   void Run() {
     t_block = this;
     while (ended_ < states_.size()) {
@@ -322,6 +324,8 @@ class Block {
 void fail_in(const void* kernel, const std::string& why) {
   fail(why + ", block " + std::to_string(blockIdx.x) + " of " + name_of(kernel));
 }
+
+const void* running_kernel() { return t_block == nullptr ? nullptr : t_block->kernel(); }
 
 std::uint64_t half_fmas = 0;
 

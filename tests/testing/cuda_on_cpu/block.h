@@ -46,6 +46,9 @@ unsigned shuffle(unsigned lanes, unsigned value, unsigned from);
 /// Runs `thread` for each thread of the block blockIdx; `kernel` is the address of its code.
 void run_block(const void* kernel, ThreadOrder order, const std::function<void()>& thread);
 
+/// The kernel of which this thread of the host runs a block, or null.
+const void* running_kernel();
+
 /// Ends the process: a kernel or its caller did what no GPU defines.
 [[noreturn]] void fail(const std::string& why);
 /// The same, with the name of the kernel at that address.

@@ -10,8 +10,17 @@
 
 namespace {
 
+/// The device that was current when the context was made is the only one for its calls and its
+/// stream.
 struct Context {
+  int device = 0;
   cudaStream_t stream = nullptr;
+
+  [[nodiscard]] bool is_usable() const {
+    int current = 0;
+    cudaGetDevice(&current);
+    return current == device && cuda_on_cpu::device_of(stream) == device;
+  }
 };
 
 struct Matrix {
@@ -32,7 +41,9 @@ extern "C" {
 int cublasCreate_v2(void** handle) {
   static auto& all =
       *new std::vector<std::unique_ptr<Context>>;  // their caller ends with the process
-  *handle = all.emplace_back(std::make_unique<Context>()).get();
+  auto context = std::make_unique<Context>();
+  cudaGetDevice(&context->device);
+  *handle = all.emplace_back(std::move(context)).get();
   return 0;
 }
 int cublasSetStream_v2(void* handle, cudaStream_t stream) {
@@ -49,6 +60,7 @@ int cublasSgemmStridedBatched(void* handle, int op_a, int op_b, int m, int n, in
       ldc < std::max(1, m) || m < 0 || n < 0 || k < 0 || batch < 0) {
     return 7;  // CUBLAS_STATUS_INVALID_VALUE
   }
+  if (!static_cast<Context*>(handle)->is_usable()) return 13;  // CUBLAS_STATUS_EXECUTION_FAILED
   const auto product = [=, alpha = *alpha, beta = *beta] {
     for (int turn = 0; turn < batch; ++turn) {
       const Matrix x{a + turn * stride_a, lda, op_a != 0};

@@ -149,6 +149,7 @@ enum cudaError_t : int {
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorInvalidResourceHandle = 400,
   cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind : int {
@@ -230,14 +231,16 @@ namespace cuda_on_cpu {
 cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_bytes,
                        const void* kernel, std::function<void()> thread);
 
-/// How often a pool was asked to give back what it keeps.
-int trims();
+/// How often a device's pools were asked to give back what they keep.
+int trims(int device);
 
 /// Whether streams are as those of a capture: work is queued as ever, and waits are errors.
 void set_capturing(bool capturing);
 
 /// What a library does between the kernels of a stream.
 void queue_work(cudaStream_t stream, std::function<void()> work);
+/// A stream's device.
+int device_of(cudaStream_t stream);
 
 }  // namespace cuda_on_cpu
 

@@ -5,6 +5,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -24,21 +27,75 @@ constexpr std::uint8_t kFreed = 0xDD;
 
 std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 
-}  // namespace
-
-Memory& Memory::Get() {
-  static auto& memory = *new Memory;
-  return memory;
+/// The devices' ranges, one after the other.
+std::uint8_t* all_addresses() {
+  static auto* const base =
+      static_cast<std::uint8_t*>(mmap(nullptr, kAddresses * kDevices, PROT_NONE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  if (base == MAP_FAILED) fail("no addresses for the devices' memory");
+  return base;
 }
 
-Memory::Memory()
-    : base_(static_cast<std::uint8_t*>(mmap(nullptr, kAddresses, PROT_NONE,
-                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0))) {
-  if (base_ == MAP_FAILED) fail("no addresses for the device's memory");
+Memory::Devices g_open = 0;
+std::map<const std::uint8_t*, std::size_t>& pinned() {
+  static auto& all = *new std::map<const std::uint8_t*, std::size_t>;
+  return all;
+}
+
+struct sigaction g_before;
+
+/// Says whose memory was touched, as which CUDA ends the kernel's device with
+/// cudaErrorIllegalAddress; then the handler before this one has its turn.
+void say_whose_memory(int, siginfo_t* info, void*) {
+  if (const int device = Memory::DeviceOf(info->si_addr); device >= 0) {
+    const std::string what = "memory of device " + std::to_string(device) + " was touched ";
+    if (running_kernel() != nullptr) fail_in(running_kernel(), what + "by another device's kernel");
+    std::fprintf(stderr, "CUDA on a CPU: %sby the host\n", what.c_str());
+  }
+  sigaction(SIGSEGV, &g_before, nullptr);
+}
+
+}  // namespace
+
+Memory& Memory::Of(int device) {
+  static const std::array<Memory*, kDevices> all = [] {
+    struct sigaction ours{};
+    ours.sa_sigaction = say_whose_memory;
+    ours.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &ours, &g_before);
+    std::array<Memory*, kDevices> made{};
+    for (int d = 0; d < kDevices; ++d) made[static_cast<std::size_t>(d)] = new Memory(d);
+    return made;
+  }();
+  return *all[static_cast<std::size_t>(device)];
+}
+
+std::recursive_mutex& Memory::mutex() {
+  static auto& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+Memory::Memory(int device)
+    : device_(device), base_(all_addresses() + kAddresses * static_cast<std::size_t>(device)) {}
+
+int Memory::DeviceOf(const void* memory) {
+  const auto* const place = static_cast<const std::uint8_t*>(memory);
+  const std::uint8_t* const first = all_addresses();
+  if (place < first || place >= first + kAddresses * kDevices) return -1;
+  return static_cast<int>(static_cast<std::size_t>(place - first) / kAddresses);
 }
 
 void Memory::Protect(int how) const {
   if (used_ != 0 && mprotect(base_, used_, how) != 0) fail("the device's memory cannot be opened");
+}
+
+void Memory::Open(Devices devices) {
+  const Devices changed = g_open ^ devices;
+  g_open = devices;
+  for (int d = 0; d < kDevices; ++d) {
+    if ((changed & Only(d)) == 0) continue;
+    Of(d).Protect((devices & Only(d)) != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
 }
 
 /// Where a piece of so many bytes goes; null where there is no place.
@@ -55,29 +112,29 @@ std::uint8_t* Memory::Place(std::size_t whole) {
   return place;
 }
 
-void* Memory::Allocate(std::size_t bytes) {
+void* Memory::Allocate(std::size_t bytes, bool pooled) {
   if (bytes > kDeviceBytes) return nullptr;
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
   const std::size_t whole = rounded_up(bytes, kZone) + kZone;
   std::uint8_t* place = Place(whole);
   if (place == nullptr) return nullptr;
-  taken_[place] = {bytes, whole};
+  taken_[place] = {bytes, whole, pooled};
   Protect(PROT_READ | PROT_WRITE);
   ASAN_UNPOISON_MEMORY_REGION(place, whole);
   std::memset(place, kNew, bytes);
   std::memset(place + bytes, kBehind, whole - bytes);
   ASAN_POISON_MEMORY_REGION(place + bytes, whole - bytes);
-  if (open_ == 0) Protect(PROT_NONE);
+  if ((g_open & Only(device_)) == 0) Protect(PROT_NONE);
   return place;
 }
 
 void Memory::Free(void* memory) {
   if (memory == nullptr) return;
-  const Access access;
+  const Access access(Only(device_));
   auto* place = static_cast<std::uint8_t*>(memory);
   const auto found = taken_.find(place);
   if (found == taken_.end()) fail("memory is freed that is not allocated");
-  const auto [bytes, whole] = found->second;
+  const auto [bytes, whole, pooled] = found->second;
   ASAN_UNPOISON_MEMORY_REGION(place, whole);
   const auto changed =
       std::find_if(place + bytes, place + whole, [](auto b) { return b != kBehind; });
@@ -92,43 +149,46 @@ void Memory::Free(void* memory) {
   taken_.erase(found);
 }
 
+bool Memory::IsPooled(const void* memory) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
+  const auto* place = static_cast<const std::uint8_t*>(memory);
+  const auto next = taken_.upper_bound(const_cast<std::uint8_t*>(place));
+  return next != taken_.begin() && std::prev(next)->second.pooled;
+}
+
 std::int64_t Memory::pieces() {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
   return static_cast<std::int64_t>(taken_.size());
 }
 
 void* Memory::AllocatePinned(std::size_t bytes) {
   if (bytes > kDeviceBytes) return nullptr;
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
   auto* memory = static_cast<std::uint8_t*>(std::aligned_alloc(kZone, rounded_up(bytes, kZone)));
   if (memory == nullptr) return nullptr;
   std::memset(memory, kNew, bytes);
-  pinned_[memory] = bytes;
+  pinned()[memory] = bytes;
   return memory;
 }
 
 void Memory::FreePinned(void* memory) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  if (pinned_.erase(static_cast<std::uint8_t*>(memory)) == 0) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
+  if (pinned().erase(static_cast<std::uint8_t*>(memory)) == 0) {
     fail("pinned memory is freed that is not allocated");
   }
   std::free(memory);
 }
 
 bool Memory::IsKnown(const void* memory) {
-  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  if (DeviceOf(memory) >= 0) return true;
+  const std::lock_guard<std::recursive_mutex> lock(mutex());
   const auto* place = static_cast<const std::uint8_t*>(memory);
-  if (place >= base_ && place < base_ + kAddresses) return true;
-  auto next = pinned_.upper_bound(place);
-  return next != pinned_.begin() && place < std::prev(next)->first + std::prev(next)->second;
+  auto next = pinned().upper_bound(place);
+  return next != pinned().begin() && place < std::prev(next)->first + std::prev(next)->second;
 }
 
-Memory::Access::Access() : lock_(Get().mutex_) {
-  if (Get().open_++ == 0) Get().Protect(PROT_READ | PROT_WRITE);
-}
+Memory::Access::Access(Devices devices) : lock_(mutex()), before_(g_open) { Open(devices); }
 
-Memory::Access::~Access() {
-  if (--Get().open_ == 0) Get().Protect(PROT_NONE);
-}
+Memory::Access::~Access() { Open(before_); }
 
 }  // namespace cuda_on_cpu

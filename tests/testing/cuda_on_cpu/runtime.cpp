@@ -1,9 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams, whose work is done when somebody waits for it, no earlier; the runtime's calls over them
-// and memory.h; and of the driver (libcuda.so.1) those that tests/testing/cuda_memory.h makes.
+// Devices and their streams, whose work is done when somebody waits for it, no earlier; the
+// runtime's calls over them and memory.h; and of the driver (libcuda.so.1) those that
+// tests/testing/cuda_memory.h makes.
+//
+// What CUDA does with two devices (CUDA Programming Guide, 'Multi-Device System'), and this:
+// - Each thread of the host has a current device, at first 0. Null is its default stream; streams,
+//   events and cudaMalloc's memory are made on it, and cudaDeviceSynchronize waits for it alone.
+// - A launch on another device's stream: cudaErrorInvalidResourceHandle.
+// - A kernel that touches another device's memory: cudaErrorIllegalAddress, after which nothing
+//   works; here the process ends.
+// - An event recorded on another device's stream: cudaErrorInvalidResourceHandle. Any stream may
+//   wait for it.
+// - Copies go on any stream, to and from any device, but for a pool's memory, which is not mapped
+//   on other devices, nor is any for cudaMemsetAsync: cudaErrorInvalidValue.
+// - Memory of a pool is the pool's device's, whichever the stream. A free in the order of another
+//   device's stream, which orders none of its uses, is undefined; here the process ends.
 #include <dlfcn.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <deque>
@@ -17,22 +32,28 @@ namespace cuda_on_cpu {
 
 using Work = std::function<void()>;
 
+/// This thread's current device.
+thread_local int t_device = 0;
+
+bool is_device(int device) { return device >= 0 && device < kDevices; }
+
 class Stream {
  public:
-  Stream() {
-    const std::lock_guard<std::recursive_mutex> lock(Memory::Get().mutex());
+  explicit Stream(int device) : device_(device) {
+    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
     All().insert(this);
   }
+  [[nodiscard]] int device() const { return device_; }
 
   void Queue(Work work) {
-    const std::lock_guard<std::recursive_mutex> lock(Memory::Get().mutex());
+    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
     queue_.push_back(std::move(work));
     ++queued_;
   }
 
   /// Does what is queued, up to number `count`.
   void RunTo(std::int64_t count) {
-    const Memory::Access access;
+    const Memory::Access access(Memory::Only(device_));
     while (done_ < count) {
       const Work work = std::move(queue_.front());
       queue_.pop_front();
@@ -42,18 +63,24 @@ class Stream {
   }
   void Run() { RunTo(queued()); }
   std::int64_t queued() const {
-    const std::lock_guard<std::recursive_mutex> lock(Memory::Get().mutex());
+    const std::lock_guard<std::recursive_mutex> lock(Memory::mutex());
     return queued_;
   }
 
-  static void RunAll() {
-    const Memory::Access access;
-    for (Stream* stream : All()) stream->Run();
+  static void RunAllOf(int device) {
+    const Memory::Access access(Memory::Only(device));  // once for all of them
+    for (Stream* stream : All()) {
+      if (stream->device_ == device) stream->Run();
+    }
   }
-  /// The default stream where there is none.
+  /// The current device's default stream where there is none.
   static Stream& Of(Stream* stream) {
-    static auto& standard = *new Stream;
-    return stream == nullptr ? standard : *stream;
+    static const auto standard = [] {
+      std::array<Stream*, kDevices> made{};
+      for (int d = 0; d < kDevices; ++d) made[static_cast<std::size_t>(d)] = new Stream(d);
+      return made;
+    }();
+    return stream == nullptr ? *standard[static_cast<std::size_t>(t_device)] : *stream;
   }
 
  private:
@@ -62,16 +89,20 @@ class Stream {
     return all;
   }
 
+  const int device_;
   std::deque<Work> queue_;
   std::int64_t queued_ = 0;
   std::int64_t done_ = 0;
 };
 
 struct Event {
+  int device = 0;
   Stream* stream = nullptr;
   std::int64_t count = 0;
 };
-struct Pool {};
+struct Pool {
+  int device = 0;
+};
 
 namespace {
 
@@ -111,9 +142,22 @@ void run_grid(const cudaLaunchConfig_t& config, const void* kernel, const Work& 
   }
 }
 
-cudaError_t allocate(void** memory, std::size_t bytes) {
-  *memory = Memory::Get().Allocate(bytes);
+cudaError_t allocate(int device, void** memory, std::size_t bytes, bool pooled) {
+  *memory = Memory::Of(device).Allocate(bytes, pooled);
   return *memory == nullptr ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+/// Whether a device may copy from or to there.
+bool may_copy(int device, const void* memory) {
+  const int owner = Memory::DeviceOf(memory);
+  return owner < 0 || owner == device || !Memory::Of(owner).IsPooled(memory);
+}
+
+/// A copy on a stream's device, with the memory's devices at work.
+void copy(void* to, const void* from, std::size_t bytes) {
+  const Memory::Access access(Memory::Only(Memory::DeviceOf(to)) |
+                              Memory::Only(Memory::DeviceOf(from)));
+  std::memcpy(to, from, bytes);
 }
 
 }  // namespace
@@ -128,15 +172,15 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
       parameter_bytes > kMostParameters) {
     return failed(cudaErrorInvalidConfiguration);
   }
-  Stream::Of(config.stream).Queue([config, kernel, thread = std::move(thread)] {
-    run_grid(config, kernel, thread);
-  });
+  Stream& stream = Stream::Of(config.stream);
+  if (stream.device() != t_device) return failed(cudaErrorInvalidResourceHandle);
+  stream.Queue([config, kernel, thread = std::move(thread)] { run_grid(config, kernel, thread); });
   return cudaSuccess;
 }
 
 std::atomic<int> g_waits = 0;
-std::atomic<int> g_trims = 0;
-int trims() { return g_trims; }
+std::array<std::atomic<int>, kDevices> g_trims{};
+int trims(int device) { return g_trims[static_cast<std::size_t>(device)]; }
 
 bool g_capturing = false;
 void set_capturing(bool capturing) { g_capturing = capturing; }
@@ -148,6 +192,8 @@ cudaError_t begin_wait() {
 }
 
 void queue_work(cudaStream_t stream, Work work) { Stream::Of(stream).Queue(std::move(work)); }
+
+int device_of(cudaStream_t stream) { return Stream::Of(stream).device(); }
 
 }  // namespace cuda_on_cpu
 
@@ -174,6 +220,8 @@ const char* cudaGetErrorString(cudaError_t status) {
       return "invalid device ordinal";
     case cudaErrorNoKernelImageForDevice:
       return "no kernel image is available for execution on the device";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
     case cudaErrorStreamCaptureUnsupported:
       return "operation not permitted when stream is capturing";
   }
@@ -181,75 +229,99 @@ const char* cudaGetErrorString(cudaError_t status) {
 }
 
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  *device = cuda_on_cpu::t_device;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
-  return device == 0 ? cudaSuccess : cuda_on_cpu::failed(cudaErrorInvalidDevice);
+  if (!cuda_on_cpu::is_device(device)) return cuda_on_cpu::failed(cudaErrorInvalidDevice);
+  cuda_on_cpu::t_device = device;
+  return cudaSuccess;
 }
 /// One processor: loops over a grid's stride turn often.
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int device) {
+  if (!cuda_on_cpu::is_device(device)) return cuda_on_cpu::failed(cudaErrorInvalidDevice);
   *value = 1;
   return cudaSuccess;
 }
 
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  return cuda_on_cpu::allocate(memory, bytes);
+  return cuda_on_cpu::allocate(cuda_on_cpu::t_device, memory, bytes, false);
 }
+/// Of any device, whose work is waited for.
 cudaError_t cudaFree(void* memory) {
-  Stream::RunAll();
-  Memory::Get().Free(memory);
+  if (memory == nullptr) return cudaSuccess;
+  const int device = Memory::DeviceOf(memory);
+  if (device < 0) return cuda_on_cpu::failed(cudaErrorInvalidValue);
+  Stream::RunAllOf(device);
+  Memory::Of(device).Free(memory);
   return cudaSuccess;
 }
 cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
-  *memory = Memory::Get().AllocatePinned(bytes);
+  *memory = Memory::AllocatePinned(bytes);
   return *memory == nullptr ? cuda_on_cpu::failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
+/// Of any device, so that all work is waited for.
 cudaError_t cudaFreeHost(void* memory) {
-  Stream::RunAll();
-  Memory::Get().FreePinned(memory);
+  for (int device = 0; device < cuda_on_cpu::kDevices; ++device) Stream::RunAllOf(device);
+  Memory::FreePinned(memory);
   return cudaSuccess;
 }
 cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
-  Stream::Of(stream).Queue([memory] { Memory::Get().Free(memory); });
+  const int device = Memory::DeviceOf(memory);
+  if (device < 0) return cuda_on_cpu::failed(cudaErrorInvalidValue);
+  Stream& order = Stream::Of(stream);
+  if (order.device() != device) {
+    cuda_on_cpu::fail("memory of device " + std::to_string(device) +
+                      " is freed in the order of a stream of device " +
+                      std::to_string(order.device()));
+  }
+  order.Queue([device, memory] { Memory::Of(device).Free(memory); });
   return cudaSuccess;
 }
-cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
-  *pool = new cuda_on_cpu::Pool;
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  const int device = properties->location.id;
+  if (!cuda_on_cpu::is_device(device)) return cuda_on_cpu::failed(cudaErrorInvalidValue);
+  *pool = new cuda_on_cpu::Pool{device};
   return cudaSuccess;
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
-  ++cuda_on_cpu::g_trims;
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t) {
+  ++cuda_on_cpu::g_trims[static_cast<std::size_t>(pool->device)];
   return cudaSuccess;
 }
-cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t, cudaStream_t) {
-  return cuda_on_cpu::allocate(memory, bytes);
+cudaError_t cudaMallocFromPoolAsync(void** memory, std::size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t) {
+  return cuda_on_cpu::allocate(pool->device, memory, bytes, true);
 }
 
 /// What is read from pageable memory is read before the call returns; what goes there has arrived.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   Stream& order = Stream::Of(stream);
-  if (Memory::Get().IsKnown(from)) {
-    order.Queue([=] { std::memcpy(to, from, bytes); });
+  if (!cuda_on_cpu::may_copy(order.device(), from) || !cuda_on_cpu::may_copy(order.device(), to)) {
+    return cuda_on_cpu::failed(cudaErrorInvalidValue);
+  }
+  if (Memory::IsKnown(from)) {
+    order.Queue([=] { cuda_on_cpu::copy(to, from, bytes); });
   } else {
     const auto* first = static_cast<const std::uint8_t*>(from);
     order.Queue([to, staged = std::vector<std::uint8_t>(first, first + bytes)] {
-      std::memcpy(to, staged.data(), staged.size());
+      cuda_on_cpu::copy(to, staged.data(), staged.size());
     });
   }
-  if (!Memory::Get().IsKnown(to)) order.Run();
+  if (!Memory::IsKnown(to)) order.Run();
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  Stream::Of(stream).Queue([=] { std::memset(to, value, bytes); });
+  Stream& order = Stream::Of(stream);
+  if (Memory::DeviceOf(to) != order.device()) return cuda_on_cpu::failed(cudaErrorInvalidValue);
+  order.Queue([=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaDeviceSynchronize() {
   const cudaError_t status = cuda_on_cpu::begin_wait();
-  if (status == cudaSuccess) Stream::RunAll();
+  if (status == cudaSuccess) Stream::RunAllOf(cuda_on_cpu::t_device);
   return status;
 }
 /// No graph is made here.
@@ -259,7 +331,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status)
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = new Stream;
+  *stream = new Stream(cuda_on_cpu::t_device);
   return cudaSuccess;
 }
 /// Returns at once, as CUDA's does; the stream's work goes on, for those who wait for it.
@@ -270,10 +342,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return status;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = new cuda_on_cpu::Event;
+  *event = new cuda_on_cpu::Event{cuda_on_cpu::t_device};
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  if (Stream::Of(stream).device() != event->device) {
+    return cuda_on_cpu::failed(cudaErrorInvalidResourceHandle);
+  }
   event->stream = &Stream::Of(stream);
   event->count = event->stream->queued();
   return cudaSuccess;
@@ -295,25 +370,42 @@ extern "C" {
 
 /// How often the host has waited for a stream: in the capture of a graph that is an error.
 int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
-int cuda_on_cpu_trims() { return cuda_on_cpu::g_trims; }
-/// How many pieces of the device's memory are in use when all that is queued is done.
+int cuda_on_cpu_trims() {
+  int all = 0;
+  for (int device = 0; device < cuda_on_cpu::kDevices; ++device) all += cuda_on_cpu::trims(device);
+  return all;
+}
+/// How many pieces of the devices' memory are in use when all that is queued is done.
 std::int64_t cuda_on_cpu_pieces() {
-  Stream::RunAll();
-  return Memory::Get().pieces();
+  std::int64_t all = 0;
+  for (int device = 0; device < cuda_on_cpu::kDevices; ++device) {
+    Stream::RunAllOf(device);
+    all += Memory::Of(device).pieces();
+  }
+  return all;
 }
 
 int cuInit(unsigned) { return 0; }
-int cuDeviceGet(int* device, int) {
-  *device = 0;
+int cuDeviceGet(int* device, int number) {
+  *device = number;
+  return cuda_on_cpu::is_device(number) ? cudaSuccess : cudaErrorInvalidDevice;
+}
+/// A device's context is any address but null.
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  static std::array<char, cuda_on_cpu::kDevices> contexts;
+  *context = &contexts[static_cast<std::size_t>(device)];
   return 0;
 }
-int cuDevicePrimaryCtxRetain(void** context, int) {
-  *context = nullptr;
-  return 0;
+int cuCtxSetCurrent(void* context) {
+  for (int device = 0; device < cuda_on_cpu::kDevices; ++device) {
+    void* of = nullptr;
+    cuDevicePrimaryCtxRetain(&of, device);
+    if (of == context) return cudaSetDevice(device);
+  }
+  return cudaErrorInvalidValue;
 }
-int cuCtxSetCurrent(void*) { return 0; }
 int cuCtxSynchronize() {
-  Stream::RunAll();
+  Stream::RunAllOf(cuda_on_cpu::t_device);
   return 0;
 }
 int cuMemAlloc_v2(std::uint64_t* memory, std::size_t bytes) {
@@ -324,14 +416,12 @@ int cuMemAlloc_v2(std::uint64_t* memory, std::size_t bytes) {
 }
 int cuMemFree_v2(std::uint64_t memory) { return cudaFree(reinterpret_cast<void*>(memory)); }
 int cuMemcpyHtoD_v2(std::uint64_t to, const void* from, std::size_t bytes) {
-  const Memory::Access access;
-  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  cuda_on_cpu::copy(reinterpret_cast<void*>(to), from, bytes);
   return 0;
 }
 int cuMemcpyDtoH_v2(void* to, std::uint64_t from, std::size_t bytes) {
-  Stream::RunAll();
-  const Memory::Access access;
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  Stream::RunAllOf(cuda_on_cpu::t_device);
+  cuda_on_cpu::copy(to, reinterpret_cast<const void*>(from), bytes);
   return 0;
 }
 

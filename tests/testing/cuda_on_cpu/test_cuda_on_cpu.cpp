@@ -183,28 +183,28 @@ TEST(CudaOnCpu, StreamsRunAsLateAsTheyMay) {
 
 /// Else a copy from pageable memory would be made when that holds something else.
 TEST(CudaOnCpu, WhatMemoryIsDoesNotDependOnOtherThreads) {
-  auto& memory = cuda_on_cpu::Memory::Get();
+  using cuda_on_cpu::Memory;
   std::atomic<bool> ends = false;
   std::thread other([&] {
     std::array<void*, 64> pieces{};
-    for (void*& piece : pieces) piece = memory.AllocatePinned(64);
+    for (void*& piece : pieces) piece = Memory::AllocatePinned(64);
     for (std::size_t turn = 0; !ends; ++turn) {
       void*& piece = pieces[turn % pieces.size()];
-      memory.FreePinned(piece);
-      piece = memory.AllocatePinned(64);
+      Memory::FreePinned(piece);
+      piece = Memory::AllocatePinned(64);
     }
-    for (void* piece : pieces) memory.FreePinned(piece);
+    for (void* piece : pieces) Memory::FreePinned(piece);
   });
   const std::vector<std::uint8_t> pageable(64);
-  void* pinned = memory.AllocatePinned(64);
+  void* pinned = Memory::AllocatePinned(64);
   int wrong = 0;
   for (int turn = 0; turn < 1000000; ++turn) {
-    if (memory.IsKnown(pageable.data()) || !memory.IsKnown(pinned)) ++wrong;
+    if (Memory::IsKnown(pageable.data()) || !Memory::IsKnown(pinned)) ++wrong;
   }
   EXPECT_EQ(wrong, 0);
   ends = true;
   other.join();
-  memory.FreePinned(pinned);
+  Memory::FreePinned(pinned);
 }
 
 TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {

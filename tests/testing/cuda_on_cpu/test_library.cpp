@@ -50,16 +50,51 @@ TEST_F(CudaLibrary, KeptMemoryIsGivenBackBeforeAnErrorIsReported) {
   const cpd::cuda::Launch launch;
   for (const auto kind : {MemoryKind::queued, MemoryKind::device}) {
     void* memory = nullptr;
-    const int trims = cuda_on_cpu::trims();
+    const int trims = cuda_on_cpu::trims(0);
     ASSERT_EQ(api_->allocate(launch, kind, 64, &memory), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims);
     ASSERT_EQ(api_->release(launch, kind, memory), cudaSuccess);
     EXPECT_EQ(api_->allocate(launch, kind, std::int64_t{1} << 40, &memory),
               cudaErrorMemoryAllocation);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 1);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims + 1);
     EXPECT_EQ(api_->release_unused(0), cudaSuccess);
-    EXPECT_EQ(cuda_on_cpu::trims(), trims + 2);
+    EXPECT_EQ(cuda_on_cpu::trims(0), trims + 2);
   }
+}
+
+/// Whatever waits, waits for the launch's device, not for the current one.
+TEST_F(CudaLibrary, WaitsForTheSecondDevice) {
+  const cpd::cuda::Launch launch{1};
+  void* memory = nullptr;
+  void* arrived = nullptr;
+  ASSERT_EQ(api_->allocate(launch, MemoryKind::device, 1, &memory), cudaSuccess);
+  ASSERT_EQ(api_->allocate(launch, MemoryKind::pinned, 1, &arrived), cudaSuccess);
+  auto& value = *static_cast<std::uint8_t*>(arrived);
+  const auto waits = [&](auto call) {
+    value = 7;
+    EXPECT_EQ(api_->clear(launch, memory, 1), cudaSuccess);
+    {
+      const cpd::cuda::OnDevice on(1);
+      cudaMemcpyAsync(arrived, memory, 1, cudaMemcpyDeviceToHost, nullptr);
+    }
+    EXPECT_EQ(value, 7);
+    call();
+    EXPECT_EQ(value, 0);
+  };
+  waits([&] { EXPECT_EQ(api_->wait(launch), cudaSuccess); });
+  waits([&] { EXPECT_EQ(api_->release_unused(1), cudaSuccess); });
+  waits([&] {
+    const int trims = cuda_on_cpu::trims(1);
+    void* none = nullptr;
+    EXPECT_EQ(api_->allocate(launch, MemoryKind::queued, std::int64_t{1} << 40, &none),
+              cudaErrorMemoryAllocation);
+    EXPECT_EQ(cuda_on_cpu::trims(1), trims + 1);
+  });
+  EXPECT_EQ(api_->release(launch, MemoryKind::device, memory), cudaSuccess);
+  EXPECT_EQ(api_->release(launch, MemoryKind::pinned, arrived), cudaSuccess);
+  int current = -1;
+  cudaGetDevice(&current);
+  EXPECT_EQ(current, 0);
 }
 
 /// A framework's allocator: it answers each call as the first of `answers` that is left, and all
@@ -102,9 +137,9 @@ class WithFramework : public CudaLibrary {
   /// The status of an allocation, to which the framework gives these answers.
   int Allocate(std::deque<Answer> answers) {
     g_framework.answers = std::move(answers);
-    const int before = cuda_on_cpu::trims();
+    const int before = cuda_on_cpu::trims(0);
     const int status = api_->allocate(launch_, MemoryKind::queued, kBytes, &memory_);
-    trims_ = cuda_on_cpu::trims() - before;
+    trims_ = cuda_on_cpu::trims(0) - before;
     return status;
   }
   /// The status of the release of what Allocate made: to the framework, or to the pool.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// torch's CUDA device on a CPU: memory and streams are runtime.cpp's, torch's own operators run on
+// torch's CUDA devices on a CPU: memory and streams are runtime.cpp's, torch's own operators run on
 // copies on the CPU, CPD's launch their kernels (kernels/cuda, compiled for the CPU). With this, as
-// libtorch_cuda.so, a CPU build of torch has device "cuda"; python/sitecustomize.py does the rest.
+// libtorch_cuda.so, a CPU build of torch has devices "cuda"; python/sitecustomize.py does the rest.
+#include <ATen/DeviceGuard.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/native/CPUFallback.h>
@@ -16,6 +17,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <array>
 #include <atomic>
 #include <memory>
 
@@ -26,11 +28,43 @@ namespace {
 
 using at::Tensor;
 
-const c10::Device kDevice(c10::kCUDA, 0);
-
 // ---- memory, device, stream ---------------------------------------------------------------------
 
-thread_local cudaStream_t t_stream = nullptr;
+using cuda_on_cpu::kDevices;
+using cuda_on_cpu::Memory;
+
+int current_device() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+c10::Device device_number(int device) {
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(device)};
+}
+
+/// Makes a device current while it lives.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) : before_(current_device()) { cudaSetDevice(device); }
+  ~OnDevice() { cudaSetDevice(before_); }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_;
+};
+
+/// Does all that is queued on a device.
+void synchronize(int device) {
+  const OnDevice on(device);
+  cudaDeviceSynchronize();
+}
+
+/// This thread's streams, a device each; null: the default one.
+thread_local std::array<cudaStream_t, kDevices> t_streams{};
+
+cudaStream_t& stream_of(int device) { return t_streams.at(static_cast<std::size_t>(device)); }
 
 std::atomic<std::int64_t> g_asked = 0, g_allocated = 0, g_freed = 0;  // tensors' memory, so far
 /// By number (g_asked), the first that is refused and the first that no longer is.
@@ -41,16 +75,18 @@ bool is_refused() {
   return number >= g_refused_from && number < g_refused_to;
 }
 
-/// Memory that belongs to the stream that was torch's when it was made.
+/// Memory of the current device, which belongs to the stream that was torch's when it was made.
 struct Block {
   void* memory = nullptr;
-  cudaStream_t stream = t_stream;
+  int device = current_device();
+  cudaStream_t stream = stream_of(device);
 };
 
 /// In the stream's order: its work that is queued still has the memory, another stream's has not.
 void free_block(void* freed) {
   const std::unique_ptr<Block> block(static_cast<Block*>(freed));
   ++g_freed;
+  const OnDevice on(block->device);
   cudaFreeAsync(block->memory, block->stream);
 }
 
@@ -62,9 +98,11 @@ bool fill(Block& block, std::size_t bytes) {
   return cudaMalloc(&block.memory, bytes) == cudaSuccess;
 }
 
+/// Of the current device.
 struct DeviceAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
-    if (bytes == 0) return {nullptr, kDevice};
+    const c10::Device device = device_number(current_device());
+    if (bytes == 0) return {nullptr, device};
     auto block = std::make_unique<Block>();
     if (is_refused() || !fill(*block, bytes)) {
       cudaGetLastError();
@@ -72,7 +110,7 @@ struct DeviceAllocator final : c10::Allocator {
     }
     ++g_allocated;
     void* const memory = block->memory;
-    return {memory, block.release(), &free_block, kDevice};
+    return {memory, block.release(), &free_block, device};
   }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, nullptr);
@@ -81,34 +119,44 @@ struct DeviceAllocator final : c10::Allocator {
 DeviceAllocator g_allocator;
 REGISTER_ALLOCATOR(c10::kCUDA, &g_allocator)
 
-/// One device, one stream.
+/// Each device has one stream.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::kCUDA; }
-  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
-  c10::Device getDevice() const override { return kDevice; }
-  void setDevice(c10::Device) const override {}
-  void uncheckedSetDevice(c10::Device) const noexcept override {}
-  c10::Stream getStream(c10::Device) const override {
-    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
   }
-  c10::Stream getDefaultStream(c10::Device) const override { return getStream(kDevice); }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
-    return getStream(kDevice);
+  c10::Device getDevice() const override { return device_number(current_device()); }
+  void setDevice(c10::Device device) const override {
+    TORCH_CHECK(cudaSetDevice(device.index()) == cudaSuccess, "CUDA error: invalid device ordinal");
   }
-  c10::Stream exchangeStream(c10::Stream) const override { return getStream(kDevice); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    cudaSetDevice(device.index());
+  }
+  c10::Stream getStream(c10::Device device) const override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream getDefaultStream(c10::Device device) const override { return getStream(device); }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
+    return getStream(device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return getStream(stream.device());
+  }
+  c10::DeviceIndex deviceCount() const noexcept override { return kDevices; }
   // Events: all that was queued is done when one is recorded.
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex,
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
               const c10::EventFlag) const override {
     static int recorded;
     *event = &recorded;
-    cudaDeviceSynchronize();
+    synchronize(stream.device_index());
   }
   void block(void*, const c10::Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
   void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(c10::DeviceIndex) const override { cudaDeviceSynchronize(); }
+  void synchronizeDevice(c10::DeviceIndex device) const override { synchronize(device); }
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
@@ -118,20 +166,23 @@ struct CUDAHooks final : at::CUDAHooksInterface {
   bool hasCUDA() const override { return true; }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  int getNumGPUs() const override { return 1; }
-  c10::DeviceIndex deviceCount() const override { return 1; }
-  c10::DeviceIndex getCurrentDevice() const override { return 0; }
-  c10::DeviceIndex current_device() const override { return 0; }
+  int getNumGPUs() const override { return kDevices; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return static_cast<c10::DeviceIndex>(::current_device());
+  }
+  c10::DeviceIndex current_device() const override { return getCurrentDevice(); }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   bool isPinnedPtr(const void*) const override { return false; }
-  void deviceSynchronize(c10::DeviceIndex) const override { cudaDeviceSynchronize(); }
+  void deviceSynchronize(c10::DeviceIndex device) const override { synchronize(device); }
 };
 
 // ---- operators ----------------------------------------------------------------------------------
 
 Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
-             std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
+             std::optional<at::Layout>, std::optional<at::Device> device, std::optional<bool>,
              std::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard on(device);
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::CUDA);
   return at::detail::empty_generic(C10_AS_INTARRAYREF_SLOW(size), &g_allocator, keys,
                                    c10::dtype_or_default(dtype), format);
@@ -139,7 +190,8 @@ Tensor empty(c10::SymIntArrayRef size, std::optional<at::ScalarType> dtype,
 
 Tensor empty_strided(c10::SymIntArrayRef size, c10::SymIntArrayRef stride,
                      std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
-                     std::optional<at::Device>, std::optional<bool>) {
+                     std::optional<at::Device> device, std::optional<bool>) {
+  const c10::OptionalDeviceGuard on(device);
   constexpr c10::DispatchKeySet keys(c10::DispatchKey::CUDA);
   return at::detail::empty_strided_generic(C10_AS_INTARRAYREF_SLOW(size),
                                            C10_AS_INTARRAYREF_SLOW(stride), &g_allocator, keys,
@@ -154,9 +206,19 @@ Tensor as_host(const Tensor& x) {
   return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), options);
 }
 
+/// The devices whose memory a copy needs, after all that is queued there.
+Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
+  Memory::Devices devices = 0;
+  for (const Tensor* x : {&to, &from}) {
+    if (!x->is_cuda()) continue;
+    synchronize(x->get_device());
+    devices |= Memory::Only(x->get_device());
+  }
+  return devices;
+}
+
 Tensor& copy_(Tensor& to, const Tensor& from, bool) {
-  cudaDeviceSynchronize();
-  const cuda_on_cpu::Memory::Access access;
+  const Memory::Access access(ready_devices(to, from));
   Tensor host = as_host(to);
   host.copy_(as_host(from));
   return to;
@@ -172,6 +234,7 @@ Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
 void grow(const Tensor& x, std::size_t bytes) {
   const c10::Storage& storage = x.storage();
   if (storage.nbytes() >= bytes) return;
+  const OnDevice on(x.get_device());
   c10::DataPtr memory = g_allocator.allocate(bytes);
   if (storage.nbytes() > 0) g_allocator.copy_data(memory.get(), storage.data(), storage.nbytes());
   cudaDeviceSynchronize();
@@ -189,7 +252,26 @@ const Tensor& resize_(const Tensor& x, c10::SymIntArrayRef size,
   return x;
 }
 
+/// As torch's own kernels do, refuses tensors of different devices.
+void check_devices(const torch::jit::Stack& stack) {
+  std::optional<c10::Device> first;
+  const auto check = [&](const Tensor& x) {
+    if (!x.defined() || !x.is_cuda()) return;
+    if (!first) first = x.device();
+    TORCH_CHECK(x.device() == *first,
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                *first, " and ", x.device(), "!");
+  };
+  for (const c10::IValue& value : stack) {
+    if (value.isTensor()) check(value.toTensor());
+    if (value.isTensorList()) {
+      for (const Tensor& x : value.toTensorVector()) check(x);
+    }
+  }
+}
+
 void on_copies(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  check_devices(*stack);
   at::native::cpu_fallback(op, stack);
 }
 
@@ -219,10 +301,14 @@ REGISTER_CUDA_HOOKS(CUDAHooks)
 
 extern "C" {
 
-int aoti_torch_get_current_cuda_stream(std::int32_t /*device*/, void** stream) {
-  *stream = t_stream;
+int aoti_torch_get_current_cuda_stream(std::int32_t device, void** stream) {
+  *stream = stream_of(device);
   return 0;
 }
+
+int cuda_on_cpu_devices() { return kDevices; }
+int cuda_on_cpu_device() { return current_device(); }
+int cuda_on_cpu_use_device(int device) { return cudaSetDevice(device); }
 
 std::int64_t cuda_on_cpu_asked() { return g_asked; }
 std::int64_t cuda_on_cpu_allocated() { return g_allocated; }
@@ -233,24 +319,32 @@ void cuda_on_cpu_refuse(std::int64_t after, std::int64_t count) {
   g_refused_to = g_refused_from + count;
 }
 
-void* cuda_on_cpu_new_stream() {
+void* cuda_on_cpu_new_stream(int device) {
+  const OnDevice on(device);
   cudaStream_t stream = nullptr;
   cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
   return stream;
 }
-void* cuda_on_cpu_stream() { return t_stream; }
-void cuda_on_cpu_use_stream(void* stream) { t_stream = static_cast<cudaStream_t>(stream); }
-/// What comes later on `stream` waits for what is queued on `other`.
-void cuda_on_cpu_wait_for(void* stream, void* other) {
+void* cuda_on_cpu_stream(int device) { return stream_of(device); }
+void cuda_on_cpu_use_stream(int device, void* stream) {
+  stream_of(device) = static_cast<cudaStream_t>(stream);
+}
+/// What comes later on `stream`, of `device`, waits for what is queued on `other`, of `of`.
+void cuda_on_cpu_wait_for(int device, void* stream, int of, void* other) {
   cudaEvent_t event = nullptr;
-  cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  cudaEventRecord(event, static_cast<cudaStream_t>(other));
+  {
+    const OnDevice on(of);
+    cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    cudaEventRecord(event, static_cast<cudaStream_t>(other));
+  }
+  const OnDevice on(device);
   cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0);
   cudaEventDestroy(event);
 }
-void cuda_on_cpu_synchronize() { cudaDeviceSynchronize(); }
+void cuda_on_cpu_synchronize(int device) { synchronize(device); }
 /// Does what is queued on the stream, and what that waits for, and no other work.
-void cuda_on_cpu_synchronize_stream(void* stream) {
+void cuda_on_cpu_synchronize_stream(int device, void* stream) {
+  const OnDevice on(device);
   cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
 }
 

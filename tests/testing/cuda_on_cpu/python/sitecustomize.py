@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's device "cuda" on a CPU, in each Python process with this folder in PYTHONPATH: torch.cuda
-of a CPU build with what torch_cuda.cpp brings. Without random generators, graphs and NCCL, with one
-device; copies between host and device wait for all streams, and `set_sync_debug_mode` finds no wait
-(test_operations_gpu.cpp counts them)."""
+"""torch's devices "cuda:0" and "cuda:1" on a CPU, in each Python process with this folder in
+PYTHONPATH: torch.cuda of a CPU build with what torch_cuda.cpp brings. Without graphs and NCCL, and
+with random generators' states alone, which nothing draws from; copies between host and device wait
+for all of the device's streams, and `set_sync_debug_mode` finds no wait (test_operations_gpu.cpp
+counts them)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,41 @@ from typing import Any
 library = ctypes.CDLL("libtorch_cuda.so", ctypes.RTLD_GLOBAL)  # before torch looks for its hooks
 library.cuda_on_cpu_new_stream.restype = ctypes.c_void_p
 library.cuda_on_cpu_stream.restype = ctypes.c_void_p
+library.cuda_on_cpu_use_stream.argtypes = ctypes.c_int, ctypes.c_void_p
+library.cuda_on_cpu_synchronize_stream.argtypes = ctypes.c_int, ctypes.c_void_p
+library.cuda_on_cpu_wait_for.argtypes = 2 * (ctypes.c_int, ctypes.c_void_p)
 library.cuda_on_cpu_refuse.argtypes = ctypes.c_int64, ctypes.c_int64
 for count in ("asked", "allocated", "freed", "pieces"):
     getattr(library, f"cuda_on_cpu_{count}").restype = ctypes.c_int64
 
 import torch  # noqa: E402
+
+
+def number(device: Any = None) -> int:
+    """The index of a device, of the current one for None and for "cuda"."""
+    index = device if isinstance(device, int) else device and torch.device(device).index
+    return current_device() if index is None else index
+
+
+def device_count() -> int:
+    return library.cuda_on_cpu_devices()
+
+
+def current_device() -> int:
+    return library.cuda_on_cpu_device()
+
+
+def set_device(device: Any) -> None:
+    if library.cuda_on_cpu_use_device(number(device)) != 0:
+        raise RuntimeError("CUDA error: invalid device ordinal")
+
+
+def exchange_device(device: int) -> int:
+    """Makes a device current, unless it is negative, and returns the one before."""
+    before = current_device()
+    if device >= 0:
+        set_device(device)
+    return before
 
 
 class Event:
@@ -31,17 +62,18 @@ class Event:
         (stream or current_stream()).wait_stream(self.stream)
 
     def synchronize(self) -> None:
-        library.cuda_on_cpu_synchronize()
+        synchronize(self.stream.device)
 
 
 class Stream:
     def __init__(self, device: Any = None, *, address: int | None = None) -> None:
-        made = library.cuda_on_cpu_new_stream() if address is None else address
+        self.device = torch.device("cuda", number(device))
+        made = library.cuda_on_cpu_new_stream(self.device.index) if address is None else address
         self.cuda_stream: int = made or 0
 
     def wait_stream(self, other: Stream) -> None:
-        addresses = ctypes.c_void_p(self.cuda_stream), ctypes.c_void_p(other.cuda_stream)
-        library.cuda_on_cpu_wait_for(*addresses)
+        places = self.device.index, self.cuda_stream, other.device.index, other.cuda_stream
+        library.cuda_on_cpu_wait_for(*places)
 
     def wait_event(self, event: Event) -> None:
         event.wait(self)
@@ -50,21 +82,26 @@ class Stream:
         return Event(self)
 
     def synchronize(self) -> None:
-        library.cuda_on_cpu_synchronize_stream(ctypes.c_void_p(self.cuda_stream))
+        library.cuda_on_cpu_synchronize_stream(self.device.index, self.cuda_stream)
 
 
 def current_stream(device: Any = None) -> Stream:
-    return Stream(address=library.cuda_on_cpu_stream() or 0)
+    index = number(device)
+    return Stream(index, address=library.cuda_on_cpu_stream(index) or 0)
 
 
 @contextlib.contextmanager
 def using(stream: Stream) -> Iterator[None]:
-    before = library.cuda_on_cpu_stream()
-    library.cuda_on_cpu_use_stream(ctypes.c_void_p(stream.cuda_stream))
+    """The stream is its device's, and that is the current device."""
+    index = stream.device.index
+    before = library.cuda_on_cpu_stream(index)
+    device = exchange_device(index)
+    library.cuda_on_cpu_use_stream(index, stream.cuda_stream)
     try:
         yield
     finally:
-        library.cuda_on_cpu_use_stream(ctypes.c_void_p(before))
+        library.cuda_on_cpu_use_stream(index, before)
+        set_device(device)
 
 
 @contextlib.contextmanager
@@ -78,17 +115,32 @@ def refusing(count: int, after: int = 0) -> Iterator[None]:
 
 
 def synchronize(device: Any = None) -> None:
-    library.cuda_on_cpu_synchronize()
+    library.cuda_on_cpu_synchronize(number(device))
+
+
+GENERATORS = [torch.Generator() for _ in range(device_count())]
+
+
+def get_rng_state(device: Any = "cuda") -> torch.Tensor:
+    return GENERATORS[number(device)].get_state()
+
+
+def set_rng_state(state: torch.Tensor, device: Any = "cuda") -> None:
+    GENERATORS[number(device)].set_state(state)
 
 
 STAND_INS: dict[str, Any] = {
     "_lazy_init": lambda: None,
     "is_available": lambda: True,
-    "device_count": lambda: 1,
-    "current_device": lambda: 0,
-    "set_device": lambda device: None,
+    "device_count": device_count,
+    "current_device": current_device,
+    "set_device": set_device,
+    "_exchange_device": exchange_device,
+    "_maybe_exchange_device": lambda device: exchange_device(device),  # dynamo: a function each
     "set_sync_debug_mode": lambda mode: None,
     "synchronize": synchronize,
+    "get_rng_state": get_rng_state,
+    "set_rng_state": set_rng_state,
     "current_stream": current_stream,
     "stream": using,
     "Stream": Stream,
