@@ -10,7 +10,11 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // columns below which a tile of many rows wastes cache lines
+// Columns below which a tile of many rows wastes the cache lines that are fetched together, and
+// those of one cache line, where it would not stay in L2.
+constexpr std::int64_t kLine = 64, kLeastLine = 16, kTileElements = 1 << 17;
+// Elements of a tile of several rows, so many that rows fill what is fetched of a page.
+constexpr std::int64_t kTall = 4 * kStage;
 
 std::int64_t Product(std::span<const std::int64_t> extents) {
   return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
@@ -60,7 +64,9 @@ BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shap
 Tiles::Tiles(const BlockLayout& layout, bool whole) : layout_(layout) {
   rows_ = layout.rows;
   if (whole || layout.columns <= kStage) {
-    const std::int64_t wanted = std::max(std::min(kLine, layout.width), kStage / layout.rows);
+    const std::int64_t line = std::clamp(kTileElements / layout.rows, kLeastLine, kLine);
+    const std::int64_t wanted =
+        std::max(std::min(line, layout.width), (layout.rows == 1 ? kStage : kTall) / layout.rows);
     count_ = layout.columns * std::max<std::int64_t>(1, wanted / layout.columns);
     along_ = Pieces(layout.width, count_);
   } else {

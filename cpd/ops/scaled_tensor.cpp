@@ -40,7 +40,8 @@ void LargestOf(const BlockLayout& layout, bool with_nan, const Tile& tile, const
 }
 
 /// The largest |x| of each block of a whole tensor.
-Floats LargestOf(const TensorView& x, const BlockLayout& layout, bool with_nan) {
+Floats LargestOf(const TensorView& of, const BlockLayout& layout, bool with_nan) {
+  const TensorView x = layout.blocks() == 1 && FillAlike(of, of) ? AlongMemory(of) : of;
   std::vector<std::atomic<std::uint32_t>> most(static_cast<std::size_t>(layout.blocks()));
   const Tiles tiles(layout, false);
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
@@ -176,13 +177,14 @@ void CheckLevels(const Scaled& scaled, const GivenScales& given) {
 
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
                               const RoundingOptions& options, const GivenScales& given,
-                              const TensorView* random) {
+                              const TensorView* random, const TensorView* indices) {
   const ScaledPlan plan =
       Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16); });
   const auto shape = ShapeOf(x);
   ScaledTensor tensor{.x = x,
                       .options = options,
                       .random = random,
+                      .indices = indices,
                       .plan = plan,
                       .route = route_of(plan),
                       .choose = scaled.choose,
@@ -222,6 +224,97 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
   tensor.decode = tensor.scale;
   if (outside && plan.arithmetic == Arithmetic::exact) tensor.route = ElementRoute::wide;
   return tensor;
+}
+
+TileRows TileReader::Read(const Tile& tile) {
+  const std::int64_t begin = layout_.index(tile.p, tile.i, tile.t, tile.j);
+  if (is_direct()) {
+    if (!SharesSets(tile)) return {reader_.Read(begin, tile.count), layout_.row_stride()};
+    const std::int64_t stride = tile.count + kRowGap;
+    float* to = Sized(values_, tile.rows * stride);
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      std::copy_n(reader_.Read(begin + r * layout_.row_stride(), tile.count), tile.count,
+                  to + r * stride);
+    }
+    return {to, stride};
+  }
+  if (strips_.fit() && tile.rows == 1) {
+    const auto read = [&](const Box& box) { return boxes_.Read(box, 0).at; };
+    return {strip_.Read(read, begin, tile.count, values_), tile.count};
+  }
+  if (layout_.middle == 1 && strips_.have(layout_.height, layout_.width)) {
+    const BoxRows<const float> rows = boxes_.Read(strips_.box_at(begin, tile.rows, tile.count));
+    return {rows.at, rows.stride};
+  }
+  values_.resize(static_cast<std::size_t>(tile.rows * tile.count));
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    for (std::int64_t c = 0; c < tile.count; c += kStage) {
+      const std::int64_t n = std::min(kStage, tile.count - c);
+      const float* from = reader_.Read(begin + r * layout_.row_stride() + c, n);
+      std::copy_n(from, n, values_.data() + r * tile.count + c);
+    }
+  }
+  return {values_.data(), tile.count};
+}
+
+/// The strips of a tensor's integers: a tile of fewer rows than a block of them is in one.
+Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
+  return {indices, kBlock, layout.rows < kBlock ? layout.rows : 1};
+}
+
+bool TileReader::SharesSets(const Tile& tile) const {
+  constexpr std::int64_t kPage = 4096 / sizeof(float);
+  return tile.rows >= kBlock && layout_.row_stride() % kPage == 0;
+}
+
+bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices) {
+  const Strips strips = StripsOf(layout, indices);
+  return layout.rows == 1 ? strips.fit()
+                          : layout.middle == 1 && strips.have(layout.height, layout.width);
+}
+
+TileIntegers::TileIntegers(const ScaledTensor& tensor)
+    : tensor_(tensor), drawn_(tensor.plan.element) {
+  if (tensor.random != nullptr) {
+    given_.emplace(*tensor.random);
+  } else if (tensor.indices != nullptr) {
+    strips_.emplace(StripsOf(tensor.layout, *tensor.indices));
+    strip_.emplace(*strips_);
+  }
+}
+
+BoxRows<const std::uint32_t> TileIntegers::Read(const Tile& tile, std::int64_t begin,
+                                                std::int64_t count) {
+  if (tensor_.options.mode != Rounding::stochastic) return {nullptr, 0};
+  const BlockLayout& layout = tensor_.layout;
+  const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + begin);
+  if (strips_) {
+    const auto read = [&](const Box& box) { return drawn_.Read(box); };
+    if (tile.rows == 1) return {strip_->Read(read, first, count, values_), count};
+    if (layout.rows >= kBlock) return {read(strips_->box_at(first, tile.rows, count)), count};
+    const std::int64_t n = (tile.rows - 1) * layout.width + count;
+    return {strip_->Read(read, first, n, values_), layout.width};
+  }
+  if (given_) {
+    values_.resize(static_cast<std::size_t>(tile.rows * count));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      const std::int64_t at = first + r * layout.row_stride();
+      std::copy_n(given_->Read(at, count), count, values_.data() + r * count);
+    }
+    return {values_.data(), count};
+  }
+  const bool is_drawn = tile.rows == rows_ && first >= first_ && first + count <= first_ + columns_;
+  if (!is_drawn) {
+    const std::int64_t rest = layout.width - tile.j - begin;
+    rows_ = tile.rows;
+    first_ = first;
+    columns_ = tile.rows == 1 ? count : std::min(rest, std::max(count, kBlock));
+    std::uint32_t* to = Sized(values_, rows_ * columns_);
+    for (std::int64_t r = 0; r < rows_; ++r, to += columns_) {
+      DrawIntegers(tensor_.plan.element, first + r * layout.row_stride(), columns_, to);
+    }
+  }
+  return {values_.data() + (first - first_), columns_};
 }
 
 void TileScaler::FindScales(const Tile& tile, const TileRows& rows) {
