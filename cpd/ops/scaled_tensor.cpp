@@ -20,6 +20,10 @@ namespace {
 /// The most elements of a block whose scale and values are formed in one pass, within L2.
 constexpr std::int64_t kWhole = std::int64_t{1} << 17;
 
+/// The most rows of such a block: of more, a pass over a few columns of each would read too little
+/// of a page at a time.
+constexpr std::int64_t kTallest = 1024;
+
 /// The most neighbours in a run whose largest magnitude a kernel finds without prefetching, which
 /// the pass over the previous tile's elements has done.
 constexpr std::int64_t kPart = 128;
@@ -199,7 +203,9 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
   const std::int64_t blocks = tensor.layout.blocks();
   tensor.scale.resize(static_cast<std::size_t>(blocks));
   CheckChoice(scaled, tensor.layout);
-  const bool large = tensor.layout.rows * tensor.layout.columns > kWhole;
+  const BlockLayout& layout = tensor.layout;
+  const bool tall = layout.rows > kTallest && tensor.choose == ScaleChoice::none;
+  const bool large = layout.rows * layout.columns > kWhole || tall;
   Floats outer, encode;
   if (given.blocks != nullptr) {
     tensor.scale = GivenOf(*given.blocks, scaled.scale, blocks, "scales");
@@ -228,21 +234,16 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
 
 TileRows TileReader::Read(const Tile& tile) {
   const std::int64_t begin = layout_.index(tile.p, tile.i, tile.t, tile.j);
-  if (is_direct()) {
-    if (!SharesSets(tile)) return {reader_.Read(begin, tile.count), layout_.row_stride()};
-    const std::int64_t stride = tile.count + kRowGap;
-    float* to = Sized(values_, tile.rows * stride);
-    for (std::int64_t r = 0; r < tile.rows; ++r) {
-      std::copy_n(reader_.Read(begin + r * layout_.row_stride(), tile.count), tile.count,
-                  to + r * stride);
-    }
-    return {to, stride};
-  }
+  if (is_direct()) return {reader_.Read(begin, tile.count), layout_.row_stride()};
+  const auto read = [&](const Box& box) { return of_strips_.Read(box, 0).at; };
   if (strips_.fit() && tile.rows == 1) {
-    const auto read = [&](const Box& box) { return boxes_.Read(box, 0).at; };
     return {strip_.Read(read, begin, tile.count, values_), tile.count};
   }
   if (layout_.middle == 1 && strips_.have(layout_.height, layout_.width)) {
+    if (tile.rows <= kStripRows) {
+      const std::int64_t n = (tile.rows - 1) * layout_.width + tile.count;
+      return {strip_.Read(read, begin, n, values_), layout_.width};
+    }
     const BoxRows<const float> rows = boxes_.Read(strips_.box_at(begin, tile.rows, tile.count));
     return {rows.at, rows.stride};
   }
@@ -259,12 +260,7 @@ TileRows TileReader::Read(const Tile& tile) {
 
 /// The strips of a tensor's integers: a tile of fewer rows than a block of them is in one.
 Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
-  return {indices, kBlock, layout.rows < kBlock ? layout.rows : 1};
-}
-
-bool TileReader::SharesSets(const Tile& tile) const {
-  constexpr std::int64_t kPage = 4096 / sizeof(float);
-  return tile.rows >= kBlock && layout_.row_stride() % kPage == 0;
+  return {indices, kBlock, layout.rows < kBlock ? layout.rows : kPartRows};
 }
 
 bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices) {
@@ -274,7 +270,7 @@ bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices) {
 }
 
 TileIntegers::TileIntegers(const ScaledTensor& tensor)
-    : tensor_(tensor), drawn_(tensor.plan.element) {
+    : tensor_(tensor), drawn_(tensor.plan.element), of_strips_(tensor.plan.element) {
   if (tensor.random != nullptr) {
     given_.emplace(*tensor.random);
   } else if (tensor.indices != nullptr) {
@@ -289,9 +285,9 @@ BoxRows<const std::uint32_t> TileIntegers::Read(const Tile& tile, std::int64_t b
   const BlockLayout& layout = tensor_.layout;
   const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + begin);
   if (strips_) {
-    const auto read = [&](const Box& box) { return drawn_.Read(box); };
+    const auto read = [&](const Box& box) { return of_strips_.Read(box); };
     if (tile.rows == 1) return {strip_->Read(read, first, count, values_), count};
-    if (layout.rows >= kBlock) return {read(strips_->box_at(first, tile.rows, count)), count};
+    if (tile.rows >= kBlock) return {drawn_.Read(strips_->box_at(first, tile.rows, count)), count};
     const std::int64_t n = (tile.rows - 1) * layout.width + count;
     return {strip_->Read(read, first, n, values_), layout.width};
   }

@@ -39,7 +39,12 @@ struct TileRows {
 class TileReader {
  public:
   TileReader(const TensorView& x, const BlockLayout& layout)
-      : reader_(x), boxes_(x), strips_(x, kStripRows, 1), strip_(strips_), layout_(layout) {}
+      : reader_(x),
+        boxes_(x),
+        of_strips_(x),
+        strips_(x, kStripRows, layout.rows <= kStripRows ? layout.rows : kPartRows),
+        strip_(strips_),
+        layout_(layout) {}
   [[nodiscard]] bool is_direct() const { return reader_.is_direct(); }
 
   /// The tile's values, valid until the next call.
@@ -48,11 +53,8 @@ class TileReader {
  private:
   static constexpr std::int64_t kStripRows = 64;  ///< whole cache lines of any type
 
-  /// Whether so many of the tile's rows have the same sets of the caches that none stays.
-  [[nodiscard]] bool SharesSets(const Tile& tile) const;
-
   Reader<float> reader_;
-  BoxReader<float> boxes_;
+  BoxReader<float> boxes_, of_strips_;
   Strips strips_;
   StripReader<float> strip_;
   const BlockLayout& layout_;
@@ -133,7 +135,7 @@ class TileIntegers {
  private:
   const ScaledTensor& tensor_;
   std::optional<Reader<std::uint32_t>> given_;
-  BoxIntegers drawn_;
+  BoxIntegers drawn_, of_strips_;
   std::optional<Strips> strips_;
   std::optional<StripReader<std::uint32_t>> strip_;
   std::vector<std::uint32_t> values_;

@@ -395,9 +395,9 @@ TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
   const std::vector<Case> cases = {{{70, 300}, 0}, {{70, 300}, 1},   {{300, 17}, 0},
                                    {{300, 17}, 1}, {{2, 33, 70}, 1}, {{1, 64}, 1},
                                    {{64, 1}, 0},   {{600, 2}, 0},    {{3, 20, 9}, 0}};
-  for (const std::string text :
-       {"mxfp8", "nvfp4", "int4 row", "e4m3fn 3x5 scale=fp32", "fp8-tensor",
-        "nvfp4 arithmetic=exact outer=row", "mxfp4 transform=hadamard2"}) {
+  for (const std::string text : {"mxfp8", "nvfp4", "int4 row", "e4m3fn 3x5 scale=fp32",
+                                 "fp8-tensor", "e4m3fn 280 scale=fp32", "mxfp8 block=100",
+                                 "nvfp4 arithmetic=exact outer=row", "mxfp4 transform=hadamard2"}) {
     const Scaled scaled = ParseScaled(text);
     for (const Case& c : cases) {
       if (scaled.transform && c.shape[static_cast<std::size_t>(c.axis)] % 2 != 0) continue;
