@@ -117,7 +117,8 @@ CPD_BODY void round_rows_body(const RoundPlan* shared, int64_t rows, int64_t n, 
                               float* y, int64_t y_stride, bool streaming) {
   const RoundPlan plan = *shared;
   const bool is_random = plan.mode == Rounding::stochastic;
-  const bool streams = streaming && holds_floats(y);
+  // Of shorter rows too many cache lines are written in parts.
+  const bool streams = streaming && holds_floats(y) && n >= kBlock;
   const auto for_rows = [&](auto row) {
     for (int64_t r = 0; r < rows; ++r) {
       row(x + r * x_stride, is_random ? random + r * random_stride : nullptr, y + r * y_stride);
