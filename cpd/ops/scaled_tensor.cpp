@@ -299,14 +299,13 @@ BoxRows<const std::uint32_t> TileIntegers::Read(const Tile& tile, std::int64_t b
     }
     return {values_.data(), count};
   }
-  const bool is_drawn = tile.rows == rows_ && first >= first_ && first + count <= first_ + columns_;
+  const bool is_drawn = first >= first_ && first + count <= first_ + columns_;
   if (!is_drawn) {
     const std::int64_t rest = layout.width - tile.j - begin;
-    rows_ = tile.rows;
     first_ = first;
     columns_ = tile.rows == 1 ? count : std::min(rest, std::max(count, kBlock));
-    std::uint32_t* to = Sized(values_, rows_ * columns_);
-    for (std::int64_t r = 0; r < rows_; ++r, to += columns_) {
+    std::uint32_t* to = Sized(values_, tile.rows * columns_);
+    for (std::int64_t r = 0; r < tile.rows; ++r, to += columns_) {
       DrawIntegers(tensor_.plan.element, first + r * layout.row_stride(), columns_, to);
     }
   }

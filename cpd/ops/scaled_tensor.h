@@ -139,8 +139,9 @@ class TileIntegers {
   std::optional<Strips> strips_;
   std::optional<StripReader<std::uint32_t>> strip_;
   std::vector<std::uint32_t> values_;
-  /// What values_ has of those that are drawn: `columns` from index `first` on, in `rows` rows.
-  std::int64_t rows_ = 0, first_ = 0, columns_ = 0;
+  /// What values_ has of those that are drawn: of the tile's rows so many columns, from the element
+  /// of that index on.
+  std::int64_t first_ = 0, columns_ = 0;
 };
 
 /// Forms, or looks up, the scales of a tile's blocks and passes its elements to kernels with them,

@@ -71,6 +71,10 @@ TEST(StripsOf, CoverOnce) {
                                          {{64, 2}, {1, 0}},
                                          {{5, 1, 70}, {2, 1, 0}}}) {
     const TensorView x = InMemory(c.shape, c.order);
+    TensorView merged = x;
+    TensorView* const views[] = {&merged};
+    MergeDimensions(views);
+    const std::int64_t height = merged.shape[static_cast<std::size_t>(merged.rank) - 2];
     for (const std::int64_t multiple : {1, 3, 32, 100}) {
       const Strips strips(x, 20, multiple);
       ASSERT_TRUE(strips.fit());
@@ -78,6 +82,8 @@ TEST(StripsOf, CoverOnce) {
         const Strips::Strip strip = strips.of(i);
         ASSERT_EQ(strip.begin, i);
         ASSERT_EQ(strip.size, strip.box.rows * strip.box.columns);
+        const bool is_last = OffsetOf(x, i) % height + strip.box.rows == height;
+        ASSERT_TRUE(is_last || strip.box.rows % multiple == 0) << multiple;
         ASSERT_EQ(strips.of(i + strip.size - 1).begin, i);
         for (std::int64_t k = 0; k < strip.size; ++k) {
           const std::int64_t row = k / strip.box.columns, column = k % strip.box.columns;
