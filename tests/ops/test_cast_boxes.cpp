@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cpd/ops/cast.h"
+#include "cpd/ops/scaled.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
@@ -217,7 +218,7 @@ TEST_P(BoxesOn, OfEveryType) {
 /// parts.
 TEST(BoxesOnThreads, ChangeNothing) {
   const Format format = ParseFormat("e4m3");
-  for (const Shape& shape : {Shape{1100, 2064}, Shape{1152, 2048}}) {
+  for (const Shape& shape : {Shape{1100, 2064}, Shape{1280, 2048}}) {
     for (const RoundingOptions& o : {RoundingOptions{}, Stochastic(8)}) {
       const Expected all = ExpectedOf(format, shape, o);
       for (const char* threads : {"1", "3"}) {
@@ -236,6 +237,40 @@ TEST(BoxesOnThreads, ChangeNothing) {
           }
         }
         unsetenv("CPD_NUM_THREADS");
+      }
+    }
+  }
+}
+
+/// Scaled casts of transposed tensors, whose threads begin within strips and blocks, against those
+/// of contiguous ones, which the tests of scaled formats hold against the definition.
+TEST(BoxesOnThreads, OfScaledFormats) {
+  for (const Shape& shape : {Shape{300, 1100}, Shape{1100, 300}}) {
+    const std::int64_t n = shape[0] * shape[1];
+    const Floats values = testing::mixed_values(reference::spec_of(ParseFormat("e4m3")),
+                                                static_cast<std::size_t>(n), 9);
+    TensorView x = View(nullptr, DType::f32, shape), y = x;
+    Order(x, {1, 0});
+    const Floats from = Placed(values, x, 1.0F);
+    x.data = const_cast<float*>(from.data());
+    for (const char* text : {"mxfp8", "e4m3fn row scale=fp32", "nvfp4", "e4m3fn 48 scale=fp32"}) {
+      for (const int axis : {0, 1}) {
+        RoundingOptions o = Stochastic(8);
+        o.overflow = Overflow::saturate;
+        Floats wanted(values.size());
+        Cast(View(values.data(), DType::f32, shape), ParseScaled(text), axis, o,
+             View(wanted.data(), DType::f32, shape));
+        for (const char* threads : {"1", "3"}) {
+          setenv("CPD_NUM_THREADS", threads, 1);
+          for (const auto& to : kPlane) {
+            Order(y, to);
+            Floats made(values.size(), 7.0F);
+            y.data = made.data();
+            Cast(x, ParseScaled(text), axis, o, y);
+            EXPECT_TRUE(Same(Placed(wanted, y, 7.0F), made)) << text << " along " << axis;
+          }
+          unsetenv("CPD_NUM_THREADS");
+        }
       }
     }
   }
