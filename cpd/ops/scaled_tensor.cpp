@@ -274,8 +274,7 @@ TileIntegers::TileIntegers(const ScaledTensor& tensor)
   if (tensor.random != nullptr) {
     given_.emplace(*tensor.random);
   } else if (tensor.indices != nullptr) {
-    strips_.emplace(StripsOf(tensor.layout, *tensor.indices));
-    strip_.emplace(*strips_);
+    turned_.emplace(StripsOf(tensor.layout, *tensor.indices));
   }
 }
 
@@ -284,12 +283,13 @@ BoxRows<const std::uint32_t> TileIntegers::Read(const Tile& tile, std::int64_t b
   if (tensor_.options.mode != Rounding::stochastic) return {nullptr, 0};
   const BlockLayout& layout = tensor_.layout;
   const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + begin);
-  if (strips_) {
+  if (turned_) {
+    auto& [strips, strip] = *turned_;
     const auto read = [&](const Box& box) { return of_strips_.Read(box); };
-    if (tile.rows == 1) return {strip_->Read(read, first, count, values_), count};
-    if (tile.rows >= kBlock) return {drawn_.Read(strips_->box_at(first, tile.rows, count)), count};
+    if (tile.rows == 1) return {strip.Read(read, first, count, values_), count};
+    if (tile.rows >= kBlock) return {drawn_.Read(strips.box_at(first, tile.rows, count)), count};
     const std::int64_t n = (tile.rows - 1) * layout.width + count;
-    return {strip_->Read(read, first, n, values_), layout.width};
+    return {strip.Read(read, first, n, values_), layout.width};
   }
   if (given_) {
     values_.resize(static_cast<std::size_t>(tile.rows * count));

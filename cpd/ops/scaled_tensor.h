@@ -136,8 +136,12 @@ class TileIntegers {
   const ScaledTensor& tensor_;
   std::optional<Reader<std::uint32_t>> given_;
   BoxIntegers drawn_, of_strips_;
-  std::optional<Strips> strips_;
-  std::optional<StripReader<std::uint32_t>> strip_;
+  struct Turned {
+    explicit Turned(const Strips& all) : strips(all), strip(all) {}
+    Strips strips;
+    StripReader<std::uint32_t> strip;
+  };
+  std::optional<Turned> turned_;
   std::vector<std::uint32_t> values_;
   /// What values_ has of those that are drawn: of the tile's rows so many columns, from the element
   /// of that index on.

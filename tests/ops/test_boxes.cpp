@@ -115,8 +115,9 @@ TEST(StripReaders, ReadRangesAcrossStrips) {
     ++reads;
     kept.resize(static_cast<std::size_t>(box.rows * box.columns));
     for (std::int64_t k = 0; k < box.rows * box.columns; ++k) {
-      kept[static_cast<std::size_t>(k)] = static_cast<float>(
-          box.offset + k / box.columns * box.row_stride + k % box.columns * box.column_stride);
+      const std::int64_t row = k / box.columns, column = k % box.columns;
+      const std::int64_t at = box.offset + row * box.row_stride + column * box.column_stride;
+      kept[static_cast<std::size_t>(k)] = static_cast<float>(at);
     }
     return kept.data();
   };
