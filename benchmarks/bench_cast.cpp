@@ -16,6 +16,7 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "benchmarks/bits.h"
@@ -82,7 +83,27 @@ struct Row {
   Mix mix = Mix::normal;
   std::string backend;  ///< empty: the one in use
   std::optional<double> bar;
+  /// Whether x and y are transposed matrices of kTurned columns in memory.
+  bool turned_x = false, turned_y = false;
 };
+
+constexpr std::int64_t kTurned = 4096;
+
+/// n elements as a matrix, contiguous or the transpose of one of kTurned columns.
+cpd::TensorView Matrix(const float* memory, std::int64_t n, bool turned) {
+  const std::vector<std::int64_t> shape{kTurned, n / kTurned};
+  cpd::TensorView view = View(memory, DType::f32, shape);
+  if (turned) {
+    view.stride[0] = 1;
+    view.stride[1] = kTurned;
+  }
+  return view;
+}
+/// Where element i is in memory.
+std::int64_t PlaceOf(std::int64_t i, std::int64_t n, bool turned) {
+  const std::int64_t columns = n / kTurned;
+  return turned ? i / columns + i % columns * kTurned : i;
+}
 
 /// What a row works on: x -> y (cast), x -> codes (encode), codes -> y (decode).
 struct Arrays {
@@ -96,6 +117,10 @@ void Run(const Row& row, const Arrays& a) {
   const auto x = View(a.x, DType::f32, a.n);
   const auto y = View(a.y, DType::f32, a.n);
   const auto codes = View(a.codes, DType::u8, cpd::PackedBytes(row.format, a.n));
+  if (row.turned_x || row.turned_y) {
+    return cpd::Cast(Matrix(a.x, a.n, row.turned_x), row.format, row.options,
+                     Matrix(a.y, a.n, row.turned_y));
+  }
   switch (row.operation) {
     case Operation::cast:
       return cpd::Cast(x, row.format, row.options, y);
@@ -125,7 +150,8 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t i, std::uint32_t rand
   };
   switch (row.operation) {
     case Operation::cast:
-      return same(a.y[i], reference::cast(spec, a.x[i], options));
+      return same(a.y[PlaceOf(i, a.n, row.turned_y)],
+                  reference::cast(spec, a.x[PlaceOf(i, a.n, row.turned_x)], options));
     case Operation::encode:
       return timing::CodeAt(a.codes, f.bits(), i) ==
              reference::encode(spec, reference::exact(a.x[i]), options);
@@ -183,7 +209,19 @@ std::vector<Row> Rows(std::uint64_t seed) {
   const auto add = [&](std::string name, Operation operation, const Format& format,
                        RoundingOptions options, Mix mix, std::optional<double> bar,
                        std::string backend = "") {
-    rows.push_back({std::move(name), operation, format, options, mix, std::move(backend), bar});
+    rows.push_back(
+        {std::move(name), operation, format, options, mix, std::move(backend), bar, false, false});
+  };
+  const auto turned = [&](const std::string& kind, const Format& format,
+                          const RoundingOptions& options) {
+    for (const auto& [order, x, y] : {std::tuple{"alike", true, true},
+                                      {"to_contiguous", true, false},
+                                      {"of_contiguous", false, true}}) {
+      add("cast_turned/" + kind + "/" + order, Operation::cast, format, options, Mix::normal,
+          std::nullopt);
+      rows.back().turned_x = x;
+      rows.back().turned_y = y;
+    }
   };
   const auto mixes = [&](const std::string& name, Operation operation, const Format& format,
                          const RoundingOptions& options) {
@@ -209,7 +247,9 @@ std::vector<Row> Rows(std::uint64_t seed) {
     add(name, Operation::cast, e4m3, Stochastic(n), Mix::normal, bar);
     add(name + "/subnormal", Operation::cast, e4m3, Stochastic(n), Mix::subnormal, std::nullopt);
     add(name + "/special", Operation::cast, e4m3, Stochastic(n), Mix::special, std::nullopt);
+    turned("stochastic" + std::to_string(n), e4m3, Stochastic(n));
   }
+  turned("nearest_even", e4m3, nearest);
   for (const char* name : {"e4m3", "fp16", "e2m1", "e4m3fn", "e3m2", "e8m3", "e6m9"}) {
     const Format format = cpd::ParseFormat(name);
     const bool barred = std::string_view(name) == "e4m3" || std::string_view(name) == "fp16" ||
@@ -264,12 +304,13 @@ bool Measure(const Row& row, const Arrays& a, float* copy, const Settings& setti
 bool RunRows(const Settings& settings) {
   const std::vector<Row> rows = timing::Chosen(Rows(settings.seed), settings);
   if (rows.empty()) return true;
-  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(settings.floats);
+  const std::int64_t n = std::max<std::int64_t>(1, settings.floats / kTurned) * kTurned;
+  const std::size_t bytes = sizeof(float) * static_cast<std::size_t>(n);
   const Memory x(bytes);
   const Memory y(bytes);
   const Memory copy(bytes);
   const Memory codes(bytes);
-  const Arrays arrays{settings.floats, x.floats(), y.floats(), codes.bytes()};
+  const Arrays arrays{n, x.floats(), y.floats(), codes.bytes()};
   bool right = true;
   for (const Row& row : rows) right = Measure(row, arrays, copy.floats(), settings) && right;
   return right;

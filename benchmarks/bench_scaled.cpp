@@ -13,6 +13,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/bits.h"
@@ -43,6 +44,7 @@ struct Row {
   int axis = 1;
   int random_bits = 0;  ///< 0: to nearest-even
   std::optional<double> bar;
+  bool turned = false;  ///< the matrix is the transpose of one of kColumns columns in memory
 };
 
 std::vector<Row> Rows() {
@@ -52,6 +54,10 @@ std::vector<Row> Rows() {
     std::string name = std::string("scaled/") + kind + "/" + text;
     std::ranges::replace(name, ' ', '_');
     rows.push_back({name, operation, cpd::ParseScaled(text), axis, random_bits, bar});
+  };
+  const auto turned = [&](const char* kind, const char* text, int axis, int random_bits) {
+    add(kind, text, Operation::cast, axis, random_bits, std::nullopt);
+    rows.back().turned = true;
   };
   add("cast", "mxfp8", Operation::cast, 1, 0, 0.5);
   add("cast", "mxfp4", Operation::cast, 1, 0, 0.5);
@@ -69,6 +75,12 @@ std::vector<Row> Rows() {
   add("decode", "mxfp8", Operation::decode, 1, 0, std::nullopt);
   add("stochastic", "mxfp8", Operation::cast, 1, 8, std::nullopt);
   add("stochastic", "nvfp4", Operation::cast, 1, 8, std::nullopt);
+  add("stochastic_slow", "mxfp8", Operation::cast, 0, 8, std::nullopt);
+  add("cast_slow", "int8 row", Operation::cast, 0, 0, std::nullopt);
+  for (const char* text : {"mxfp8", "nvfp4", "int8 row"}) turned("cast_turned", text, 1, 0);
+  turned("cast_turned_slow", "mxfp8", 0, 0);
+  for (const char* text : {"mxfp8", "nvfp4"}) turned("stochastic_turned", text, 1, 8);
+  turned("stochastic_turned_slow", "mxfp8", 0, 8);
   return rows;
 }
 
@@ -82,15 +94,26 @@ struct Arrays {
   std::uint8_t* tensor;
 };
 
+std::vector<std::int64_t> ShapeOf(const Row& row, std::int64_t n) {
+  std::vector<std::int64_t> shape{n / kColumns, kColumns};
+  if (row.turned) std::swap(shape[0], shape[1]);
+  return shape;
+}
+
 void Run(const Row& row, const Arrays& a) {
-  const std::vector<std::int64_t> shape{a.n / kColumns, kColumns};
+  const std::vector<std::int64_t> shape = ShapeOf(row, a.n);
   RoundingOptions options{.overflow = cpd::Overflow::saturate};
   if (row.random_bits > 0) {
     options.mode = cpd::Rounding::stochastic;
     options.random_bits = row.random_bits;
   }
-  const TensorView x = View(a.x, DType::f32, shape);
-  const TensorView y = View(a.y, DType::f32, shape);
+  TensorView x = View(a.x, DType::f32, shape), y = View(a.y, DType::f32, shape);
+  if (row.turned) {
+    for (TensorView* each : {&x, &y}) {
+      each->stride[0] = 1;
+      each->stride[1] = kColumns;
+    }
+  }
   if (row.operation == Operation::cast) return cpd::Cast(x, row.scaled, row.axis, options, y);
   const cpd::ScaleCounts counts = cpd::CountScales(row.scaled, shape, row.axis);
   const auto bytes = [](const std::uint8_t* at, const cpd::Format& format, std::int64_t n) {
@@ -112,7 +135,7 @@ timing::Element ElementOf(const Row& row, std::int64_t n) {
   using Kind = cpd::BlockShape::Kind;
   const bool of_tensor = row.scaled.block.kind == Kind::tensor ||
                          (row.scaled.tensor_scale && row.scaled.outer == Kind::tensor);
-  const std::vector<std::int64_t> shape{n / kColumns, kColumns};
+  const std::vector<std::int64_t> shape = ShapeOf(row, n);
   const double code = BitsPerValue(row.scaled, shape, row.axis) / 8;
   const double other = row.operation == Operation::cast ? 4 : code;
   return {8, 4 + other + (of_tensor && row.operation != Operation::decode ? 4 : 0)};
@@ -138,8 +161,9 @@ bool IsRight(const Row& row, const Arrays& a, std::int64_t g) {
 
 /// Runs the row on every backend: sampled blocks by their steps, and all results the same.
 std::string CheckBits(const Row& row, const Arrays& a) {
-  const bool is_mx = row.operation == Operation::cast && row.axis == 1 && row.random_bits == 0 &&
-                     row.scaled.scale == cpd::kE8m0;
+  // Blocks along memory.
+  const bool is_mx = row.operation == Operation::cast && row.axis == (row.turned ? 0 : 1) &&
+                     row.random_bits == 0 && row.scaled.scale == cpd::kE8m0;
   const bool codes = row.operation == Operation::encode;
   const auto* result = codes ? a.codes : reinterpret_cast<const std::uint8_t*>(a.y);
   const auto bytes =

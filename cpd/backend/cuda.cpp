@@ -57,30 +57,23 @@ Launch LaunchOf(const TensorView& x) {
   return {x.device_index, x.stream};
 }
 
-/// x without dimensions of one element, and with neighbours merged that have a common stride.
+/// x with its dimensions merged (MergeDimensions), at least one.
 Strided Merge(const TensorView& x) {
-  Strided merged;
-  merged.data = x.data;
-  merged.dtype = x.dtype;
-  merged.rank = 0;
-  for (int d = 0; d < x.rank; ++d) {
-    if (x.shape[d] == 1) continue;
-    const int last = merged.rank - 1;
-    if (last >= 0 && merged.stride[last] == x.shape[d] * x.stride[d]) {
-      merged.shape[last] *= x.shape[d];
-      merged.stride[last] = x.stride[d];
-    } else {
-      merged.shape[merged.rank] = x.shape[d];
-      merged.stride[merged.rank] = x.stride[d];
-      ++merged.rank;
-    }
-  }
+  TensorView merged = x;
+  TensorView* const views[] = {&merged};
+  MergeDimensions(views);
   if (merged.rank == 0) {
     merged.rank = 1;
     merged.shape[0] = 1;
     merged.stride[0] = 1;
   }
-  return merged;
+  Strided all;
+  all.data = x.data;
+  all.dtype = x.dtype;
+  all.rank = merged.rank;
+  all.shape = merged.shape;
+  all.stride = merged.stride;
+  return all;
 }
 
 /// The caller's random integers. A fault where one is not below 2^random_bits.

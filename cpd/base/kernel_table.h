@@ -87,6 +87,11 @@ struct KernelTable {
   /// Rounds bf16's patterns, for a plan that is not wide and whose values bf16 holds.
   void (*round_bf16)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const std::uint16_t* x, const std::uint32_t* random, std::uint16_t* y);
+  /// round_f32 of `rows` rows of n values, each array's rows its stride apart; `random` is null
+  /// unless the mode is stochastic. y may be x.
+  void (*round_rows)(const RoundPlan& plan, std::int64_t rows, std::int64_t n, const float* x,
+                     std::int64_t x_stride, const std::uint32_t* random, std::int64_t random_stride,
+                     float* y, std::int64_t y_stride, bool streaming);
   /// y[i] = round(x[i] * 2^shift), |shift| <= 600.
   void (*round_scaled)(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                        const float* x, const std::uint32_t* random, float* y, bool streaming);
@@ -196,6 +201,9 @@ struct KernelTable {
 
   void (*random_integers)(int random_bits, std::uint64_t seed, std::uint64_t stream,
                           std::int64_t first, std::int64_t n, std::uint32_t* out);
+  /// to[c * to_stride + r] = from[r * from_stride + c] for r < rows, c < columns.
+  void (*transpose)(std::int64_t rows, std::int64_t columns, const std::uint32_t* from,
+                    std::int64_t from_stride, std::uint32_t* to, std::int64_t to_stride);
   /// Transforms groups of plan.size values (spec/hadamard.h). Value i of column j of group g is
   /// x[(g * plan.size + i) * stride + j], j < count <= stride, and its result has that index in y,
   /// which may be x. With stride 1 a group's values, and the groups, are contiguous. `streaming`: y

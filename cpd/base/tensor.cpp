@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpd/base/tensor.h"
 
+#include <algorithm>
+
 #include "cpd/spec/error.h"
 #include "cpd/spec/wide_format.h"
 
@@ -55,6 +57,24 @@ void CheckStorage(DType type, const Format& format) {
     throw Error(ToString(type) + " does not hold every value of " + ToString(format) +
                 "; use fp32");
   }
+}
+
+void MergeDimensions(std::span<TensorView* const> views) {
+  const TensorView all = *views[0];
+  int kept = 0;
+  for (int d = 0; d < all.rank; ++d) {
+    const std::int64_t extent = all.shape[d];
+    if (extent == 1) continue;
+    const bool even = kept > 0 && std::ranges::all_of(views, [&](const TensorView* v) {
+                        return v->stride[kept - 1] == v->stride[d] * extent;
+                      });
+    if (!even) ++kept;
+    for (TensorView* v : views) {
+      v->shape[kept - 1] = even ? v->shape[kept - 1] * extent : extent;
+      v->stride[kept - 1] = v->stride[d];
+    }
+  }
+  for (TensorView* v : views) v->rank = kept;
 }
 
 TensorView View(const void* data, DType dtype, std::span<const std::int64_t> shape) {

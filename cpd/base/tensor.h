@@ -49,6 +49,10 @@ inline TensorView View(std::span<const float> x) {
   return View(x.data(), DType::f32, static_cast<std::int64_t>(x.size()));
 }
 
+/// Joins neighbouring dimensions that all views, which have one shape, traverse evenly, and leaves
+/// out those of extent 1: the row-major order of elements is the same.
+CPD_API void MergeDimensions(std::span<TensorView* const> views);
+
 /// Throws Error unless x's rank is 0…kMaxRank, its extents are not negative, and all its elements'
 /// bytes, and the distance from the first to the last in memory, can be counted in 64 bits. Every
 /// function that takes a TensorView calls it first; `name` is x's name in the error text.

@@ -10,7 +10,11 @@
 namespace cpd {
 namespace {
 
-constexpr std::int64_t kLine = 64;  // columns below which a tile of many rows wastes cache lines
+// Columns below which a tile of many rows wastes what is fetched of a page, and elements of a tile
+// of several rows.
+constexpr std::int64_t kLine = 128, kTall = 4 * kStage;
+// Columns of a part of a block that is taller than whole tiles are.
+constexpr std::int64_t kPartColumns = 1024;
 
 std::int64_t Product(std::span<const std::int64_t> extents) {
   return std::accumulate(extents.begin(), extents.end(), std::int64_t{1}, std::multiplies<>());
@@ -59,8 +63,12 @@ BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shap
 
 Tiles::Tiles(const BlockLayout& layout, bool whole) : layout_(layout) {
   rows_ = layout.rows;
+  const std::int64_t stage = layout.rows == 1 ? kStage : kTall;
+  const bool parts = !whole && layout.rows > kTall / kLine;
+  if (parts) rows_ = kPartRows;
   if (whole || layout.columns <= kStage) {
-    const std::int64_t wanted = std::max(std::min(kLine, layout.width), kStage / layout.rows);
+    const std::int64_t wanted =
+        parts ? kPartColumns : std::max(std::min(kLine, layout.width), stage / layout.rows);
     count_ = layout.columns * std::max<std::int64_t>(1, wanted / layout.columns);
     along_ = Pieces(layout.width, count_);
   } else {
@@ -70,7 +78,7 @@ Tiles::Tiles(const BlockLayout& layout, bool whole) : layout_(layout) {
   }
   count_ = std::min(count_, layout.width);
   if (!whole) {
-    rows_ = std::min(layout.rows, std::max<std::int64_t>(1, kStage / count_));
+    if (!parts) rows_ = std::min(layout.rows, std::max<std::int64_t>(1, kStage / count_));
     parts_ = Pieces(layout.rows, rows_);
   }
   size_ = layout.planes * layout.bands() * parts_ * layout.middle * along_;

@@ -9,6 +9,7 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/plans.h"
+#include "cpd/ops/cast_boxes.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/elementwise.h"
 #include "cpd/ops/exact.h"
@@ -156,10 +157,13 @@ void Cast(const TensorView& x, const Format& format, const RoundingOptions& opti
   if (is_wide(format)) return Compute(soft::Operation::cast, {x}, format, options, out, random);
   const RoundPlan plan = PlanOf(format, options);
   if (x.size() == 0) return;
-  if (x.device == Device::cuda) return cuda::Cast(x, plan, out, random, cuda::KeyOf(options));
   const bool along_memory = options.mode != Rounding::stochastic && FillAlike(x, out);
   const TensorView from = along_memory ? AlongMemory(x) : x;
   const TensorView to = along_memory ? AlongMemory(out) : out;
+  if (x.device == Device::cuda) return cuda::Cast(from, plan, to, random, cuda::KeyOf(options));
+  if (const auto boxes = Boxes::Of(from, to, random)) {
+    return CastBoxes(from, plan, to, random, *boxes);
+  }
   if (IsPlainBf16(from, plan, to, random)) return CastBf16(from, plan, to, random);
   if (x.dtype == DType::f64) return CastAs<double>(from, plan, to, random);
   CastAs<float>(from, plan, to, random);

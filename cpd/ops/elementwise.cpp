@@ -127,6 +127,59 @@ void Convert(const T* from, std::int64_t n, DType type, void* to) {
   }
 }
 
+/// Sets to[c * to_stride + r] = from[r * from_stride + c].
+template <class T>
+void TransposeAs(std::int64_t rows, std::int64_t columns, const T* from, std::int64_t from_stride,
+                 T* to, std::int64_t to_stride) {
+  if constexpr (sizeof(T) == sizeof(std::uint32_t)) {
+    Kernels().transpose(rows, columns, from, from_stride, to, to_stride);
+  } else {
+    constexpr std::int64_t kSide = 16;  // rows of a square, whose cache lines stay in L1
+    for (std::int64_t first = 0; first < rows; first += kSide) {
+      const std::int64_t end = std::min(first + kSide, rows);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        for (std::int64_t r = first; r < end; ++r)
+          to[c * to_stride + r] = from[r * from_stride + c];
+      }
+    }
+  }
+}
+
+/// Copies a box of a tensor to rows of memory, `to_stride` apart.
+void GatherBox(const TensorView& x, const Box& box, void* into, std::int64_t to_stride) {
+  WithElement(x.dtype, [&](auto* tag) {
+    using U = std::remove_pointer_t<decltype(tag)>;
+    const U* from = static_cast<const U*>(x.data) + box.offset;
+    U* to = static_cast<U*>(into);
+    if (box.row_stride == 1 && box.column_stride != 1) {
+      return TransposeAs(box.columns, box.rows, from, box.column_stride, to, to_stride);
+    }
+    for (std::int64_t r = 0; r < box.rows; ++r, from += box.row_stride, to += to_stride) {
+      for (std::int64_t c = 0; c < box.columns; ++c) to[c] = from[c * box.column_stride];
+    }
+  });
+}
+
+/// Copies contiguous memory to a box of a tensor.
+void ScatterBox(const void* source, const TensorView& y, const Box& box) {
+  WithElement(y.dtype, [&](auto* tag) {
+    using U = std::remove_pointer_t<decltype(tag)>;
+    const U* from = static_cast<const U*>(source);
+    U* to = static_cast<U*>(y.data) + box.offset;
+    if (box.row_stride == 1 && box.column_stride != 1) {
+      return TransposeAs(box.rows, box.columns, from, box.columns, to, box.column_stride);
+    }
+    for (std::int64_t r = 0; r < box.rows; ++r, from += box.columns, to += box.row_stride) {
+      for (std::int64_t c = 0; c < box.columns; ++c) to[c * box.column_stride] = from[c];
+    }
+  });
+}
+
+/// The elements of 8 bytes that hold n elements of `type`.
+std::int64_t ElementWords(DType type, std::int64_t n) {
+  return (n * static_cast<std::int64_t>(SizeOf(type)) + 7) / 8;
+}
+
 /// RaiseSignalling for contiguous patterns. `infinity` is the pattern of Inf; the bit below its
 /// lowest set one marks a quiet NaN.
 template <class U>
@@ -164,6 +217,20 @@ void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorV
   WithElement(y.dtype, [&](auto* tag) {
     ScatterAs(static_cast<const std::remove_pointer_t<decltype(tag)>*>(from), begin, n, y);
   });
+}
+
+void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to) {
+  const auto draw = [&](std::int64_t begin, std::int64_t count, std::uint32_t* into) {
+    Kernels().random_integers(plan.random_bits, plan.seed, plan.stream, begin, count, into);
+  };
+  const std::int64_t before = first % kBlock;
+  const std::int64_t head = before == 0 ? 0 : std::min(n, kBlock - before);
+  if (head > 0) {
+    std::array<std::uint32_t, kBlock> block;
+    draw(first - before, before + head, block.data());
+    std::copy_n(block.data() + before, head, to);
+  }
+  if (head < n) draw(first + head, n - head, to + head);
 }
 
 bool FillAlike(const TensorView& x, const TensorView& y) {
@@ -239,6 +306,49 @@ void Writer<T>::Flush(std::int64_t begin, std::int64_t n) {
   Scatter(raw_.data(), begin, n, y_);
 }
 
+template <class T>
+BoxRows<const T> BoxReader<T>::Read(const Box& box, std::int64_t gap) {
+  if (x_.dtype == kTypeOf<T> && box.column_stride == 1) {
+    return {static_cast<const T*>(x_.data) + box.offset, box.row_stride};
+  }
+  if (x_.dtype == kTypeOf<T>) {
+    const std::int64_t stride = box.columns + gap;
+    T* values = Resize(values_, box.rows * stride);
+    GatherBox(x_, box, values, stride);
+    return {values, stride};
+  }
+  const std::int64_t n = box.rows * box.columns;
+  T* values = Resize(values_, n);
+  GatherBox(x_, box, Resize(raw_, ElementWords(x_.dtype, n)), box.columns);
+  Widen(x_.dtype, raw_.data(), n, values);
+  return {values, box.columns};
+}
+
+template <class T>
+bool BoxWriter<T>::is_direct(const Box& box) const {
+  return y_.dtype == kTypeOf<T> && box.column_stride == 1;
+}
+
+template <class T>
+BoxRows<T> BoxWriter<T>::Target(const Box& box) {
+  if (is_direct(box)) return {static_cast<T*>(y_.data) + box.offset, box.row_stride};
+  return {Resize(values_, box.rows * box.columns), box.columns};
+}
+
+template <class T>
+void BoxWriter<T>::Flush(const Box& box) {
+  if (is_direct(box)) return;
+  if (y_.dtype == kTypeOf<T>) return ScatterBox(values_.data(), y_, box);
+  const std::int64_t n = box.rows * box.columns;
+  Convert(values_.data(), n, y_.dtype, Resize(raw_, ElementWords(y_.dtype, n)));
+  ScatterBox(raw_.data(), y_, box);
+}
+
+template class BoxReader<float>;
+template class BoxReader<double>;
+template class BoxReader<std::uint32_t>;
+template class BoxWriter<float>;
+template class BoxWriter<double>;
 template class Reader<float>;
 template class Reader<double>;
 template class Reader<std::uint32_t>;

@@ -10,6 +10,7 @@
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
 #include "cpd/numeric/draws/given_draws.h"
+#include "cpd/numeric/round/round_plan.h"
 
 namespace cpd {
 
@@ -33,6 +34,9 @@ constexpr std::int64_t kStreamingFrom = std::int64_t{1} << 21;
 void Gather(const TensorView& x, std::int64_t begin, std::int64_t n, void* to);
 /// Copies contiguous memory to elements begin … begin + n - 1 (row-major) of a strided tensor.
 void Scatter(const void* from, std::int64_t begin, std::int64_t n, const TensorView& y);
+
+/// Writes the random integers that a stochastic plan draws for elements first … first + n - 1.
+void DrawIntegers(const RoundPlan& plan, std::int64_t first, std::int64_t n, std::uint32_t* to);
 
 /// Adds soft_float.h's kInvalid to raised[i] where element begin + i is a signalling NaN.
 void RaiseSignalling(const TensorView& x, std::int64_t begin, std::int64_t n, std::uint8_t* raised);
@@ -97,6 +101,54 @@ class Writer {
  private:
   const TensorView& y_;
   bool contiguous_;
+  std::vector<T> values_;
+  std::vector<std::uint64_t> raw_;
+};
+
+/// Where a box of a tensor is in memory: `rows` x `columns` elements, of which the first is
+/// `offset` elements from the tensor's; neighbours in a column and in a row are their strides
+/// apart.
+struct Box {
+  std::int64_t offset = 0, rows = 0, columns = 0, row_stride = 0, column_stride = 1;
+};
+
+/// Elements between the rows of a buffer, so that rows of a power of two do not share the sets of
+/// the caches.
+constexpr std::int64_t kRowGap = 16;
+
+/// Rows of values in memory, `stride` apart.
+template <class T>
+struct BoxRows {
+  T* at;
+  std::int64_t stride;
+};
+
+/// Reads boxes of one tensor as rows of values of T, as Reader does ranges.
+template <class T>
+class BoxReader {
+ public:
+  explicit BoxReader(const TensorView& x) : x_(x) {}
+  /// The box's values, valid until the next call; in a buffer its rows are `gap` elements apart.
+  BoxRows<const T> Read(const Box& box, std::int64_t gap = kRowGap);
+
+ private:
+  const TensorView& x_;
+  std::vector<T> values_;
+  std::vector<std::uint64_t> raw_;
+};
+
+/// Writes rows of values to boxes of one tensor, as Writer does to ranges.
+template <class T>
+class BoxWriter {
+ public:
+  explicit BoxWriter(const TensorView& y) : y_(y) {}
+  /// Memory for a box's values: the tensor's, or a buffer that Flush converts.
+  BoxRows<T> Target(const Box& box);
+  void Flush(const Box& box);
+  [[nodiscard]] bool is_direct(const Box& box) const;
+
+ private:
+  const TensorView& y_;
   std::vector<T> values_;
   std::vector<std::uint64_t> raw_;
 };

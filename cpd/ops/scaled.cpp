@@ -2,8 +2,10 @@
 #include "cpd/ops/scaled.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -57,6 +59,51 @@ class Inputs {
 /// The axis as 0 … rank - 1; unchanged where the tensor has no dimensions.
 int AxisOf(const TensorView& x, int axis) { return x.rank == 0 ? 0 : ResolveAxis(axis, x.rank); }
 
+/// The arguments of Cast with dimensions in the order of `out` in memory.
+struct InOrder {
+  TensorView x, out, indices;
+  std::optional<TensorView> random;
+  int axis;
+};
+
+/// The arguments in the order of `out`, if it fills memory without gaps, but not in row-major
+/// order, and values do not depend on the order of dimensions: but for indices, which random
+/// integers depend on, and the dimension across two-dimensional blocks.
+std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int axis,
+                                 const TensorView& out, const GivenScales& given,
+                                 const TensorView* random) {
+  const bool is_given =
+      given.blocks != nullptr || given.tensor != nullptr || given.largest != nullptr;
+  if (out.is_contiguous() || is_given || scaled.choose != ScaleChoice::none ||
+      !FillAlike(out, out)) {
+    return std::nullopt;
+  }
+  std::array<int, TensorView::kMaxRank> from{};
+  std::iota(from.begin(), from.begin() + x.rank, 0);
+  const auto stride = [&](int d) {
+    return out.shape[d] == 1 ? std::numeric_limits<std::int64_t>::max() : out.stride[d];
+  };
+  std::stable_sort(from.begin(), from.begin() + x.rank,
+                   [&](int a, int b) { return stride(a) > stride(b); });
+  const auto place = [&](int d) {
+    return static_cast<int>(std::find(from.begin(), from.begin() + x.rank, d) - from.begin());
+  };
+  const auto across = [&](int along) { return along == x.rank - 1 ? x.rank - 2 : x.rank - 1; };
+  const int along = place(axis);
+  if (scaled.block.rows > 1 && place(across(axis)) != across(along)) return std::nullopt;
+  const auto ordered = [&](TensorView view) {
+    const TensorView before = view;
+    for (int d = 0; d < view.rank; ++d) {
+      view.shape[d] = before.shape[from[d]];
+      view.stride[d] = before.stride[from[d]];
+    }
+    return view;
+  };
+  InOrder all{ordered(x), ordered(out), ordered(IndicesOf(x)), std::nullopt, along};
+  if (random != nullptr) all.random = ordered(*random);
+  return all;
+}
+
 void CastTiles(ScaledTensor& tensor, const TensorView& out) {
   const Tiles tiles = tensor.tiles();
   const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
@@ -77,13 +124,32 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
         for (std::int64_t r = 0; r < all.rows; ++r) {
           const std::int64_t at = first + r * layout.row_stride();
           run.x = all.x + r * all.x_stride;
-          if (all.random != nullptr) run.random = all.random + r * all.n;
+          if (all.random != nullptr) run.random = all.random + r * all.random_stride;
           Kernels().round_blocks(tensor.plan, route, run, writer.Target(at, run.n), 0, false);
           writer.Flush(at, run.n);
         }
       });
     }
   });
+}
+
+/// Whether the CPU's tiles can draw the integers of a tensor in that order.
+bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
+  return order.x.device == Device::cpu &&
+         TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
+}
+
+/// Cast in the order of x's dimensions, whose indices may have other strides.
+void CastInOrder(const TensorView& x, const Scaled& scaled, int axis,
+                 const RoundingOptions& options, const TensorView& out, const GivenScales& given,
+                 const TensorView* random, const TensorView* indices) {
+  const Inputs inputs(x, scaled, axis);
+  if (x.device != Device::cpu) {
+    return CastOnGpu(inputs.view(), scaled, axis, options, out, given, random);
+  }
+  ScaledTensor tensor =
+      MakeScaledTensor(inputs.view(), scaled, axis, options, given, random, indices);
+  CastTiles(tensor, out);
 }
 
 /// Finds the least index of a NaN that has no code, in blocks whose scale is not NaN (elsewhere an
@@ -159,7 +225,7 @@ void EncodeTiles(ScaledTensor& tensor, std::uint8_t* packed, NanFinder& nans) {
           Kernels().encode_blocks(tensor.plan, route, run, to, streams);
           if (!on_bytes) PutBits(packed, first * bits, row.data(), run.n * bits);
           run.x += run.x_stride;
-          if (run.random != nullptr) run.random += run.n;
+          if (run.random != nullptr) run.random += run.random_stride;
         }
       });
     }
@@ -240,12 +306,15 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
   const int along = AxisOf(x, axis);
   CheckLevels(scaled, given);
   if (x.size() == 0) return;
-  const Inputs inputs(x, scaled, along);
-  if (x.device != Device::cpu) {
-    return CastOnGpu(inputs.view(), scaled, along, options, out, given, random);
+  if (const auto order = OrderLike(x, scaled, along, out, given, random)) {
+    const bool draws = options.mode == Rounding::stochastic && random == nullptr;
+    if (!draws || TurnsIntegers(scaled, *order)) {
+      return CastInOrder(order->x, scaled, order->axis, options, order->out, given,
+                         order->random ? &*order->random : nullptr,
+                         draws ? &order->indices : nullptr);
+    }
   }
-  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, given, random);
-  CastTiles(tensor, out);
+  CastInOrder(x, scaled, along, options, out, given, random, nullptr);
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,

@@ -20,6 +20,10 @@ namespace {
 /// The most elements of a block whose scale and values are formed in one pass, within L2.
 constexpr std::int64_t kWhole = std::int64_t{1} << 17;
 
+/// The most rows of such a block: of more, a pass over a few columns of each would read too little
+/// of a page at a time.
+constexpr std::int64_t kTallest = 1024;
+
 /// The most neighbours in a run whose largest magnitude a kernel finds without prefetching, which
 /// the pass over the previous tile's elements has done.
 constexpr std::int64_t kPart = 128;
@@ -40,7 +44,8 @@ void LargestOf(const BlockLayout& layout, bool with_nan, const Tile& tile, const
 }
 
 /// The largest |x| of each block of a whole tensor.
-Floats LargestOf(const TensorView& x, const BlockLayout& layout, bool with_nan) {
+Floats LargestOf(const TensorView& of, const BlockLayout& layout, bool with_nan) {
+  const TensorView x = layout.blocks() == 1 && FillAlike(of, of) ? AlongMemory(of) : of;
   std::vector<std::atomic<std::uint32_t>> most(static_cast<std::size_t>(layout.blocks()));
   const Tiles tiles(layout, false);
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
@@ -176,13 +181,14 @@ void CheckLevels(const Scaled& scaled, const GivenScales& given) {
 
 ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axis,
                               const RoundingOptions& options, const GivenScales& given,
-                              const TensorView* random) {
+                              const TensorView* random, const TensorView* indices) {
   const ScaledPlan plan =
       Guarded([&] { return make_scaled_plan(scaled, options, x.dtype == DType::bf16); });
   const auto shape = ShapeOf(x);
   ScaledTensor tensor{.x = x,
                       .options = options,
                       .random = random,
+                      .indices = indices,
                       .plan = plan,
                       .route = route_of(plan),
                       .choose = scaled.choose,
@@ -197,7 +203,9 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
   const std::int64_t blocks = tensor.layout.blocks();
   tensor.scale.resize(static_cast<std::size_t>(blocks));
   CheckChoice(scaled, tensor.layout);
-  const bool large = tensor.layout.rows * tensor.layout.columns > kWhole;
+  const BlockLayout& layout = tensor.layout;
+  const bool tall = layout.rows > kTallest && tensor.choose == ScaleChoice::none;
+  const bool large = layout.rows * layout.columns > kWhole || tall;
   Floats outer, encode;
   if (given.blocks != nullptr) {
     tensor.scale = GivenOf(*given.blocks, scaled.scale, blocks, "scales");
@@ -222,6 +230,86 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
   tensor.decode = tensor.scale;
   if (outside && plan.arithmetic == Arithmetic::exact) tensor.route = ElementRoute::wide;
   return tensor;
+}
+
+TileRows TileReader::Read(const Tile& tile) {
+  const std::int64_t begin = layout_.index(tile.p, tile.i, tile.t, tile.j);
+  if (is_direct()) return {reader_.Read(begin, tile.count), layout_.row_stride()};
+  const auto read = [&](const Box& box) { return of_strips_.Read(box, 0).at; };
+  if (strips_.fit() && tile.rows == 1) {
+    return {strip_.Read(read, begin, tile.count, values_), tile.count};
+  }
+  if (layout_.middle == 1 && strips_.have(layout_.height, layout_.width)) {
+    if (tile.rows <= kStripRows) {
+      const std::int64_t n = (tile.rows - 1) * layout_.width + tile.count;
+      return {strip_.Read(read, begin, n, values_), layout_.width};
+    }
+    const BoxRows<const float> rows = boxes_.Read(strips_.box_at(begin, tile.rows, tile.count));
+    return {rows.at, rows.stride};
+  }
+  values_.resize(static_cast<std::size_t>(tile.rows * tile.count));
+  for (std::int64_t r = 0; r < tile.rows; ++r) {
+    for (std::int64_t c = 0; c < tile.count; c += kStage) {
+      const std::int64_t n = std::min(kStage, tile.count - c);
+      const float* from = reader_.Read(begin + r * layout_.row_stride() + c, n);
+      std::copy_n(from, n, values_.data() + r * tile.count + c);
+    }
+  }
+  return {values_.data(), tile.count};
+}
+
+/// The strips of a tensor's integers: a tile of fewer rows than a block of them is in one.
+Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
+  return {indices, kBlock, layout.rows < kBlock ? layout.rows : kPartRows};
+}
+
+bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices) {
+  const Strips strips = StripsOf(layout, indices);
+  return layout.rows == 1 ? strips.fit()
+                          : layout.middle == 1 && strips.have(layout.height, layout.width);
+}
+
+TileIntegers::TileIntegers(const ScaledTensor& tensor)
+    : tensor_(tensor), drawn_(tensor.plan.element), of_strips_(tensor.plan.element) {
+  if (tensor.random != nullptr) {
+    given_.emplace(*tensor.random);
+  } else if (tensor.indices != nullptr) {
+    turned_.emplace(StripsOf(tensor.layout, *tensor.indices));
+  }
+}
+
+BoxRows<const std::uint32_t> TileIntegers::Read(const Tile& tile, std::int64_t begin,
+                                                std::int64_t count) {
+  if (tensor_.options.mode != Rounding::stochastic) return {nullptr, 0};
+  const BlockLayout& layout = tensor_.layout;
+  const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + begin);
+  if (turned_) {
+    auto& [strips, strip] = *turned_;
+    const auto read = [&](const Box& box) { return of_strips_.Read(box); };
+    if (tile.rows == 1) return {strip.Read(read, first, count, values_), count};
+    if (tile.rows >= kBlock) return {drawn_.Read(strips.box_at(first, tile.rows, count)), count};
+    const std::int64_t n = (tile.rows - 1) * layout.width + count;
+    return {strip.Read(read, first, n, values_), layout.width};
+  }
+  if (given_) {
+    values_.resize(static_cast<std::size_t>(tile.rows * count));
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      const std::int64_t at = first + r * layout.row_stride();
+      std::copy_n(given_->Read(at, count), count, values_.data() + r * count);
+    }
+    return {values_.data(), count};
+  }
+  const bool is_drawn = first >= first_ && first + count <= first_ + columns_;
+  if (!is_drawn) {
+    const std::int64_t rest = layout.width - tile.j - begin;
+    first_ = first;
+    columns_ = tile.rows == 1 ? count : std::min(rest, std::max(count, kBlock));
+    std::uint32_t* to = Sized(values_, tile.rows * columns_);
+    for (std::int64_t r = 0; r < tile.rows; ++r, to += columns_) {
+      DrawIntegers(tensor_.plan.element, first + r * layout.row_stride(), columns_, to);
+    }
+  }
+  return {values_.data() + (first - first_), columns_};
 }
 
 void TileScaler::FindScales(const Tile& tile, const TileRows& rows) {

@@ -99,6 +99,47 @@ CPD_BODY void round_bf16_body(const RoundPlan* plan, int64_t first, int64_t n,
                reinterpret_cast<Bf16*>(y), Identity{});
 }
 
+/// Rounds n values with the integers of each, in parts that are in L1 before whole cache lines of
+/// them are written by non-temporal stores.
+template <class R>
+CPD_FN void stream_row(const RoundPlan& plan, int64_t n, const float* x, const uint32_t* random,
+                       float* y) {
+  alignas(64) float part[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    const int64_t count = least(kBlock, n - i);
+    round_span<R, F>(plan, count, x + i, random == nullptr ? random : random + i, part, Identity{});
+    copy_streaming(y + i, part, count);
+  }
+}
+
+CPD_BODY void round_rows_body(const RoundPlan* shared, int64_t rows, int64_t n, const float* x,
+                              int64_t x_stride, const uint32_t* random, int64_t random_stride,
+                              float* y, int64_t y_stride, bool streaming) {
+  const RoundPlan plan = *shared;
+  const bool is_random = plan.mode == Rounding::stochastic;
+  // Of shorter rows too many cache lines are written in parts.
+  const bool streams = streaming && holds_floats(y) && n >= kBlock;
+  const auto for_rows = [&](auto row) {
+    for (int64_t r = 0; r < rows; ++r) {
+      row(x + r * x_stride, is_random ? random + r * random_stride : nullptr, y + r * y_stride);
+    }
+  };
+  if (plan.wide) {
+    return for_rows([&](const float* from, const uint32_t* integers, float* to) {
+      round_all<D>(plan, 0, n, from, integers, to, Identity{});
+    });
+  }
+  with_rule<F>(plan, [&]<class R>() {
+    for_rows([&](const float* from, const uint32_t* integers, float* to) {
+      // No hardware prefetches rows of other pages.
+      for (int64_t i = 0; i < n; i += kLine) __builtin_prefetch(from + 2 * x_stride + i);
+      if (streams) return stream_row<R>(plan, n, from, integers, to);
+      round_span<R, F>(plan, n, from, integers, to, Identity{});
+    });
+  });
+  if (streams) fence_streaming<F>();
+}
+
 CPD_BODY void round_scaled_body(const RoundPlan* plan, int shift, int64_t first, int64_t n,
                                 const float* x, const uint32_t* random, float* y, bool streaming) {
   with_scale(*plan, shift, [&]<class V>(auto map) {
@@ -178,6 +219,13 @@ void round_f64(const RoundPlan& plan, int64_t first, int64_t n, const double* x,
 void round_bf16(const RoundPlan& plan, int64_t first, int64_t n, const std::uint16_t* x,
                 const uint32_t* random, std::uint16_t* y) {
   enter<round_bf16_body>(&plan, first, n, x, random, y);
+}
+
+void round_rows(const RoundPlan& plan, int64_t rows, int64_t n, const float* x, int64_t x_stride,
+                const uint32_t* random, int64_t random_stride, float* y, int64_t y_stride,
+                bool streaming) {
+  enter<round_rows_body>(&plan, rows, n, x, x_stride, random, random_stride, y, y_stride,
+                         streaming);
 }
 
 void round_scaled(const RoundPlan& plan, int shift, int64_t first, int64_t n, const float* x,

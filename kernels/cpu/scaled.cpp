@@ -138,24 +138,28 @@ CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float*
   }
 }
 
-/// Updates the largest |x| of n columns by `rows` rows; four vectors of columns stay in registers
-/// over all rows.
+/// Finds the largest |x| of n columns of `rows` rows; up to four vectors of columns stay in
+/// registers over all rows.
 template <bool kWithNan>
 CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* x, float* largest) {
   constexpr int kLanes = Lanes<F>::count;
-  constexpr int kVectors = 4;
   using I = Signed<F>;
   int64_t j = 0;
-  for (; j + kVectors * kLanes <= n; j += kVectors * kLanes) {
-    I most[kVectors] = {};
-    for (int64_t i = 0; i < rows; ++i) {
-      const float* row = x + i * stride + j;
-      for (int k = 0; k < kVectors; ++k) {
-        most[k] = max(most[k], counted<kWithNan>(load<F>(row + k * kLanes)));
+  const auto columns = [&]<int kCount>() {
+    for (; j + kCount * kLanes <= n; j += kCount * kLanes) {
+      I most[kCount] = {};
+      for (int64_t i = 0; i < rows; ++i) {
+        const float* row = x + i * stride + j;
+        for (int k = 0; k < kCount; ++k) {
+          most[k] = max(most[k], counted<kWithNan>(load<F>(row + k * kLanes)));
+        }
       }
+      for (int k = 0; k < kCount; ++k) store(largest + j + k * kLanes, most[k]);
     }
-    for (int k = 0; k < kVectors; ++k) store(largest + j + k * kLanes, most[k]);
-  }
+  };
+  columns.template operator()<4>();
+  columns.template operator()<2>();
+  columns.template operator()<1>();
   for (; j < n; ++j) {
     std::int32_t most = 0;
     for (int64_t i = 0; i < rows; ++i) most = max(most, counted<kWithNan>(x[i * stride + j]));
@@ -442,7 +446,7 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
         round_run<R, kRoute, V, false>(*plan, run, y);
       }
       run.x += run.x_stride;
-      if (run.random != nullptr) run.random += run.n;
+      if (run.random != nullptr) run.random += run.random_stride;
       y += y_stride;
     }
   });

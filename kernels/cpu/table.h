@@ -143,6 +143,9 @@ void round_f32(const RoundPlan& plan, std::int64_t first, std::int64_t n, const 
                const std::uint32_t* random, float* y, bool streaming);
 void round_f64(const RoundPlan& plan, std::int64_t first, std::int64_t n, const double* x,
                const std::uint32_t* random, double* y);
+void round_rows(const RoundPlan& plan, std::int64_t rows, std::int64_t n, const float* x,
+                std::int64_t x_stride, const std::uint32_t* random, std::int64_t random_stride,
+                float* y, std::int64_t y_stride, bool streaming);
 bool flags_f32(const FlagLimits<float>& limits, std::int64_t n, const float* x, const float* y,
                std::uint8_t* raised);
 bool flags_f64(const FlagLimits<double>& limits, std::int64_t n, const double* x, const double* y,
@@ -189,6 +192,8 @@ void fold(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t fir
 void fold_f64(const FoldPlan& plan, bool starts, std::int64_t draw, std::int64_t first,
               std::int64_t n, std::int64_t count, const double* const* terms, double* sum,
               double* compensation, GivenDraws given);
+void transpose(std::int64_t rows, std::int64_t columns, const std::uint32_t* from,
+               std::int64_t from_stride, std::uint32_t* to, std::int64_t to_stride);
 void hadamard(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
               std::int64_t stride, const float* x, float* y, bool streaming);
 void block_max(bool with_nan, std::int64_t run, std::int64_t n, const float* x, float* largest);

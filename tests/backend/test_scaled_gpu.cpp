@@ -162,15 +162,19 @@ class ScaledGpu : public testing::GpuTest {
     return codes;
   }
 
-  /// Casts on both, with `random` integers or none.
+  /// Casts on both, with `random` integers or none; `like_x`: to a tensor with x's strides.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
-                      const RoundingOptions& options, const TensorView* random = nullptr) const {
+                      const RoundingOptions& options, const TensorView* random = nullptr,
+                      bool like_x = false) const {
     Bytes expected(static_cast<std::size_t>(x.size()) * SizeOf(x.dtype), 3);
     Bytes got = expected;
     const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
-    Cast(x, scaled, axis, options, View(expected.data(), x.dtype, shape), {}, random);
+    TensorView on_cpu = View(expected.data(), x.dtype, shape);
+    TensorView on_gpu = View(got.data(), x.dtype, shape);
+    if (like_x) on_cpu.stride = on_gpu.stride = x.stride;
+    Cast(x, scaled, axis, options, on_cpu, {}, random);
     const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView result(driver(), View(got.data(), x.dtype, shape));
+    const testing::OnGpuView result(driver(), on_gpu);
     std::optional<testing::OnGpuView> integers;
     TensorView integers_view;
     if (random != nullptr) integers_view = integers.emplace(driver(), *random).view();
@@ -218,6 +222,23 @@ TEST_F(ScaledGpu, OfAnyTypeAndStride) {
     for (const char* text : {"mxfp8", "nvfp4", "e4m3fn 128 scale=e8m0"}) {
       for (const int axis : {0, 1}) {
         ExpectSameCast(y, ParseScaled(text), axis, Options(Rounding::nearest_even));
+      }
+    }
+  }
+}
+
+TEST_F(ScaledGpu, TransposedTensors) {
+  for (const std::string& text : kFormats) {
+    const Scaled scaled = ParseScaled(text);
+    for (const Case& c : std::vector<Case>{{{70, 64}, 0}, {{64, 33}, 1}, {{2, 32, 48}, 1}}) {
+      if (!TakesTransform(scaled, c)) continue;
+      const std::vector<float> values = Values(static_cast<std::size_t>(Count(c.shape)), 4, true);
+      TensorView x = View(values.data(), DType::f32, c.shape);
+      const std::size_t last = c.shape.size() - 1;
+      x.stride[last - 1] = 1;
+      x.stride[last] = c.shape[last - 1];
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        ExpectSameCast(x, scaled, c.axis, Options(mode), nullptr, true);
       }
     }
   }

@@ -18,6 +18,7 @@
 
 #include "cpd/numeric/scaled/scaled_elements.h"
 #include "cpd/ops/block_layout.h"
+#include "cpd/ops/hadamard.h"
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
@@ -377,6 +378,74 @@ TEST_P(ScaledOn, Strides) {
   }
 }
 
+/// A view of a tensor whose last two dimensions are exchanged in memory, or as they are.
+TensorView Turned(const void* data, DType dtype, const Shape& shape, bool turned) {
+  TensorView x = View(data, dtype, shape);
+  if (turned) {
+    const std::size_t last = shape.size() - 1;
+    x.stride[last - 1] = 1;
+    x.stride[last] = shape[last - 1];
+  }
+  return x;
+}
+
+/// Transposed tensors of shapes around those of strips and of blocks of random integers, of values
+/// that bf16 holds.
+TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
+  const std::vector<Case> cases = {{{70, 300}, 0}, {{70, 300}, 1},   {{300, 17}, 0},
+                                   {{300, 17}, 1}, {{2, 33, 70}, 1}, {{1, 64}, 1},
+                                   {{64, 1}, 0},   {{600, 2}, 0},    {{3, 20, 9}, 0}};
+  for (const std::string text : {"mxfp8", "nvfp4", "int4 row", "e4m3fn 3x5 scale=fp32",
+                                 "fp8-tensor", "e4m3fn 280 scale=fp32", "mxfp8 block=100",
+                                 "nvfp4 arithmetic=exact outer=row", "mxfp4 transform=hadamard2"}) {
+    const Scaled scaled = ParseScaled(text);
+    for (const Case& c : cases) {
+      if (scaled.transform && c.shape[static_cast<std::size_t>(c.axis)] % 2 != 0) continue;
+      const std::int64_t n = Count(c.shape);
+      Floats x = Values(scaled.element, n, false, 7);
+      x = testing::run_cast(x, ParseFormat("bf16"), {});
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        const RoundingOptions o = Saturating(mode);
+        Floats whole = x;
+        if (scaled.transform) {
+          const TensorView of = View(x.data(), DType::f32, c.shape);
+          Transform(of, *scaled.transform, c.axis, false, View(whole.data(), DType::f32, c.shape));
+        }
+        const Made made = Definition(whole, c, scaled, o);
+        for (const std::string& backend : testing::backends()) {
+          const testing::WithBackend forced(backend);
+          for (const bool turned_x : {false, true}) {
+            for (const bool turned_y : {false, true}) {
+              for (const DType dtype : {DType::f32, DType::bf16}) {
+                if (dtype == DType::bf16 &&
+                    (scaled.transform || scaled.arithmetic != Arithmetic::exact))
+                  continue;
+                Floats from(x.size()), to(x.size(), 7.0F), got(x.size());
+                const TensorView in = Turned(from.data(), dtype, c.shape, turned_x);
+                const TensorView out = Turned(to.data(), dtype, c.shape, turned_y);
+                Cast(View(x.data(), DType::f32, c.shape), ParseFormat("bf16"), {}, in);
+                Cast(in, scaled, c.axis, o, out);
+                Cast(out, kFp32, {}, View(got.data(), DType::f32, c.shape));
+                const std::string about = About(text, c) + ", " + ToString(mode) + " on " +
+                                          backend + (turned_x ? ", x turned" : "") +
+                                          (turned_y ? ", out turned" : "");
+                const Format held = dtype == DType::f32 ? kFp32 : ParseFormat("bf16");
+                const Floats wanted = testing::run_cast(made.values, held, {});
+                ASSERT_TRUE(bits_equal(wanted, got, x)) << about;
+                if (!turned_y) ExpectMade(made, MakeAll(in, scaled, c.axis, o), x, about);
+                if (turned_x != turned_y || dtype != DType::f32) continue;
+                Cast(in, scaled, c.axis, o, in);
+                Cast(in, kFp32, {}, View(got.data(), DType::f32, c.shape));
+                ASSERT_TRUE(bits_equal(made.values, got, x)) << about << ", in place";
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ScaledOn, InPlaceAndUnaligned) {
   for (const std::string& text : kFormats) {
     const Scaled scaled = ParseScaled(text);
@@ -487,6 +556,11 @@ TEST_P(ScaledOn, GivenScalesAreTaken) {
     TensorView blocks = view_of(made.scales), tensor = view_of(made.tensor);
     GivenScales given{.blocks = &blocks, .tensor = scaled.tensor_scale ? &tensor : nullptr};
     ExpectMade(made, MakeAll(in, scaled, c.axis, Saturating(), true, given), x, text + ", codes");
+    Floats to(x.size()), got(x.size());
+    const TensorView out = Turned(to.data(), DType::f32, c.shape, true);
+    Cast(in, scaled, c.axis, Saturating(), out, given);
+    Cast(out, kFp32, {}, View(got.data(), DType::f32, c.shape));
+    EXPECT_TRUE(bits_equal(made.values, got, x)) << text << ", out turned";
     const Floats numbers =
         testing::run_decode(made.scales, scaled.scale, static_cast<std::size_t>(counts.blocks));
     Floats outer;

@@ -104,7 +104,7 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
 
 /// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h), of which
 /// number i / run is that of a row's element i. run: 1, or one of 16, 32, … 512, or a multiple of
-/// 1024. `random`: the integers of a stochastic plan, row after row, else null.
+/// 1024. `random`: the integers of a stochastic plan, else null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;
@@ -113,6 +113,7 @@ struct ScaledRun {
   const float* scale = nullptr;
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;
+  std::int64_t random_stride = 0;
 };
 
 }  // namespace cpd

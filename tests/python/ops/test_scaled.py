@@ -156,6 +156,19 @@ def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     assert along.tolist() != front_end(cpd.cast, x, q).tolist()
 
 
+@pytest.mark.parametrize("draws", [{}, {"rounding": "stochastic", "random_bits": 8, "seed": 3}])
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4", "int8 row", "fp8-block"])
+def test_transposed_tensors(front_end: FrontEnd, name: str, draws: dict[str, Any]) -> None:
+    """A transposed tensor has the values, codes and random integers of its contiguous copy."""
+    for shape in ((65, 300), (1, 9), (2, 33, 40)):
+        x = noise(shape, 6)
+        turned = np.swapaxes(np.ascontiguousarray(np.swapaxes(x, -1, -2)), -1, -2)
+        for axis in (-1, -2):
+            wanted = front_end(cpd.cast, x, name, axis=axis, **draws)
+            got = front_end(cpd.cast, turned, name, axis=axis, **draws)
+            assert np.ascontiguousarray(got).tobytes() == wanted.tobytes()
+
+
 def test_square_blocks_are_one_for_both_orientations(front_end: FrontEnd) -> None:
     x, q = noise((9, 13), 6), cpd.Scaled("e2m1", "4x4")
     one, other = front_end.run([Call(cpd.cast, (x, q), {"axis": axis}) for axis in (0, 1)])

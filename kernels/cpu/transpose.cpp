@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Transposes a matrix of 32-bit words: squares of as many rows as a vector has lanes, in registers.
+#include "kernels/cpu/table.h"
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint32_t;
+
+/// Exchanges the rows and columns of a square of words. A step moves the even words of two
+/// neighbouring rows into one row of the first half, the odd ones into one of the second: of a
+/// word's row and column, written as one binary number, it rotates the digits by one.
+template <class V>
+CPD_FN void transpose_square(Unsigned<V>* rows) {
+  using U = Unsigned<V>;
+  constexpr int kLanes = Lanes<V>::count;
+  const auto odd = [](U x) { return bits_as<U>(bits_as<SplitOf<U>>(x) >> 32); };
+  for (int step = 1; step < kLanes; step *= 2) {
+    U turned[kLanes];
+#pragma GCC unroll 8
+    for (int k = 0; k < kLanes / 2; ++k) {
+      turned[k] = even_words(rows[2 * k], rows[2 * k + 1]);
+      turned[k + kLanes / 2] = even_words(odd(rows[2 * k]), odd(rows[2 * k + 1]));
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < kLanes; ++k) rows[k] = turned[k];
+  }
+}
+
+/// transpose, word by word.
+CPD_FN void transpose_words(int64_t rows, int64_t columns, const uint32_t* from,
+                            int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  for (int64_t c = 0; c < columns; ++c) {
+    for (int64_t r = 0; r < rows; ++r) to[c * to_stride + r] = from[r * from_stride + c];
+  }
+}
+
+/// Transposes a square of which the first word is from[0] and to[0].
+template <class V>
+CPD_FN void transpose_at(const uint32_t* from, int64_t from_stride, uint32_t* to,
+                         int64_t to_stride) {
+  using U = Unsigned<V>;
+  constexpr int kLanes = Lanes<V>::count;
+  U square[kLanes];
+#pragma GCC unroll 16
+  for (int k = 0; k < kLanes; ++k) square[k] = load<U>(from + k * from_stride);
+  transpose_square<V>(square);
+#pragma GCC unroll 16
+  for (int k = 0; k < kLanes; ++k) store(to + k * to_stride, square[k]);
+}
+
+/// The inner loop is along the rows of the array whose rows are further apart, which has more
+/// pages.
+template <class V>
+CPD_FN void transpose_all(int64_t rows, int64_t columns, const uint32_t* from, int64_t from_stride,
+                          uint32_t* to, int64_t to_stride) {
+  constexpr int kLanes = Lanes<V>::count;
+  if constexpr (kLanes == 1) {
+    transpose_words(rows, columns, from, from_stride, to, to_stride);
+  } else {
+    const int64_t whole_rows = rows - rows % kLanes;
+    const int64_t whole_columns = columns - columns % kLanes;
+    const auto at = [&](int64_t r, int64_t c) {
+      transpose_at<V>(from + r * from_stride + c, from_stride, to + c * to_stride + r, to_stride);
+    };
+    if (from_stride >= to_stride) {
+      for (int64_t r = 0; r < whole_rows; r += kLanes) {
+        for (int64_t c = 0; c < whole_columns; c += kLanes) {
+          // No hardware prefetches rows of other pages.
+          for (int k = 0; k < kLanes; ++k)
+            __builtin_prefetch(from + (r + kLanes + k) * from_stride + c);
+          at(r, c);
+        }
+      }
+    } else {
+      for (int64_t c = 0; c < whole_columns; c += kLanes) {
+        for (int64_t r = 0; r < whole_rows; r += kLanes) at(r, c);
+      }
+    }
+    transpose_words(rows - whole_rows, whole_columns, from + whole_rows * from_stride, from_stride,
+                    to + whole_rows, to_stride);
+    transpose_words(rows, columns - whole_columns, from + whole_columns, from_stride,
+                    to + whole_columns * to_stride, to_stride);
+  }
+}
+
+CPD_BODY void transpose_body(int64_t rows, int64_t columns, const uint32_t* from,
+                             int64_t from_stride, uint32_t* to, int64_t to_stride) {
+  transpose_all<F>(rows, columns, from, from_stride, to, to_stride);
+}
+
+}  // namespace
+
+void transpose(int64_t rows, int64_t columns, const uint32_t* from, int64_t from_stride,
+               uint32_t* to, int64_t to_stride) {
+  enter<transpose_body>(rows, columns, from, from_stride, to, to_stride);
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd
