@@ -63,12 +63,12 @@ BlockLayout LayoutOf(const BlockShape& block, std::span<const std::int64_t> shap
 
 Tiles::Tiles(const BlockLayout& layout, bool whole) : layout_(layout) {
   rows_ = layout.rows;
-  const std::int64_t stage = layout.rows == 1 ? kStage : kTall;
+  const std::int64_t wide = std::min(kStage, kTall / layout.rows);  // of several rows
   const bool parts = !whole && layout.rows > kTall / kLine;
   if (parts) rows_ = kPartRows;
   if (whole || layout.columns <= kStage) {
     const std::int64_t wanted =
-        parts ? kPartColumns : std::max(std::min(kLine, layout.width), stage / layout.rows);
+        parts ? kPartColumns : std::max(std::min(kLine, layout.width), wide);
     count_ = layout.columns * std::max<std::int64_t>(1, wanted / layout.columns);
     along_ = Pieces(layout.width, count_);
   } else {

@@ -25,9 +25,9 @@ struct Tile {
 /// The rows of a part of a block that is taller than whole tiles are.
 constexpr std::int64_t kPartRows = 16;
 
-/// Tiles that cover a layout, of about kStage elements in a row, or four times as many in several.
-/// whole: each holds whole blocks; else none crosses a block's edge unless it holds all of the
-/// block's columns.
+/// Tiles that cover a layout, of about kStage elements in a row, or four times as many in several;
+/// a row has at most kStage, or a whole block's. whole: each holds whole blocks; else none crosses
+/// a block's edge unless it holds all of the block's columns.
 class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);

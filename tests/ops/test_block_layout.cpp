@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpd/ops/block_layout.h"
+#include "cpd/ops/elementwise.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -184,6 +185,25 @@ TEST(BlockLayouts, LongRowsAndBlocks) {
           ExpectCover(LayoutOf(block, shape, axis), whole,
                       ToString(block) + " along " + std::to_string(axis) + " of " +
                           std::to_string(shape[0]));
+        }
+      }
+    }
+  }
+}
+
+/// Buffers of rows that are no contiguous binary32 have kStage elements (elementwise.h).
+TEST(BlockLayouts, RowsOfTilesHaveAtMostAStageUnlessABlockHasMore) {
+  for (std::int64_t rows = 1; rows <= 70; ++rows) {
+    for (const std::int64_t columns : {1, 2, 48, 4096, 5000}) {
+      for (const std::int64_t width : {1, 100, 5000, 20000}) {
+        const BlockShape block{.rows = rows, .columns = columns};
+        const BlockLayout layout = LayoutOf(block, Shape{rows, width}, 1);
+        for (const bool whole : {false, true}) {
+          const Tiles tiles(layout, whole);
+          for (std::int64_t n = 0; n < tiles.size(); ++n) {
+            ASSERT_LE(tiles[n].count, whole ? std::max(kStage, columns) : kStage)
+                << rows << " x " << columns << " of " << width;
+          }
         }
       }
     }
