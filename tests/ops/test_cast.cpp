@@ -31,15 +31,7 @@ RoundingOptions stochastic(int random_bits) {
   return o;
 }
 
-class CastOn : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::string reason = testing::reason_without(GetParam());
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    ForceKernels(GetParam());
-  }
-  void TearDown() override { ForceKernels(""); }
-};
+class CastOn : public testing::OnBackend {};
 INSTANTIATE_TEST_SUITE_P(Backends, CastOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 

@@ -25,15 +25,7 @@ using Shape = std::vector<std::int64_t>;
 using Floats = std::vector<float>;
 using Integers = std::vector<std::uint32_t>;
 
-class BoxesOn : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::string reason = testing::reason_without(GetParam());
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    ForceKernels(GetParam());
-  }
-  void TearDown() override { ForceKernels(""); }
-};
+class BoxesOn : public testing::OnBackend {};
 INSTANTIATE_TEST_SUITE_P(Backends, BoxesOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 

@@ -236,15 +236,7 @@ Made Definition(const Floats& x, const Case& c, const Scaled& scaled, const Roun
   return made;
 }
 
-class ScaledOn : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    const std::string reason = testing::reason_without(GetParam());
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    ForceKernels(GetParam());
-  }
-  void TearDown() override { ForceKernels(""); }
-};
+class ScaledOn : public testing::OnBackend {};
 INSTANTIATE_TEST_SUITE_P(Backends, ScaledOn, ::testing::ValuesIn(testing::kBuiltBackends),
                          [](const auto& test) { return std::string(test.param); });
 

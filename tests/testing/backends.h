@@ -3,6 +3,8 @@
 // Running the same assertions on every CPU backend.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -60,6 +62,17 @@ class WithBackend {
   ~WithBackend() { ForceKernels(""); }
   WithBackend(const WithBackend&) = delete;
   WithBackend& operator=(const WithBackend&) = delete;
+};
+
+/// A test with the name of a backend, which it forces.
+class OnBackend : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string reason = reason_without(GetParam());
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    ForceKernels(GetParam());
+  }
+  void TearDown() override { ForceKernels(""); }
 };
 
 }  // namespace cpd::testing
