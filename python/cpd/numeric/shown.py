@@ -17,4 +17,6 @@ def shown(value: Any) -> str:
         return "an int of thousands of digits"
     except RecursionError:
         return f"a deeply nested {type(value).__name__}"
+    if len(text) <= 80 and text.isascii():  # nothing of C++, which no compiler traces
+        return text
     return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)
