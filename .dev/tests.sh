@@ -64,7 +64,7 @@ fuzz_tests() {
 }
 
 # python_tests NAME ARGS: to pytest; NAME is the JUnit file's. OpenMP's threads of several workers on the same cores do not
-# spin while they wait: torch's small products took three times as long.
+# spin while they wait: beside other work training a small network took 2.4 times the processor time.
 python_tests() {
   local results=$kResults/pytest-$1.xml
   # pytest keeps the tests as it compiles them.

@@ -79,18 +79,6 @@ CPD_FN void operate(const RoundPlan& plan, int64_t n, const T* x, const T* y, co
       });
 }
 
-/// Calls run.operator()<op>(); with kAny, for the operations that binary64 operands have.
-template <bool kAny, class Run>
-CPD_FN void with_operation(Operation op, Run run) {
-  if (op == Operation::add) return run.template operator()<Operation::add>();
-  if (op == Operation::mul) return run.template operator()<Operation::mul>();
-  if constexpr (!kAny) {
-    if (op == Operation::div) return run.template operator()<Operation::div>();
-    if (op == Operation::sqrt) return run.template operator()<Operation::sqrt>();
-  }
-  run.template operator()<Operation::fma>();
-}
-
 template <class R, class T>
 CPD_FN void operate_all(Operation op, const RoundPlan& plan, int64_t first, int64_t n, const T* x,
                         const T* y, const T* z, const uint32_t* random, T* out) {

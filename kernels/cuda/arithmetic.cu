@@ -28,7 +28,7 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
-  if (takes_packs(call, has_packs)) {
+  if (takes_packs(call)) {
     with_short_rule(call.plan, [&]<class R>() {
       start_kernel(operate_all_packs<R>, blocks, kThreads, stream, call);
     });

@@ -48,27 +48,16 @@ CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_
 
 // --- Packs of binary32 values --------------------------------------------------------------------
 
-/// Whether operate_packs computes a call: its tensors are fp32's and have Packs (device.cuh), its
-/// plan rounds_from_odd, random integers are Philox's.
-template <class HasPacks>
-bool takes_packs(const ArithmeticCall& call, HasPacks has_packs) {
-  const auto fits = [&](const Strided& t) { return t.dtype == DType::f32 && has_packs(t); };
+/// Whether operate_packs computes a call: its tensors are fp32's and have Packs, its plan
+/// rounds_from_odd, random integers are Philox's.
+inline bool takes_packs(const ArithmeticCall& call) {
+  const auto fits = [](const Strided& t) { return t.dtype == DType::f32 && has_packs(t); };
   return rounds_from_odd(call.plan) && call.random.data == nullptr && fits(call.x) &&
          fits(call.out) && (call.op == Operation::sqrt || fits(call.y)) &&
          (call.op != Operation::fma || fits(call.z));
 }
 
 using Floats = Pack<DType::f32>;
-
-/// Calls run.operator()<op>().
-template <class Run>
-CPD_FN void with_operation(Operation op, Run run) {
-  if (op == Operation::add) return run.template operator()<Operation::add>();
-  if (op == Operation::mul) return run.template operator()<Operation::mul>();
-  if (op == Operation::div) return run.template operator()<Operation::div>();
-  if (op == Operation::sqrt) return run.template operator()<Operation::sqrt>();
-  run.template operator()<Operation::fma>();
-}
 
 /// Computes elements i … i + 3, out of line, for those that binary32 leaves in doubt.
 template <Rounding mode>

@@ -16,17 +16,6 @@ namespace cpd::cuda {
 
 #define CPD_DEVICE __device__ __forceinline__
 
-inline bool is_contiguous(const Strided& t, DType type) {
-  return t.dtype == type && t.rank == 1 && t.stride[0] == 1;
-}
-
-inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
-
-/// Whether a kernel may read or write a tensor in Packs of its type.
-inline bool has_packs(const Strided& t) {
-  return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
-}
-
 // --- launches ------------------------------------------------------------------------------------
 
 /// Makes a device the thread's current one while alive, and clears an earlier call's error, which

@@ -56,6 +56,17 @@ CPD_FN void store_element(const Strided& t, std::int64_t i, V value) {
   }
 }
 
+inline bool is_contiguous(const Strided& t, DType type) {
+  return t.dtype == type && t.rank == 1 && t.stride[0] == 1;
+}
+
+inline bool is_aligned(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % 16 == 0; }
+
+/// Whether a kernel may read or write a tensor in Packs of its type.
+inline bool has_packs(const Strided& t) {
+  return t.dtype != DType::f64 && is_contiguous(t, t.dtype) && is_aligned(t.data);
+}
+
 // --- the loop ------------------------------------------------------------------------------------
 
 /// The source of random integers: the tensor `given`, if its data is not null, or Philox.

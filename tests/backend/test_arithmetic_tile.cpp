@@ -36,10 +36,7 @@ void for_threads(Run run) {
 }
 
 int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCall& call) {
-  const auto has_packs = [](const cuda::Strided& t) {
-    return reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0 && t.rank == 1 && t.stride[0] == 1;
-  };
-  if (cuda::takes_packs(call, has_packs)) {
+  if (cuda::takes_packs(call)) {
     with_short_rule(call.plan, [&]<class R>() {
       for_threads([&](std::int64_t t) { cuda::operate_packs<R>(call, t, kHostThreads); });
     });

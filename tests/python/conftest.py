@@ -35,8 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
     many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
-    place that is one in four of every test's. Of compiled programs, whose tracing takes a hundred
-    times as long as their calls, one in COMPILED of all tests' cases is quick. The seconds of
+    place that is one in four of every test's. Of compiled programs, most of whose time is
+    tracing, one in COMPILED of all tests' cases is quick. The seconds of
     `timeout` are an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
     for item in items:

@@ -47,6 +47,19 @@ CPD_FN constexpr void with_short_rule(const RoundPlan& plan, Run run) {
   run.template operator()<Rule<nearest_even, Form::general>>();
 }
 
+/// Calls run.operator()<op>(); with kAny, for the operations that binary64 operands have.
+template <bool kAny = false, class Run>
+CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
+  using soft::Operation;
+  if (op == Operation::add) return run.template operator()<Operation::add>();
+  if (op == Operation::mul) return run.template operator()<Operation::mul>();
+  if constexpr (!kAny) {
+    if (op == Operation::div) return run.template operator()<Operation::div>();
+    if (op == Operation::sqrt) return run.template operator()<Operation::sqrt>();
+  }
+  run.template operator()<Operation::fma>();
+}
+
 /// What makes operation_to_odd's results uncertain: an infinity or a NaN, a product that is no
 /// binary32 number, a number so small that an error may be none, or so large that the exact one may
 /// be beyond binary32's.
