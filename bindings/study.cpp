@@ -57,10 +57,10 @@ void BindVirtualReduce(py::module_& m) {
           py::arg("layer"), py::arg("x"))
       .def(
           "contribute",
-          [](VirtualReduce& reduce, int layer, const py::object& x) {
-            WithoutGil([&, x = LayerView(x)] { reduce.Contribute(layer, x); });
+          [](VirtualReduce& reduce, int layer, const py::object& x, bool stays) {
+            WithoutGil([&, x = LayerView(x)] { reduce.Contribute(layer, x, stays); });
           },
-          py::arg("layer"), py::arg("x"))
+          py::arg("layer"), py::arg("x"), py::arg("stays") = false)
       .def(
           "result",
           [](VirtualReduce& reduce, int layer, const py::object& out) {

@@ -399,8 +399,8 @@ void Queue::Reduce(const ReduceCall& call) const { CheckStatus(api_.reduce(launc
 void Queue::CastTerms(const VirtualCall& call, SegmentCounts* counts) const {
   CheckStatus(api_.cast_terms(launch_, call, counts));
 }
-void Queue::TakeTerms(const VirtualCall& call) const {
-  CheckStatus(api_.take_terms(launch_, call));
+void Queue::FoldRanks(const VirtualCall& call, SegmentCounts* counts) const {
+  CheckStatus(api_.fold_ranks(launch_, call, counts));
 }
 void Queue::FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const {
   CheckStatus(api_.finish_sums(launch_, call, out, counts));

@@ -164,7 +164,7 @@ class CPD_API Queue {
   void Copy(void* to, const void* from, std::int64_t bytes) const;
   void Reduce(const ReduceCall& call) const;
   void CastTerms(const VirtualCall& call, SegmentCounts* counts) const;
-  void TakeTerms(const VirtualCall& call) const;
+  void FoldRanks(const VirtualCall& call, SegmentCounts* counts) const;
   void FinishSums(const VirtualCall& call, float* out, SegmentCounts* counts) const;
   /// The kernels of levels (Api). A message whose norms are no norms is a fault.
   void LevelNorms(const NormCall& call, const float* x, float* norms) const;

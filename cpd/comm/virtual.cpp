@@ -343,12 +343,12 @@ struct VirtualReduce::Impl {
   }
 
   /// Adds a rank's layer, on a GPU, to its sums there.
-  void ContributeOnGpu(int l, const TensorView& x) {
+  void ContributeOnGpu(int l, const TensorView& x, bool stays) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const Codec& wire = *reduction.wire(l);
     Piece whole = reduction.PieceOf(l, Rank(), layer.shift, layer.scale, 0, layer.size);
     if (reduction.spec().wire == nullptr) {
-      gpu->Contribute(l, x, layer.shift, Turn());
+      gpu->Contribute(l, x, layer.shift, Turn(), stays);
     } else {
       CodecState* const state = StateOf(wire, {Rank(), reduction.number(l)}, layer.size);
       if (reduction.measured() == Measured::own) whole.scale = gpu->Measure(x, wire, whole, state);
@@ -420,6 +420,7 @@ struct VirtualReduce::Impl {
     member = 0;
     ++visit;
     if (position < static_cast<std::int64_t>(ranks.size())) return;
+    if (gpu != nullptr) gpu->FoldKept();
     for (Layer& layer : layers) layer.group = {};
     for (std::size_t l = 0; l < layers.size(); ++l) EncodeResults(static_cast<int>(l));
     if (commits) Commit();
@@ -463,7 +464,7 @@ void VirtualReduce::Observe(int layer, const TensorView& x) {
 
 std::vector<int> VirtualReduce::schedule() const { return impl_->ranks; }
 
-void VirtualReduce::Contribute(int layer, const TensorView& x) {
+void VirtualReduce::Contribute(int layer, const TensorView& x, bool stays) {
   Layer& into = impl_->At(layer, x);
   const int rank = impl_->Rank();
   if (into.given) {
@@ -478,7 +479,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x) {
   impl_->contributed = true;
   into.given = true;
   into.shift = impl_->reduction.ShiftOf(into.exponent);
-  if (impl_->rounds_on_gpu()) return impl_->ContributeOnGpu(layer, x);
+  if (impl_->rounds_on_gpu()) return impl_->ContributeOnGpu(layer, x, stays);
   const float* values = impl_->Entering(layer, x);
   CodecState* state = impl_->BeginLayer(layer, values);
   impl_->CountEncoded(layer, state, values);

@@ -42,9 +42,11 @@ class CPD_API VirtualReduce {
   /// whose slices start at different ranks.
   [[nodiscard]] std::vector<int> schedule() const;
   /// Adds layer `layer` of the schedule's next rank (x: float32, contiguous, the layer's size),
-  /// each layer once, in any order. Throws Error for a second time, and where layers are on several
-  /// devices: without a codec all may be on one GPU, which then folds them.
-  void Contribute(int layer, const TensorView& x);
+  /// each layer once, in any order. `stays`: its values stay as they are until the schedule's last
+  /// EndRank, so that a GPU may read them later, several ranks' in one pass over the sums. Throws
+  /// Error for a second time, and where layers are on several devices: all may be on one GPU, which
+  /// then folds them.
+  void Contribute(int layer, const TensorView& x, bool stays = false);
   /// Ends that rank's contribution. Throws Error where one of its layers is missing.
   void EndRank();
 

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "cpd/base/plans.h"
 #include "cpd/comm/engine/message_ops.h"
@@ -17,6 +19,12 @@ struct VirtualSumsOnGpu::Layer {
   std::shared_ptr<cuda::SegmentCounts> counts;  ///< of the contributions, and of the result
   std::int64_t staged_bytes = 0;
   std::vector<std::function<std::int64_t()>> bytes;  ///< of contributions
+  struct Kept {
+    cuda::VirtualCall call;
+    bool counts = false;
+    void* stream = nullptr;  ///< of the ranks' values
+  };
+  std::optional<Kept> kept;  ///< ranks that are to be folded
 
   [[nodiscard]] cuda::SegmentCounts* of_result() const { return counts.get() + 1; }
 };
@@ -83,30 +91,54 @@ cuda::VirtualCall VirtualSumsOnGpu::CallOf(const Layer& layer, const Level& leve
   return call;
 }
 
-void VirtualSumsOnGpu::TakeAcross(int layer, std::int64_t visit, float* terms) {
+cuda::VirtualCall VirtualSumsOnGpu::AcrossCall(int layer, std::int64_t visit) const {
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
   cuda::VirtualCall call = CallOf(to, reduction_.Across(layer), to.across.get());
   call.visit = visit;
-  call.terms = terms;
-  queue_->TakeTerms(call);
+  return call;
 }
 
-void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, const Turn& turn) {
+cuda::VirtualCall VirtualSumsOnGpu::TurnCall(int layer, const Turn& turn) const {
+  if (!reduction_.grouped()) return AcrossCall(layer, turn.visit);
   const Layer& to = layers_[static_cast<std::size_t>(layer)];
+  cuda::VirtualCall call = CallOf(to, reduction_.Group(layer, turn.unit), to.group.get());
+  call.k = turn.member;
+  return call;
+}
+
+void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, const Turn& turn,
+                                  bool stays) {
+  Layer& to = layers_[static_cast<std::size_t>(layer)];
   if (to.size == 0) return;
   const ReduceSpec& spec = reduction_.spec();
-  cuda::VirtualCall call;
-  call.size = to.size;
-  call.terms = to.terms.get();
-  call.x = static_cast<const float*>(x.data);
-  call.divisor = reduction_.first_divisor();
-  call.shift = BoundedShift(shift);
-  call.cast = PlanOf(spec.format, spec.rounding);
-  call.cast_stream = StreamOf(Purpose::wire, spec.step, reduction_.number(layer), turn.rank);
-  queue_->Follow(x.stream);
-  queue_->CastTerms(call, turn.counts ? to.counts.get() : nullptr);
-  queue_->Precede(x.stream);
-  TakeTerms(layer, turn);
+  if (to.kept && (to.kept->counts != turn.counts || to.kept->stream != x.stream)) Fold(to);
+  if (!to.kept) {
+    to.kept = {TurnCall(layer, turn), turn.counts, x.stream};
+    cuda::VirtualCall& call = to.kept->call;
+    call.ranks = 0;
+    call.casts = true;
+    call.divisor = reduction_.first_divisor();
+    call.shift = BoundedShift(shift);
+    call.cast = PlanOf(spec.format, spec.rounding);
+  }
+  cuda::VirtualCall& call = to.kept->call;
+  call.x[call.ranks] = static_cast<const float*>(x.data);
+  call.cast_stream[call.ranks] =
+      StreamOf(Purpose::wire, spec.step, reduction_.number(layer), turn.rank);
+  if (++call.ranks == cuda::kMostRanks || !stays) Fold(to);
+}
+
+void VirtualSumsOnGpu::Fold(Layer& layer) {
+  const auto kept = std::exchange(layer.kept, std::nullopt);
+  queue_->Follow(kept->stream);
+  queue_->FoldRanks(kept->call, kept->counts ? layer.counts.get() : nullptr);
+  queue_->Precede(kept->stream);
+}
+
+void VirtualSumsOnGpu::FoldKept() {
+  for (Layer& layer : layers_) {
+    if (layer.kept) Fold(layer);
+  }
 }
 
 std::shared_ptr<const float> VirtualSumsOnGpu::Entering(const TensorView& x) const {
@@ -144,11 +176,9 @@ void VirtualSumsOnGpu::EncodeResults(int layer, const Codec& codec, const Piece&
 }
 
 void VirtualSumsOnGpu::TakeTerms(int layer, const Turn& turn) {
-  const Layer& to = layers_[static_cast<std::size_t>(layer)];
-  if (!reduction_.grouped()) return TakeAcross(layer, turn.visit, to.terms.get());
-  cuda::VirtualCall call = CallOf(to, reduction_.Group(layer, turn.unit), to.group.get());
-  call.k = turn.member;
-  queue_->TakeTerms(call);
+  cuda::VirtualCall call = TurnCall(layer, turn);
+  call.x[0] = call.terms;
+  queue_->FoldRanks(call, nullptr);
 }
 
 void VirtualSumsOnGpu::Copy(int layer, void* to, const void* from) {
@@ -191,9 +221,12 @@ std::int64_t VirtualSumsOnGpu::staged_bytes(int layer) const {
 }
 
 void VirtualSumsOnGpu::EndGroup(const Turn& turn) {
+  FoldKept();
   for (std::size_t l = 0; l < layers_.size(); ++l) {
     if (layers_[l].size == 0) continue;
-    TakeAcross(static_cast<int>(l), turn.visit, layers_[l].group.get());
+    cuda::VirtualCall call = AcrossCall(static_cast<int>(l), turn.visit);
+    call.x[0] = layers_[l].group.get();
+    queue_->FoldRanks(call, nullptr);
   }
 }
 

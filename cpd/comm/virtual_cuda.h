@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sums of virtual ranks (VirtualReduce) whose layers are on a GPU: contributions are cast and
-// folded there, one rank after the other, on a stream of the caller's. The host waits only for what
-// it reads: largest magnitudes, what a codec measures, how many values one keeps for another,
+// folded there, on a stream of the caller's, one rank after the other or, where their values stay as
+// they are, some ranks in one pass over the sums. The host waits only for what it reads: largest magnitudes, what a codec measures, how many values one keeps for another,
 // counts when a report is asked for, and layers that a codec rounds on the host.
 #pragma once
 
@@ -36,7 +36,9 @@ class VirtualSumsOnGpu {
     bool counts = false;        ///< its losses; each rank's once
     bool counts_bytes = false;  ///< with them, the bytes of messages that have no fixed sizes
   };
-  void Contribute(int layer, const TensorView& x, int shift, const Turn& turn);
+  /// `stays`: x's values stay as they are until the group or the schedule ends, so that those of
+  /// several ranks may be folded together.
+  void Contribute(int layer, const TensorView& x, int shift, const Turn& turn, bool stays);
   /// The same with a codec that has kernels. `whole`: the layer as a piece; `state`: what the codec
   /// keeps of it, or null.
   void Contribute(int layer, const TensorView& x, const Codec& codec, const Piece& whole,
@@ -59,6 +61,8 @@ class VirtualSumsOnGpu {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const;
   /// Adds the sums of the turn's group to those across groups.
   void EndGroup(const Turn& turn);
+  /// Folds what has been contributed and is kept.
+  void FoldKept();
   /// Writes a layer's result, its sums times `scale`.
   void Result(int layer, int shift, float scale, const TensorView& out);
   struct Counts {
@@ -74,8 +78,11 @@ class VirtualSumsOnGpu {
 
   [[nodiscard]] cuda::VirtualCall CallOf(const Layer& layer, const Level& level,
                                          float* planes) const;
-  void TakeAcross(int layer, std::int64_t visit, float* terms);
+  /// The call that adds ranks' values, from the turn's on.
+  [[nodiscard]] cuda::VirtualCall AcrossCall(int layer, std::int64_t visit) const;
+  [[nodiscard]] cuda::VirtualCall TurnCall(int layer, const Turn& turn) const;
   void TakeTerms(int layer, const Turn& turn);
+  void Fold(Layer& layer);
   void Copy(int layer, void* to, const void* from);
   /// A rank's values as they enter the reduction.
   [[nodiscard]] std::shared_ptr<const float> Entering(const TensorView& x) const;

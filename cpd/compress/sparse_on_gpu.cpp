@@ -24,7 +24,7 @@ class Sparse::OnGpu::Layer final : public LayerOnGpu {
  public:
   Layer(const RoundPlan& cast, SharedQueue queue, const float* x) : queue_(std::move(queue)) {
     call_.cast = cast;
-    call_.x = x;
+    call_.x[0] = x;
   }
 
   void Round(const Piece& layer, float* y, cuda::SegmentCounts* counts) const override {

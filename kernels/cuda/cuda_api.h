@@ -233,19 +233,23 @@ struct SegmentCounts {
   std::uint32_t largest = 0;           ///< the bits of the largest finite |x|
 };
 
-/// A layer of virtual ranks, which contribute one after the other: the values of one rank as they
+constexpr int kMostRanks = 16;  ///< whose values are added in one pass over a layer's sums
+
+/// A layer of virtual ranks, which contribute one after the other: the values of some ranks as they
 /// enter, the running sums of one level, and its end. All memory is the device's.
 struct VirtualCall {
   std::int64_t size = 0;
-  float* terms = nullptr;  ///< the terms that are added next
-  /// The cast of a rank's values x / divisor * 2^shift to terms.
-  const float* x = nullptr;
+  /// The values of the next ranks: terms, or where `casts`, x / divisor * 2^shift are cast to them.
+  const float* x[kMostRanks] = {};
+  int ranks = 1;
+  bool casts = false;
   float divisor = 1;
   std::int32_t shift = 0;
   RoundPlan cast;
-  std::uint64_t cast_stream = 0;
-  /// The running sums in `planes`, `size` values each; the terms are number k of `count`, or where
-  /// visit is not negative the terms of that visit of the rounds.
+  std::uint64_t cast_stream[kMostRanks] = {};
+  float* terms = nullptr;  ///< memory for one rank's terms
+  /// The running sums in `planes`, `size` values each; the ranks' terms are numbers k, k + 1, … of
+  /// `count`, or where visit is not negative the terms of that visit and the next ones.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
@@ -455,8 +459,9 @@ struct Api {
   int (*reduce)(const Launch& launch, const ReduceCall& call);
   /// Casts a virtual rank's values to terms; adds to *counts, in device memory, unless it is null.
   int (*cast_terms)(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
-  /// Adds terms to the running sums; after the last ones plane 0 has the level's results.
-  int (*take_terms)(const Launch& launch, const VirtualCall& call);
+  /// Adds ranks' values, which are cast first where `casts`, to the running sums; after the last
+  /// ones plane 0 has the level's results. Adds losses of casts to *counts, unless it is null.
+  int (*fold_ranks)(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
   /// out[i] = plane 0 times 2^-shift, divided; adds its NaN and infinities to *counts.
   int (*finish_sums)(const Launch& launch, const VirtualCall& call, float* out,
                      SegmentCounts* counts);

@@ -114,7 +114,7 @@ int order(const Launch& launch, void* after);
 int wait(const Launch& launch);
 int reduce(const Launch& launch, const ReduceCall& call);
 int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
-int take_terms(const Launch& launch, const VirtualCall& call);
+int fold_ranks(const Launch& launch, const VirtualCall& call, SegmentCounts* counts);
 int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts);
 int count(const Launch& launch, const ReduceCall& call, bool casts, SegmentCounts* counts);
 int level_norms(const Launch& launch, const NormCall& call, const float* x, float* norms);

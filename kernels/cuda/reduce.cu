@@ -41,20 +41,6 @@ __global__ void __launch_bounds__(kThreads)
     count_values(const __grid_constant__ ReduceCall call, SegmentCounts* counts) {
   count_block<mode, kCasts>(ThreadBlock(), call, counts);
 }
-template <Rounding mode>
-__global__ void __launch_bounds__(kThreads)
-    cast_terms_of(const __grid_constant__ VirtualCall call, SegmentCounts* counts) {
-  cast_terms_block<mode>(ThreadBlock(), call, counts);
-}
-template <Rounding mode>
-__global__ void __launch_bounds__(kThreads)
-    take_terms_of(const __grid_constant__ VirtualCall call) {
-  take_terms_block<mode>(ThreadBlock(), call);
-}
-__global__ void __launch_bounds__(kThreads)
-    finish_sums_of(const __grid_constant__ VirtualCall call, float* out, SegmentCounts* counts) {
-  finish_sums_block(ThreadBlock(), call, out, counts);
-}
 __global__ void __launch_bounds__(kThreads)
     find_remainder(Bytes bytes, const __grid_constant__ CrcPowers powers,
                    std::uint32_t* remainder) {
@@ -120,34 +106,6 @@ int reduce(const Launch& launch, const ReduceCall& given) {
   const DeviceCall device(launch, given);
   if (device.status() != cudaSuccess) return device.status();
   launch_task(blocks_for(given.tiles), static_cast<cudaStream_t>(launch.stream), device.call());
-  return cudaGetLastError();
-}
-
-int cast_terms(const Launch& launch, const VirtualCall& call, SegmentCounts* counts) {
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  with_mode(call.cast.mode, [&]<Rounding mode>() {
-    start_kernel(cast_terms_of<mode>, blocks_for(tiles_of(call.size)), kThreads,
-                 static_cast<cudaStream_t>(launch.stream), call, counts);
-  });
-  return cudaGetLastError();
-}
-
-int take_terms(const Launch& launch, const VirtualCall& call) {
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  with_mode(call.plan.terms.round.mode, [&]<Rounding mode>() {
-    start_kernel(take_terms_of<mode>, blocks_for(tiles_of(call.size)), kThreads,
-                 static_cast<cudaStream_t>(launch.stream), call);
-  });
-  return cudaGetLastError();
-}
-
-int finish_sums(const Launch& launch, const VirtualCall& call, float* out, SegmentCounts* counts) {
-  const OnDevice on(launch.device);
-  if (on.status() != cudaSuccess) return on.status();
-  start_kernel(finish_sums_of, blocks_for(tiles_of(call.size)), kThreads,
-               static_cast<cudaStream_t>(launch.stream), call, out, counts);
   return cudaGetLastError();
 }
 

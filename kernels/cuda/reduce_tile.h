@@ -309,7 +309,7 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
   });
 }
 
-// --- virtual ranks -------------------------------------------------------------------------------
+// --- whole layers ---------------------------------------------------------------------------------
 
 /// Calls run(begin, count) for the block's tiles of n values.
 template <class Block, class Run>
@@ -336,120 +336,6 @@ struct LossCounts {
     block.add(&counts.zeros, zeros);
   }
 };
-
-/// The contributions of a rank; counts losses unless `counts` is null.
-template <Rounding mode, class Block>
-CPD_FN void cast_terms_block(const Block& block, const VirtualCall& call, SegmentCounts* counts) {
-  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      LossCounts lost;
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        const float x = call.divisor == 1 ? call.x[i] : unscaled(call.x[i], 0, call.divisor);
-        const float term = cast_scaled<mode>(
-            x, call.shift, element_draw<mode>(call.cast, call.cast_stream, i), call.cast);
-        call.terms[i] = term;
-        lost.take(x, term);
-      }
-      if (counts != nullptr) lost.add_to(block, *counts);
-    });
-  });
-}
-
-/// How many planes of a running sum hold numbers after k terms.
-CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
-  const Scheme scheme = call.plan.order.scheme;
-  return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);
-}
-
-/// The number of the term that is added next to the sum of value i; -1: none is.
-CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
-  if (call.visit < 0) return call.k;
-  return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
-}
-
-/// Whether take_short_term may add terms.
-CPD_FN bool has_short_terms(const VirtualCall& call) {
-  const Scheme scheme = call.plan.order.scheme;
-  return (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         with_short_kind(call.plan.terms.kind, []<Split kind>() {});
-}
-/// Whether it may add term k: neither the first of a sum, nor the last where the result is rounded
-/// once more.
-CPD_FN bool is_short_term(const VirtualCall& call, std::int64_t k) {
-  return k > 0 && (k + 1 < call.count || !call.plan.rounds);
-}
-/// take_term by short steps; false, and nothing is stored, where these do not give the sum.
-template <Split kind>
-CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
-  ShortSums<kind, float> steps(call.plan.terms);
-  float sum = call.planes[i];
-  if (call.plan.order.scheme == Scheme::sequential) {
-    steps.add(call.terms[i], sum);
-    if (!steps.is_good()) return false;
-  } else {
-    float compensation = call.planes[call.size + i];
-    steps.add(call.terms[i], sum, compensation);
-    if (!steps.is_good()) return false;
-    call.planes[call.size + i] = compensation;
-  }
-  call.planes[i] = sum;
-  return true;
-}
-CPD_FN bool take_short_term(const VirtualCall& call, std::int64_t i) {
-  bool taken = false;
-  with_short_kind(call.plan.terms.kind,
-                  [&]<Split kind>() { taken = take_short_term<kind>(call, i); });
-  return taken;
-}
-
-/// Adds term k to the running sum of value i.
-template <Rounding mode>
-CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k) {
-  auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);
-  const int before = k > 0 ? planes_after(call, k) : 0;
-  CPD_ROLLED for (int q = 0; q < before; ++q) sum.plane(q) = call.planes[q * call.size + i];
-  sum.take(call.terms[i]);
-  if (k + 1 == call.count) {
-    call.planes[i] = result_of_sum(sum, call.plan, call.result_stream, i);
-    return;
-  }
-  const int after = planes_after(call, k + 1);
-  CPD_ROLLED for (int q = 0; q < after; ++q) call.planes[q * call.size + i] = sum.plane(q);
-}
-
-template <Rounding mode, class Block>
-CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
-  const bool is_short = has_short_terms(call);
-  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        const std::int64_t k = term_of(call, i);
-        if (k < 0) continue;
-        const bool tries = mode == Rounding::nearest_even && is_short && is_short_term(call, k);
-        if (!tries || !take_short_term(call, i)) take_term<mode>(call, i, k);
-      }
-    });
-  });
-}
-
-template <class Block>
-CPD_FN void finish_sums_block(const Block& block, const VirtualCall& call, float* out,
-                              SegmentCounts* counts) {
-  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
-    block.each([&](int thread) {
-      std::uint32_t non_finite = 0;
-      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const float value = unscaled(call.planes[begin + j] * call.scale, call.shift, call.divisor);
-        const std::uint32_t size = bits_as<std::uint32_t>(value) & Pattern<float>::magnitude;
-        if (size >= Pattern<float>::infinity) ++non_finite;
-        out[begin + j] = value;
-      }
-      block.add(&counts->non_finite, non_finite);
-    });
-  });
-}
 
 // --- checksums -----------------------------------------------------------------------------------
 

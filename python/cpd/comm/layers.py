@@ -236,6 +236,12 @@ def plain_values(layer: Any) -> Any:
     return _device_values(layer) if on_gpu else host_values(layer)
 
 
+def shares_memory(plain: Any, layer: Any) -> bool:
+    """Whether the tensor `plain` has the values of the tensor `layer` in its memory."""
+    same: bool = plain.data_ptr() == layer.data_ptr()
+    return same
+
+
 def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
     """What `plain_values` gives as C++ takes it; `plain` keeps the memory alive."""
     if not is_torch(plain):

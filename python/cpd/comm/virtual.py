@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
@@ -18,6 +18,7 @@ from cpd.comm.layers import (
     native_values,
     plain_values,
     row_layouts,
+    shares_memory,
 )
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.compress.codec import Codec
@@ -140,7 +141,7 @@ def simulate_all_reduce(
             for rank in range(source.world):
                 source.visit(rank, reduce.observe)
         for rank in reduce.schedule():
-            source.visit(rank, reduce.contribute)
+            source.contribute(rank, reduce)
             reduce.end_rank()
         layers = [source.result(index, reduce.result) for index in range(len(source.sizes))]
         reduce.commit()
@@ -192,15 +193,28 @@ class Source:
 
     def visit(self, rank: int, use: Callable[[int, Any], object]) -> None:
         """Calls use(layer's index, its values as C++ takes them) for each layer of `rank`."""
+        for index, plain, _ in self._values(rank):
+            use(index, native_values(plain))
+
+    def contribute(self, rank: int, to: _core.VirtualReduce) -> None:
+        """Contributes the layers of `rank`."""
+        for index, plain, stays in self._values(rank):
+            to.contribute(index, native_values(plain), stays)
+
+    def _values(self, rank: int) -> Iterator[tuple[int, Any, bool]]:
+        """Each layer's index, its plain values, and whether these stay as long as `per_rank`: they
+        are a tensor of lists, not a copy or what a function or a lazy sequence makes."""
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
             layers = self._layers(rank)
             self._check(rank, layers)
             self._check_shapes(rank, layers)
+        listed = isinstance(self._per_rank, (list, tuple))
+        listed = listed and isinstance(self._per_rank[rank], (list, tuple))
         for index, layer in enumerate(layers):
             moved = self._layouts[index].move(layer) if self._layouts else layer
             plain = plain_values(moved)
-            use(index, native_values(plain))
+            yield index, plain, listed and is_torch(plain) and shares_memory(plain, layer)
 
     def result(self, index: int, fill: Callable[[int, Any], object]) -> Any:
         """A new layer of rank 0's kind, shape and place, filled by fill(index, its values)."""

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The sums of virtual ranks on a GPU: the work of a block's threads (Block, reduce_tile.h), for host
+// and device, so that tests run it on the CPU. A running sum is read, some ranks' terms are added to
+// it, and it is written.
+#pragma once
+
+#include "kernels/cuda/reduce_tile.h"
+
+namespace cpd::cuda {
+
+/// A rank's value as it enters the reduction.
+CPD_CALL float divided(float x, float divisor) { return unscaled(x, 0, divisor); }
+CPD_FN float entering(const VirtualCall& call, float x) {
+  return call.divisor == 1 ? x : divided(x, call.divisor);
+}
+
+/// The contributions of the call's first rank; counts losses unless `counts` is null.
+template <Rounding mode, class Block>
+CPD_FN void cast_terms_block(const Block& block, const VirtualCall& call, SegmentCounts* counts) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        const float x = entering(call, call.x[0][i]);
+        const float term = cast_scaled<mode>(
+            x, call.shift, element_draw<mode>(call.cast, call.cast_stream[0], i), call.cast);
+        call.terms[i] = term;
+        lost.take(x, term);
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+/// Those of the call's ranks, `first` … `last` - 1, whose terms are added to the sum of a value, and
+/// the number of the first one's term.
+struct RanksOfSum {
+  int first = 0, last = 0;
+  std::int64_t k = 0;
+};
+CPD_FN RanksOfSum ranks_of_sum(const VirtualCall& call, std::int64_t i) {
+  if (call.visit < 0) return {0, call.ranks, call.k};
+  if (call.rounds.order != Order::ring) return {0, call.ranks, call.visit};
+  const std::int64_t before = call.visit - call.rounds.slice_of(call.size, i);
+  const auto within = [&](std::int64_t rank) {
+    return static_cast<int>(rank < 0 ? 0 : rank < call.ranks ? rank : call.ranks);
+  };
+  const int first = within(-before);
+  return {first, within(call.rounds.units - before), before + first};
+}
+
+/// How many planes of a running sum hold numbers after k terms.
+CPD_FN int planes_after(const VirtualCall& call, std::int64_t k) {
+  const Scheme scheme = call.plan.order.scheme;
+  return scheme == Scheme::pairwise ? open_trees(k) : fold_planes(scheme, call.count);
+}
+
+/// Adds term k to the running sum of value i.
+template <Rounding mode>
+CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k, float term) {
+  auto sum = sum_from<mode>(call.plan, call.sum_stream, i, k);
+  const int before = k > 0 ? planes_after(call, k) : 0;
+  CPD_ROLLED for (int q = 0; q < before; ++q) sum.plane(q) = call.planes[q * call.size + i];
+  sum.take(term);
+  if (k + 1 == call.count) {
+    call.planes[i] = result_of_sum(sum, call.plan, call.result_stream, i);
+    return;
+  }
+  const int after = planes_after(call, k + 1);
+  CPD_ROLLED for (int q = 0; q < after; ++q) call.planes[q * call.size + i] = sum.plane(q);
+}
+
+/// Adds the call's values, which are terms.
+template <Rounding mode, class Block>
+CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const std::int64_t i = begin + j;
+        RanksOfSum ranks = ranks_of_sum(call, i);
+        CPD_ROLLED for (; ranks.first < ranks.last; ++ranks.first, ++ranks.k) {
+          take_term<mode>(call, i, ranks.k, call.x[ranks.first][i]);
+        }
+      }
+    });
+  });
+}
+
+// --- short steps ---------------------------------------------------------------------------------
+
+/// Whether x * 2^shift is rounded in binary32.
+CPD_FN bool casts_in_binary32(const VirtualCall& call) {
+  const bool scales = call.cast.scale_in_binary32 && call.shift >= -126 && call.shift <= 127;
+  return call.shift == 0 ? !call.cast.wide : scales;
+}
+/// Whether fold_short_block folds the call's ranks: all roundings to nearest-even, sums by short
+/// steps.
+CPD_FN bool has_short_steps(const VirtualCall& call) {
+  const Scheme scheme = call.plan.order.scheme;
+  const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
+                                     casts_in_binary32(call));
+  return casts && call.plan.terms.round.mode == Rounding::nearest_even &&
+         (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
+         with_short_kind(call.plan.terms.kind, []<Split kind>() {});
+}
+
+constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
+
+/// The terms of value i of ranks `first` … `first` + kRanksAtOnce - 1; beyond the last, of zeros.
+CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, float* terms,
+                       LossCounts& lost) {
+  float x[kRanksAtOnce];
+  for (int q = 0; q < kRanksAtOnce; ++q) {
+    x[q] = first + q < call.ranks ? call.x[first + q][i] : 0.0F;
+  }
+  if (!call.casts) {
+    for (int q = 0; q < kRanksAtOnce; ++q) terms[q] = x[q];
+    return;
+  }
+  const auto factor = bits_as<float>(static_cast<std::uint32_t>(call.shift + 127) << 23);
+  const auto cast = [&]<class R>() {
+    for (int q = 0; q < kRanksAtOnce; ++q) {
+      x[q] = entering(call, x[q]);
+      terms[q] = round<R>(call.shift == 0 ? x[q] : x[q] * factor, 0U, call.cast);
+    }
+  };
+  if (call.cast.form == Form::addition) {
+    cast.template operator()<Rule<Rounding::nearest_even, Form::addition>>();
+  } else {
+    cast.template operator()<Rule<Rounding::nearest_even, Form::general>>();
+  }
+  for (int q = 0; q < kRanksAtOnce; ++q) {
+    if (first + q < call.ranks) lost.take(x[q], terms[q]);
+  }
+}
+
+/// A sum's first term, rounded into the accumulator's format.
+CPD_CALL float first_sum(const VirtualCall& call, float term) {
+  auto sum = sum_from<Rounding::nearest_even>(call.plan, call.sum_stream, 0, 0);
+  sum.take(term);
+  return sum.sum();
+}
+CPD_CALL float last_sum(const VirtualCall& call, float sum) {
+  return rounded_result<Rounding::nearest_even>(sum, call.plan, call.result_stream, 0);
+}
+
+/// Adds the ranks' terms to the sum of value i, term by term.
+CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, RanksOfSum ranks) {
+  CPD_ROLLED for (; ranks.first < ranks.last; ++ranks.first, ++ranks.k) {
+    const float x = call.x[ranks.first][i];
+    const float term = call.casts ? cast_scaled<Rounding::nearest_even>(
+                                        entering(call, x), call.shift, 0U, call.cast)
+                                  : x;
+    take_term<Rounding::nearest_even>(call, i, ranks.k, term);
+  }
+}
+
+/// Adds the ranks' terms to the sum of value i, whose planes are in registers; what a short step
+/// does not give is computed again from the planes in memory.
+template <Split kind, Scheme scheme>
+CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost) {
+  constexpr bool kKahan = scheme == Scheme::kahan;
+  const RanksOfSum ranks = ranks_of_sum(call, i);
+  std::int64_t k = ranks.k;
+  float sum = 0;
+  float compensation = 0;
+  if (k > 0 && ranks.first < ranks.last) {
+    sum = call.planes[i];
+    if constexpr (kKahan) compensation = call.planes[call.size + i];
+  }
+  ShortSums<kind, float> steps(call.plan.terms);
+  CPD_ROLLED for (int first = 0; first < call.ranks; first += kRanksAtOnce) {
+    float terms[kRanksAtOnce];
+    cast_ranks(call, i, first, terms, lost);
+    for (int q = 0; q < kRanksAtOnce; ++q) {
+      if (first + q < ranks.first || first + q >= ranks.last) continue;
+      if (k == 0) {
+        sum = first_sum(call, terms[q]);
+      } else if constexpr (kKahan) {
+        steps.add(terms[q], sum, compensation);
+      } else {
+        steps.add(terms[q], sum);
+      }
+      ++k;
+    }
+  }
+  if (ranks.first >= ranks.last) return;
+  if (!steps.is_good() || !(sum - sum == 0)) return fold_terms(call, i, ranks);
+  if (k == call.count && call.plan.rounds) sum = last_sum(call, sum);
+  call.planes[i] = sum;
+  if (kKahan && k < call.count) call.planes[call.size + i] = compensation;
+}
+
+/// Adds the values of the call's ranks, cast where it says so, to the running sums; counts losses
+/// unless `counts` is null.
+template <Split kind, class Block>
+CPD_FN void fold_short_block(const Block& block, const VirtualCall& call, SegmentCounts* counts) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      LossCounts lost;
+      const bool is_kahan = call.plan.order.scheme == Scheme::kahan;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        if (is_kahan) {
+          fold_short<kind, Scheme::kahan>(call, begin + j, lost);
+        } else {
+          fold_short<kind, Scheme::sequential>(call, begin + j, lost);
+        }
+      }
+      if (counts != nullptr) lost.add_to(block, *counts);
+    });
+  });
+}
+
+// --- results -------------------------------------------------------------------------------------
+
+template <class Block>
+CPD_FN void finish_sums_block(const Block& block, const VirtualCall& call, float* out,
+                              SegmentCounts* counts) {
+  for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
+    block.each([&](int thread) {
+      std::uint32_t non_finite = 0;
+      CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
+        const float value = unscaled(call.planes[begin + j] * call.scale, call.shift, call.divisor);
+        const std::uint32_t size = bits_as<std::uint32_t>(value) & Pattern<float>::magnitude;
+        if (size >= Pattern<float>::infinity) ++non_finite;
+        out[begin + j] = value;
+      }
+      block.add(&counts->non_finite, non_finite);
+    });
+  });
+}
+
+}  // namespace cpd::cuda
