@@ -163,7 +163,7 @@ CPD_BODY std::int64_t half_steps(const BoundedTile* bounded, const Tile* tile,
 template <int kRows>
 CPD_FN void half_some_rows(const BoundedTile& bounded, const HalfPanel& columns,
                            const HalfRows& rows, std::int64_t first) {
-  const Tile part = rows_of(bounded, first, kRows);
+  const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
   short_rows<Split::rounded, kRows, kVectorsOfPanel>(bounded, part, [&](std::int64_t k) {
     return half_steps<kRows>(&bounded, &part, &columns, rows.values + first, k);
   });

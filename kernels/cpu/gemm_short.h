@@ -178,11 +178,11 @@ class SplitTile {
     F largest_product{}, largest_sum{};  ///< guarded: the largest of all roundings
   };
   static constexpr bool kHasCompensation = kKind == Split::kahan || kKind == Split::plain_kahan;
-  /// How many rows are interleaved, to hide the latency of their long chains of operations.
-  template <How kHow>
+  /// How many rows are interleaved, to hide the latency of their long chains of operations; few,
+  /// where registers are, so that their products stay there.
   static constexpr int kTogether = kKind != Split::kahan || kRows == 1 ? 1
-                                   : is_guarded(kHow)                  ? kRows
-                                                                       : 2;
+                                   : kRegisters < 32                   ? 2
+                                                                       : kRows;
   static constexpr bool kNarrow = kProducts == Products::narrow;
   static constexpr bool kTakesLogs = !kNarrow && (kKind == Split::rounded || kKind == Split::kahan);
   /// Split::exact: whether a sum in binary32 is tried first.
@@ -252,9 +252,9 @@ class SplitTile {
         if constexpr (kTakesLogs) log_b[j] = log_of_b<kHow>(b + j * Lanes<F>::count);
       }
 #pragma GCC unroll 8
-      for (int i = 0; i < kRows; i += kTogether<kHow>) {
-        Operands x[kTogether<kHow> * kVectors];
-        for (int row = 0; row < kTogether<kHow>; ++row) {
+      for (int i = 0; i < kRows; i += kTogether) {
+        Operands x[kTogether * kVectors];
+        for (int row = 0; row < kTogether; ++row) {
           const F of_a = splat<F>(a[i + row]);
           Signed<F> log_a{};
           if constexpr (kTakesLogs) log_a = splat<Signed<F>>(block_.a_logs[a + i + row - block_.a]);
@@ -393,6 +393,30 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
+/// `rows` of a tile's rows from row `first` on, or those that are left.
+CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::int64_t rows) {
+  tile.rows = least(rows, tile.rows - first);
+  tile.at.a += first;
+  tile.at.state += first * block.state_columns;
+  tile.at.index += static_cast<std::uint64_t>(first) * block.index_row;
+  return tile;
+}
+
+/// Adds `count` values of k from k on to some rows by guarded roundings, or where the result may be
+/// wrong by the general route: where the sums of many rows are interleaved, to half of these at a
+/// time, so that one sum that overflows makes fewer slow.
+template <Split kKind, int kRows, int kVectors>
+CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
+                         std::int64_t count) {
+  constexpr int kPart = kKind == Split::kahan && kRows > 1 ? kRows / 2 : kRows;
+  for (std::int64_t i = 0; i < tile.rows; i += kPart) {
+    const Tile part = rows_of(*bounded.block, tile, i, kPart);
+    if (!guarded_steps<kKind, kPart, kVectors>(&bounded, &part, k, count)) {
+      general_steps(&bounded, part, k, count);
+    }
+  }
+}
+
 /// Computes some rows by short roundings where nothing can overflow, of which steps(k) adds those
 /// from k on and returns the next k; else, for a few groups, by guarded ones where nothing did;
 /// else by the general route.
@@ -406,9 +430,7 @@ CPD_FN void short_rows(const BoundedTile& bounded, const Tile& tile, Steps steps
     }
     if constexpr (!is_plain(kKind)) {
       const std::int64_t count = least(end - k, kGuardedSteps - k % kRangeGroup);
-      if (!guarded_steps<kKind, kRows, kVectors>(&bounded, &tile, k, count)) {
-        general_steps(&bounded, tile, k, count);
-      }
+      guarded_rows<kKind, kRows, kVectors>(bounded, tile, k, count);
       k += count;
     }
   }
@@ -422,19 +444,9 @@ CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
 
 constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
 
-/// The tile's rows from row `first` on, `rows` of them or those that are left.
-CPD_FN Tile rows_of(const BoundedTile& bounded, std::int64_t first, std::int64_t rows) {
-  Tile part = bounded.tile;
-  part.rows = least(rows, part.rows - first);
-  part.at.a += first;
-  part.at.state += first * bounded.block->state_columns;
-  part.at.index += static_cast<std::uint64_t>(first) * bounded.block->index_row;
-  return part;
-}
-
 template <Split kKind, Products kProducts, int kRows>
 CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
-  const Tile part = rows_of(bounded, first, kRows);
+  const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
   if (kVectorsOfPanel > 1 && part.columns <= Lanes<F>::count) {
     split_rows<kKind, kProducts, kRows, 1>(bounded, part);
   } else {
@@ -444,9 +456,11 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
 
 template <Split kKind, Products kProducts = Products::any>
 CPD_FN void split_tile(const BoundedTile& bounded) {
-  // Kahan's sums take two registers each.
-  constexpr bool kTwo = kKind == Split::kahan || kKind == Split::plain_kahan;
-  constexpr int kRows = kTwo ? kGemmRows / 2 : kGemmRows;
+  // Half the registers hold sums. A step of Kahan's takes some 40 cycles, in which only all rows'
+  // keep the CPU's units at work, though they take more registers than there are.
+  constexpr bool kIsKahan = kKind == Split::kahan || kKind == Split::plain_kahan;
+  constexpr std::int64_t kFitting = kRegisters / 2 / kVectorsOfPanel;
+  constexpr auto kRows = static_cast<int>(kIsKahan ? kGemmRows : least(kGemmRows, kFitting));
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
     for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kProducts, 1>(bounded, i);

@@ -19,21 +19,25 @@ inline namespace CPD_ISA {
 #if defined(__AVX512F__)
 using F = F32x16;
 using D = F64x8;
+constexpr int kRegisters = 32;
 constexpr int kGemmRows = 8;
 constexpr int kGemmColumns = 32;
 #elif defined(__AVX2__)
 using F = F32x8;
 using D = F64x4;
-constexpr int kGemmRows = 4;
+constexpr int kRegisters = 16;
+constexpr int kGemmRows = 8;
 constexpr int kGemmColumns = 16;
 #elif defined(CPD_NEON)
 using F = F32x4;
 using D = F64x2;
+constexpr int kRegisters = 32;
 constexpr int kGemmRows = 4;
 constexpr int kGemmColumns = 16;
 #else
 using F = float;
 using D = double;
+constexpr int kRegisters = 16;
 constexpr int kGemmRows = 4;
 constexpr int kGemmColumns = 16;
 #endif
