@@ -33,6 +33,8 @@ def integer(name: str, value: Any) -> int:
 
 
 def int32(name: str, value: Any) -> int:
+    if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
+        return value
     return _ranged(name, value, 31)
 
 

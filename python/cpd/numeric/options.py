@@ -54,6 +54,9 @@ class Options(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
+        if type(self[2]) is int and type(self[3]) is int and type(self[4]) is int:
+            if self == _DEFAULTS:
+                return _NATIVE_DEFAULTS
         return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
 
 
@@ -85,3 +88,7 @@ def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: s
     return _core.CastSpec(
         f, _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
     ).text
+
+
+_DEFAULTS = Options()
+_NATIVE_DEFAULTS = _native(_DEFAULTS)

@@ -384,7 +384,7 @@ def _rounded(
     """One elementwise operation, with its flags where `flags` is true."""
     front_end = _front_end(operands[0])
     run = getattr(front_end, operation)
-    if not flag("flags", flags):
+    if flags is False or not flag("flags", flags):
         return run(*operands, to, options, out, random)
     raised = front_end.flags(
         operation, operands, to, options, random, tininess
