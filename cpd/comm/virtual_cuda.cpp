@@ -125,7 +125,8 @@ void VirtualSumsOnGpu::Contribute(int layer, const TensorView& x, int shift, con
   call.x[call.ranks] = static_cast<const float*>(x.data);
   call.cast_stream[call.ranks] =
       StreamOf(Purpose::wire, spec.step, reduction_.number(layer), turn.rank);
-  if (++call.ranks == cuda::kMostRanks || !stays) Fold(to);
+  const bool is_full = ++call.ranks == cuda::kMostRanks || call.rounds.order == Order::ring;
+  if (is_full || !stays) Fold(to);
 }
 
 void VirtualSumsOnGpu::Fold(Layer& layer) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sums of virtual ranks (VirtualReduce) whose layers are on a GPU: contributions are cast and
-// folded there, on a stream of the caller's, one rank after the other or, where their values stay as
-// they are, some ranks in one pass over the sums. The host waits only for what it reads: largest magnitudes, what a codec measures, how many values one keeps for another,
-// counts when a report is asked for, and layers that a codec rounds on the host.
+// folded there, on a stream of the caller's, one rank after the other or, where their values stay
+// as they are, some ranks in one pass over the sums. The host waits only for what it reads: largest
+// magnitudes, what a codec measures, how many values one keeps for another, counts when a report is
+// asked for, and layers that a codec rounds on the host.
 #pragma once
 
 #include <cstdint>

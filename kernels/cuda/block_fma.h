@@ -74,18 +74,15 @@ CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
 template <Rounding mode>
 class UnitSum {
  public:
-  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    begin(call, index, c, {call.product.depth, 0});
-  }
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
     span_ = span;
     key_ = random_key(call.plan.unit.promoted, call, index);
     state_ = begin_unit<mode>(call, key_, c);
   }
 
-  template <class Scales = NoScales>
+  template <class Scales>
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
-                  const TileRange* ranges, const Scales& scales = {}) {
+                  const TileRange* ranges, const Scales& scales) {
     const BlockFmaPlan& plan = call.plan.unit;
     const bool narrow =
         fits_binary32(plan, least(ranges[0], plan.emin_a), greatest(ranges[0], plan.emin_a),

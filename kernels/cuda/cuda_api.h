@@ -239,7 +239,8 @@ constexpr int kMostRanks = 16;  ///< whose values are added in one pass over a l
 /// enter, the running sums of one level, and its end. All memory is the device's.
 struct VirtualCall {
   std::int64_t size = 0;
-  /// The values of the next ranks: terms, or where `casts`, x / divisor * 2^shift are cast to them.
+  /// The values of the next ranks, in a ring of one: terms, or where `casts`, x / divisor * 2^shift
+  /// are cast to them.
   const float* x[kMostRanks] = {};
   int ranks = 1;
   bool casts = false;

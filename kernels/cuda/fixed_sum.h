@@ -39,16 +39,13 @@ class FixedTerms {
 template <Rounding mode>
 class FixedSum {
  public:
-  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    begin(call, index, c, {call.product.depth, 0});
-  }
   CPD_FN void begin(const GemmCall& call, std::uint64_t, float c, const SumSpan&) {
     terms_ = FixedTerms(call.plan.fixed);
     terms_.take(call.plan.fixed, c);
   }
-  template <class Scales = NoScales>
+  template <class Scales>
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t, int count,
-                  const TileRange*, const Scales& = {}) {
+                  const TileRange*, const Scales&) {
     const TileOperands<double> x{a, b};
     CPD_ROLLED for (int k = 0; k < count; ++k) terms_.take(call.plan.fixed, x.a(k) * x.b(k));
   }

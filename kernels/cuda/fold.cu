@@ -14,7 +14,7 @@ __global__ void __launch_bounds__(kThreads) sum_each(const __grid_constant__ Sum
                                 std::int64_t{gridDim.x} * kThreads);
 }
 
-constexpr int kRows = 64;  ///< sums of a block of sum_rows, one a thread
+constexpr int kRows = 32;  ///< sums of a block of sum_rows, one a thread
 
 /// Sums of terms that are neighbours in memory: a block reads tiles of its rows, neighbouring
 /// threads neighbouring terms, and each thread adds those of its own row.
@@ -34,10 +34,16 @@ __global__ void __launch_bounds__(kRows) sum_rows(const __grid_constant__ SumCal
     __syncthreads();
     for (std::int64_t k = 0; k < call.terms; k += kTerms) {
       const int count = call.terms - k < kTerms ? static_cast<int>(call.terms - k) : kTerms;
-      for (int at = thread; at < rows * kTerms; at += kRows) {
-        const int term = at % kTerms;
-        if (term >= count) continue;
-        tile[at / kTerms][term] = load_at<T>(call.x, begins[at / kTerms] + k + term);
+      CPD_ROLLED for (int first = thread; first < rows * kTerms; first += kTermsAtOnce * kRows) {
+        const auto row = [&](int j) { return (first + j * kRows) / kTerms; };
+        const auto term = [&](int j) { return (first + j * kRows) % kTerms; };
+        T some[kTermsAtOnce];
+        load_together(
+            call.x, [&](int j) { return row(j) < rows && term(j) < count; },
+            [&](int j) { return begins[row(j)] + k + term(j); }, some);
+        CPD_IN_REGISTERS for (int j = 0; j < kTermsAtOnce; ++j) {
+          if (row(j) < rows) tile[row(j)][term(j)] = some[j];
+        }
       }
       __syncthreads();
       if (thread < rows) sum.take(tile[thread], count);

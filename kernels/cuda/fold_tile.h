@@ -193,14 +193,15 @@ CPD_FN ElementSum<mode, T, kGiven> sum_of_element(const SumCall& call, const Sou
   return {call.plan, source.seed, source.stream, i, 0, call.random.from(i).random};
 }
 
-/// Adds term(k) for k below `terms`: some are read before the first of them is added.
-template <class Sum, class Term>
-CPD_FN void take_all(Sum& sum, std::int64_t terms, Term term) {
-  constexpr int kAtOnce = 8;
-  typename Sum::Value some[kAtOnce];
-  CPD_ROLLED for (std::int64_t k = 0; k < terms; k += kAtOnce) {
-    const int count = terms - k < kAtOnce ? static_cast<int>(terms - k) : kAtOnce;
-    CPD_ROLLED for (int j = 0; j < count; ++j) some[j] = term(k + j);
+constexpr int kTermsAtOnce = 8;  ///< that are read before the first of them is added
+
+/// Adds `terms` terms, of which read(k, count, some) reads numbers k … k + count - 1.
+template <class Sum, class Read>
+CPD_FN void take_all(Sum& sum, std::int64_t terms, Read read) {
+  typename Sum::Value some[kTermsAtOnce];
+  CPD_ROLLED for (std::int64_t k = 0; k < terms; k += kTermsAtOnce) {
+    const int count = terms - k < kTermsAtOnce ? static_cast<int>(terms - k) : kTermsAtOnce;
+    read(k, count, some);
     sum.take(some, count);
   }
 }
@@ -218,8 +219,11 @@ CPD_FN void sum_elements(const SumCall& call, std::int64_t thread, std::int64_t 
     }
     const std::int64_t at = offset_of(call.x, i);
     auto sum = sum_of_element<mode, T, kGiven>(call, source, i);
-    take_all(sum, call.terms,
-             [&](std::int64_t k) { return load_at<T>(call.x, at + k * call.step); });
+    take_all(sum, call.terms, [&](std::int64_t k, int count, T(&some)[kTermsAtOnce]) {
+      load_together(
+          call.x, [&](int j) { return j < count; }, [&](int j) { return at + (k + j) * call.step; },
+          some);
+    });
     store_element(call.out, i, sum.end());
   }
 }

@@ -3,9 +3,9 @@
 
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/gemm_halves.h"
+#include "kernels/cuda/gemm_scaled.h"
 #include "kernels/cuda/gemm_short.h"
 #include "kernels/cuda/gemm_units.h"
-#include "kernels/cuda/multiply.cuh"
 
 namespace cpd::cuda {
 namespace {
@@ -163,9 +163,7 @@ int gemm(const Launch& launch, const GemmCall& call) {
     start_kernel(call.plan.unit.ends_in_binary32 ? multiply_units<true> : multiply_units<false>,
                  blocks(kWide), kWideThreads, stream, call);
   } else {
-    with_sum(call.plan, [&]<class Sum>() {
-      start_kernel(multiply<Sum, GemmCall>, blocks(kSide), kSums, stream, call);
-    });
+    return gemm_scaled(launch, without_scales(call));
   }
   return cudaGetLastError();
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of scaled operands on a GPU (ops/gemm.h): a thread forms any sum of gemm_tile.h over each
-// block of k, multiplies it by the scales and adds it to the total.
+// Sums of operands with or without scales on a GPU (ops/gemm.h): a thread forms any sum of
+// gemm_tile.h over each block of k, multiplies it by the scales and adds it to the total. Without
+// scales that is one block of all k, whose total is its sum.
 #pragma once
 
 #include "cpd/numeric/scaled/scaled_sum.h"
@@ -9,6 +10,15 @@
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {
+
+/// The call of a product without scales.
+CPD_FN ScaledGemmCall without_scales(const GemmCall& call) {
+  ScaledGemmCall scaled{call, {}};
+  scaled.scales.sums = 1;
+  scaled.scales.block = call.product.depth;
+  scaled.scales.start = -0.0F;  // to which even -0 may be added
+  return scaled;
+}
 
 /// The matrix of the batch, the row and the column of an element.
 struct ElementPlace {

@@ -9,7 +9,7 @@
 //
 // Instructions of a product and its sum, counted in the machine code for sm_90 of the unrolled loop
 // with its loads and bounds, on the shortest path (tests/python/project/test_sass.py):
-//   rounded  8.5
+//   rounded  8.4
 //   rounded, any bits  9.7
 //   exact    11.2
 //   Kahan    17.8

@@ -95,11 +95,11 @@ CPD_FN TileRange load_lines(const AccumulatorPlan& plan, const ProductOperand& x
   return range;
 }
 
-/// One thread's sum; Call is GemmCall or a class derived from it.
-template <class Sum, class Call = GemmCall>
+/// One thread's sum.
+template <class Sum>
 class TileThread {
  public:
-  CPD_FN TileThread(const Call& call, std::int64_t tile, int thread)
+  CPD_FN TileThread(const ScaledGemmCall& call, std::int64_t tile, int thread)
       : call_(call), thread_(thread), place_(place_of(call.product, tile, kSide)) {
     const MatrixProduct& p = call.product;
     row_ = place_.row + thread / kSide;
@@ -141,7 +141,7 @@ class TileThread {
   }
 
  private:
-  const Call& call_;
+  const ScaledGemmCall& call_;
   int thread_;
   TilePlace place_;
   std::int64_t row_, column_;
@@ -206,19 +206,10 @@ struct SumSpan {
   std::uint64_t draws = 0;
 };
 
-/// The scales, all 1, of a unit's operands without scales.
-struct NoScales {
-  CPD_FN float a(std::int64_t) const { return 1.0F; }
-  CPD_FN float b(std::int64_t) const { return 1.0F; }
-};
-
 /// A sum of any scheme but block_fma: sequential (in chunks, too), Kahan's or a tree.
 template <Rounding mode, Scheme scheme>
 class OrderedSum {
  public:
-  CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c) {
-    begin(call, index, c, {call.product.depth, 0});
-  }
   CPD_FN void begin(const GemmCall& call, std::uint64_t index, float c, const SumSpan& span) {
     span_ = span;
     const RoundPlan& first = call.plan.first.round;
@@ -229,9 +220,9 @@ class OrderedSum {
     (call.plan.chunk > 0 ? outer_ : state_[0]) = start;
   }
 
-  template <class Scales = NoScales>
+  template <class Scales>
   CPD_FN void add(const GemmCall& call, const float* a, const float* b, std::int64_t k, int count,
-                  const TileRange* ranges, const Scales& = {}) {
+                  const TileRange* ranges, const Scales&) {
     const AccumulatorPlan& plan = call.plan;
     if (plan.chunk == 0) return add_products(call, a, b, k, count, 0, ranges);
     // Each call ends with the step or with a chunk.

@@ -117,8 +117,11 @@ CPD_FN float group_sum(const ReduceCall& call, const ReduceSegment& segment, std
                        std::int64_t unit, std::int64_t first, std::int64_t members) {
   const std::int64_t i = segment.begin + at;
   auto sum = sum_from<mode>(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
-  take_all(sum, members,
-           [&](std::int64_t m) { return load_value(call, segment, first + m, Codes::wire, at); });
+  take_all(sum, members, [&](std::int64_t m, int count, float* some) {
+    CPD_ROLLED for (int j = 0; j < count; ++j) {
+      some[j] = load_value(call, segment, first + m + j, Codes::wire, at);
+    }
+  });
   return result_of_sum(sum, call.group, StreamFrom(call.result_stream, segment.layer, unit), i);
 }
 
@@ -132,7 +135,7 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   const bool ring = rounds.order == Order::ring;
   std::int64_t unit = rounds.unit_of_term(0, ring ? rounds.slice_of(segment.size, i) : 0);
   auto sum = sum_from<mode>(call.across, StreamFrom(call.sum_stream, segment.layer, kAcross), i, 0);
-  take_all(sum, rounds.units, [&](std::int64_t) {
+  const auto next = [&] {
     const std::int64_t own = unit;
     if (++unit == rounds.units) unit = 0;
     if (call.group_size == 0) return load_value(call, segment, own, Codes::wire, at);
@@ -140,6 +143,9 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
     const std::int64_t left = call.world - first;
     const std::int64_t members = left < call.group_size ? left : call.group_size;
     return group_sum<mode>(call, segment, at, own, first, members);
+  };
+  take_all(sum, rounds.units, [&](std::int64_t, int count, float* some) {
+    CPD_ROLLED for (int j = 0; j < count; ++j) some[j] = next();
   });
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
@@ -309,7 +315,8 @@ CPD_FN void count_block(const Block& block, const ReduceCall& call, SegmentCount
   });
 }
 
-// --- whole layers ---------------------------------------------------------------------------------
+// --- whole layers
+// ---------------------------------------------------------------------------------
 
 /// Calls run(begin, count) for the block's tiles of n values.
 template <class Block, class Run>

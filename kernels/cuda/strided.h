@@ -39,6 +39,28 @@ CPD_FN V load_at(const Strided& t, std::int64_t at) {
   if (t.dtype == DType::f64) return static_cast<V>(static_cast<const double*>(t.data)[at]);
   return value_at(t.data, t.dtype, at);
 }
+/// Reads kCount elements as V, each converted exactly: number j at place(j), or 0 where it is not
+/// wanted. The type is looked up once, so that a GPU asks for all before it waits for the first.
+template <class V, int kCount, class Wanted, class Place>
+CPD_FN void load_together(const Strided& t, Wanted wanted, Place place, V (&to)[kCount]) {
+  const auto load = [&](auto element) {
+    CPD_IN_REGISTERS for (int j = 0; j < kCount; ++j) {
+      to[j] = wanted(j) ? static_cast<V>(element(place(j))) : V{};
+    }
+  };
+  if constexpr (sizeof(V) == sizeof(double)) {
+    if (t.dtype == DType::f64) {
+      return load([&](std::int64_t at) { return static_cast<const double*>(t.data)[at]; });
+    }
+  }
+  if (t.dtype == DType::f32) {
+    return load([&](std::int64_t at) { return value_at(t.data, DType::f32, at); });
+  }
+  if (t.dtype == DType::bf16) {
+    return load([&](std::int64_t at) { return value_at(t.data, DType::bf16, at); });
+  }
+  load([&](std::int64_t at) { return value_at(t.data, DType::f16, at); });
+}
 /// Element i as V, converted exactly.
 template <class V>
 CPD_FN V load_element(const Strided& t, std::int64_t i) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/virtual_tile.h"
-
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/thread_block.cuh"
+#include "kernels/cuda/virtual_tile.h"
 
 namespace cpd::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums of virtual ranks on a GPU: the work of a block's threads (Block, reduce_tile.h), for host
-// and device, so that tests run it on the CPU. A running sum is read, some ranks' terms are added to
-// it, and it is written.
+// The sums of virtual ranks on a GPU: the work of a block's threads (Block, reduce_tile.h), for
+// host and device, so that tests run it on the CPU. A running sum is read, some ranks' terms are
+// added to it, and it is written.
 #pragma once
 
 #include "kernels/cuda/reduce_tile.h"
@@ -34,21 +34,12 @@ CPD_FN void cast_terms_block(const Block& block, const VirtualCall& call, Segmen
   });
 }
 
-/// Those of the call's ranks, `first` … `last` - 1, whose terms are added to the sum of a value, and
-/// the number of the first one's term.
-struct RanksOfSum {
-  int first = 0, last = 0;
-  std::int64_t k = 0;
-};
-CPD_FN RanksOfSum ranks_of_sum(const VirtualCall& call, std::int64_t i) {
-  if (call.visit < 0) return {0, call.ranks, call.k};
-  if (call.rounds.order != Order::ring) return {0, call.ranks, call.visit};
-  const std::int64_t before = call.visit - call.rounds.slice_of(call.size, i);
-  const auto within = [&](std::int64_t rank) {
-    return static_cast<int>(rank < 0 ? 0 : rank < call.ranks ? rank : call.ranks);
-  };
-  const int first = within(-before);
-  return {first, within(call.rounds.units - before), before + first};
+/// The number of the first rank's term in the sum of value i; -1: it has none there, as ranks of a
+/// ring, of which a call has one.
+CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
+  if (call.visit < 0) return call.k;
+  if (call.rounds.order != Order::ring) return call.visit;
+  return call.rounds.term(call.visit, call.rounds.slice_of(call.size, i));
 }
 
 /// How many planes of a running sum hold numbers after k terms.
@@ -72,17 +63,14 @@ CPD_CALL void take_term(const VirtualCall& call, std::int64_t i, std::int64_t k,
   CPD_ROLLED for (int q = 0; q < after; ++q) call.planes[q * call.size + i] = sum.plane(q);
 }
 
-/// Adds the call's values, which are terms.
+/// Adds the values of the call's first rank, which are terms.
 template <Rounding mode, class Block>
 CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
   for_tiles_of(block, call.size, [&](std::int64_t begin, int count) {
     block.each([&](int thread) {
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
-        const std::int64_t i = begin + j;
-        RanksOfSum ranks = ranks_of_sum(call, i);
-        CPD_ROLLED for (; ranks.first < ranks.last; ++ranks.first, ++ranks.k) {
-          take_term<mode>(call, i, ranks.k, call.x[ranks.first][i]);
-        }
+        const std::int64_t k = term_of(call, begin + j);
+        if (k >= 0) take_term<mode>(call, begin + j, k, call.x[0][begin + j]);
       }
     });
   });
@@ -99,8 +87,8 @@ CPD_FN bool casts_in_binary32(const VirtualCall& call) {
 /// steps.
 CPD_FN bool has_short_steps(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
-  const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
-                                     casts_in_binary32(call));
+  const bool casts =
+      !call.casts || (call.cast.mode == Rounding::nearest_even && casts_in_binary32(call));
   return casts && call.plan.terms.round.mode == Rounding::nearest_even &&
          (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
          with_short_kind(call.plan.terms.kind, []<Split kind>() {});
@@ -108,31 +96,31 @@ CPD_FN bool has_short_steps(const VirtualCall& call) {
 
 constexpr int kRanksAtOnce = 4;  ///< whose values are read before the first of them is added
 
-/// The terms of value i of ranks `first` … `first` + kRanksAtOnce - 1; beyond the last, of zeros.
-CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, float* terms,
+/// Reads value i of ranks `first` … `first` + count - 1, casts them where the call does, and counts
+/// losses of the cast.
+CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int count, float* terms,
                        LossCounts& lost) {
   float x[kRanksAtOnce];
-  for (int q = 0; q < kRanksAtOnce; ++q) {
-    x[q] = first + q < call.ranks ? call.x[first + q][i] : 0.0F;
-  }
+  for (int q = 0; q < kRanksAtOnce; ++q) x[q] = q < count ? call.x[first + q][i] : 0.0F;
   if (!call.casts) {
     for (int q = 0; q < kRanksAtOnce; ++q) terms[q] = x[q];
     return;
   }
   const auto factor = bits_as<float>(static_cast<std::uint32_t>(call.shift + 127) << 23);
-  const auto cast = [&]<class R>() {
+  const auto cast = [&]<Form form>() {
+    using R = Rule<Rounding::nearest_even, form>;
     for (int q = 0; q < kRanksAtOnce; ++q) {
       x[q] = entering(call, x[q]);
       terms[q] = round<R>(call.shift == 0 ? x[q] : x[q] * factor, 0U, call.cast);
     }
   };
   if (call.cast.form == Form::addition) {
-    cast.template operator()<Rule<Rounding::nearest_even, Form::addition>>();
+    cast.template operator()<Form::addition>();
   } else {
-    cast.template operator()<Rule<Rounding::nearest_even, Form::general>>();
+    cast.template operator()<Form::general>();
   }
   for (int q = 0; q < kRanksAtOnce; ++q) {
-    if (first + q < call.ranks) lost.take(x[q], terms[q]);
+    if (q < count) lost.take(x[q], terms[q]);
   }
 }
 
@@ -146,14 +134,14 @@ CPD_CALL float last_sum(const VirtualCall& call, float sum) {
   return rounded_result<Rounding::nearest_even>(sum, call.plan, call.result_stream, 0);
 }
 
-/// Adds the ranks' terms to the sum of value i, term by term.
-CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, RanksOfSum ranks) {
-  CPD_ROLLED for (; ranks.first < ranks.last; ++ranks.first, ++ranks.k) {
-    const float x = call.x[ranks.first][i];
-    const float term = call.casts ? cast_scaled<Rounding::nearest_even>(
-                                        entering(call, x), call.shift, 0U, call.cast)
-                                  : x;
-    take_term<Rounding::nearest_even>(call, i, ranks.k, term);
+/// Adds the ranks' terms to the sum of value i, the first as number k, by the general steps.
+CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k) {
+  CPD_ROLLED for (int rank = 0; rank < call.ranks; ++rank) {
+    float term = call.x[rank][i];
+    if (call.casts) {
+      term = cast_scaled<Rounding::nearest_even>(entering(call, term), call.shift, 0U, call.cast);
+    }
+    take_term<Rounding::nearest_even>(call, i, k + rank, term);
   }
 }
 
@@ -162,35 +150,34 @@ CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, RanksOfSum ran
 template <Split kind, Scheme scheme>
 CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost) {
   constexpr bool kKahan = scheme == Scheme::kahan;
-  const RanksOfSum ranks = ranks_of_sum(call, i);
-  std::int64_t k = ranks.k;
+  const std::int64_t k = term_of(call, i);
   float sum = 0;
   float compensation = 0;
-  if (k > 0 && ranks.first < ranks.last) {
+  if (k > 0) {
     sum = call.planes[i];
     if constexpr (kKahan) compensation = call.planes[call.size + i];
   }
   ShortSums<kind, float> steps(call.plan.terms);
   CPD_ROLLED for (int first = 0; first < call.ranks; first += kRanksAtOnce) {
+    const int count = call.ranks - first < kRanksAtOnce ? call.ranks - first : kRanksAtOnce;
     float terms[kRanksAtOnce];
-    cast_ranks(call, i, first, terms, lost);
+    cast_ranks(call, i, first, count, terms, lost);
     for (int q = 0; q < kRanksAtOnce; ++q) {
-      if (first + q < ranks.first || first + q >= ranks.last) continue;
-      if (k == 0) {
-        sum = first_sum(call, terms[q]);
+      if (q >= count) continue;
+      if (q == 0 && first == 0 && k == 0) {
+        sum = first_sum(call, terms[0]);
       } else if constexpr (kKahan) {
         steps.add(terms[q], sum, compensation);
       } else {
         steps.add(terms[q], sum);
       }
-      ++k;
     }
   }
-  if (ranks.first >= ranks.last) return;
-  if (!steps.is_good() || !(sum - sum == 0)) return fold_terms(call, i, ranks);
-  if (k == call.count && call.plan.rounds) sum = last_sum(call, sum);
-  call.planes[i] = sum;
-  if (kKahan && k < call.count) call.planes[call.size + i] = compensation;
+  if (k < 0) return;
+  if (!steps.is_good() || !(sum - sum == 0)) return fold_terms(call, i, k);
+  const bool ends = k + call.ranks == call.count;
+  call.planes[i] = ends && call.plan.rounds ? last_sum(call, sum) : sum;
+  if (kKahan && !ends) call.planes[call.size + i] = compensation;
 }
 
 /// Adds the values of the call's ranks, cast where it says so, to the running sums; counts losses

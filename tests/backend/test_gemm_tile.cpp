@@ -42,12 +42,12 @@ void join(const cuda::TileRange& mine, cuda::TileRange& shared) {
   shared.fraction |= mine.fraction;
 }
 
-/// What a block does, as in gemm.cu.
-template <class Sum, class Call = cuda::GemmCall>
-void run_block(const Call& call, std::int64_t tile) {
+/// What a block does, as in gemm_general.cu.
+template <class Sum>
+void run_block(const cuda::ScaledGemmCall& call, std::int64_t tile) {
   const int step = cuda::step_of(call.plan);
   cuda::TileMemory memory;
-  std::vector<cuda::TileThread<Sum, Call>> threads;
+  std::vector<cuda::TileThread<cuda::ScaledSum<Sum>>> threads;
   threads.reserve(cuda::kSums);
   for (int thread = 0; thread < cuda::kSums; ++thread) threads.emplace_back(call, tile, thread);
   int count = 0;
@@ -157,7 +157,7 @@ void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& 
   if (wide) return;
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
     with_sum(call.plan, accumulator.rounding.mode,
-             [&]<class Sum>() { run_block<Sum>(call, tile); });
+             [&]<class Sum>() { run_block<Sum>(cuda::without_scales(call), tile); });
   }
 }
 
@@ -199,9 +199,7 @@ int scaled_by_tiles(const cuda::Launch& /*launch*/, const cuda::ScaledGemmCall& 
   const Rounding mode = (is_unit ? call.plan.unit.promoted : call.plan.first.round).mode;
   const std::int64_t tiles = cuda::tile_count(call.product, call.product.batch(), cuda::kSide);
   for (std::int64_t tile = 0; tile < tiles; ++tile) {
-    with_sum(call.plan, mode, [&]<class Sum>() {
-      run_block<cuda::ScaledSum<Sum>, cuda::ScaledGemmCall>(call, tile);
-    });
+    with_sum(call.plan, mode, [&]<class Sum>() { run_block<Sum>(call, tile); });
   }
   return 0;
 }

@@ -23,6 +23,8 @@ _ADDRESS = re.compile(r"(0x[0-9a-f]+)$")
 _AWAY = {"BRA", "EXIT", "RET", "CALL"}  # a call is for what is rare
 _ENDS = {"BRA", "EXIT", "RET", "BREAK", "BSYNC", "CALL", "BRX", "JMP"}
 
+_STORES = {"ST", "STG", "STL", "STS"}
+
 
 class Instruction(NamedTuple):
     address: int
@@ -85,6 +87,19 @@ class Loop(NamedTuple):
             stops = [counts.index(max(counts))]
         ways = itertools.pairwise([0, *stops, last])
         return sum(_shortest(blocks, costs, *way) for way in ways) - sum(costs[i] for i in stops)
+
+
+def reads_together(code: list[Instruction], operation: str) -> int:
+    """The most reads of global memory by this operation without a branch or a store between them:
+    those that a thread, which issues in order, asks for before it waits for one."""
+    run = most = 0
+    for instruction in code:
+        if instruction.operation == operation:
+            run += 1
+            most = max(most, run)
+        elif instruction.name in _ENDS or instruction.name in _STORES:
+            run = 0
+    return most
 
 
 def slots(instruction: Instruction) -> int:

@@ -143,6 +143,12 @@ FIGURES = {
         "sum_rows<(Rounding)0, float, false>", {"FADD": 4, "FFMA": 4, "LDS": 1}, 1
     ),
     "fold of codes of 8 bits": Figure("short_fold(", {"FMUL": 16, "FFMA": 16}, 16),
+    "fold of terms of ranks": Figure(
+        "fold_short_of<(Split)2>", {"LDG": 4, "FFMA": 4}, 4, through="FFMA"
+    ),
+    "fold of terms of ranks, Kahan": Figure(
+        "fold_short_of<(Split)2>", {"LDG": 4, "FFMA": 16}, 4, through="FFMA"
+    ),
     "product, plain": Figure("multiply_wide<(Split)1>", {"FMUL": 64, "LDS": 8}, 64),
     "product, rounded": Figure(
         "multiply_wide<(Split)2>", {"FFMA": 64}, 64, by_longest=True, longest_in="FFMA"
@@ -160,16 +166,16 @@ FIGURES = {
         "multiply_wide<(Split)4>", {"FFMA": 64}, 32, by_longest=True
     ),
     "product, stochastic, 24 bits": Figure(
-        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"FMUL": 4, "FADD": 6}, 2
+        "void multiply<OrderedSum<(Rounding)6, (Scheme)0> >", {"FMUL": 4, "FADD": 6}, 2
     ),
     "product, stochastic, 8 bits": Figure(
-        "multiply<OrderedSum<(Rounding)6, (Scheme)0>, GemmCall>", {"FMUL": 16, "FADD": 24}, 8
+        "void multiply<OrderedSum<(Rounding)6, (Scheme)0> >", {"FMUL": 16, "FADD": 24}, 8
     ),
     "matrix unit, exponents": Figure(
-        "multiply<UnitSum<(Rounding)0>, GemmCall>", {"VIADDMNMX": 4, "LDS": 8}, 4
+        "void multiply<UnitSum<(Rounding)0> >", {"VIADDMNMX": 4, "LDS": 8}, 4
     ),
     "matrix unit, products": Figure(
-        "multiply<UnitSum<(Rounding)0>, GemmCall>", {"FMUL": 32, "F2I": 16}, 16
+        "void multiply<UnitSum<(Rounding)0> >", {"FMUL": 32, "F2I": 16}, 16
     ),
     "matrix unit by tiles, exponents": Figure(
         "multiply_units<true>", {"VIADDMNMX": 32, "LDS": 8}, 64
@@ -226,7 +232,7 @@ def _library() -> Path:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, list[sass.Instruction]]:
-    wanted = [figure.kernel for figure in FIGURES.values()]
+    wanted = [figure.kernel for figure in FIGURES.values()] + ["sum_each<", "fold_short_of<"]
     found = sass.kernels(_library(), _cuobjdump(), _ARCHITECTURE, wanted)
     if not found:
         pytest.skip(f"CPD was not built for {_ARCHITECTURE}")
@@ -275,6 +281,23 @@ def test_instructions(
     assert FIGURES[name].of(kernels) == pytest.approx(stored[name], rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "operation", "least"),
+    [
+        ("sum_each<(Rounding)0, float, false>", "LDG.E", 8),
+        ("sum_each<(Rounding)0, float, false>", "LDG.E.U16", 8),
+        ("sum_rows<(Rounding)0, float, false>", "LDG.E", 8),
+        ("fold_short_of<(Split)2>", "LDG.E", 4),
+    ],
+)
+def test_reads_wait_together(
+    kernel: str, operation: str, least: int, kernels: dict[str, list[sass.Instruction]]
+) -> None:
+    """Sums whose threads wait for one term after the other take five times as long."""
+    (code,) = (code for name, code in kernels.items() if kernel in name)
+    assert sass.reads_together(code, operation) >= least
+
+
 def test_comments_give_the_stored_figures() -> None:
     """The tables of gemm_short.h, which names them by Split, and of gemm_halves.h."""
     stored = json.loads(_STORED.read_text())["instructions"]
@@ -301,4 +324,5 @@ def test_the_shortest_way_through_a_loop() -> None:
     assert loop.turn(through="FADD") == 3
     assert loop.has("FMUL", 3)
     assert not loop.has("FMUL", 4)
+    assert sass.reads_together(code, "FMUL") == 3
     assert (code[1].operation, code[1].is_conditional, code[1].target) == ("BRA", True, 0x50)

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernel whose threads run gemm_tile.h.
-#pragma once
+// Matrix products by the general route: every scheme, format and rounding, with or without scales.
+#include <algorithm>
 
 #include "kernels/cuda/block_fma.h"
 #include "kernels/cuda/device.cuh"
 #include "kernels/cuda/fixed_sum.h"
+#include "kernels/cuda/gemm_scaled.h"
 #include "kernels/cuda/gemm_tile.h"
 
 namespace cpd::cuda {
@@ -47,16 +48,15 @@ void with_sum(const AccumulatorPlan& plan, Run run) {
   });
 }
 
-/// Computes a product by the general route.
-template <class Sum, class Call>
-__global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ Call call) {
+template <class Sum>
+__global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ ScaledGemmCall call) {
   __shared__ TileMemory memory;
   const MatrixProduct& product = call.product;
   const int thread = static_cast<int>(threadIdx.x);
   const int step = step_of(call.plan);
   const std::int64_t tiles = tile_count(product, product.batch(), kSide);
   for (std::int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    TileThread<Sum, Call> sum(call, tile, thread);
+    TileThread<ScaledSum<Sum>> sum(call, tile, thread);
     if (thread < 4) memory.ranges[thread / 2][thread % 2] = TileRange::none();
     __syncthreads();
     int turn = 0;
@@ -78,4 +78,16 @@ __global__ void __launch_bounds__(kSums) multiply(const __grid_constant__ Call c
 }
 
 }  // namespace
+
+int gemm_scaled(const Launch& launch, const ScaledGemmCall& call) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  const auto blocks = static_cast<unsigned>(
+      std::min<std::int64_t>(tile_count(call.product, call.product.batch(), kSide), 1LL << 30));
+  with_sum(call.plan,
+           [&]<class Sum>() { start_kernel(multiply<Sum>, blocks, kSums, stream, call); });
+  return cudaGetLastError();
+}
+
 }  // namespace cpd::cuda
