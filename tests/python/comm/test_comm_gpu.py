@@ -5,7 +5,9 @@ failed if asked."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -189,6 +191,33 @@ def test_virtual_ranks_of_narrow_types_and_views() -> None:
         got = cpd.simulate_all_reduce([[change(y.cuda())] for y in x], spec)[0]
         assert got.is_cuda
         assert torch.equal(got.cpu(), wanted)
+
+
+class Filled(Sequence[Any]):
+    """Ranks whose layer is one tensor, filled anew for each."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+        self.layer = torch.empty_like(values[0], device="cuda")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rank: Any) -> Any:
+        return [self.layer.copy_(self.values[rank])]
+
+
+def test_virtual_ranks_in_one_tensor() -> None:
+    """Layers that a function or a lazy sequence makes are used before the next are made; those of
+    lists, sixteen ranks at a time, give the same."""
+    x = torch.randn(37, 300, generator=torch.Generator().manual_seed(1))
+    for spec in (cpd.ReduceSpec("e4m3", "e4m3 kahan"), cpd.ReduceSpec("e5m2", group_size=9)):
+        wanted = cpd.simulate_all_reduce([[y] for y in x], spec)[0]
+        filled = Filled(x)
+        functions = [functools.partial(filled.__getitem__, rank) for rank in range(len(x))]
+        for ranks in ([[y.cuda()] for y in x], filled, functions):
+            got = cpd.simulate_all_reduce(ranks, spec)[0]
+            assert torch.equal(got.cpu(), wanted)
 
 
 def test_virtual_ranks_on_two_devices() -> None:
