@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -94,6 +95,31 @@ def test_orders_and_schemes(world):
     for f in ("e4m3", "e5m2") if world < 16 else ("e4m3",):
         for order, acc in sums(f):
             check(ranks, cpd.ReduceSpec(f, acc, order=order))
+
+
+@pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
+@pytest.mark.parametrize("group_size", [None, 9])
+def test_ranks_in_one_array(acc, group_size):
+    """Layers that a function makes are used before the next are made, in one array too; those of
+    lists give the same sums and counts."""
+    x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
+    x[:, ::7] *= 2.0**-12
+    x[5, 3] = np.inf
+    layer = np.empty(5000, np.float32)
+
+    def filled(values):
+        layer[:] = values
+        return [layer]
+
+    functions = [functools.partial(filled, values) for values in x]
+    for average, divide in ((False, "after"), (True, "before"), (True, "after")):
+        spec = cpd.ReduceSpec("e4m3", acc, group_size=group_size, average=average, divide=divide)
+        of_lists, counted = cpd.simulate_all_reduce([[y] for y in x], spec, report=True)
+        made, also = cpd.simulate_all_reduce(functions, spec, report=True)
+        assert bits_of(of_lists) == bits_of(made)
+        assert counted == also
+        assert counted[0].underflowed > 0
+        assert counted[0].non_finite == 1
 
 
 @pytest.mark.few("", 2)
