@@ -185,12 +185,15 @@ CPD_BODY void fold_f64_body(const FoldPlan* shared, bool starts, const StepsOf<d
 
 // --- short roundings -----------------------------------------------------------------------------
 
-constexpr int kVectors = 4;
-constexpr int64_t kGroup = kVectors * Lanes<F>::count;
+/// Vectors of sums side by side, whose steps hide the latency of each other's operations; few where
+/// that is short, as powers of two are rounded by integers, and a term's run is whole lines anyway.
+template <Split kKind>
+constexpr int kSideBySide =
+    (kKind == Split::powers || kKind == Split::exact_powers) && Lanes<F>::count > 8 ? 4 : 8;
 
 /// Runs the steps of a few vectors by a short rounding; returns false, and stores nothing, where a
 /// sum exceeded the limit.
-template <Split kKind, bool kKahan>
+template <Split kKind, bool kKahan, int kVectors>
 CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
   F sums[kVectors];
   F lost[kVectors];
@@ -221,14 +224,23 @@ CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
   return true;
 }
 
-template <Split kKind, bool kKahan>
-CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
+/// Runs the steps of as many sums as whole groups of vectors hold, and returns their number.
+template <Split kKind, bool kKahan, int kVectors>
+CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
+  constexpr int64_t kGroup = kVectors * Lanes<F>::count;
   const ShortSums<kKind, F> rounding(plan);
   int64_t i = 0;
   for (; i + kGroup <= steps.n; i += kGroup) {
     const Steps part = steps.part(i, kGroup);
-    if (!fold_group<kKind, kKahan>(rounding, part)) fold_any(&plan, false, &part);
+    if (!fold_group<kKind, kKahan, kVectors>(rounding, part)) fold_any(&plan, false, &part);
   }
+  return i;
+}
+
+template <Split kKind, bool kKahan>
+CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
+  int64_t i = fold_groups<kKind, kKahan, kSideBySide<kKind>>(plan, steps);
+  i += fold_groups<kKind, kKahan, 1>(plan, steps.part(i, steps.n - i));
   if (i == steps.n) return;
   const Steps rest = steps.part(i, steps.n - i);
   fold_any(&plan, false, &rest);
@@ -247,6 +259,7 @@ CPD_FN void fold_short(const FoldPlan& plan, const Steps& steps) {
 
 /// As many steps as a block of random words serves at most.
 constexpr int64_t kStochasticSteps = 16;
+constexpr int64_t kGroup = 4 * Lanes<F>::count;  ///< sums whose random integers are in cache
 
 /// Stores the draws of a few vectors' sums, step by step.
 CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) {
