@@ -114,7 +114,7 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
 /// The sum of a value over a group of ranks; from[first] is its first member's message.
 template <Rounding mode>
 CPD_CALL float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
-                       std::int64_t unit, std::int64_t first, std::int64_t members) {
+                         std::int64_t unit, std::int64_t first, std::int64_t members) {
   const std::int64_t i = segment.begin + at;
   auto sum = sum_from<mode>(call.group, StreamFrom(call.sum_stream, segment.layer, unit), i, 0);
   take_all(sum, members, [&](std::int64_t m, int count, float* some) {

@@ -54,9 +54,9 @@ class Options(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """Checked, as C++ takes them."""
-        if type(self[2]) is int and type(self[3]) is int and type(self[4]) is int:
-            if self == _DEFAULTS:
-                return _NATIVE_DEFAULTS
+        has_ints = type(self[2]) is int and type(self[3]) is int and type(self[4]) is int
+        if has_ints and self == _DEFAULTS:
+            return _NATIVE_DEFAULTS
         return _kept(self) if tuple(map(type, self)) == _PLAIN else _native(self)
 
 
