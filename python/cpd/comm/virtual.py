@@ -110,8 +110,8 @@ def simulate_all_reduce(
     measures or keeps errors, for `top_k` of a codec, and for the report, and else for nothing.
     Ranks are processed one at a time (tensors of lists on a GPU up to sixteen in one pass over the
     sums): a function's layers are dropped before the next is called, so memory holds one rank's
-    values and the running sums. A function is called once, once more with
-    APS or a codec that measures, and once more for `ring`; it must give the same values each time.
+    values and the running sums. A function is called once, once more with APS or a codec that
+    measures, and once more for `ring`; it must give the same values each time.
 
     `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
     `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
