@@ -63,13 +63,19 @@ CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, s
   }
 }
 
+/// Whether cast_scaled forms x * 2^shift in binary32 and rounds it there.
+CPD_FN bool casts_in_binary32(const RoundPlan& plan, int shift) {
+  return shift == 0 ? !plan.wide : plan.scale_in_binary32 && shift >= -126 && shift <= 127;
+}
+/// x * 2^shift in binary32; `shift` is 0 or from -126 to 127.
+CPD_FN float shifted_in_binary32(float x, int shift) {
+  return shift == 0 ? x : x * bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
+}
 /// x * 2^shift rounded once into the plan's format.
 template <Rounding mode>
 CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
-  const bool in_binary32 = plan.scale_in_binary32 && shift >= -126 && shift <= 127;
-  if (shift == 0 ? !plan.wide : in_binary32) {
-    const auto factor = bits_as<float>(static_cast<std::uint32_t>(shift + 127) << 23);
-    return round<mode>(shift == 0 ? x : x * factor, random, plan);
+  if (casts_in_binary32(plan, shift)) {
+    return round<mode>(shifted_in_binary32(x, shift), random, plan);
   }
   const double scaled = static_cast<double>(x) * exact_power(shift);
   return convert_value<float>(round<mode>(scaled, std::uint64_t{random}, plan));

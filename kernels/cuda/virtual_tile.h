@@ -78,17 +78,12 @@ CPD_FN void take_terms_block(const Block& block, const VirtualCall& call) {
 
 // --- short steps ---------------------------------------------------------------------------------
 
-/// Whether x * 2^shift is rounded in binary32.
-CPD_FN bool casts_in_binary32(const VirtualCall& call) {
-  const bool scales = call.cast.scale_in_binary32 && call.shift >= -126 && call.shift <= 127;
-  return call.shift == 0 ? !call.cast.wide : scales;
-}
 /// Whether fold_short_block folds the call's ranks: all roundings to nearest-even, sums by short
 /// steps.
 CPD_FN bool has_short_steps(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
-  const bool casts =
-      !call.casts || (call.cast.mode == Rounding::nearest_even && casts_in_binary32(call));
+  const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
+                                     casts_in_binary32(call.cast, call.shift));
   return casts && call.plan.terms.round.mode == Rounding::nearest_even &&
          (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
          with_short_kind(call.plan.terms.kind, []<Split kind>() {});
@@ -106,12 +101,11 @@ CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int c
     for (int q = 0; q < kRanksAtOnce; ++q) terms[q] = x[q];
     return;
   }
-  const auto factor = bits_as<float>(static_cast<std::uint32_t>(call.shift + 127) << 23);
   const auto cast = [&]<Form form>() {
     using R = Rule<Rounding::nearest_even, form>;
     for (int q = 0; q < kRanksAtOnce; ++q) {
       x[q] = entering(call, x[q]);
-      terms[q] = round<R>(call.shift == 0 ? x[q] : x[q] * factor, 0U, call.cast);
+      terms[q] = round<R>(shifted_in_binary32(x[q], call.shift), 0U, call.cast);
     }
   };
   if (call.cast.form == Form::addition) {

@@ -194,7 +194,7 @@ def test_virtual_ranks_of_narrow_types_and_views() -> None:
 
 
 class Filled(Sequence[Any]):
-    """Ranks whose layer is one tensor, filled anew for each."""
+    """Ranks whose layer is one tensor, filled for each in turn."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values
