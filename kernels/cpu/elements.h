@@ -39,26 +39,38 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Stores the random integers of elements i … i + n - 1; i and n are multiples of kBlock.
-CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
-                         std::int64_t n, std::uint32_t* out) {
+/// Stores the random integers that the words at kSets vectors of indices serve, of which the first
+/// begins k indices after `index`, at their elements' places from `out`, that of `index`, on.
+template <int kSets>
+CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
+                        std::int64_t k, std::uint32_t* out) {
   using U = Unsigned<F>;
   const int draws = draws_per_word(bits);
   const U mask = splat<U>((1U << bits) - 1);
-  const std::uint64_t index =
-      16 * (static_cast<std::uint64_t>(i) / (64 * static_cast<std::uint64_t>(draws)));
-  for (std::int64_t group = 0; group < n / (64 * draws); ++group, out += 64 * draws) {
-    for (int lane = 0; lane < 16; lane += Lanes<F>::count) {
-      const std::uint64_t here = index + 16 * static_cast<std::uint64_t>(group);
-      const U low = splat<U>(static_cast<std::uint32_t>(here) + static_cast<std::uint32_t>(lane));
-      const Words<U> words = random_words(low + iota<U>(), here, 0, seed, stream);
-      for (int q = 0; q < draws; ++q) {
-        for (int w = 0; w < 4; ++w) {
-          store(out + 64 * q + 16 * w + lane, (words.word[w] >> (q * (32 / draws))) & mask);
-        }
+  const auto words = random_words<U, kSets>(index + static_cast<std::uint64_t>(k), 0, seed, stream);
+  for (int s = 0; s < kSets; ++s, k += Lanes<F>::count) {
+    std::uint32_t* to = out + k / 16 * 64 * draws + k % 16;
+    for (int q = 0; q < draws; ++q) {
+      for (int w = 0; w < 4; ++w) {
+        store(to + 64 * q + 16 * w, (words.set[s].word[w] >> (q * (32 / draws))) & mask);
       }
     }
   }
+}
+
+/// Stores the random integers of elements i … i + n - 1; i and n are multiples of kBlock.
+CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std::int64_t i,
+                         std::int64_t n, std::uint32_t* out) {
+  constexpr int kSets = kWordSets<Unsigned<F>>;
+  const std::int64_t served = 4 * draws_per_word(bits);
+  const auto index = static_cast<std::uint64_t>(i / served);
+  const std::int64_t indices = n / served;
+  const bool share_high = (index + static_cast<std::uint64_t>(indices)) >> 32 == index >> 32;
+  std::int64_t k = 0;
+  for (; share_high && k + kSets * Lanes<F>::count <= indices; k += kSets * Lanes<F>::count) {
+    random_part<kSets>(bits, seed, stream, index, k, out);
+  }
+  for (; k < indices; k += Lanes<F>::count) random_part<1>(bits, seed, stream, index, k, out);
 }
 
 /// Calls body(begin, count, random) over [0, n) in steps of `step` (a multiple of kBlock, or n);

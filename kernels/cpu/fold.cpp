@@ -267,14 +267,18 @@ CPD_FN void make_draws(const RoundPlan& plan, const Steps& steps, uint32_t* to) 
   const uint32_t log = log_of_draws(plan.random_bits);
   const int64_t in_block = int64_t{4} << log;
   const U mask = splat<U>((1U << plan.random_bits) - 1);
-  for (int64_t i = 0; i < kGroup; i += Lanes<F>::count) {
+  constexpr int kSets = kWordSets<U>;
+  for (int64_t i = 0; i < kGroup; i += kSets * Lanes<F>::count) {
     const auto index = static_cast<uint64_t>(steps.first + i);
     for (int64_t j = 0; j < steps.count;) {
       const auto block = static_cast<uint64_t>((steps.draw + j) / in_block);
-      const Words<U> words = fold_words<U>(index, block, plan.seed, plan.stream);
+      const WordSets<U, kSets> words = fold_words<U, kSets>(index, block, plan.seed, plan.stream);
       for (int64_t q = (steps.draw + j) % in_block; q < in_block && j < steps.count; ++q, ++j) {
         const auto shift = static_cast<int>((q & ((1 << log) - 1)) << (5 - log));
-        store(to + j * kGroup + i, shift_right(words.word[q >> log], shift) & mask);
+        for (int s = 0; s < kSets; ++s) {
+          const U word = words.set[s].word[q >> log];
+          store(to + j * kGroup + i + s * Lanes<F>::count, shift_right(word, shift) & mask);
+        }
       }
     }
   }

@@ -24,14 +24,20 @@ CPD_BODY void make_draws(const RoundPlan* plan, int spare, std::uint64_t index, 
                          std::int64_t blocks, std::uint32_t* to) {
   using U = Unsigned<F>;
   const U mask = splat<U>(((1U << plan->random_bits) - 1) >> spare);
+  constexpr int kSets = kWordSets<U>;
+  constexpr int kStep = kSets * Lanes<F>::count;
   for (const std::uint64_t end = block + static_cast<std::uint64_t>(blocks); block < end; ++block) {
-    for (int j = 0; j < kGemmColumns; j += Lanes<F>::count) {
-      const Words<U> words =
-          fold_words<U>(index + static_cast<std::uint64_t>(j), block, plan->seed, plan->stream);
+    for (int j = 0; j < kGemmColumns; j += kStep) {
+      const WordSets<U, kSets> words = fold_words<U, kSets>(index + static_cast<std::uint64_t>(j),
+                                                            block, plan->seed, plan->stream);
+#pragma GCC unroll 2
+      for (int s = 0; s < kSets; ++s) {
 #pragma GCC unroll 16
-      for (int q = 0; q < 4 * kPerWord; ++q) {
-        const U word = words.word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord) + spare);
-        store(to + q * kGemmColumns + j, word & mask);
+        for (int q = 0; q < 4 * kPerWord; ++q) {
+          const U word =
+              words.set[s].word[q / kPerWord] >> (q % kPerWord * (32 / kPerWord) + spare);
+          store(to + q * kGemmColumns + j + s * Lanes<F>::count, word & mask);
+        }
       }
     }
     to += 4 * kPerWord * kGemmColumns;

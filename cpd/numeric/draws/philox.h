@@ -38,46 +38,75 @@ struct PhiloxState {
   CPD_FN constexpr void advance(std::uint32_t key0, std::uint32_t key1) {
     const Split p0 = mul_low(c0, std::uint32_t{0xD2511F53});
     const Split p1 = mul_low(c2, std::uint32_t{0xCD9E8D57});
-    c0 = high_half(p1) ^ c1 ^ splat<Split>(key0);
+    c0 = xor_last(high_half(p1), c1, splat<Split>(key0));
     c1 = p1;
-    c2 = high_half(p0) ^ c3 ^ splat<Split>(key1);
+    c2 = xor_last(high_half(p0), c3, splat<Split>(key1));
     c3 = p0;
   }
 };
 
-/// The words of Philox4x32-10 for the counters (c0, c1, stream low, stream high), of which only c0
-/// differs by lane: what the first two rounds compute from the rest is computed once for all lanes.
-template <class U>
-CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed,
-                                      std::uint64_t stream) {
-  using Split = SplitOf<U>;
-  auto key0 = static_cast<std::uint32_t>(seed);
-  auto key1 = static_cast<std::uint32_t>(seed >> 32);
+/// The state after two rounds from the counters (c0, c1, stream low, stream high), of which only c0
+/// differs by lane: what these rounds compute from the rest is computed once for all lanes.
+template <class Split>
+CPD_FN constexpr PhiloxState<Split> philox_start(Split c0, std::uint32_t c1, std::uint64_t seed,
+                                                 std::uint64_t stream) {
+  const auto key0 = static_cast<std::uint32_t>(seed);
+  const auto key1 = static_cast<std::uint32_t>(seed >> 32);
   const std::uint64_t first = std::uint64_t{0xCD9E8D57} * static_cast<std::uint32_t>(stream);
   const std::uint32_t x0 = static_cast<std::uint32_t>(first >> 32) ^ c1 ^ key0;
   const std::uint32_t x2 = static_cast<std::uint32_t>(stream >> 32) ^ key1;
-  key0 += 0x9E3779B9U;
-  key1 += 0xBB67AE85U;
   const std::uint64_t second = std::uint64_t{0xD2511F53} * x0;
-  const std::uint32_t y0 = static_cast<std::uint32_t>(first) ^ key0;
-  const std::uint32_t y2 = static_cast<std::uint32_t>(second >> 32) ^ key1;
-  const auto y3 = static_cast<std::uint32_t>(second);
-  const auto start = [&](Split c) {
-    const Split p0 = mul_low(c, std::uint32_t{0xD2511F53});
-    const Split p1 = mul_low(high_half(p0) ^ splat<Split>(x2), std::uint32_t{0xCD9E8D57});
-    return PhiloxState<Split>{high_half(p1) ^ splat<Split>(y0), p1, p0 ^ splat<Split>(y2),
-                              splat<Split>(y3)};
-  };
-  PhiloxState<Split> even = start(low_lanes(c0));
-  PhiloxState<Split> odd = start(high_lanes(c0));
+  const std::uint32_t y0 = static_cast<std::uint32_t>(first) ^ (key0 + 0x9E3779B9U);
+  const std::uint32_t y2 = static_cast<std::uint32_t>(second >> 32) ^ (key1 + 0xBB67AE85U);
+  const Split p0 = mul_low(c0, std::uint32_t{0xD2511F53});
+  const Split p1 = mul_low(high_half(p0) ^ splat<Split>(x2), std::uint32_t{0xCD9E8D57});
+  return {high_half(p1) ^ splat<Split>(y0), p1, p0 ^ splat<Split>(y2),
+          splat<Split>(static_cast<std::uint32_t>(second))};
+}
+
+/// The words of kSets vectors of counters. A round waits for the one before, so that several sets
+/// side by side take little longer than one.
+template <class U, int kSets>
+struct WordSets {
+  Words<U> set[kSets];
+};
+/// As many as the registers hold.
+template <class U>
+constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
+
+/// The words of Philox4x32-10 for the counters (c0, c1, stream low, stream high) of each set.
+template <class U, int kSets>
+CPD_FN constexpr WordSets<U, kSets> philox_sets(const U (&c0)[kSets], std::uint32_t c1,
+                                                std::uint64_t seed, std::uint64_t stream) {
+  constexpr int kSplits = sizeof(U) > 4 ? 2 : 1;
+  PhiloxState<SplitOf<U>> state[kSplits * kSets]{};
+  for (int s = 0; s < kSets; ++s) {
+    state[kSplits * s] = philox_start(low_lanes(c0[s]), c1, seed, stream);
+    if constexpr (kSplits > 1) {
+      state[kSplits * s + 1] = philox_start(high_lanes(c0[s]), c1, seed, stream);
+    }
+  }
+  auto key0 = static_cast<std::uint32_t>(seed) + 0x9E3779B9U;
+  auto key1 = static_cast<std::uint32_t>(seed >> 32) + 0xBB67AE85U;
   for (int round = 2; round < 10; ++round) {
     key0 += 0x9E3779B9U;
     key1 += 0xBB67AE85U;
-    even.advance(key0, key1);
-    if constexpr (sizeof(U) > 4) odd.advance(key0, key1);
+    for (auto& split : state) split.advance(key0, key1);
   }
-  return {{join_lanes<U>(even.c0, odd.c0), join_lanes<U>(even.c1, odd.c1),
-           join_lanes<U>(even.c2, odd.c2), join_lanes<U>(even.c3, odd.c3)}};
+  WordSets<U, kSets> words{};
+  for (int s = 0; s < kSets; ++s) {
+    const auto& even = state[kSplits * s];
+    const auto& odd = state[kSplits * s + kSplits - 1];
+    words.set[s] = {{join_lanes<U>(even.c0, odd.c0), join_lanes<U>(even.c1, odd.c1),
+                     join_lanes<U>(even.c2, odd.c2), join_lanes<U>(even.c3, odd.c3)}};
+  }
+  return words;
+}
+/// The words of one vector of counters.
+template <class U>
+CPD_FN constexpr Words<U> philox_from(U c0, std::uint32_t c1, std::uint64_t seed,
+                                      std::uint64_t stream) {
+  return philox_sets<U, 1>({c0}, c1, seed, stream).set[0];
 }
 
 CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
@@ -86,14 +115,30 @@ CPD_FN constexpr std::uint32_t log_of_draws(int random_bits) {
 /// How many draws a word serves.
 CPD_FN constexpr int draws_per_word(int random_bits) { return 1 << log_of_draws(random_bits); }
 
+/// Counter 1: bits 32…39 of the index, and the block.
+CPD_FN constexpr std::uint32_t second_counter(std::uint64_t index, std::uint64_t block) {
+  return static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
+}
+
 /// The words of `block` at indices index, index + 1, …, one a lane; the indices share their bits
 /// 32…39.
 template <class U>
 CPD_FN constexpr Words<U> random_words(U index_low, std::uint64_t index, std::uint64_t block,
                                        std::uint64_t seed, std::uint64_t stream) {
-  const auto high =
-      static_cast<std::uint32_t>((index >> 32) & 0xFF) | static_cast<std::uint32_t>(block << 8);
-  return philox_from(index_low, high, seed, stream);
+  return philox_from(index_low, second_counter(index, block), seed, stream);
+}
+
+/// The words of `block` at kSets vectors of indices from `index` on, one a lane, which share their
+/// bits 32…39.
+template <class U, int kSets>
+CPD_FN constexpr WordSets<U, kSets> random_words(std::uint64_t index, std::uint64_t block,
+                                                 std::uint64_t seed, std::uint64_t stream) {
+  constexpr std::uint32_t kLanes = sizeof(U) / 4;
+  U c0[kSets]{};
+  for (std::uint32_t s = 0; s < kSets; ++s) {
+    c0[s] = splat<U>(static_cast<std::uint32_t>(index) + s * kLanes) + iota<U>();
+  }
+  return philox_sets<U, kSets>(c0, second_counter(index, block), seed, stream);
 }
 
 /// The random integer of element i in elementwise operations (cast, encode, add, …).
@@ -117,17 +162,23 @@ CPD_FN constexpr U fold_draw(int random_bits, std::uint64_t seed, std::uint64_t 
   return (words.word[(t / draws) % 4] >> shift) & splat<U>((1U << random_bits) - 1);
 }
 
-/// The words of block `number` of the folds of elements index, index + 1, …, one a lane.
-template <class U>
-CPD_FN constexpr Words<U> fold_words(std::uint64_t index, std::uint64_t number, std::uint64_t seed,
-                                     std::uint64_t stream) {
-  const U low = splat<U>(static_cast<std::uint32_t>(index)) + iota<U>();
-  Words<U> words = random_words(low, index, number, seed, stream);
-  const std::uint64_t last = index + sizeof(U) / 4 - 1;
-  if (last >> 32 != index >> 32) {  // bits 32…39 change from a lane to the next
-    const Words<U> beyond = random_words(low, last, number, seed, stream);
-    const auto wrapped = low < splat<U>(static_cast<std::uint32_t>(index));
-    for (int w = 0; w < 4; ++w) words.word[w] = select(wrapped, beyond.word[w], words.word[w]);
+/// The words of block `number` of the folds of elements index, index + 1, …, one a lane of each
+/// set.
+template <class U, int kSets = 1>
+CPD_FN constexpr WordSets<U, kSets> fold_words(std::uint64_t index, std::uint64_t number,
+                                               std::uint64_t seed, std::uint64_t stream) {
+  auto words = random_words<U, kSets>(index, number, seed, stream);
+  const std::uint64_t last = index + kSets * sizeof(U) / 4 - 1;
+  if (last >> 32 != index >> 32) {  // bits 32…39 change from an element to the next
+    for (int s = 0; s < kSets; ++s) {
+      const std::uint64_t first = index + static_cast<std::uint64_t>(s) * (sizeof(U) / 4);
+      const U low = splat<U>(static_cast<std::uint32_t>(first)) + iota<U>();
+      const Words<U> beyond = random_words(low, last, number, seed, stream);
+      const auto wrapped = low < splat<U>(static_cast<std::uint32_t>(index));
+      for (int w = 0; w < 4; ++w) {
+        words.set[s].word[w] = select(wrapped, beyond.word[w], words.set[s].word[w]);
+      }
+    }
   }
   return words;
 }
@@ -156,7 +207,7 @@ class FoldDraws {
 
  private:
   CPD_CALL constexpr Words<U> block() const {
-    return fold_words<U>(index_, next_ >> (log_ + 2), seed_, stream_);
+    return fold_words<U>(index_, next_ >> (log_ + 2), seed_, stream_).set[0];
   }
 
   int random_bits_;

@@ -127,6 +127,19 @@ template <>
 CPD_FN U64x4 high_half(U64x4 a) {
   return bits_as<U64x4>(_mm256_shuffle_epi32(bits_as<__m256i>(a), 0xF5));
 }
+// The statement without instructions keeps the compiler from forming (x ^ a) ^ b, which is later by
+// an operation.
+template <>
+CPD_FN U64x4 xor_last(U64x4 x, U64x4 a, U64x4 b) {
+  U64x4 known = a ^ b;
+  asm("" : "+x"(known));
+  return x ^ known;
+}
+template <>
+CPD_FN U32x8 join_lanes<U32x8>(U64x4 even, U64x4 odd) {
+  return bits_as<U32x8>(
+      _mm256_blend_epi32(bits_as<__m256i>(even), bits_as<__m256i>(odd << 32), 0xAA));
+}
 template <>
 CPD_FN U64x2 mul_low(U64x2 a, std::uint32_t b) {
   return bits_as<U64x2>(_mm_mul_epu32(bits_as<__m128i>(a), _mm_set1_epi32(static_cast<int>(b))));

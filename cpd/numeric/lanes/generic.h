@@ -176,6 +176,11 @@ template <class Split>
 CPD_FN constexpr Split high_half(Split x) {
   return x >> 32;
 }
+/// x ^ a ^ b, of which x is known last.
+template <class U>
+CPD_FN constexpr U xor_last(U x, U a, U b) {
+  return x ^ a ^ b;
+}
 /// low_lanes: the even lanes of x in the low halves of 64-bit lanes; high_lanes: the odd ones. The
 /// high halves are unspecified.
 template <class U>

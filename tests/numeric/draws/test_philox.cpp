@@ -89,7 +89,7 @@ TEST(Philox, LargeIndices) {
       for (const std::uint64_t first :
            {std::uint64_t{256}, std::uint64_t{1} << 31, (std::uint64_t{1} << 32) - 256,
             std::uint64_t{1} << 34, (std::uint64_t{1} << 34) - 256, (std::uint64_t{1} << 36) - 512,
-            std::uint64_t{1} << 40}) {
+            (std::uint64_t{1} << 36) - 256, std::uint64_t{1} << 40}) {
         std::vector<std::uint32_t> expected(600);
         for (std::size_t i = 0; i < expected.size(); ++i) {
           expected[i] = integer_of_element(random123, o, first + i);
