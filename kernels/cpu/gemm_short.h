@@ -120,7 +120,9 @@ class SplitTile {
         sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero),
         guarded_product_(split_.man_product, split_.product_quantum, true, split_.product_limit),
         guarded_sum_(split_.man_sum, split_.sum_quantum, bounded.plan->sum.keeps_negative_zero,
-                     split_.limit) {}
+                     split_.limit),
+        adds_in_parts_(adds_in_parts(split_, significant_bits(bounded.a->fraction) +
+                                                 significant_bits(bounded.b->fraction))) {}
 
   /// Adds the values of k from k on, as long as nothing can overflow, and returns the next one.
   CPD_FN std::int64_t run(std::int64_t k) {
@@ -166,6 +168,7 @@ class SplitTile {
   enum class How : std::uint8_t {
     bounded,     ///< nothing can overflow
     fits,        ///< nothing can overflow, and exact sums are binary32 numbers
+    parts,       ///< nothing can overflow, and parts_limit holds
     guarded,     ///< an overflow is detected afterwards
     saturating,  ///< an overflow saturates
   };
@@ -188,6 +191,10 @@ class SplitTile {
   /// Split::exact: whether a sum in binary32 is tried first.
   static constexpr bool kTriesExact = kKind == Split::exact && kProducts == Products::exact;
 
+  /// Split::exact: whether a sum in parts is tried then, which takes half the operations of
+  /// rounding to odd where no instruction rounds down and up.
+  static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
+
   /// Adds a few values of k, if nothing can overflow; returns how many.
   CPD_FN std::int64_t advance(Sums& s, std::int64_t k) {
     const F most = weighed(s);
@@ -198,26 +205,34 @@ class SplitTile {
       }
     }
     if constexpr (kTriesExact) {
-      if (const std::int64_t exact = exact_steps(k, most); exact != 0) {
-        steps<How::fits>(s, k, exact);
-        return exact;
-      }
+      if (const std::int64_t exact = exact_steps(s, k, most); exact != 0) return exact;
     }
     const std::int64_t count = least(block_.count - k, kTriesExact ? 2 : split_.steps);
     if (!all_at_most(most, sum_limit(split_, bounded_.products(k, count)))) return 0;
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// How many values of k from k on, a group, a pair or none, can be added to sums of at most
-  /// `most` so that none overflows and every exact sum is a binary32 number.
-  CPD_FN std::int64_t exact_steps(std::int64_t k, F most) const {
+  /// Adds a group of values of k from k on, a pair or none to sums of at most `most`, where none
+  /// can overflow and every exact sum is a binary32 number or is rounded in parts; returns how
+  /// many.
+  CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
       const float products = bounded_.products(k, count);
-      float limit = exact_limit(split_, products, bounded_.least_bit(k, count));
       const float finite = sum_limit(split_, products);
-      limit = finite < limit ? finite : limit;  // a NaN stays
-      if (all_at_most(most, limit)) return count;
+      const auto stay_below = [&](float limit) {
+        return all_at_most(most, finite < limit ? finite : limit);  // a NaN stays
+      };
+      if (stay_below(exact_limit(split_, products, bounded_.least_bit(k, count)))) {
+        steps<How::fits>(s, k, count);
+        return count;
+      }
+      if constexpr (kTriesParts) {
+        if (adds_in_parts_ && stay_below(parts_limit(split_, products))) {
+          steps<How::parts>(s, k, count);
+          return count;
+        }
+      }
       if (wanted == 2) return 0;
     }
   }
@@ -241,7 +256,7 @@ class SplitTile {
   }
 
   template <How kHow>
-  CPD_FN void steps(Sums& s, std::int64_t k, std::int64_t count) {
+  CPD_FN void steps(Sums& s, std::int64_t k, std::int64_t count) const {
     const float* a = tile_.at.a + k * kGemmRows;
     const float* b = tile_.at.b + k * kGemmColumns;
     for (std::int64_t end = k + count; k < end; ++k, a += kGemmRows, b += kGemmColumns) {
@@ -317,6 +332,8 @@ class SplitTile {
       } else if constexpr (kKind == Split::exact && is_guarded(kHow)) {
         sum[i] = guarded_fma<kHow == How::saturating>(x[i].a, x[i].b, sum[i], guarded_sum_,
                                                       s.largest_sum);
+      } else if constexpr (kHow == How::parts) {
+        sum[i] = split_fma_in_parts(x[i].a, x[i].b, sum[i], sum_);
       } else if constexpr (kKind == Split::exact) {
         sum[i] = split_fma<kHow == How::fits>(x[i].a, x[i].b, sum[i], sum_);
       } else {
@@ -379,6 +396,7 @@ class SplitTile {
   Tile tile_;
   SplitFormat<F> product_, sum_;
   GuardedFormat<F> guarded_product_, guarded_sum_;
+  bool adds_in_parts_;
 };
 
 template <Split kKind, Products kProducts, int kRows, int kVectors>
@@ -390,6 +408,11 @@ CPD_BODY bool guarded_steps(const BoundedTile* bounded, const Tile* tile, std::i
                             std::int64_t count) {
   return SplitTile<kKind, Products::any, kRows, kVectors>(*bounded, *tile).run_guarded(k, count);
 }
+
+constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
+/// How many rows' sums take half the registers.
+constexpr int kRowsInRegisters =
+    static_cast<int>(least(kGemmRows, kRegisters / 2 / kVectorsOfPanel));
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
@@ -403,12 +426,13 @@ CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::
 }
 
 /// Adds `count` values of k from k on to some rows by guarded roundings, or where the result may be
-/// wrong by the general route: where the sums of many rows are interleaved, to half of these at a
-/// time, so that one sum that overflows makes fewer slow.
+/// wrong by the general route: to fewer rows at a time than are interleaved otherwise, so that one
+/// sum that overflows makes fewer slow.
 template <Split kKind, int kRows, int kVectors>
 CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int64_t k,
                          std::int64_t count) {
-  constexpr int kPart = kKind == Split::kahan && kRows > 1 ? kRows / 2 : kRows;
+  constexpr int kMost = kKind == Split::kahan ? kGemmRows / 2 : kRowsInRegisters;
+  constexpr int kPart = kRows < kMost ? kRows : kMost;
   for (std::int64_t i = 0; i < tile.rows; i += kPart) {
     const Tile part = rows_of(*bounded.block, tile, i, kPart);
     if (!guarded_steps<kKind, kPart, kVectors>(&bounded, &part, k, count)) {
@@ -442,8 +466,6 @@ CPD_FN void split_rows(const BoundedTile& bounded, const Tile& tile) {
   });
 }
 
-constexpr int kVectorsOfPanel = kGemmColumns / Lanes<F>::count;
-
 template <Split kKind, Products kProducts, int kRows>
 CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
   const Tile part = rows_of(*bounded.block, bounded.tile, first, kRows);
@@ -456,11 +478,10 @@ CPD_FN void split_some_rows(const BoundedTile& bounded, std::int64_t first) {
 
 template <Split kKind, Products kProducts = Products::any>
 CPD_FN void split_tile(const BoundedTile& bounded) {
-  // Half the registers hold sums. A step of Kahan's takes some 40 cycles, in which only all rows'
-  // keep the CPU's units at work, though they take more registers than there are.
-  constexpr bool kIsKahan = kKind == Split::kahan || kKind == Split::plain_kahan;
-  constexpr std::int64_t kFitting = kRegisters / 2 / kVectorsOfPanel;
-  constexpr auto kRows = static_cast<int>(kIsKahan ? kGemmRows : least(kGemmRows, kFitting));
+  // A step takes some 20 to 40 cycles, in which only all rows' sums keep the CPU's units at work,
+  // though they may take more registers than there are.
+  constexpr bool kIsShort = kKind == Split::plain;
+  constexpr auto kRows = static_cast<int>(kIsShort ? kRowsInRegisters : kGemmRows);
   const std::int64_t rows = bounded.tile.rows;
   if (rows <= 2) {
     for (std::int64_t i = 0; i < rows; ++i) split_some_rows<kKind, kProducts, 1>(bounded, i);

@@ -109,6 +109,14 @@ CPD_FN V split_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const SplitFo
   return m - negative_fma(a, b, m);
 }
 
+/// M / K: |t| with an even pattern, or the least normal number's. AND, max of integers.
+template <class V>
+CPD_FN V even_magnet(V t, const SplitFormat<V>& format) {
+  using I = Signed<V>;
+  const I even = bits_as<I>(t) & splat<I>(Pattern<V>::magnitude - 1);
+  return bits_as<V>(max(even, bits_as<I>(format.least_normal)));
+}
+
 /// t rounded, for any t of 24 bits or rounded to odd; a zero keeps t's sign where the format has
 /// -0. M has t's sign, so that M - t stays in its binade; or it is positive and even, a multiple of
 /// twice its last place, for either sign of t (split_short). 2 fused operations, at_least,
@@ -120,9 +128,7 @@ CPD_FN V split_any(V t, const SplitFormat<V>& format) {
     const V u = fma(m, format.factor, -t);
     return with_sign_of(fma(m, format.factor, -u), t, format.sign);
   } else {
-    using I = Signed<V>;
-    const I even = bits_as<I>(t) & splat<I>(Pattern<V>::magnitude - 1);
-    const V m = bits_as<V>(max(even, bits_as<I>(format.least_normal)));
+    const V m = even_magnet(t, format);
     const V u = negative_fma(m, format.factor, t);
     return with_sign_of(fma(m, format.factor, u), t, format.sign);
   }
@@ -150,6 +156,22 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   } else {
     return split_any(fma_to_odd(a, b, s), format);
   }
+}
+
+/// s + a * b rounded once, for the format's numbers s and products within adds_in_parts and
+/// parts_limit (gemm_plan.h). A magnet M rounds M - s - a * b at the sum's spacing g: s is exactly
+/// M - part + lost, and `lost` goes with the product. It is not 0 only where s has bits below g, so
+/// that |a * b| is at least about g / 2 and |lost| at most g: a * b + lost is below 4 |a * b| and
+/// so a binary32 number. Where s exceeds M, the sum has lost the leading bits of both and M - s is
+/// exact. 2 fused operations, the magnet by 3, 5 subtractions, with_sign_of.
+template <class V>
+CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
+  const V t = fma(a, b, s);
+  const V magnet = even_magnet(t, format) * format.factor;
+  const V part = magnet - s;
+  const V lost = s - (magnet - part);
+  const V u = part - fma(a, b, lost);
+  return with_sign_of(magnet - u, t, format.sign);
 }
 
 /// accumulate_kahan of kSums independent, finite sums, interleaved to hide latency: 4 additions and

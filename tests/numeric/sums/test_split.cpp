@@ -6,9 +6,13 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <random>
+#include <utility>
 #include <vector>
 
 #include "cpd/numeric/sums/fold_plan.h"
+#include "cpd/numeric/sums/gemm_plan.h"
 #include "cpd/numeric/sums/split.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/spec/format.h"
@@ -114,6 +118,89 @@ TEST(Split, AnySumsAreRoundedAsTheReferenceDoes) {
       check(-tiny);
     }
     EXPECT_EQ(wrong, 0) << name;
+  }
+}
+
+/// The bits of a finite x from its first to its last 1.
+int bits_between(double x) {
+  int bits = 0;
+  int exponent = 0;
+  for (double rest = std::frexp(std::fabs(x), &exponent); rest != 0; ++bits) {
+    rest = 2 * rest - std::floor(2 * rest);
+  }
+  return bits;
+}
+
+/// How many sums split_fma_in_parts rounds otherwise than the reference does, of how many.
+struct Rounded {
+  int wrong = 0, all = 0;
+  void take(const Format& format, float a, float b, float s) {
+    SplitPlan plan;
+    plan.man_sum = format.man;
+    plan.sum_quantum = Format::power_of_two(format.min_quantum_exponent());
+    const float product = std::fabs(a * b);
+    if (!adds_in_parts(plan, bits_between(a) + bits_between(b))) return;
+    if (std::fabs(s) > parts_limit(plan, product)) return;
+    if (std::fabs(s) + product > static_cast<float>(format.max())) return;
+    const SplitFormat<float> split(format.man, plan.sum_quantum, format.has_negative_zero());
+    const float expected = reference::fma(reference::spec_of(format), a, b, s);
+    const float got = split_fma_in_parts(a, b, s, split);
+    wrong += testing::bits_of(got) == testing::bits_of(expected) ? 0 : 1;
+    ++all;
+  }
+};
+
+/// Every number of e4m3, and every product of two of them.
+TEST(Split, SumsInPartsOfAllProductsAreRoundedAsTheReferenceDoes) {
+  const Format format = ParseFormat("e4m3");
+  std::map<float, std::pair<float, float>> factors;
+  for (std::uint32_t i = 0; i <= format.max_code(); ++i) {
+    for (std::uint32_t j = i; j <= format.max_code(); ++j) {
+      const auto a = static_cast<float>(format.magnitude(i));
+      const auto b = static_cast<float>(format.magnitude(j));
+      factors.try_emplace(a * b, a, b);
+    }
+  }
+  Rounded sums;
+  for (const auto& [product, of] : factors) {
+    for (std::uint32_t code = 0; code <= format.max_code(); ++code) {
+      const auto s = static_cast<float>(format.magnitude(code));
+      for (const float sign : {1.0F, -1.0F}) {
+        sums.take(format, of.first, sign * of.second, s);
+        sums.take(format, of.first, sign * of.second, -s);
+      }
+    }
+  }
+  EXPECT_EQ(sums.wrong, 0);
+  EXPECT_GT(sums.all, 200'000);
+}
+
+/// Sums that are ties, next to ties and next to zero, of numbers of all sizes.
+TEST(Split, SumsInPartsNextToTiesAreRoundedAsTheReferenceDoes) {
+  std::mt19937_64 bits(2);
+  for (const char* name : {"e4m3", "e5m2", "e3m2", "e2m1", "e4m3fnuz", "e5m7", "fp16", "e6m9"}) {
+    const Format format = ParseFormat(name);
+    const auto number = [&](std::uint64_t code) {
+      return format.magnitude(static_cast<std::uint32_t>(code % format.max_code()));
+    };
+    Rounded sums;
+    for (int i = 0; i < 50'000; ++i) {
+      const double s = number(i % 4 == 0 ? bits() % 16 : bits()) * (bits() % 2 == 0 ? 1 : -1);
+      const std::uint64_t code = bits() % format.max_code();
+      const double tie =
+          (number(code) + format.magnitude(static_cast<std::uint32_t>(code) + 1)) / 2;
+      const double last =
+          std::ldexp(1.0, format.min_quantum_exponent() + 8 - static_cast<int>(bits() % 32));
+      for (const double product : {tie, tie - s, -s}) {
+        for (const double beside : {0.0, last, -last}) {
+          const auto a = static_cast<float>(product + beside);
+          sums.take(format, a, 1.0F, static_cast<float>(s));
+          sums.take(format, a, -1.0F, static_cast<float>(-s));
+        }
+      }
+    }
+    EXPECT_EQ(sums.wrong, 0) << name;
+    EXPECT_GT(sums.all, 10'000) << name;
   }
 }
 
