@@ -98,24 +98,15 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Writes code_of(i) for values begin … end - 1; each has at most `longest` bits.
+/// Writes code_of(i) for values begin … end - 1.
 template <class CodeOf>
-void PutCodes(int64_t begin, int64_t end, int longest, CodeOf code_of, BitWriter& to) {
+void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // a local copy, which the bytes written cannot alias
   int64_t i = begin;
-  const auto run = [&]<int kAtOnce>() {
-    for (; i + kAtOnce <= end; i += kAtOnce) {
-      for (int j = 0; j < kAtOnce; ++j) {
-        const BitCode code = code_of(i + j);
-        own.Hold(code.bits, code.length);
-      }
-      own.Flush();
-    }
-  };
-  if (4 * longest <= BitWriter::kHeld) run.template operator()<4>();
-  if (3 * longest <= BitWriter::kHeld) run.template operator()<3>();
-  if (2 * longest <= BitWriter::kHeld) run.template operator()<2>();
-  run.template operator()<1>();
+  for (; i + 4 <= end; i += 4) {
+    own.Put(code_of(i), code_of(i + 1), code_of(i + 2), code_of(i + 3));
+  }
+  for (; i < end; ++i) own.Put(code_of(i));
   to = own;
 }
 
@@ -176,9 +167,9 @@ int64_t PutFixed(const PieceHead& head, const Bins& all, std::span<uint8_t> to) 
   const uint32_t* const bins = all.bins.data();
   if (all.by_place) {
     const auto code_of = [&](int64_t i) { return BitCode{all.symbols[bins[i]], width}; };
-    PutCodes(0, head.n, width, code_of, writer);
+    PutCodes(0, head.n, code_of, writer);
   } else {
-    PutCodes(0, head.n, width, [&](int64_t i) { return BitCode{bins[i], width}; }, writer);
+    PutCodes(0, head.n, [&](int64_t i) { return BitCode{bins[i], width}; }, writer);
   }
   return writer.End();
 }
@@ -191,17 +182,16 @@ int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& co
     for (size_t i = 0; i < codes.size(); ++i) by_symbol[code.symbols[i]] = codes[i];
     codes.swap(by_symbol);
   }
-  const int longest = *std::ranges::max_element(code.lengths);
   const uint32_t* const bins = all.bins.data();
   const BitCode* const code_of_bin = codes.data();
   const auto code_of = [=](int64_t i) { return code_of_bin[bins[i]]; };
   BitWriter first(to.subspan(kFirstSize));
   PutHuffmanCode(code, first);
-  PutCodes(0, head.first_half(), longest, code_of, first);
+  PutCodes(0, head.first_half(), code_of, first);
   const int64_t bytes = first.End();
   PutWord(static_cast<uint32_t>(bytes), to.data());
   BitWriter second(to.subspan(static_cast<size_t>(kFirstSize + bytes)));
-  PutCodes(head.first_half(), head.n, longest, code_of, second);
+  PutCodes(head.first_half(), head.n, code_of, second);
   return kFirstSize + bytes + second.End();
 }
 
@@ -279,13 +269,21 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
     ValuesOf(bins, all, shift, divisor, centres.data());
   }
   const int width = head.width();
+  const auto at_once = static_cast<size_t>(BitReader::kSeen / std::max(width, 1));
   std::array<uint32_t, kRun> buffer;
   for (int64_t i = 0; i < head.n; i += kRun) {
     const auto run = std::span(buffer).first(static_cast<size_t>(std::min(kRun, head.n - i)));
     uint32_t largest = 0;
-    for (uint32_t& bin : run) {
-      bin = width == 0 ? 0 : static_cast<uint32_t>(reader.Read(width));
-      largest = std::max(largest, bin);
+    for (size_t j = 0; j < run.size();) {
+      uint64_t window = reader.Peek();
+      const size_t end = std::min(run.size(), j + at_once);
+      for (size_t k = j; k < end; ++k) {
+        run[k] = static_cast<uint32_t>(window >> 32 >> (32 - width));
+        window <<= width;
+        largest = std::max(largest, run[k]);
+      }
+      reader.Skip(static_cast<int>(end - j) * width);
+      j = end;
     }
     if (largest >= head.alphabet()) throw DamagedBytes("there is no such bin");
     if (centres.empty()) {
