@@ -50,6 +50,34 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   return to;
 }
 
+/// The least and the greatest of the finite values, first those of each lane, of which compilers
+/// make vectors.
+class FiniteRange {
+ public:
+  FiniteRange() {
+    least_.fill(INFINITY);
+    greatest_.fill(-INFINITY);
+  }
+  void Add(int64_t n, const float* x) {
+    for (int64_t i = 0; i + kLanes <= n; i += kLanes) AddLanes(kLanes, x + i);
+    AddLanes(n % kLanes, x + n - n % kLanes);
+  }
+  [[nodiscard]] float least() const { return *std::ranges::min_element(least_); }
+  [[nodiscard]] float greatest() const { return *std::ranges::max_element(greatest_); }
+
+ private:
+  static constexpr int64_t kLanes = 64;
+  void AddLanes(int64_t n, const float* x) {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto lane = static_cast<size_t>(i);
+      const float finite = x[i] - x[i] + x[i];  // or NaN, which no comparison takes
+      least_[lane] = finite < least_[lane] ? finite : least_[lane];
+      greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
+    }
+  }
+  std::array<float, kLanes> least_, greatest_;
+};
+
 // ---- a package's head
 
 struct PieceHead {
@@ -359,20 +387,14 @@ void UniformState::Begin(const Piece& layer, const float* x) {
   }
   Guarded([&] {
     std::array<float, kRun> buffer;
-    float least = INFINITY, greatest = -INFINITY;
+    FiniteRange range;
     for (int64_t i = 0; i < layer.n; i += kRun) {
       const int64_t run = std::min(kRun, layer.n - i);
-      const float* const values = Shifted(layer.shift, run, x + i, buffer.data());
-      for (int64_t j = 0; j < run; ++j) {
-        const float value = values[j];
-        const bool finite = (std::bit_cast<uint32_t>(value) & 0x7F800000) != 0x7F800000;
-        least = finite && value < least ? value : least;
-        greatest = finite && value > greatest ? value : greatest;
-      }
+      range.Add(run, Shifted(layer.shift, run, x + i, buffer.data()));
     }
-    const bool any = least <= greatest;
-    least_ = any ? least + 0.0F : 0;  // -0 is 0
-    greatest_ = any ? greatest + 0.0F : 0;
+    const bool any = range.least() <= range.greatest();
+    least_ = any ? range.least() + 0.0F : 0;  // -0 is 0
+    greatest_ = any ? range.greatest() + 0.0F : 0;
     bits_ = ChooseBits(layer, x);
   });
 }
