@@ -119,26 +119,27 @@ BitWriter EncodeSparse(std::span<const Level> levels, BitWriter to) {
   const Level* level = levels.data();
   const Level* const end = level + levels.size();
   constexpr int kWord = sizeof(uint64_t) / sizeof(Level);
-  uint32_t zeros = 0;
+  uint32_t row = 0;  // 256 times the zeros before the level, so that it is a row of kSparseCodes
   while (level < end) {
     if (end - level >= kWord && IsZeroWord(level)) {
-      zeros += kWord;
+      row += 256 * kWord;
       level += kWord;
-    } else if (end - level >= 4 && zeros <= kFewZeros - 4 && std::all_of(level, level + 4, IsSmall<Level>)) {
+    } else if (end - level >= 4 && row <= 256 * (kFewZeros - 4) &&
+               std::all_of(level, level + 4, IsSmall<Level>)) {
       std::array<BitCode, 4> codes;
       for (std::size_t j = 0; j < 4; ++j) {
-        codes[j] = kSparseCodes[256 * zeros + static_cast<std::uint8_t>(level[j])];
-        const uint32_t is_zero = level[j] == 0 ? 1 : 0;
-        zeros = (zeros + 1) & (0U - is_zero);  // without a jump
+        codes[j] = kSparseCodes[row + static_cast<std::uint8_t>(level[j])];
+        const uint32_t is_one = level[j] != 0 ? 1 : 0;
+        row = (row + 256) & (is_one - 1);  // without a jump
       }
       to.Put(codes[0], codes[1], codes[2], codes[3]);
       level += 4;
     } else if (*level++ == 0) {
-      ++zeros;
+      row += 256;
     } else {
-      Put(CodeOf(zeros + 1), to);
+      Put(CodeOf(row / 256 + 1), to);
       Put(SparseCode(level[-1]), to);
-      zeros = 0;
+      row = 0;
     }
   }
   return to;

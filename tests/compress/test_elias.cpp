@@ -206,7 +206,8 @@ TEST(Elias, EveryShortRunOfLevels) {
   for (const EliasLayout layout : kLayouts) {
     for (int number = 0; number < 7 * 7 * 7 * 7 * 7; ++number) {
       Levels levels;
-      for (int rest = number, i = 0; i < 5; ++i, rest /= 7) levels.push_back(static_cast<std::int16_t>(rest % 7 - 3));
+      for (int rest = number, i = 0; i < 5; ++i, rest /= 7)
+        levels.push_back(static_cast<std::int16_t>(rest % 7 - 3));
       const Written written = encoded(layout, levels, 3);
       ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels));
       ASSERT_EQ(decoded(layout, written.bytes, 5, 3), levels);
