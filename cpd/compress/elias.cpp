@@ -20,12 +20,24 @@ struct Code {
   int length = 0;
 };
 
-/// Elias(k): the code of k's number of bits less 1 without its "0", then k in binary, then "0".
-constexpr Code CodeOf(uint32_t k) {
-  if (k == 1) return {0, 1};
+/// Elias(k), k > 1: `front`, the code of k's number of bits less 1, without its "0", then k in
+/// binary, then "0".
+constexpr Code Behind(const Code& front, uint32_t k) {
   const int bits = std::bit_width(k);
-  const Code front = CodeOf(static_cast<uint32_t>(bits - 1));
   return {front.bits >> 1 << (bits + 1) | uint64_t{k} << 1, front.length + bits};
+}
+constexpr Code kCodeOfOne{0, 1};
+/// The fronts of numbers by how many bits they have.
+constexpr auto kFronts = [] {
+  std::array<Code, 33> fronts;
+  fronts[2] = kCodeOfOne;
+  for (uint32_t bits = 3; bits < fronts.size(); ++bits) {
+    fronts[bits] = Behind(fronts[static_cast<std::size_t>(std::bit_width(bits - 1))], bits - 1);
+  }
+  return fronts;
+}();
+constexpr Code CodeOf(uint32_t k) {
+  return k == 1 ? kCodeOfOne : Behind(kFronts[static_cast<std::size_t>(std::bit_width(k))], k);
 }
 
 constexpr uint32_t Magnitude(int32_t level) {
@@ -224,15 +236,20 @@ constexpr auto kNumbers = [] {
   return entries;
 }();
 
+[[noreturn]] void ThrowAbove(uint32_t most) {
+  throw DamagedBytes("a number is above " + std::to_string(most));
+}
+
+/// The number whose code begins a window with at least as many valid bits as a code of `most` has.
 /// Throws DamagedBytes for a number above `most`.
-Number NextNumber(uint64_t window, uint32_t most) {
+[[gnu::always_inline]] inline Number NextNumber(uint64_t window, uint32_t most) {
   const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
                 entry.length};
   if ((window << (entry.length - 1) >> 63) != 0) number = NumberIn(window, BitReader::kSeen);
-  if (number.length > 0 && number.k <= most) [[likely]]
-    return number;
-  throw DamagedBytes("a number is above " + std::to_string(most));
+  if (number.length == 0 || number.k > most) [[unlikely]]
+    ThrowAbove(most);
+  return number;
 }
 
 /// Up to six levels that a window holds. `count` 0: the first does not end in it.
@@ -317,6 +334,9 @@ void CheckRange(std::span<const Level> levels, int32_t most) {
 template <class Level>
 BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
+  const uint32_t largest = static_cast<uint32_t>(most) + 1;
+  // So many codes of any levels are in a window. A longer code is of a number that throws.
+  const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
   Level* to = levels.data();
   Level* const end = to + levels.size();
   while (to < end) {
@@ -334,11 +354,14 @@ BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
         bits += entry.bits;
       }
     }
-    if (bits == 0) {
-      const Number number = NextNumber(window, static_cast<uint32_t>(most) + 1);
+    const int left = bits == 0 ? in_window : 0;
+    for (int i = 0; i < left && to < end; ++i) {
+      const Number number = NextNumber(window, largest);
       const bool negative = window << number.length >> 63 != 0;
       *to++ = static_cast<Level>(Signed(number.k - 1, negative));
-      bits = number.length + (number.k > 1 ? 1 : 0);
+      const int length = number.length + static_cast<int>(window >> 63);  // 1 alone begins with 0
+      window <<= length;
+      bits += length;
     }
     from.Skip(bits);
   }
@@ -351,12 +374,9 @@ BitReader DecodeSparse(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<SparseEntry>(SparseEntryOf);
   std::ranges::fill(levels, Level{0});
   const auto n = static_cast<int64_t>(levels.size());
-  const auto read = [&](int64_t largest) {
-    const Number number = NextNumber(from.Peek(), static_cast<uint32_t>(largest));
-    from.Skip(number.length);
-    return number.k;
-  };
-  int64_t left = int64_t{read(n + 1)} - 1;
+  const Number count = NextNumber(from.Peek(), static_cast<uint32_t>(n) + 1);
+  from.Skip(count.length);
+  int64_t left = int64_t{count.k} - 1;
   Level* const begin = levels.data();
   int64_t last = -1;
   while (left > 0) {
@@ -376,9 +396,14 @@ BitReader DecodeSparse(int32_t most, BitReader from, std::span<Level> levels) {
       from.Skip(bits);
       if (bits > 0) continue;
     }
-    last += read(n - 1 - last);
-    const bool negative = from.Read(1) == 1;
-    begin[last] = static_cast<Level>(Signed(read(most), negative));
+    static_assert(EliasLength(1 << 16) + 1 + EliasLength(32767) <= BitReader::kSeen);
+    const uint64_t window = from.Peek();
+    const Number gap = NextNumber(window, static_cast<uint32_t>(n - 1 - last));
+    const bool negative = window << gap.length >> 63 != 0;
+    const Number level = NextNumber(window << gap.length << 1, static_cast<uint32_t>(most));
+    last += gap.k;
+    begin[last] = static_cast<Level>(Signed(level.k, negative));
+    from.Skip(gap.length + 1 + level.length);
     --left;
   }
   return from;

@@ -45,10 +45,11 @@ CPD_API std::uint32_t ReadElias(BitReader& from, std::uint32_t most);
 
 /// The most bits that n levels with |level| <= most < 2^31 take.
 CPD_API std::int64_t EliasMostBits(EliasLayout layout, std::int64_t n, std::int32_t most);
-/// Bits that EliasEncode writes for these levels. Level is here and below int8_t or int16_t.
+/// Bits that EliasEncode writes for these levels. Level is here and below int8_t or int16_t, and
+/// there are at most 2^16 levels.
 template <class Level>
 CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const Level> levels);
-/// Writes the levels, at most 2^16. Throws std::length_error where the writer is full.
+/// Writes the levels. Throws std::length_error where the writer is full.
 template <class Level>
 CPD_API void EliasEncode(EliasLayout layout, std::span<const Level> levels, BitWriter& to);
 /// Fills `levels`, each |level| <= most, which a Level has. Throws DamagedBytes where the bits do
