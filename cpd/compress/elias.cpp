@@ -185,7 +185,7 @@ int64_t SparseBits(std::span<const Level> levels) {
 
 // ---- decoders: what the next kWindow bits hold
 
-constexpr int kWindow = 12;
+constexpr int kWindow = 11;
 constexpr int kWindows = BitReader::kSeen / kWindow;
 /// Codes of larger levels seldom end within a window.
 constexpr int32_t kShort = 15;
