@@ -44,56 +44,57 @@ class BitWriter {
   explicit BitWriter(std::span<std::uint8_t> to)
       : begin_(to.data()), at_(to.data()), end_(to.data() + to.size()) {}
 
-  /// The most bits that may be held between two calls of Flush.
-  static constexpr int kHeld = 56;
+  /// The most bits that Put takes.
+  static constexpr int kMost = 56;
 
-  /// Appends `length` bits without writing them, at most kHeld since the last Flush.
-  void Hold(std::uint64_t bits, int length) {
+  /// Appends `length` bits, at most kMost; the bits of `bits` above them are 0. Throws
+  /// std::length_error where the memory is full.
+  [[gnu::always_inline]] void Put(std::uint64_t bits, int length) {
     held_ = held_ << length | bits;
     count_ += length;
-  }
-  /// Writes the whole bytes that are held. Throws std::length_error where the memory is full.
-  void Flush() {
-    if (count_ == 0) return;
-    const std::uint64_t word = detail::FirstUppermost(held_ << (64 - count_));
-    if (end_ - at_ >= 8) {
+    const std::uint64_t word = detail::FirstUppermost(held_ << (-count_ & 63));
+    if (end_ - at_ >= 8) [[likely]] {
       std::memcpy(at_, &word, 8);
-      at_ += count_ / 8;
     } else {
-      FlushBytes(word);
+      PutBytes(word, count_ >> 3, at_, end_);
     }
-    count_ %= 8;
-  }
-  /// Appends and writes `length` bits, at most kHeld.
-  void Put(std::uint64_t bits, int length) {
-    Hold(bits, length);
-    Flush();
+    at_ += count_ >> 3;
+    count_ &= 7;
   }
   void Put(BitCode code) { Put(code.bits, code.length); }
+  /// Appends four codes, joined in pairs, so that one waits for the bits before it.
+  [[gnu::always_inline]] void Put(BitCode a, BitCode b, BitCode c, BitCode d) {
+    const int first = a.length + b.length, second = c.length + d.length;
+    if (first + second > kMost) [[unlikely]] {
+      for (const BitCode code : {a, b, c, d}) Put(code);
+      return;
+    }
+    const std::uint64_t upper = std::uint64_t{a.bits} << b.length | b.bits;
+    const std::uint64_t lower = std::uint64_t{c.bits} << d.length | d.bits;
+    Put(upper << second | lower, first + second);
+  }
 
   /// Bits appended so far.
   [[nodiscard]] std::int64_t bits() const { return 8 * (at_ - begin_) + count_; }
   /// Fills the last byte with zeros. Returns the number of bytes written in all.
   std::int64_t End() {
-    Flush();
     if (count_ > 0) Put(0, 8 - count_);
     return at_ - begin_;
   }
 
  private:
-  /// Writes the whole bytes and nothing behind them: the memory ends within 8 bytes.
-  void FlushBytes(std::uint64_t word) {
-    const std::int64_t whole = count_ / 8;
-    if (whole == 0) return;
-    if (end_ - at_ < whole) throw std::length_error("more bits than there is room for");
-    std::memcpy(at_, &word, static_cast<std::size_t>(whole));
-    at_ += whole;
+  /// Writes a word's first `count` bytes and nothing behind them: the memory ends within 8 bytes.
+  /// It has no access to the writer, whose members so stay in registers.
+  [[gnu::noinline]] static void PutBytes(std::uint64_t word, int count, std::uint8_t* at,
+                                         const std::uint8_t* end) {
+    if (end - at < count) throw std::length_error("more bits than there is room for");
+    std::memcpy(at, &word, static_cast<std::size_t>(count));
   }
 
   std::uint8_t* begin_;
   std::uint8_t* at_;
   std::uint8_t* end_;
-  std::uint64_t held_ = 0;  ///< its low count_ bits are not yet written
+  std::uint64_t held_ = 0;  ///< its low count_ bits, fewer than 8, are not yet written
   int count_ = 0;
 };
 
@@ -105,21 +106,23 @@ class BitReader {
       : bytes_(bytes.data()), size_(static_cast<std::int64_t>(bytes.size())) {}
 
   /// The least number of valid bits that Peek returns.
-  static constexpr int kSeen = 57;
+  static constexpr int kSeen = 56;
 
-  /// The next bits, the first one most significant.
-  [[nodiscard]] std::uint64_t Peek() const {
-    const std::int64_t byte = at_ >> 3;
-    std::uint64_t word = 0;
-    if (size_ - byte >= 8) [[likely]] {
-      std::memcpy(&word, bytes_ + byte, 8);
-    } else if (byte < size_) {
-      std::memcpy(&word, bytes_ + byte, static_cast<std::size_t>(size_ - byte));
-    }
-    return detail::FirstUppermost(word) << (at_ & 7);
+  /// The next bits, the first one most significant. The word that is loaded depends on earlier
+  /// calls of Peek, not of Skip, so that it does not wait for the codes between (Giesen 2018,
+  /// "Reading bits in far too many ways").
+  [[gnu::always_inline]] std::uint64_t Peek() {
+    window_ |= WordAt(byte_) >> count_;
+    byte_ += (63 - count_) >> 3;
+    count_ |= 56;
+    return window_;
   }
-  void Skip(int bits) { at_ += bits; }
-  /// Reads 1…57 bits.
+  /// Skips bits that Peek returned, at most kSeen.
+  void Skip(int bits) {
+    window_ <<= bits;
+    count_ -= bits;
+  }
+  /// Reads 1…56 bits.
   std::uint64_t Read(int bits) {
     const std::uint64_t read = Peek() >> (64 - bits);
     Skip(bits);
@@ -128,23 +131,36 @@ class BitReader {
 
   /// Throws DamagedBytes where bits past the end were read.
   void Check() const {
-    if (at_ > 8 * size_) throw DamagedBytes("codes end behind the last byte");
+    if (at() > 8 * size_) throw DamagedBytes("codes end behind the last byte");
   }
   /// Skips to the next byte. Returns the number of bytes up to there. Throws DamagedBytes as Check
   /// does, or where a skipped bit is not 0.
   std::int64_t End() {
     Check();
-    const int rest = static_cast<int>(-at_ & 7);
+    const int rest = static_cast<int>(-at() & 7);
     if (rest > 0 && Read(rest) != 0) throw DamagedBytes("bits behind the last code are not 0");
-    return at_ >> 3;
+    return at() >> 3;
   }
   /// Bits read so far.
-  [[nodiscard]] std::int64_t at() const { return at_; }
+  [[nodiscard]] std::int64_t at() const { return 8 * byte_ - count_; }
 
  private:
+  /// Eight bytes, the first uppermost; those past the end are 0.
+  [[nodiscard]] std::uint64_t WordAt(std::int64_t byte) const {
+    std::uint64_t word = 0;
+    if (size_ - byte >= 8) [[likely]] {
+      std::memcpy(&word, bytes_ + byte, 8);
+    } else if (byte < size_) {
+      std::memcpy(&word, bytes_ + byte, static_cast<std::size_t>(size_ - byte));
+    }
+    return detail::FirstUppermost(word);
+  }
+
   const std::uint8_t* bytes_;
   std::int64_t size_;
-  std::int64_t at_ = 0;
+  std::int64_t byte_ = 0;     ///< the first of those not counted in `window_`
+  std::uint64_t window_ = 0;  ///< its upper count_ bits are valid; those below may be there too
+  int count_ = 0;
 };
 
 }  // namespace cpd

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <string>
+#include <type_traits>
 
 namespace cpd {
 namespace {
@@ -18,12 +20,24 @@ struct Code {
   int length = 0;
 };
 
-/// Elias(k): the code of k's number of bits less 1 without its "0", then k in binary, then "0".
-constexpr Code CodeOf(uint32_t k) {
-  if (k == 1) return {0, 1};
+/// Elias(k), k > 1: `front`, the code of k's number of bits less 1, without its "0", then k in
+/// binary, then "0".
+constexpr Code Behind(const Code& front, uint32_t k) {
   const int bits = std::bit_width(k);
-  const Code front = CodeOf(static_cast<uint32_t>(bits - 1));
   return {front.bits >> 1 << (bits + 1) | uint64_t{k} << 1, front.length + bits};
+}
+constexpr Code kCodeOfOne{0, 1};
+/// The fronts of numbers by how many bits they have.
+constexpr auto kFronts = [] {
+  std::array<Code, 33> fronts;
+  fronts[2] = kCodeOfOne;
+  for (uint32_t bits = 3; bits < fronts.size(); ++bits) {
+    fronts[bits] = Behind(fronts[static_cast<std::size_t>(std::bit_width(bits - 1))], bits - 1);
+  }
+  return fronts;
+}();
+constexpr Code CodeOf(uint32_t k) {
+  return k == 1 ? kCodeOfOne : Behind(kFronts[static_cast<std::size_t>(std::bit_width(k))], k);
 }
 
 constexpr uint32_t Magnitude(int32_t level) {
@@ -41,117 +55,137 @@ constexpr Code SparseCode(int32_t level) {
   return {code.bits | (level < 0 ? uint64_t{1} << code.length : 0), code.length + 1};
 }
 
-/// Levels up to kSmall have codes of at most 14 bits, so that four are held at once.
-constexpr int32_t kSmall = 126;
-constexpr int kLongestSmall = 14;
-static_assert(4 * kLongestSmall <= BitWriter::kHeld);
-
-template <class Of>
-constexpr std::array<BitCode, 2 * kSmall + 1> TableOf(Of code_of) {
-  std::array<BitCode, 2 * kSmall + 1> table;
-  for (int32_t level = -kSmall; level <= kSmall; ++level) {
-    const Code code = code_of(level);
-    table[static_cast<std::size_t>(int64_t{level} + kSmall)] = {static_cast<uint32_t>(code.bits),
-                                                                code.length};
-  }
-  return table;
+/// The code of a level that is not 0 and of the number of zeros before it.
+constexpr Code SparseCode(uint32_t zeros, int32_t level) {
+  const Code gap = CodeOf(zeros + 1), code = SparseCode(level);
+  return {gap.bits << code.length | code.bits, gap.length + code.length};
 }
-constexpr auto kDenseCodes = TableOf(DenseCode);
-constexpr auto kSparseCodes =
-    TableOf([](int32_t level) { return level == 0 ? Code{} : SparseCode(level); });
-/// The codes of gaps 1 … kSmall; entry 0 is not used.
-constexpr auto kGapCodes = [] {
-  std::array<BitCode, kSmall + 1> table{};
-  for (uint32_t k = 1; k <= kSmall; ++k) {
-    table[k] = {static_cast<uint32_t>(CodeOf(k).bits), CodeOf(k).length};
+
+/// The codes of small levels, those of 8 bits, by these bits.
+constexpr auto kDenseCodes = [] {
+  std::array<BitCode, 256> codes;
+  for (int32_t level = -128; level < 128; ++level) {
+    const Code code = DenseCode(level);
+    codes[static_cast<std::uint8_t>(level)] = {static_cast<uint32_t>(code.bits), code.length};
   }
-  return table;
+  return codes;
 }();
 
-constexpr bool IsSmall(int32_t level) {
-  return static_cast<uint32_t>(level + kSmall) <= uint32_t{2 * kSmall};
-}
-const BitCode& Of(const std::array<BitCode, 2 * kSmall + 1>& table, int32_t level) {
-  return table[static_cast<std::size_t>(int64_t{level} + kSmall)];
+/// The codes of small levels that are not 0 after fewer than kFewZeros zeros, by 256 times their
+/// number and the level's bits.
+constexpr uint32_t kFewZeros = 32;
+constexpr auto kSparseCodes = [] {
+  std::array<BitCode, 256 * kFewZeros> codes{};
+  for (uint32_t zeros = 0; zeros < kFewZeros; ++zeros) {
+    for (int32_t level = -128; level < 128; ++level) {
+      if (level == 0) continue;
+      const Code code = SparseCode(zeros, level);
+      codes[256 * zeros + static_cast<std::uint8_t>(level)] = {static_cast<uint32_t>(code.bits),
+                                                               code.length};
+    }
+  }
+  return codes;
+}();
+
+template <class Level>
+constexpr bool IsSmall(Level level) {
+  return static_cast<std::int8_t>(level) == level;
 }
 
 void Put(const Code& code, BitWriter& to) { to.Put(code.bits, code.length); }
-void Hold(const BitCode& code, BitWriter& to) { to.Hold(code.bits, code.length); }
 
-void EncodeDense(std::span<const int32_t> levels, BitWriter& to) {
-  const auto n = levels.size();
-  std::size_t i = 0;
-  while (i < n) {
-    if (n - i >= 4 && IsSmall(levels[i]) && IsSmall(levels[i + 1]) && IsSmall(levels[i + 2]) &&
-        IsSmall(levels[i + 3])) [[likely]] {
-      for (std::size_t j = 0; j < 4; ++j) Hold(Of(kDenseCodes, levels[i + j]), to);
-      to.Flush();
-      i += 4;
+/// Encodes by a writer of its own, which the bytes written cannot alias, and returns it.
+template <class Level>
+BitWriter EncodeDense(std::span<const Level> levels, BitWriter to) {
+  const auto code_of = [](Level level) { return kDenseCodes[static_cast<std::uint8_t>(level)]; };
+  const Level* level = levels.data();
+  const Level* const end = level + levels.size();
+  for (; end - level >= 4; level += 4) {
+    if (std::all_of(level, level + 4, IsSmall<Level>)) [[likely]] {
+      to.Put(code_of(level[0]), code_of(level[1]), code_of(level[2]), code_of(level[3]));
     } else {
-      Put(DenseCode(levels[i++]), to);
+      for (int j = 0; j < 4; ++j) Put(DenseCode(level[j]), to);
     }
   }
+  for (; level < end; ++level) Put(DenseCode(*level), to);
+  return to;
 }
 
-/// Calls run(gap, level) for every level that is not 0, in order.
-template <class Run>
-void ForNonzero(std::span<const int32_t> levels, Run run) {
-  constexpr std::size_t kPlaces = 512;
-  std::array<std::size_t, kPlaces> places;
-  std::size_t last = static_cast<std::size_t>(-1);
-  for (std::size_t begin = 0; begin < levels.size(); begin += kPlaces) {
-    const std::size_t end = std::min(levels.size(), begin + kPlaces);
-    std::size_t count = 0;
-    for (std::size_t i = begin; i < end; ++i) {  // no branch depends on a level
-      places[count] = i;
-      count += levels[i] != 0 ? 1 : 0;
-    }
-    for (std::size_t k = 0; k < count; ++k) {
-      run(static_cast<uint32_t>(places[k] - last), levels[places[k]]);
-      last = places[k];
+bool IsZeroWord(const void* from) {
+  uint64_t word;
+  std::memcpy(&word, from, sizeof(word));
+  return word == 0;
+}
+
+template <class Level>
+uint32_t Nonzeros(std::span<const Level> levels) {
+  uint32_t count = 0;
+  for (const Level level : levels) count += level != 0 ? 1 : 0;
+  return count;
+}
+
+/// As EncodeDense.
+template <class Level>
+BitWriter EncodeSparse(std::span<const Level> levels, BitWriter to) {
+  Put(CodeOf(Nonzeros(levels) + 1), to);
+  const Level* level = levels.data();
+  const Level* const end = level + levels.size();
+  constexpr int kWord = sizeof(uint64_t) / sizeof(Level);
+  uint32_t row = 0;  // 256 times the zeros before the level, so that it is a row of kSparseCodes
+  while (level < end) {
+    if (end - level >= kWord && IsZeroWord(level)) {
+      row += 256 * kWord;
+      level += kWord;
+    } else if (end - level >= 4 && row <= 256 * (kFewZeros - 4) &&
+               std::all_of(level, level + 4, IsSmall<Level>)) {
+      std::array<BitCode, 4> codes;
+      for (std::size_t j = 0; j < 4; ++j) {
+        codes[j] = kSparseCodes[row + static_cast<std::uint8_t>(level[j])];
+        const uint32_t is_one = level[j] != 0 ? 1 : 0;
+        row = (row + 256) & (is_one - 1);  // without a jump
+      }
+      to.Put(codes[0], codes[1], codes[2], codes[3]);
+      level += 4;
+    } else if (*level++ == 0) {
+      row += 256;
+    } else {
+      Put(CodeOf(row / 256 + 1), to);
+      Put(SparseCode(level[-1]), to);
+      row = 0;
     }
   }
+  return to;
 }
 
-uint32_t Nonzeros(std::span<const int32_t> levels) {
-  return static_cast<uint32_t>(levels.size() -
-                               static_cast<std::size_t>(std::ranges::count(levels, 0)));
-}
-
-void EncodeSparse(std::span<const int32_t> levels, BitWriter& to) {
-  PutElias(Nonzeros(levels) + 1, to);
-  ForNonzero(levels, [&](uint32_t gap, int32_t level) {
-    if (gap <= kSmall && IsSmall(level)) [[likely]] {
-      Hold(kGapCodes[gap], to);
-      Hold(Of(kSparseCodes, level), to);
-      to.Flush();
-    } else {
-      PutElias(gap, to);
-      Put(SparseCode(level), to);
-    }
-  });
-}
-
-int64_t DenseBits(std::span<const int32_t> levels) {
+template <class Level>
+int64_t DenseBits(std::span<const Level> levels) {
   int64_t bits = 0;
-  for (const int32_t level : levels) {
-    bits += IsSmall(level) ? Of(kDenseCodes, level).length : DenseCode(level).length;
+  for (const Level level : levels) {
+    bits += IsSmall(level) ? kDenseCodes[static_cast<std::uint8_t>(level)].length
+                           : DenseCode(level).length;
   }
   return bits;
 }
 
-int64_t SparseBits(std::span<const int32_t> levels) {
+template <class Level>
+int64_t SparseBits(std::span<const Level> levels) {
   int64_t bits = EliasLength(Nonzeros(levels) + 1);
-  ForNonzero(levels, [&](uint32_t gap, int32_t level) {
-    bits += gap <= kSmall ? kGapCodes[gap].length : EliasLength(gap);
-    bits += IsSmall(level) ? Of(kSparseCodes, level).length : SparseCode(level).length;
-  });
+  uint32_t zeros = 0;
+  for (const Level level : levels) {
+    if (zeros < kFewZeros && IsSmall(level)) {
+      bits += kSparseCodes[256 * zeros + static_cast<std::uint8_t>(level)].length;
+    } else if (level != 0) {
+      bits += SparseCode(zeros, level).length;
+    }
+    const uint32_t is_zero = level == 0 ? 1 : 0;
+    zeros = (zeros + 1) & (0U - is_zero);  // without a jump
+  }
   return bits;
 }
 
 // ---- decoders: what the next kWindow bits hold
 
-constexpr int kWindow = 12;
+constexpr int kWindow = 11;
 constexpr int kWindows = BitReader::kSeen / kWindow;
 /// Codes of larger levels seldom end within a window.
 constexpr int32_t kShort = 15;
@@ -202,20 +236,25 @@ constexpr auto kNumbers = [] {
   return entries;
 }();
 
+[[noreturn]] void ThrowAbove(uint32_t most) {
+  throw DamagedBytes("a number is above " + std::to_string(most));
+}
+
+/// The number whose code begins a window with at least as many valid bits as a code of `most` has.
 /// Throws DamagedBytes for a number above `most`.
-Number NextNumber(uint64_t window, uint32_t most) {
+[[gnu::always_inline]] inline Number NextNumber(uint64_t window, uint32_t most) {
   const NumberEntry& entry = kNumbers[window >> (64 - kFirst)];
   Number number{static_cast<uint32_t>(window << entry.before >> entry.above) | entry.one,
                 entry.length};
   if ((window << (entry.length - 1) >> 63) != 0) number = NumberIn(window, BitReader::kSeen);
-  if (number.length > 0 && number.k <= most) [[likely]]
-    return number;
-  throw DamagedBytes("a number is above " + std::to_string(most));
+  if (number.length == 0 || number.k > most) [[unlikely]]
+    ThrowAbove(most);
+  return number;
 }
 
-/// Up to four levels that a window holds. `count` 0: the first does not end in it.
+/// Up to six levels that a window holds. `count` 0: the first does not end in it.
 struct DenseEntry {
-  std::array<std::int8_t, 4> levels{};
+  std::array<std::int8_t, 6> levels{};
   std::uint8_t count = 0, bits = 0;
 };
 constexpr DenseEntry DenseEntryOf(uint64_t window) {
@@ -233,15 +272,17 @@ constexpr DenseEntry DenseEntryOf(uint64_t window) {
   return entry;
 }
 
-/// Up to two levels that are not 0. Where there is one, the second repeats it, with a gap of 0.
+/// Up to three levels that are not 0, each with the distance from the last one before the window.
+/// Where there are fewer, the last one is repeated.
 struct SparseEntry {
-  std::array<std::uint8_t, 2> gaps{};
-  std::array<std::int8_t, 2> levels{};
+  std::array<std::uint8_t, 3> distances{};
+  std::array<std::int8_t, 3> levels{};
   std::uint8_t count = 0, bits = 0;
 };
 constexpr SparseEntry SparseEntryOf(uint64_t window) {
   SparseEntry entry;
-  while (entry.count < 2) {
+  uint32_t distance = 0;
+  while (entry.count < entry.levels.size()) {
     const uint64_t rest = window << entry.bits;
     const Number gap = NumberIn(rest, kWindow - entry.bits);
     const int left = kWindow - entry.bits - gap.length - 1;
@@ -250,11 +291,14 @@ constexpr SparseEntry SparseEntryOf(uint64_t window) {
     if (level.length == 0) break;
     const bool negative = (rest << gap.length >> 63) == 1;
     const auto magnitude = static_cast<int>(level.k);
-    entry.gaps[entry.count] = static_cast<std::uint8_t>(gap.k);
-    entry.levels[entry.count++] = static_cast<std::int8_t>(negative ? -magnitude : magnitude);
+    distance += gap.k;
+    for (std::size_t i = entry.count; i < entry.levels.size(); ++i) {
+      entry.distances[i] = static_cast<std::uint8_t>(distance);
+      entry.levels[i] = static_cast<std::int8_t>(negative ? -magnitude : magnitude);
+    }
+    ++entry.count;
     entry.bits = static_cast<std::uint8_t>(entry.bits + gap.length + 1 + level.length);
   }
-  if (entry.count == 1) entry.levels[1] = entry.levels[0];
   return entry;
 }
 
@@ -274,70 +318,95 @@ int32_t Signed(uint32_t magnitude, bool negative) {
   return static_cast<int32_t>((magnitude ^ sign) - sign);
 }
 
-void CheckRange(std::span<const int32_t> levels, int32_t most) {
-  uint32_t largest = 0;
-  for (const int32_t level : levels) largest = std::max(largest, Magnitude(level));
-  if (largest > static_cast<uint32_t>(most)) {
+template <class Level>
+void CheckRange(std::span<const Level> levels, int32_t most) {
+  using Unsigned = std::make_unsigned_t<Level>;
+  Unsigned largest = 0;  // of as many bits as a level, so that vectors have many lanes
+  for (const Level level : levels) {
+    largest = std::max(largest, static_cast<Unsigned>(level < 0 ? -level : level));
+  }
+  if (largest > most) {
     throw DamagedBytes("level " + std::to_string(largest) + " is above " + std::to_string(most));
   }
 }
 
-void DecodeDense(int32_t most, BitReader& from, std::span<int32_t> levels) {
+/// Decodes by a reader of its own, which the levels written cannot alias, and returns it.
+template <class Level>
+BitReader DecodeDense(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<DenseEntry>(DenseEntryOf);
-  const int lookups = most <= kShort ? kWindows : 0;
-  int32_t* to = levels.data();
-  int32_t* const end = to + levels.size();
+  const uint32_t largest = static_cast<uint32_t>(most) + 1;
+  // So many codes of any levels are in a window. A longer code is of a number that throws.
+  const int in_window = BitReader::kSeen / (EliasLength(largest) + 1);
+  Level* to = levels.data();
+  Level* const end = to + levels.size();
   while (to < end) {
     uint64_t window = from.Peek();
     int bits = 0;
-    for (int i = 0; i < lookups && end - to >= 4; ++i) {
-      const DenseEntry& entry = entries[window >> (64 - kWindow)];
-      if (entry.count == 0) break;
-      for (std::size_t j = 0; j < 4; ++j) to[j] = +entry.levels[j];
-      to += entry.count;
-      window <<= entry.bits;
-      bits += entry.bits;
+    if constexpr (sizeof(Level) == 1) {
+      static_assert(sizeof(DenseEntry) == 8);
+      const int lookups = most <= kShort ? kWindows : 0;
+      for (int i = 0; i < lookups && end - to >= 8; ++i) {
+        const DenseEntry& entry = entries[window >> (64 - kWindow)];
+        if (entry.count == 0) break;
+        std::memcpy(to, &entry, 8);  // the levels, and two bytes that the next ones replace
+        to += entry.count;
+        window <<= entry.bits;
+        bits += entry.bits;
+      }
     }
-    if (bits == 0) {
-      const Number number = NextNumber(window, static_cast<uint32_t>(most) + 1);
+    const int left = bits == 0 ? in_window : 0;
+    for (int i = 0; i < left && to < end; ++i) {
+      const Number number = NextNumber(window, largest);
       const bool negative = window << number.length >> 63 != 0;
-      *to++ = Signed(number.k - 1, negative);
-      bits = number.length + (number.k > 1 ? 1 : 0);
+      *to++ = static_cast<Level>(Signed(number.k - 1, negative));
+      const int length = number.length + static_cast<int>(window >> 63);  // 1 alone begins with 0
+      window <<= length;
+      bits += length;
     }
     from.Skip(bits);
   }
+  return from;
 }
 
-void DecodeSparse(int32_t most, BitReader& from, std::span<int32_t> levels) {
+/// As DecodeDense.
+template <class Level>
+BitReader DecodeSparse(int32_t most, BitReader from, std::span<Level> levels) {
   const auto& entries = EntriesOf<SparseEntry>(SparseEntryOf);
-  std::ranges::fill(levels, 0);
+  std::ranges::fill(levels, Level{0});
   const auto n = static_cast<int64_t>(levels.size());
-  int64_t left = int64_t{ReadElias(from, static_cast<uint32_t>(n) + 1)} - 1;
+  const Number count = NextNumber(from.Peek(), static_cast<uint32_t>(n) + 1);
+  from.Skip(count.length);
+  int64_t left = int64_t{count.k} - 1;
+  Level* const begin = levels.data();
   int64_t last = -1;
-  const int lookups = most <= kShort ? kWindows : 0;
   while (left > 0) {
-    uint64_t window = from.Peek();
-    int bits = 0;
-    for (int i = 0; i < lookups && left >= 2; ++i) {
-      const SparseEntry& entry = entries[window >> (64 - kWindow)];
-      const int64_t first = last + entry.gaps[0];
-      const int64_t second = first + entry.gaps[1];
-      if (entry.count == 0 || second >= n) break;
-      levels[static_cast<std::size_t>(first)] = +entry.levels[0];
-      levels[static_cast<std::size_t>(second)] = +entry.levels[1];
-      last = second;
-      left -= entry.count;
-      window <<= entry.bits;
-      bits += entry.bits;
+    if constexpr (sizeof(Level) == 1) {
+      uint64_t window = from.Peek();
+      int bits = 0;
+      const int lookups = most <= kShort ? kWindows : 0;
+      for (int i = 0; i < lookups && left >= 3; ++i) {
+        const SparseEntry& entry = entries[window >> (64 - kWindow)];
+        if (entry.count == 0 || last + entry.distances[2] >= n) break;
+        for (std::size_t j = 0; j < 3; ++j) begin[last + entry.distances[j]] = entry.levels[j];
+        last += entry.distances[2];
+        left -= entry.count;
+        window <<= entry.bits;
+        bits += entry.bits;
+      }
+      from.Skip(bits);
+      if (bits > 0) continue;
     }
-    from.Skip(bits);
-    if (bits > 0) continue;
-    last += ReadElias(from, static_cast<uint32_t>(n - 1 - last));
-    const bool negative = from.Read(1) == 1;
-    levels[static_cast<std::size_t>(last)] =
-        Signed(ReadElias(from, static_cast<uint32_t>(most)), negative);
+    static_assert(EliasLength(1 << 16) + 1 + EliasLength(32767) <= BitReader::kSeen);
+    const uint64_t window = from.Peek();
+    const Number gap = NextNumber(window, static_cast<uint32_t>(n - 1 - last));
+    const bool negative = window << gap.length >> 63 != 0;
+    const Number level = NextNumber(window << gap.length << 1, static_cast<uint32_t>(most));
+    last += gap.k;
+    begin[last] = static_cast<Level>(Signed(level.k, negative));
+    from.Skip(gap.length + 1 + level.length);
     --left;
   }
+  return from;
 }
 
 }  // namespace
@@ -358,28 +427,29 @@ int64_t EliasMostBits(EliasLayout layout, int64_t n, int32_t most) {
   return EliasLength(static_cast<uint32_t>(n) + 1) + n * each;
 }
 
-int64_t EliasBits(EliasLayout layout, std::span<const int32_t> levels) {
+template <class Level>
+int64_t EliasBits(EliasLayout layout, std::span<const Level> levels) {
   return layout == EliasLayout::dense ? DenseBits(levels) : SparseBits(levels);
 }
 
-void EliasEncode(EliasLayout layout, std::span<const int32_t> levels, BitWriter& to) {
-  BitWriter own = to;  // a local copy, which the bytes written cannot alias
-  if (layout == EliasLayout::dense) {
-    EncodeDense(levels, own);
-  } else {
-    EncodeSparse(levels, own);
-  }
-  to = own;
+template <class Level>
+void EliasEncode(EliasLayout layout, std::span<const Level> levels, BitWriter& to) {
+  to = layout == EliasLayout::dense ? EncodeDense(levels, to) : EncodeSparse(levels, to);
 }
 
-void EliasDecode(EliasLayout layout, int32_t most, BitReader& from, std::span<int32_t> levels) {
-  if (layout == EliasLayout::dense) {
-    DecodeDense(most, from, levels);
-  } else {
-    DecodeSparse(most, from, levels);
-  }
+template <class Level>
+void EliasDecode(EliasLayout layout, int32_t most, BitReader& from, std::span<Level> levels) {
+  from = layout == EliasLayout::dense ? DecodeDense(most, from, levels)
+                                      : DecodeSparse(most, from, levels);
   from.Check();
-  CheckRange(levels, most);
+  CheckRange<Level>(levels, most);
 }
+
+template int64_t EliasBits(EliasLayout, std::span<const std::int8_t>);
+template int64_t EliasBits(EliasLayout, std::span<const std::int16_t>);
+template void EliasEncode(EliasLayout, std::span<const std::int8_t>, BitWriter&);
+template void EliasEncode(EliasLayout, std::span<const std::int16_t>, BitWriter&);
+template void EliasDecode(EliasLayout, int32_t, BitReader&, std::span<std::int8_t>);
+template void EliasDecode(EliasLayout, int32_t, BitReader&, std::span<std::int16_t>);
 
 }  // namespace cpd

@@ -45,14 +45,18 @@ CPD_API std::uint32_t ReadElias(BitReader& from, std::uint32_t most);
 
 /// The most bits that n levels with |level| <= most < 2^31 take.
 CPD_API std::int64_t EliasMostBits(EliasLayout layout, std::int64_t n, std::int32_t most);
-/// Bits that EliasEncode writes for these levels.
-CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const std::int32_t> levels);
+/// Bits that EliasEncode writes for these levels. Level is here and below int8_t or int16_t, and
+/// there are at most 2^16 levels.
+template <class Level>
+CPD_API std::int64_t EliasBits(EliasLayout layout, std::span<const Level> levels);
 /// Writes the levels. Throws std::length_error where the writer is full.
-CPD_API void EliasEncode(EliasLayout layout, std::span<const std::int32_t> levels, BitWriter& to);
-/// Fills `levels`, each |level| <= most. Throws DamagedBytes where the bits do not encode as many
-/// such levels or end before them; `levels` is then unspecified. Reads nothing but the reader's
-/// bytes, in time proportional to n.
+template <class Level>
+CPD_API void EliasEncode(EliasLayout layout, std::span<const Level> levels, BitWriter& to);
+/// Fills `levels`, each |level| <= most, which a Level has. Throws DamagedBytes where the bits do
+/// not encode as many such levels or end before them; `levels` is then unspecified. Reads nothing
+/// but the reader's bytes, in time proportional to n.
+template <class Level>
 CPD_API void EliasDecode(EliasLayout layout, std::int32_t most, BitReader& from,
-                         std::span<std::int32_t> levels);
+                         std::span<Level> levels);
 
 }  // namespace cpd

@@ -163,14 +163,14 @@ HuffmanDecoder::HuffmanDecoder(std::span<const uint8_t> lengths, std::span<const
     values_[static_cast<size_t>(places[static_cast<size_t>(length)]++)] = values[i];
     if (length == 0 || length > kWindow) continue;
     const size_t run = size_t{1} << (kWindow - length);
-    std::fill_n(entries_.begin() + static_cast<std::ptrdiff_t>(bits * run), run,
-                Entry{values[i], length});
+    std::fill_n(&window_lengths_[bits * run], run, static_cast<uint8_t>(length));
+    std::fill_n(&window_values_[bits * run], run, values[i]);
   }
 }
 
 HuffmanDecoder::Entry HuffmanDecoder::Next(uint64_t window) const {
-  const Entry entry = entries_[window >> (64 - kWindow)];
-  if (entry.length > 0) return entry;
+  const uint64_t first = window >> (64 - kWindow);
+  if (window_lengths_[first] > 0) return {window_values_[first], window_lengths_[first]};
   size_t length = kWindow + 1;
   while (window >> (64 - kMostHuffmanLength) >= end_[length]) ++length;
   const auto place = static_cast<int64_t>(window >> (64 - length)) + first_[length];
@@ -197,15 +197,15 @@ void HuffmanDecoder::Decode(BitReader& from, int64_t count, BitReader& second, i
     int bits_a = 0, bits_b = 0;
     const int64_t end = std::min(both, i + BitReader::kSeen / kWindow);
     for (; i < end; ++i) {
-      const Entry entry_a = entries_[window_a >> (64 - kWindow)];
-      const Entry entry_b = entries_[window_b >> (64 - kWindow)];
-      if (entry_a.length == 0 || entry_b.length == 0) break;
-      put(entry_a.value, bytes + kValueBytes * i);
-      put(entry_b.value, bytes_behind + kValueBytes * i);
-      window_a <<= entry_a.length;
-      window_b <<= entry_b.length;
-      bits_a += entry_a.length;
-      bits_b += entry_b.length;
+      const uint64_t first_a = window_a >> (64 - kWindow), first_b = window_b >> (64 - kWindow);
+      const int length_a = window_lengths_[first_a], length_b = window_lengths_[first_b];
+      if (length_a == 0 || length_b == 0) break;
+      put(window_values_[first_a], bytes + kValueBytes * i);
+      put(window_values_[first_b], bytes_behind + kValueBytes * i);
+      window_a <<= length_a;
+      window_b <<= length_b;
+      bits_a += length_a;
+      bits_b += length_b;
     }
     if (bits_a == 0) {
       const Entry entry_a = Next(window_a), entry_b = Next(window_b);

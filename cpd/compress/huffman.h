@@ -52,14 +52,17 @@ class CPD_API HuffmanDecoder {
               void* to) const;
 
  private:
-  static constexpr int kWindow = 11;
+  static constexpr int kWindow = 12;
   struct Entry {
     std::uint32_t value = 0;
-    std::int32_t length = 0;  ///< 0: the code is longer than the window
+    std::int32_t length = 0;
   };
+  /// The code that begins a window.
   [[nodiscard]] Entry Next(std::uint64_t window) const;
 
-  std::array<Entry, 1 << kWindow> entries_{};
+  /// By a code's first kWindow bits: its length, 0 where it is longer, and its value.
+  std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
+  std::array<std::uint32_t, 1 << kWindow> window_values_{};
   /// For each length: a code whose first 32 bits are below end_ is no longer; first_ is the index
   /// in values_ of the length's code 0.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};

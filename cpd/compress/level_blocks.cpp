@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kNormBytes = sizeof(float);
 constexpr std::int64_t kNoBuckets = std::int64_t{1} << 62;
-constexpr int kLevelBits = 16;   // of a level before its Elias code is written or after it is read
+constexpr int kLevelBits = 16;   // of a level before trits are written or after they are read
 constexpr int kMostShift = 126;  // the largest |shift| that a kernel takes
 constexpr std::int64_t kTagBytes = 1;
 constexpr std::int64_t kTrits = 5;          // in a byte
@@ -217,31 +217,35 @@ void LevelBlocks::DecodeTrits(const Block& block, const std::uint8_t* from, floa
 }
 
 std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const {
-  const auto encode = [&](const LevelPlan& plan, std::uint8_t* packed) {
-    Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
-                            packed);
-  };
   if (options_.coding == LevelCoding::fixed) {
-    encode(block.plan, to);
+    Kernels().encode_levels(block.plan, block.first, block.before, block.n, x, block.norms,
+                            block.random, to);
     return FixedBytes(block.n);
   }
   if (options_.coding == LevelCoding::trits) {
     EncodeTrits(block, x, to);
     return MostLevelBytes(block.n, block.before);
   }
+  return plan_.most <= std::numeric_limits<std::int8_t>::max()
+             ? EncodeElias<std::int8_t>(block, x, to)
+             : EncodeElias<std::int16_t>(block, x, to);
+}
+
+template <class Level>
+std::int64_t LevelBlocks::EncodeElias(const Block& block, const float* x, std::uint8_t* to) const {
+  std::vector<Level> levels(static_cast<std::size_t>(block.n));
   LevelPlan plan = block.plan;
-  plan.bits = kLevelBits;
-  std::vector<std::int16_t> codes(static_cast<std::size_t>(block.n));
-  encode(plan, reinterpret_cast<std::uint8_t*>(codes.data()));
-  const std::vector<std::int32_t> levels(codes.begin(), codes.end());
+  plan.bits = 8 * sizeof(Level);
+  Kernels().encode_levels(plan, block.first, block.before, block.n, x, block.norms, block.random,
+                          reinterpret_cast<std::uint8_t*>(levels.data()));
   const auto for_parts = [&](auto run) {
     ForBuckets(plan.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
-      run(std::span(levels).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)));
+      run(std::span<const Level>(levels.data() + i, static_cast<std::size_t>(count)));
     });
   };
   const auto bytes_of = [&](EliasLayout layout) {
     std::int64_t bits = 0;
-    for_parts([&](std::span<const std::int32_t> part) { bits += EliasBits(layout, part); });
+    for_parts([&](std::span<const Level> part) { bits += EliasBits(layout, part); });
     return (bits + 7) / 8;
   };
   LevelCoding coding = options_.coding;
@@ -259,22 +263,18 @@ std::int64_t LevelBlocks::EncodeLevels(const Block& block, const float* x, std::
     }
     *at++ = static_cast<std::uint8_t>(coding);
     if (coding == LevelCoding::fixed) {
-      encode(block.plan, at);
+      Kernels().encode_levels(block.plan, block.first, block.before, block.n, x, block.norms,
+                              block.random, at);
       return kTagBytes + room;
     }
   }
   BitWriter writer({at, static_cast<std::size_t>(room)});
-  for_parts(
-      [&](std::span<const std::int32_t> part) { EliasEncode(LayoutOf(coding), part, writer); });
+  for_parts([&](std::span<const Level> part) { EliasEncode(LayoutOf(coding), part, writer); });
   return at - to + writer.End();
 }
 
 std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
                                        float* y) const {
-  const auto decode = [&](const LevelPlan& plan, const std::uint8_t* packed) {
-    Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n, packed,
-                            block.norms, y);
-  };
   LevelCoding coding = options_.coding;
   std::int64_t tag = 0;
   if (coding == LevelCoding::smallest) {
@@ -295,24 +295,32 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
     if (is_trits) {
       DecodeTrits(block, bytes.data(), y);
     } else {
-      decode(block.plan, bytes.data());
+      Kernels().decode_levels(block.plan, block.shift, block.divisor, block.before, block.n,
+                              bytes.data(), block.norms, y);
     }
     return tag + size;
   }
-  std::vector<std::int32_t> levels(static_cast<std::size_t>(block.n));
+  return tag + (plan_.most <= std::numeric_limits<std::int8_t>::max()
+                    ? DecodeElias<std::int8_t>(LayoutOf(coding), block, bytes, y)
+                    : DecodeElias<std::int16_t>(LayoutOf(coding), block, bytes, y));
+}
+
+template <class Level>
+std::int64_t LevelBlocks::DecodeElias(EliasLayout layout, const Block& block,
+                                      std::span<const std::uint8_t> bytes, float* y) const {
+  std::vector<Level> levels(static_cast<std::size_t>(block.n));
   BitReader reader(bytes);
   ForBuckets(plan_.bucket, block.before, block.n, [&](std::int64_t i, std::int64_t count) {
-    EliasDecode(
-        LayoutOf(coding), plan_.most, reader,
-        std::span(levels).subspan(static_cast<std::size_t>(i), static_cast<std::size_t>(count)));
+    EliasDecode(layout, plan_.most, reader,
+                std::span<Level>(levels.data() + i, static_cast<std::size_t>(count)));
   });
   const std::int64_t used = reader.End();
-  const std::vector<std::int16_t> codes(levels.begin(), levels.end());
   LevelPlan plan = block.plan;
-  plan.bits = kLevelBits;
-  plan.most = (1 << (kLevelBits - 1)) - 1;  // EliasDecode has checked the levels
-  decode(plan, reinterpret_cast<const std::uint8_t*>(codes.data()));
-  return tag + used;
+  plan.bits = 8 * sizeof(Level);
+  plan.most = std::numeric_limits<Level>::max();  // EliasDecode has checked the levels
+  Kernels().decode_levels(plan, block.shift, block.divisor, block.before, block.n,
+                          reinterpret_cast<const std::uint8_t*>(levels.data()), block.norms, y);
+  return used;
 }
 
 // --- blocks --------------------------------------------------------------------------------------

@@ -87,6 +87,12 @@ class LevelBlocks {
   std::int64_t EncodeLevels(const Block& block, const float* x, std::uint8_t* to) const;
   std::int64_t DecodeLevels(const Block& block, std::span<const std::uint8_t> bytes,
                             float* y) const;
+  /// The same by Elias codes of levels that a Level holds.
+  template <class Level>
+  std::int64_t EncodeElias(const Block& block, const float* x, std::uint8_t* to) const;
+  template <class Level>
+  std::int64_t DecodeElias(EliasLayout layout, const Block& block,
+                           std::span<const std::uint8_t> bytes, float* y) const;
 
   LevelPlan plan_;
   Options options_;

@@ -50,6 +50,34 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   return to;
 }
 
+/// The least and the greatest of the finite values, first those of each lane, of which compilers
+/// make vectors.
+class FiniteRange {
+ public:
+  FiniteRange() {
+    least_.fill(INFINITY);
+    greatest_.fill(-INFINITY);
+  }
+  void Add(int64_t n, const float* x) {
+    for (int64_t i = 0; i + kLanes <= n; i += kLanes) AddLanes(kLanes, x + i);
+    AddLanes(n % kLanes, x + n - n % kLanes);
+  }
+  [[nodiscard]] float least() const { return *std::ranges::min_element(least_); }
+  [[nodiscard]] float greatest() const { return *std::ranges::max_element(greatest_); }
+
+ private:
+  static constexpr int64_t kLanes = 64;
+  void AddLanes(int64_t n, const float* x) {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto lane = static_cast<size_t>(i);
+      const float finite = x[i] - x[i] + x[i];  // or NaN, which no comparison takes
+      least_[lane] = finite < least_[lane] ? finite : least_[lane];
+      greatest_[lane] = finite > greatest_[lane] ? finite : greatest_[lane];
+    }
+  }
+  std::array<float, kLanes> least_, greatest_;
+};
+
 // ---- a package's head
 
 struct PieceHead {
@@ -98,24 +126,15 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
 
 // ---- encode
 
-/// Writes code_of(i) for values begin … end - 1; each has at most `longest` bits.
+/// Writes code_of(i) for values begin … end - 1.
 template <class CodeOf>
-void PutCodes(int64_t begin, int64_t end, int longest, CodeOf code_of, BitWriter& to) {
+void PutCodes(int64_t begin, int64_t end, CodeOf code_of, BitWriter& to) {
   BitWriter own = to;  // a local copy, which the bytes written cannot alias
   int64_t i = begin;
-  const auto run = [&]<int kAtOnce>() {
-    for (; i + kAtOnce <= end; i += kAtOnce) {
-      for (int j = 0; j < kAtOnce; ++j) {
-        const BitCode code = code_of(i + j);
-        own.Hold(code.bits, code.length);
-      }
-      own.Flush();
-    }
-  };
-  if (4 * longest <= BitWriter::kHeld) run.template operator()<4>();
-  if (3 * longest <= BitWriter::kHeld) run.template operator()<3>();
-  if (2 * longest <= BitWriter::kHeld) run.template operator()<2>();
-  run.template operator()<1>();
+  for (; i + 4 <= end; i += 4) {
+    own.Put(code_of(i), code_of(i + 1), code_of(i + 2), code_of(i + 3));
+  }
+  for (; i < end; ++i) own.Put(code_of(i));
   to = own;
 }
 
@@ -176,9 +195,9 @@ int64_t PutFixed(const PieceHead& head, const Bins& all, std::span<uint8_t> to) 
   const uint32_t* const bins = all.bins.data();
   if (all.by_place) {
     const auto code_of = [&](int64_t i) { return BitCode{all.symbols[bins[i]], width}; };
-    PutCodes(0, head.n, width, code_of, writer);
+    PutCodes(0, head.n, code_of, writer);
   } else {
-    PutCodes(0, head.n, width, [&](int64_t i) { return BitCode{bins[i], width}; }, writer);
+    PutCodes(0, head.n, [&](int64_t i) { return BitCode{bins[i], width}; }, writer);
   }
   return writer.End();
 }
@@ -191,17 +210,16 @@ int64_t PutHuffman(const PieceHead& head, const Bins& all, const HuffmanCode& co
     for (size_t i = 0; i < codes.size(); ++i) by_symbol[code.symbols[i]] = codes[i];
     codes.swap(by_symbol);
   }
-  const int longest = *std::ranges::max_element(code.lengths);
   const uint32_t* const bins = all.bins.data();
   const BitCode* const code_of_bin = codes.data();
   const auto code_of = [=](int64_t i) { return code_of_bin[bins[i]]; };
   BitWriter first(to.subspan(kFirstSize));
   PutHuffmanCode(code, first);
-  PutCodes(0, head.first_half(), longest, code_of, first);
+  PutCodes(0, head.first_half(), code_of, first);
   const int64_t bytes = first.End();
   PutWord(static_cast<uint32_t>(bytes), to.data());
   BitWriter second(to.subspan(static_cast<size_t>(kFirstSize + bytes)));
-  PutCodes(head.first_half(), head.n, longest, code_of, second);
+  PutCodes(head.first_half(), head.n, code_of, second);
   return kFirstSize + bytes + second.End();
 }
 
@@ -279,13 +297,21 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
     ValuesOf(bins, all, shift, divisor, centres.data());
   }
   const int width = head.width();
+  const auto at_once = static_cast<size_t>(BitReader::kSeen / std::max(width, 1));
   std::array<uint32_t, kRun> buffer;
   for (int64_t i = 0; i < head.n; i += kRun) {
     const auto run = std::span(buffer).first(static_cast<size_t>(std::min(kRun, head.n - i)));
     uint32_t largest = 0;
-    for (uint32_t& bin : run) {
-      bin = width == 0 ? 0 : static_cast<uint32_t>(reader.Read(width));
-      largest = std::max(largest, bin);
+    for (size_t j = 0; j < run.size();) {
+      uint64_t window = reader.Peek();
+      const size_t end = std::min(run.size(), j + at_once);
+      for (size_t k = j; k < end; ++k) {
+        run[k] = static_cast<uint32_t>(window >> 32 >> (32 - width));
+        window <<= width;
+        largest = std::max(largest, run[k]);
+      }
+      reader.Skip(static_cast<int>(end - j) * width);
+      j = end;
     }
     if (largest >= head.alphabet()) throw DamagedBytes("there is no such bin");
     if (centres.empty()) {
@@ -361,20 +387,14 @@ void UniformState::Begin(const Piece& layer, const float* x) {
   }
   Guarded([&] {
     std::array<float, kRun> buffer;
-    float least = INFINITY, greatest = -INFINITY;
+    FiniteRange range;
     for (int64_t i = 0; i < layer.n; i += kRun) {
       const int64_t run = std::min(kRun, layer.n - i);
-      const float* const values = Shifted(layer.shift, run, x + i, buffer.data());
-      for (int64_t j = 0; j < run; ++j) {
-        const float value = values[j];
-        const bool finite = (std::bit_cast<uint32_t>(value) & 0x7F800000) != 0x7F800000;
-        least = finite && value < least ? value : least;
-        greatest = finite && value > greatest ? value : greatest;
-      }
+      range.Add(run, Shifted(layer.shift, run, x + i, buffer.data()));
     }
-    const bool any = least <= greatest;
-    least_ = any ? least + 0.0F : 0;  // -0 is 0
-    greatest_ = any ? greatest + 0.0F : 0;
+    const bool any = range.least() <= range.greatest();
+    least_ = any ? range.least() + 0.0F : 0;  // -0 is 0
+    greatest_ = any ? range.greatest() + 0.0F : 0;
     bits_ = ChooseBits(layer, x);
   });
 }

@@ -16,7 +16,7 @@
 namespace cpd {
 namespace {
 
-using Levels = std::vector<std::int32_t>;
+using Levels = std::vector<std::int16_t>;
 constexpr EliasLayout kLayouts[] = {EliasLayout::dense, EliasLayout::sparse};
 
 std::string elias(std::uint32_t k) {
@@ -63,39 +63,73 @@ struct Written {
   std::int64_t bits = 0;
 };
 
+template <class Level>
+std::vector<Level> levels_as(const Levels& levels) {
+  return {levels.begin(), levels.end()};
+}
+
 /// Into no more room than the levels need at worst.
-Written encoded(EliasLayout layout, const Levels& levels, std::int32_t most) {
+template <class Level>
+Written encoded_as(EliasLayout layout, const Levels& levels, std::int32_t most) {
   const auto n = static_cast<std::int64_t>(levels.size());
   const std::int64_t room = EliasMostBits(layout, n, most);
+  const std::vector<Level> own = levels_as<Level>(levels);
   Written written;
   written.bytes.resize(static_cast<std::size_t>((room + 7) / 8));
   BitWriter writer(written.bytes);
-  EliasEncode(layout, levels, writer);
+  EliasEncode<Level>(layout, own, writer);
   written.bits = writer.bits();
   EXPECT_LE(written.bits, room);
+  EXPECT_EQ(EliasBits<Level>(layout, own), written.bits);
   written.bytes.resize(static_cast<std::size_t>(writer.End()));
   return written;
 }
 
+/// By every type that has the levels.
+Written encoded(EliasLayout layout, const Levels& levels, std::int32_t most) {
+  const Written written = encoded_as<std::int16_t>(layout, levels, most);
+  if (most <= 127) {
+    const Written small = encoded_as<std::int8_t>(layout, levels, most);
+    EXPECT_EQ(small.bytes, written.bytes);
+    EXPECT_EQ(small.bits, written.bits);
+  }
+  return written;
+}
+
+template <class Level>
+Levels decoded_as(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
+                  std::int32_t most) {
+  std::vector<Level> levels(n, 123);
+  levels.shrink_to_fit();
+  BitReader reader(bytes);
+  EliasDecode<Level>(layout, most, reader, levels);
+  EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+  return {levels.begin(), levels.end()};
+}
+
+/// By every type that has the levels.
 Levels decoded(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
                std::int32_t most) {
-  Levels levels(n, 12345);
-  BitReader reader(bytes);
-  EliasDecode(layout, most, reader, levels);
-  EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
+  if (most > 127) return decoded_as<std::int16_t>(layout, bytes, n, most);
+  const Levels levels = decoded_as<std::int8_t>(layout, bytes, n, most);
+  EXPECT_EQ(decoded_as<std::int16_t>(layout, bytes, n, most), levels);
   return levels;
+}
+
+std::int64_t bits_of(EliasLayout layout, const Levels& levels) {
+  return EliasBits<std::int16_t>(layout, levels);
 }
 
 /// `zeros` of 100 levels are 0, the others small mostly.
 Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Levels levels(n);
-  for (std::int32_t& level : levels) {
+  for (std::int16_t& level : levels) {
     if (random() % 100 < zeros || most == 0) continue;
-    const auto bits = static_cast<int>(random() % 32);
+    const auto bits = static_cast<int>(random() % 16);
     const auto range = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(most) >> bits);
-    level = 1 + static_cast<std::int32_t>(random() % range);
-    if (random() % 2 == 0) level = -level;
+    const auto magnitude = static_cast<int>(1 + random() % range);
+    level = static_cast<std::int16_t>(random() % 2 == 0 ? -magnitude : magnitude);
   }
   return levels;
 }
@@ -108,8 +142,8 @@ Levels levels_of(const std::vector<double>& v, int s, bool max_norm, std::mt1993
   std::uniform_real_distribution<double> uniform;
   Levels levels;
   for (const double x : v) {
-    const auto level = static_cast<std::int32_t>(std::abs(x) * s / norm + uniform(random));
-    levels.push_back(x < 0 ? -std::min(level, s) : std::min(level, s));
+    const auto level = std::min(s, static_cast<int>(std::abs(x) * s / norm + uniform(random)));
+    levels.push_back(static_cast<std::int16_t>(x < 0 ? -level : level));
   }
   return levels;
 }
@@ -154,14 +188,13 @@ TEST(Elias, NumbersAsDefined) {
 
 TEST(Elias, LayoutsAsDefined) {
   for (const EliasLayout layout : kLayouts) {
-    for (const std::int32_t most : {0, 1, 3, 7, 15, 126, 127, 255, 32767, 2147483647}) {
+    for (const std::int32_t most : {0, 1, 3, 7, 15, 16, 126, 127, 128, 255, 32767}) {
       for (const unsigned zeros : {0U, 30U, 97U, 100U}) {
-        for (const std::size_t n : {0, 1, 2, 5, 16, 17, 512, 3000}) {
+        for (const std::size_t n : {0, 1, 2, 5, 7, 8, 9, 16, 17, 512, 3000}) {
           const Levels levels = random_levels(n, most, zeros, n + zeros);
           const Written written = encoded(layout, levels, most);
           ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels))
               << most << " " << zeros << " " << n;
-          ASSERT_EQ(EliasBits(layout, levels), written.bits);
           ASSERT_EQ(decoded(layout, written.bytes, n, most), levels);
         }
       }
@@ -173,7 +206,8 @@ TEST(Elias, EveryShortRunOfLevels) {
   for (const EliasLayout layout : kLayouts) {
     for (int number = 0; number < 7 * 7 * 7 * 7 * 7; ++number) {
       Levels levels;
-      for (int rest = number, i = 0; i < 5; ++i, rest /= 7) levels.push_back(rest % 7 - 3);
+      for (int rest = number, i = 0; i < 5; ++i, rest /= 7)
+        levels.push_back(static_cast<std::int16_t>(rest % 7 - 3));
       const Written written = encoded(layout, levels, 3);
       ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels));
       ASSERT_EQ(decoded(layout, written.bytes, 5, 3), levels);
@@ -181,11 +215,30 @@ TEST(Elias, EveryShortRunOfLevels) {
   }
 }
 
+TEST(Elias, ZerosBetweenLevels) {
+  for (const EliasLayout layout : kLayouts) {
+    for (std::size_t zeros = 0; zeros < 80; ++zeros) {  // across words and the table's end
+      for (const std::int16_t level : {-128, -127, -1, 1, 7, 127, 300}) {
+        Levels levels(3 * zeros + 3);
+        for (const std::size_t nth : {1, 2, 3}) levels[nth * zeros + nth - 1] = level;
+        const Written written = encoded_as<std::int16_t>(layout, levels, 300);
+        ASSERT_EQ(text_of(written.bytes, written.bits), expected(layout, levels)) << zeros;
+        ASSERT_EQ(decoded(layout, written.bytes, levels.size(), 300), levels);
+        if (level > 127) continue;
+        ASSERT_EQ(encoded_as<std::int8_t>(layout, levels, 128).bytes, written.bytes);
+      }
+    }
+    Levels last(1 << 16);
+    last.back() = 1;
+    ASSERT_EQ(decoded(layout, encoded(layout, last, 1).bytes, last.size(), 1), last);
+  }
+}
+
 TEST(Elias, TheWorstIsReached) {
-  for (const std::int32_t most : {1, 7, 126, 127, 40000}) {
+  for (const std::int32_t most : {1, 7, 126, 127, 32767}) {
     for (const EliasLayout layout : kLayouts) {
-      const Levels levels(64, -most);
-      const std::int64_t bits = EliasBits(layout, levels);
+      const Levels levels(64, static_cast<std::int16_t>(-most));
+      const std::int64_t bits = bits_of(layout, levels);
       EXPECT_LE(bits, EliasMostBits(layout, 64, most));
       EXPECT_GE(bits, EliasMostBits(layout, 64, most) - 64);
     }
@@ -203,33 +256,40 @@ TEST(Elias, BucketsFollowEachOther) {
   for (std::uint64_t b = 0; b < 6; ++b) {
     buckets.push_back(random_levels(300, 7, 30, b));
     writer.Put(0xDEADBEEF, 32);
-    EliasEncode(kLayouts[b % 2], buckets.back(), writer);
+    EliasEncode<std::int16_t>(kLayouts[b % 2], buckets.back(), writer);
   }
   bytes.resize(static_cast<std::size_t>(writer.End()));
   BitReader reader(bytes);
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     EXPECT_EQ(reader.Read(32), 0xDEADBEEFU);
     Levels levels(300);
-    EliasDecode(kLayouts[b % 2], 7, reader, levels);
+    EliasDecode<std::int16_t>(kLayouts[b % 2], 7, reader, levels);
     EXPECT_EQ(levels, buckets[b]);
   }
   EXPECT_EQ(reader.End(), static_cast<std::int64_t>(bytes.size()));
 }
 
 /// Levels in range, or a word about the damage.
-bool is_sound(EliasLayout layout, std::vector<std::uint8_t> bytes, std::size_t n,
-              std::int32_t most) {
-  bytes.shrink_to_fit();
-  Levels levels(n);
+template <class Level>
+bool is_sound_as(EliasLayout layout, const std::vector<std::uint8_t>& bytes, std::size_t n,
+                 std::int32_t most) {
+  std::vector<Level> levels(n);
   levels.shrink_to_fit();
   try {
     BitReader reader(bytes);
-    EliasDecode(layout, most, reader, levels);
+    EliasDecode<Level>(layout, most, reader, levels);
     reader.End();
-    return std::ranges::all_of(levels, [&](std::int32_t l) { return -most <= l && l <= most; });
+    return std::ranges::all_of(levels, [&](int l) { return -most <= l && l <= most; });
   } catch (const DamagedBytes& damage) {
     return std::string(damage.what()).size() > 5;
   }
+}
+
+bool is_sound(EliasLayout layout, std::vector<std::uint8_t> bytes, std::size_t n,
+              std::int32_t most) {
+  bytes.shrink_to_fit();
+  return is_sound_as<std::int16_t>(layout, bytes, n, most) &&
+         (most > 127 || is_sound_as<std::int8_t>(layout, bytes, n, most));
 }
 
 TEST(Elias, EveryBitFlipAndTruncation) {
@@ -272,7 +332,7 @@ TEST(Elias, WhatTheDamageIs) {
   const auto damage = [](EliasLayout layout, const Levels& levels, std::size_t n,
                          std::int32_t most) -> std::string {
     try {
-      decoded(layout, encoded(layout, levels, 1000).bytes, n, most);
+      decoded(layout, encoded_as<std::int16_t>(layout, levels, 1000).bytes, n, most);
     } catch (const DamagedBytes& error) {
       return error.what();
     }
@@ -297,7 +357,7 @@ TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
   double bits = 0;
   for (int i = 0; i < 50; ++i) {
     const Levels levels = levels_of(gaussian(n, random), s, false, random);
-    const std::int64_t each = EliasBits(EliasLayout::sparse, levels);
+    const std::int64_t each = bits_of(EliasLayout::sparse, levels);
     EXPECT_LE(each + 32, 2.8 * n + 32);
     bits += static_cast<double>(each);
   }
@@ -305,7 +365,7 @@ TEST(Elias, SparseBoundHoldsForGaussianDataAlone) {
   // |v| constant: every level is 1.
   const Levels same = levels_of(std::vector<double>(n, 0.25), s, false, random);
   EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(same, 1)), n);
-  EXPECT_NEAR(static_cast<double>(EliasBits(EliasLayout::sparse, same)) / n, 3.0, 0.01);
+  EXPECT_NEAR(static_cast<double>(bits_of(EliasLayout::sparse, same)) / n, 3.0, 0.01);
 }
 
 // 4 bits, 512 values a bucket, max norm. Fixed width takes 4 bits, and 1/16 for the norm: less than
@@ -316,8 +376,8 @@ TEST(Elias, FourBitsOfTheMaximum) {
   const int buckets = 4000;
   for (int i = 0; i < buckets; ++i) {
     const Levels levels = levels_of(gaussian(512, random), 7, true, random);
-    dense += static_cast<double>(EliasBits(EliasLayout::dense, levels)) / 512;
-    sparse += static_cast<double>(EliasBits(EliasLayout::sparse, levels)) / 512;
+    dense += static_cast<double>(bits_of(EliasLayout::dense, levels)) / 512;
+    sparse += static_cast<double>(bits_of(EliasLayout::sparse, levels)) / 512;
   }
   EXPECT_NEAR(dense / buckets + 1.0 / 16, 4.28, 0.02);
   EXPECT_NEAR(sparse / buckets, 4.12, 0.02);

@@ -152,6 +152,28 @@ TEST(UniformBins, OfARunAreThoseOfEach) {
   }
 }
 
+// By estimates in binary32 and binary64, each of which is in doubt near a border.
+TEST(UniformBins, OfARunBesideBorders) {
+  std::mt19937_64 random(3);
+  for (const int exponent : {-100, -61, -60, -59, 0, 58, 59, 60, 100}) {
+    for (int bits = 1; bits <= 14; ++bits) {
+      const float least = std::ldexp(static_cast<float>(random() % 1000) / 1000 - 0.7F, exponent);
+      const float greatest = least + std::ldexp(1 + static_cast<float>(random() % 7), exponent);
+      const UniformBins bins(least, greatest, bits);
+      Floats x(640);
+      for (float& value : x) {
+        const auto bin = static_cast<double>(random() % ((1ULL << bits) + 1));
+        value = static_cast<float>(least + (double{greatest} - least) * std::ldexp(bin, -bits));
+        if (random() % 2 == 0) value = std::nextafter(value, random() % 2 == 0 ? least : greatest);
+        value = std::clamp(value, least, greatest);
+      }
+      std::vector<std::uint32_t> run(x.size());
+      EXPECT_FALSE(bins.BinsOf(640, x.data(), run.data()));
+      for (std::size_t i = 0; i < x.size(); ++i) ASSERT_EQ(run[i], bins.BinOf(x[i]));
+    }
+  }
+}
+
 // ---- the codec
 
 std::unique_ptr<CodecState> begun(const Codec& codec, const Piece& piece, const Floats& x) {

@@ -9,6 +9,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
+#include <optional>
 
 #include "cpd/numeric/round/exact.h"
 
@@ -74,6 +76,42 @@ class WideSum {
   std::array<std::uint64_t, kLimbs> limbs_{};
 };
 
+/// Estimates of the exact quotients 2^bits (x - least) / (greatest - least), in binary32 or
+/// binary64.
+template <class T>
+struct BinEstimate {
+  BinEstimate(float least_value, float greatest, int bits)
+      : least(least_value),
+        scale(static_cast<T>(std::ldexp(1.0, bits) / (double{greatest} - double{least_value}))),
+        top(static_cast<T>(std::ldexp(1.0, bits) - 0.5)),
+        doubt(static_cast<T>(std::ldexp(8.0, bits - std::numeric_limits<T>::digits))) {}
+
+  /// The estimate limited to the bins; for NaN the last one. It errs by less than half of `doubt`
+  /// (four roundings, each at most half an ulp of 2^bits), so that the bin is known unless an
+  /// integer is nearer than `doubt`.
+  [[nodiscard]] T Of(float x) const {
+    const T quotient = (T{x} - least) * scale;
+    const T below = quotient < top ? quotient : top;
+    return below > 0 ? below : 0;
+  }
+  /// Stores the bins and returns whether all are known and all values finite.
+  [[nodiscard]] bool AreKnown(std::int64_t n, const float* x, std::uint32_t* bins) const {
+    const BinEstimate own = *this;  // a copy that the stores to bins cannot alias
+    std::uint32_t doubts = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T place = own.Of(x[i]);
+      const auto upper = static_cast<std::int32_t>(place + own.doubt);
+      const auto lower = static_cast<std::int32_t>(place - own.doubt);
+      const bool finite = (std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000) != 0x7F800000;
+      bins[i] = static_cast<std::uint32_t>(upper);
+      doubts |= static_cast<std::uint32_t>(upper ^ lower) | (finite ? 0U : 1U);
+    }
+    return doubts == 0;
+  }
+
+  T least, scale, top, doubt;
+};
+
 class UniformBins {
  public:
   /// least <= greatest, finite; bits 0…30, 0 where they are equal and only then.
@@ -82,28 +120,33 @@ class UniformBins {
         greatest_(greatest),
         bits_(bits),
         last_((std::uint32_t{1} << bits) - 1),
-        scale_(std::ldexp(1.0, bits) / (double{greatest} - double{least})),
-        top_(last_ + 0.5),
-        doubt_(std::ldexp(1.0, bits - 50)),
-        half_(std::ldexp(0.5, -bits)) {}
+        half_(std::ldexp(0.5, -bits)),
+        estimate_(least, greatest, bits) {
+    const double range = double{greatest} - double{least};
+    if (bits <= kShortBits && range > 0x1p-60 && range < 0x1p60) {
+      short_estimate_.emplace(least, greatest, bits);
+    }
+  }
 
   [[nodiscard]] int bits() const { return bits_; }
   [[nodiscard]] std::uint32_t last() const { return last_; }
 
   /// The bin of a value in least … greatest.
   [[nodiscard]] std::uint32_t BinOf(float x) const {
-    const double quotient = Quotient(x);
-    const auto upper = static_cast<std::uint32_t>(Whole(quotient + doubt_));
-    return Whole(quotient - doubt_) == Whole(quotient + doubt_) ? upper : Exact(x, upper);
+    const double place = estimate_.Of(x);
+    const auto upper = static_cast<std::uint32_t>(place + estimate_.doubt);
+    const auto lower = static_cast<std::uint32_t>(place - estimate_.doubt);
+    return lower == upper ? upper : Exact(x, upper);
   }
   /// Stores the bins of n values. Those that are not finite have bin last() + 1; returns whether
   /// there were any.
   bool BinsOf(std::int64_t n, const float* x, std::uint32_t* bins) const {
-    constexpr std::int64_t kRun = 256;
+    constexpr std::int64_t kRun = 64;
     bool any = false;
     for (std::int64_t i = 0; i < n; i += kRun) {
       const std::int64_t run = n - i < kRun ? n - i : kRun;
-      if (AllPlain(run, x + i, bins + i)) continue;
+      if (short_estimate_ && short_estimate_->AreKnown(run, x + i, bins + i)) continue;
+      if (estimate_.AreKnown(run, x + i, bins + i)) continue;
       for (std::int64_t j = i; j < i + run; ++j) {
         const bool finite = std::isfinite(x[j]);
         bins[j] = finite ? BinOf(x[j]) : last_ + 1;
@@ -129,28 +172,6 @@ class UniformBins {
   }
 
  private:
-  /// The quotient in binary64, which errs by less than 2^-51 of itself (four roundings of 2^-53)
-  /// and so by less than doubt_: the bin is known unless an integer is that near.
-  [[nodiscard]] double Quotient(float x) const { return (double{x} - least_) * scale_; }
-  /// The quotient's integer part, limited to the bins; for NaN one of them.
-  [[nodiscard]] std::int32_t Whole(double quotient) const {
-    const double below = quotient < top_ ? quotient : top_;
-    return static_cast<std::int32_t>(below > 0 ? below : 0);
-  }
-  /// Stores the bins and returns whether all are known by their quotients and all values finite.
-  [[nodiscard]] bool AllPlain(std::int64_t n, const float* x, std::uint32_t* bins) const {
-    const UniformBins own = *this;  // a copy that the stores to bins cannot alias
-    std::uint32_t doubts = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double quotient = own.Quotient(x[i]);
-      const std::int32_t upper = own.Whole(quotient + own.doubt_);
-      const std::int32_t lower = own.Whole(quotient - own.doubt_);
-      const bool finite = (std::bit_cast<std::uint32_t>(x[i]) & 0x7F800000) != 0x7F800000;
-      bins[i] = static_cast<std::uint32_t>(upper);
-      doubts |= static_cast<std::uint32_t>(upper ^ lower) | (finite ? 0U : 1U);
-    }
-    return doubts == 0;
-  }
   /// The exact bin, `upper` or the one before: is 2^bits (x - least) < upper (greatest - least)?
   [[nodiscard]] std::uint32_t Exact(float x, std::uint32_t upper) const {
     WideSum rest;
@@ -161,10 +182,15 @@ class UniformBins {
     return rest.is_negative() ? upper - 1 : upper;
   }
 
+  /// With more bits a run of values seldom has no doubts in binary32.
+  static constexpr int kShortBits = 12;
+
   float least_, greatest_;
   int bits_;
   std::uint32_t last_;
-  double scale_, top_, doubt_, half_;
+  double half_;
+  BinEstimate<double> estimate_;
+  std::optional<BinEstimate<float>> short_estimate_;  ///< where its numbers are in range
 };
 
 }  // namespace CPD_ISA
