@@ -13,9 +13,11 @@
 #include <tuple>
 #include <vector>
 
+#include "cpd/backend/cuda.h"
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
 #include "cpd/compress/on_gpu.h"
+#include "cpd/ops/cast.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/codec_texts.h"
@@ -227,6 +229,45 @@ TEST_F(VirtualGpu, ManyRanks) {
       pick += 3;
     }
   }
+}
+
+/// Pairs of ranks on either of two streams, on which their values are made late, and lost once the
+/// sums are queued.
+TEST_F(VirtualGpu, RanksOnTwoStreams) {
+  constexpr int kWorld = 7;
+  const ReduceSpec spec = Spec("e4m3", "e4m3 kahan", Order::sequential, 0);
+  const std::array queues{std::make_shared<const cuda::Queue>(0),
+                          std::make_shared<const cuda::Queue>(0)};
+  VirtualReduce reduce(spec, kWorld, {kSizes[0]});
+  std::vector<std::unique_ptr<testing::OnGpuView>> kept;
+  std::vector<TensorView> layers;
+  const auto on = [&](std::size_t queue, std::vector<float>& values) {
+    kept.push_back(std::make_unique<testing::OnGpuView>(driver(), View(values)));
+    TensorView view = kept.back()->view();
+    view.stream = queues[queue]->stream();
+    return view;
+  };
+  for (const int r : reduce.schedule()) {
+    const std::size_t queue = static_cast<std::size_t>(r) / 2 % 2;
+    std::vector<float> values = LayerOf(r, 0, true);
+    std::vector<float> before(values.size(), 99.0F);
+    const TensorView made = on(queue, values);
+    layers.push_back(on(queue, before));
+    Cast(made, ParseFormat("fp32"), {}, layers.back());
+    reduce.Contribute(0, layers.back(), true);
+    reduce.EndRank();
+  }
+  std::vector<float> out(static_cast<std::size_t>(kSizes[0]), 7.0F);
+  reduce.Result(0, on(0, out));
+  const testing::OnGpuView& result = *kept.back();
+  for (std::size_t r = 0; r < layers.size(); ++r) {
+    queues[r / 2 % 2]->Clear(layers[r].data, 4 * layers[r].size());
+  }
+  queues[1]->Wait();  // the sums are queued on the other one, that of the first layer
+  result.Read();
+  const Reduced expected = Run(Place::cpu, spec, kWorld, true);
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected.results[0]),
+                                  std::span<const float>(out)));
 }
 
 TEST_F(VirtualGpu, InfinitiesAreCounted) {

@@ -46,6 +46,7 @@ TEST(NcclTransport, Refusals) {
   EXPECT_THROW((void)NcclTransport(id, 2, 2, -1, nullptr, 1), Error);
   EXPECT_THROW((void)NcclTransport(id, 0, 0, -1, nullptr, 1), Error);
   EXPECT_THROW((void)NcclTransport(id, 0, 1, -2, nullptr, 1), Error);
+  EXPECT_THROW((void)NcclTransport(id, 0, 1, 1000, nullptr, 1), Error);  // so many GPUs has no host
   check_equal_tags({*transport});
 }
 

@@ -403,15 +403,21 @@ void MakeId(NcclId* id) {
   std::memcpy(id->data(), &unique, sizeof unique);
 }
 
+int GpuCount() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
 Transport* Open(const NcclId& id, int rank, int size, int device_index, void* stream,
                 double timeout) {
   if (size < 1 || rank < 0 || rank >= size) {
     throw Error("rank must be 0 … size - 1, got rank " + std::to_string(rank) + " of " +
                 std::to_string(size));
   }
-  if (device_index < -1) {
-    throw Error("device_index must be -1 (host memory) or more, got " +
-                std::to_string(device_index));
+  const int gpus = GpuCount();
+  if (device_index < -1 || device_index >= gpus) {
+    throw Error("device_index must be -1 (host memory) or below " + std::to_string(gpus) +
+                ", the number of GPUs, got " + std::to_string(device_index));
   }
   return new NcclGroup(id, rank, size, device_index, stream, timeout);
 }
