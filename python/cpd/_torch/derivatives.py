@@ -49,7 +49,7 @@ def differentiable(
     below = _below(operator, undifferentiated)
     computes: Any = _defined.get(name, undifferentiated)
     function = _function(name, below, computes, setup, backward, tangent)
-    called = None if plain is None else undifferentiated._op
+    called = None if undifferentiated is None else undifferentiated._op
     _operators[name] = _Operator(operator, called, computes, function)
 
     def differentiate(keyset: Any, *args: Any) -> Tensor:
