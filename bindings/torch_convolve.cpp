@@ -2,6 +2,8 @@
 //
 // The operators of convolutions on the CPU: torch.ops.cpd.convolve and correlate (ops/convolve.h).
 // Lists have a number for each of an image's dimensions.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -42,10 +44,21 @@ Windows WindowsOf(const Tensor& x, const Ints& step, const Ints& dilation, const
   return windows;
 }
 
-/// w: groups x outputs x channels x the kernel's dimensions; c: groups x outputs.
-Tensor ConvolveNew(const Tensor& x, const Tensor& w, const OptionalTensor& c, const Ints& step,
-                   const Ints& dilation, const Ints& before, const Ints& spread, const Ints& places,
-                   StringHandle accumulator, const OptionalTensor& seed,
+/// w with its kernel's dimensions, the fourth and those after it, in reverse.
+TensorView Turned(TensorView w) {
+  for (int d = 3; d < w.rank; ++d) {
+    const std::int64_t last = std::max<std::int64_t>(w.shape[d] - 1, 0) * w.stride[d];
+    w.data = static_cast<std::byte*>(w.data) + last * static_cast<std::int64_t>(SizeOf(w.dtype));
+    w.stride[d] = -w.stride[d];
+  }
+  return w;
+}
+
+/// w: groups x outputs x channels x the kernel's dimensions, which are in reverse where `turned`;
+/// c: groups x outputs.
+Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const OptionalTensor& c,
+                   const Ints& step, const Ints& dilation, const Ints& before, const Ints& spread,
+                   const Ints& places, StringHandle accumulator, const OptionalTensor& seed,
                    const OptionalTensor& stream, ScalarType dtype) {
   const Text text(accumulator);
   Windows windows = WindowsOf(x, step, dilation, before);
@@ -58,7 +71,7 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, const OptionalTensor& c, co
   shape.insert(shape.end(), places.begin(), places.end());
   const Tensor out = Empty(x, shape, dtype);
   const auto addend = Input(c);
-  Convolve(Input(x), Input(w), addend ? &*addend : nullptr, windows,
+  Convolve(Input(x), turned ? Turned(Input(w)) : Input(w), addend ? &*addend : nullptr, windows,
            Taken<ParseAccumulator>(text, seed, stream, x), Output(out));
   return out;
 }
@@ -84,8 +97,8 @@ Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const
 
 STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
   m.def(
-      "convolve(Tensor x, Tensor w, Tensor? c, int[] step, int[] dilation, int[] before, "
-      "int[] spread, int[] places, str accumulator, Tensor? seed, Tensor? stream, "
+      "convolve(Tensor x, Tensor w, bool turned, Tensor? c, int[] step, int[] dilation, "
+      "int[] before, int[] spread, int[] places, str accumulator, Tensor? seed, Tensor? stream, "
       "ScalarType dtype) -> Tensor");
   m.def(
       "correlate(Tensor g, Tensor x, int groups, int[] kernel, int[] step, int[] dilation, "

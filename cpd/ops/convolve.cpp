@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -107,16 +108,23 @@ class Matrices {
     operand.column_stride = 1;
     group_stride = w.shape[1] * terms;
     if (w.is_contiguous()) return;
-    memory_.resize(static_cast<std::size_t>(w.size()) * SizeOf(w.dtype));
-    Gather(w, 0, w.size(), memory_.data());
-    operand.data = memory_.data();
+    TensorView merged = w;
+    TensorView* const views[] = {&merged};
+    MergeDimensions(views);
+    const std::size_t size = SizeOf(w.dtype);
+    memory_ =
+        std::make_unique_for_overwrite<std::uint8_t[]>(static_cast<std::size_t>(w.size()) * size);
+    parallel_for(w.size(), kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
+      Gather(merged, begin, end - begin, memory_.get() + static_cast<std::size_t>(begin) * size);
+    });
+    operand.data = memory_.get();
   }
 
   ProductOperand operand;
   std::int64_t terms = 0, group_stride = 0;
 
  private:
-  std::vector<std::uint8_t> memory_;
+  std::unique_ptr<std::uint8_t[]> memory_;
 };
 
 /// Windows of one element each over the image's dimensions.

@@ -49,16 +49,23 @@ def name_of(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
-def check_product(a: Any, b: Any, c: Any, dtype: Any, names: tuple[str, str, str]) -> torch.dtype:
+def check_product(a: Any, b: Any, c: Any, dtype: Any) -> torch.dtype:
     """Checks the operands of c + a b by type, device and shape; returns the result's type."""
-    for name, x in zip(names, (a, b) if c is None else (a, b, c), strict=False):
-        check(name, x, NARROW_FLOATS, names[0])
-        if x is not a and x.device != a.device:
-            raise ValueError(f"{name} must be on {names[0]}'s device, {a.device}, got {x.device}")
+    check("a", a, NARROW_FLOATS, "a")
+    _check_other("b", b, a)
+    if c is not None:
+        _check_other("c", c, a)
     shape = product_shape(a.shape, b.shape)
     if c is not None:
         check_addend(c.shape, shape)
-    return result_type(a, dtype)
+    return a.dtype if dtype is None else result_type(a, dtype)
+
+
+def _check_other(name: str, x: Any, a: Tensor) -> None:
+    """Raises unless `x` is a tensor that products take, on the device of `a`."""
+    check(name, x, NARROW_FLOATS, "a")
+    if x is not a and x.device != a.device:
+        raise ValueError(f"{name} must be on a's device, {a.device}, got {x.device}")
 
 
 def result_type(a: Tensor, dtype: Any) -> torch.dtype:

@@ -27,16 +27,18 @@ def reads_images(*operands: Tensor) -> bool:
 def _convolve(
     x: Tensor,
     w: Tensor,
+    turned: bool,
     c: Tensor | None,
     places: Ints,
     along: tuple[Ints, ...],
     how: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Weights w by the windows of x, which are as many as `places`. `along`: their step, dilation,
-    before and spread (`cpd/ops/image_operand.h`)."""
+    """Weights w, with the kernel in reverse where `turned`, by the windows of x, which are as many
+    as `places`. `along`: their step, dilation, before and spread (`cpd/ops/image_operand.h`)."""
     c = None if c is None else c.squeeze(-1)
-    y = ops.convolve(x, w, c, *along, places, how.text, how.seed, how.stream, how.into(dtype))
+    sums = how.text, how.seed, how.stream, how.into(dtype)
+    y = ops.convolve(x, w, turned, c, *along, places, *sums)
     return y.to(dtype)
 
 
@@ -50,7 +52,7 @@ def slide(
     if not reads_images(x, w):
         return unfolded.slide_unfolded(x, w, size, c, moves, how, dtype)
     along = moves.stride, moves.dilation, moves.padding, (1,) * len(kernel)
-    return _convolve(x, w, c, size[2:], along, how, dtype)
+    return _convolve(x, w, False, c, size[2:], along, how, dtype)
 
 
 def spread(
@@ -60,8 +62,7 @@ def spread(
     kernel. k runs over (channel, place in the kernel) of g's windows, wholly within one sum. Random
     bits depend on places in the padded result, so with them it is computed whole, then cut."""
     outputs, inputs, *kernel = w.shape
-    turned = w.flip(*range(2, w.dim()))
-    turned = turned.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
+    w = w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
     how, padding = how.swapped(), moves.padding
     whole = how.is_stochastic()
     if reads_images(g, w):
@@ -69,8 +70,9 @@ def spread(
         before = reach if whole else [r - p for r, p in zip(reach, padding, strict=True)]
         along = (1,) * len(kernel), moves.dilation, before, moves.stride
         places = moves.padded(size[2:]) if whole else size[2:]
-        y = _convolve(g, turned, c, places, along, how, dtype)
+        y = _convolve(g, w, True, c, places, along, how, dtype)
     else:
+        turned = w.flip(*range(3, w.dim()))
         y = unfolded.spread_unfolded(g, turned, size, c, moves, how, dtype)
     if not whole:
         return y

@@ -49,7 +49,8 @@ def differentiable(
     below = _below(operator, undifferentiated)
     computes: Any = _defined.get(name, undifferentiated)
     function = _function(name, below, computes, setup, backward, tangent)
-    _operators[name] = _Operator(operator, undifferentiated, computes, function)
+    called = None if undifferentiated is None else undifferentiated._op
+    _operators[name] = _Operator(operator, called, computes, function)
 
     def differentiate(keyset: Any, *args: Any) -> Tensor:
         wants_tangent = _forward_mode() or (
@@ -83,7 +84,7 @@ class _Operator(NamedTuple):
 
     dispatched: Any
     undifferentiated: Any
-    """The operator <name>_plain, which has none; None: there is none."""
+    """What torch calls for the operator <name>_plain, which has none; None: there is none."""
     computes: Callable[..., Tensor]
     """What gives its result of dense tensors, without derivatives."""
     function: Any

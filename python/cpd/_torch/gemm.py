@@ -151,11 +151,12 @@ def _scaled_gradients(
 def _weight_gradient(
     a: Tensor, g: Tensor, batch: Ints, like: Operand, how: Sum, blas: bool, turned: bool
 ) -> Tensor:
-    """aᵀ g, or its transpose where `turned`, which torch's own kernel then forms as gᵀ a."""
+    """aᵀ g, or its transpose where `turned`: gᵀ a, which has the same sums and the weight's layout;
+    random bits depend on the place in aᵀ g."""
     if not turned:
         return contract(a.mT, g, batch, like, how, blas)
-    if how.is_native():
-        return contract(g.mT, a, batch, like, how, blas)
+    if not how.is_stochastic():
+        return contract(g.mT, a, batch, like, how.swapped(), blas)
     *rest, outputs, inputs = like.shape
     like = like._replace(shape=(*rest, inputs, outputs))
     return contract(a.mT, g, batch, like, how, blas).mT

@@ -185,7 +185,7 @@ def gemm(
     random: Any,
     tininess: str | None = None,
 ) -> Any:
-    element = check_product(a, b, c, dtype, ("a", "b", "c"))
+    element = check_product(a, b, c, dtype)
     check_result(name_of(element), acc.format.name)
     integers = None
     if random is not None:
@@ -194,8 +194,8 @@ def gemm(
             random, a, shape, acc, lambda: acc.gemm_draws(a.shape[-1]), like="a"
         )
         integers = integers.contiguous()
-    if a.device.type == "cpu" and not torch.compiler.is_compiling():
-        warn_if_slow(acc, a.shape, b.shape, 4)
+    if a.is_cpu and not torch.compiler.is_compiling():
+        warn_if_slow(acc, a, b, 4)
     numbers = random_numbers(acc, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:

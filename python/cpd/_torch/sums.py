@@ -86,8 +86,8 @@ def product(
     by torch's own kernel."""
     if how.is_native():
         return native_product(a, b, c, dtype)
-    if a.device.type == "cpu":
-        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
+    if a.is_cpu:
+        warn_if_slow(parsed(how.text), a, b, 2)
     y = run("gemm", a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return of_type(y, dtype)
 
@@ -107,8 +107,8 @@ def product_part(
     """`product` of a part of a larger product, with the bits that it has in the whole."""
     if not how.is_stochastic():
         return product(a, b, c, how, dtype)
-    if a.device.type == "cpu":
-        warn_if_slow(parsed(how.text), a.shape, b.shape, 2)
+    if a.is_cpu:
+        warn_if_slow(parsed(how.text), a, b, 2)
     y = ops.gemm_part(a, b, c, how.text, how.seed, how.stream, how.into(dtype), *part)
     return y.to(dtype)
 

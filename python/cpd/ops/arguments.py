@@ -98,13 +98,12 @@ def product_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
             f"a must be … × M × K and b … × K × N, got shapes {tuple(a)}, {tuple(b)}: "
             f"K is {a[-1]} in a, {b[-2]} in b"
         )
-    return (*_batch(a, b), a[-2], b[-1])
+    batch = () if len(a) == len(b) == 2 else _batch(a, b)
+    return (*batch, a[-2], b[-1])
 
 
 def _batch(a: Sequence[int], b: Sequence[int]) -> Sequence[int]:
     """The dimensions of a matrix product before the last two."""
-    if len(a) == len(b) == 2:
-        return ()
     batch: list[int] = []
     for d in range(max(len(a), len(b)), 2, -1):
         x = a[-d] if d <= len(a) else 1

@@ -238,7 +238,7 @@ def gemm(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
-    warn_if_slow(acc, a.shape, b.shape, 4)
+    warn_if_slow(acc, a, b, 4)
     y = np.empty(shape, element)
     if tininess is not None:
         raised = np.empty(shape, np.uint8)

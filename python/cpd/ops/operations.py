@@ -521,9 +521,8 @@ def gemm(
         return gemm_encoded(_front_end(codes), a, b, *how)
     if scales_at is not None:
         raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
-    options = accumulator(acc), c, dtype, flag("blas", blas), random
-    when = (tininess,) if flags else ()
-    return _front_end(a).gemm(a, b, *options, *when)
+    when = tininess if flags else None
+    return _front_end(a).gemm(a, b, accumulator(acc), c, dtype, flag("blas", blas), random, when)
 
 
 def hadamard(

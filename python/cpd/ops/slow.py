@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from typing import Any
 
 from cpd.numeric.accumulator import Accumulator
 
@@ -21,9 +21,9 @@ class SlowProductWarning(UserWarning):
     """A product on the CPU takes more than a hundred times as long as a BLAS's in fp32."""
 
 
-def warn_if_slow(acc: Accumulator, a: Sequence[int], b: Sequence[int], stacklevel: int) -> None:
-    """Warns, once for each accumulator, where a product of these shapes is large and slow."""
-    if math.prod(a) * b[-1] < MANY or acc.slowdown <= SLOW or acc.text in _warned:
+def warn_if_slow(acc: Accumulator, a: Any, b: Any, stacklevel: int) -> None:
+    """Warns, once for each accumulator, where a product of these arrays is large and slow."""
+    if acc.slowdown <= SLOW or acc.text in _warned or math.prod(a.shape) * b.shape[-1] < MANY:
         return
     _warned.add(acc.text)
     warnings.warn(

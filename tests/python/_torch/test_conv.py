@@ -145,6 +145,16 @@ def test_images_give_the_bits_of_unfolded_ones(text, monkeypatch):
             assert same(got, other), (run.__name__, moves, of_x, of_w)
 
 
+def test_a_weight_that_several_threads_turn(monkeypatch):
+    moves = Moves((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+    g, w = torch.randn(1, 96, 4, 4), torch.randn(96, 96, 3, 3)
+    how = Sum("e6m9 chunked chunk=64", None, None)
+    arguments = g, w, g.shape, None, moves, how, torch.float32
+    got = conv.spread(*arguments)
+    monkeypatch.setattr(conv, "reads_images", lambda *operands: False)
+    assert same(got, conv.spread(*arguments))
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_values_that_a_unit_does_not_take_are_named_as_in_unfolded_images(which, monkeypatch):
     moves = Moves((2,), (1,), (1,), False, (0,), 1)

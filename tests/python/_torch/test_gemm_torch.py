@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd.numeric.purposes import Purpose  # noqa: E402
+from cpd.numeric.streams import stream_tag  # noqa: E402
 from front_ends import few_on_cpu, require_gpu_itself  # noqa: E402
 from tensors import compiled, same  # noqa: E402
 
@@ -284,6 +285,18 @@ def test_a_stream_changed_before_the_backward_pass_is_noticed():
     stream += 1
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("text", [*ACCUMULATORS, "h100-fp8 b=e5m2"])
+def test_a_weights_gradient_has_its_layout_and_the_sums_of_the_transpose(text):
+    x, w, g = values(2, 9, 5).round(), values(4, 5, seed=1), values(2, 9, 4, seed=2).round()
+    recipe = cpd.Recipe("fp32", grad_weight=text)
+    w.requires_grad_()
+    (of_w,) = torch.autograd.grad(cpd.functional.linear(x, w, recipe=recipe, stream=3), w, g)
+    drawn = recipe.grad_weight.rounding == "stochastic"
+    acc = cpd.Accumulator(text, stream=3 ^ stream_tag(Purpose.grad_weight, 0))
+    assert of_w.is_contiguous() != drawn
+    assert same(of_w, cpd.gemm(x.flatten(0, 1).t(), g.flatten(0, 1), acc).t())
 
 
 # ---- torch's own checks --------------------------------------------------------------------------
