@@ -80,7 +80,7 @@ std::vector<Row> Rows() {
   for (const char* text :
        {"qsgd bits=4 bucket=512 coding=elias-dense", "qsgd bits=4 bucket=512 coding=elias-sparse",
         "uniform", "uniform bits=8"}) {
-    add(text, 1, 1);
+    add(text, 2, 2);
     for (std::size_t i = rows.size() - 2; i < rows.size(); ++i) rows[i].floats = true;
   }
   return rows;

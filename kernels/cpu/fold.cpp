@@ -191,22 +191,23 @@ template <Split kKind>
 constexpr int kSideBySide =
     (kKind == Split::powers || kKind == Split::exact_powers) && Lanes<F>::count > 8 ? 4 : 8;
 
-/// Runs the steps of a few vectors by a short rounding; returns false, and stores nothing, where a
-/// sum exceeded the limit.
+/// Runs the steps of a few vectors from sum i on by a short rounding; returns false, and stores
+/// nothing, where a sum exceeded the limit.
 template <Split kKind, bool kKahan, int kVectors>
-CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
+CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps, int64_t i) {
   F sums[kVectors];
   F lost[kVectors];
   for (int v = 0; v < kVectors; ++v) {
-    sums[v] = load<F>(steps.sum + v * Lanes<F>::count);
-    if constexpr (kKahan) lost[v] = load<F>(steps.compensation + v * Lanes<F>::count);
+    sums[v] = load<F>(steps.sum + i + v * Lanes<F>::count);
+    if constexpr (kKahan) lost[v] = load<F>(steps.compensation + i + v * Lanes<F>::count);
   }
   for (int64_t j = 0; j < steps.count; ++j) {
-    const float* terms = steps.terms[j] + steps.begin;
+    const float* terms = steps.terms[j] + steps.begin + i;
     for (int v = 0; v < kVectors; ++v) {
       const F x = load<F>(terms + v * Lanes<F>::count);
       if (j < steps.next) {
-        __builtin_prefetch(steps.terms[steps.count + j] + steps.begin + v * Lanes<F>::count, 0, 2);
+        const float* next = steps.terms[steps.count + j] + steps.begin + i;
+        __builtin_prefetch(next + v * Lanes<F>::count, 0, 2);
       }
       if constexpr (kKahan) {
         rounding.add(x, sums[v], lost[v]);
@@ -218,8 +219,8 @@ CPD_FN bool fold_group(ShortSums<kKind, F> rounding, const Steps& steps) {
   }
   if (!rounding.is_good()) return false;
   for (int v = 0; v < kVectors; ++v) {
-    store(steps.sum + v * Lanes<F>::count, sums[v]);
-    if constexpr (kKahan) store(steps.compensation + v * Lanes<F>::count, lost[v]);
+    store(steps.sum + i + v * Lanes<F>::count, sums[v]);
+    if constexpr (kKahan) store(steps.compensation + i + v * Lanes<F>::count, lost[v]);
   }
   return true;
 }
@@ -231,8 +232,9 @@ CPD_FN int64_t fold_groups(const FoldPlan& plan, const Steps& steps) {
   const ShortSums<kKind, F> rounding(plan);
   int64_t i = 0;
   for (; i + kGroup <= steps.n; i += kGroup) {
+    if (fold_group<kKind, kKahan, kVectors>(rounding, steps, i)) continue;
     const Steps part = steps.part(i, kGroup);
-    if (!fold_group<kKind, kKahan, kVectors>(rounding, part)) fold_any(&plan, false, &part);
+    fold_any(&plan, false, &part);
   }
   return i;
 }
