@@ -149,3 +149,8 @@ def with_bound(row: Row, machine: Machine) -> Row:
 
 def is_low(row: Row) -> bool:
     return bool(row.get("share", 1) < LOW)
+
+
+def is_missed(row: Row) -> bool:
+    """Whether the row is below its bar."""
+    return "bar" in row and bool(row["ratio"] < row["bar"])

@@ -197,7 +197,7 @@ def measure(options: argparse.Namespace) -> int:
 def verdict(console: Console, rows: list[Row]) -> int:
     """Bars and bits; 1 where bits are wrong."""
     wrong = [row["name"] for row in rows if "wrong" in row]
-    missed = [row["name"] for row in rows if "bar" in row and row["ratio"] < row["bar"]]
+    missed = [row["name"] for row in rows if bounds.is_missed(row)]
     barred = sum("bar" in row for row in rows)
     console.print(f"bars met: {barred - len(missed)} of {barred}")
     if missed:

@@ -18,7 +18,7 @@ def verdict(row: Row) -> str:
         return f"skipped: {row['skipped']}"
     if "bar" not in row:
         return ""
-    return "[green]met[/]" if row["ratio"] >= row["bar"] else "[yellow]missed[/]"
+    return "[yellow]missed[/]" if bounds.is_missed(row) else "[green]met[/]"
 
 
 def _digits(value: object) -> str:

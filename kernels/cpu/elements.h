@@ -39,8 +39,8 @@ CPD_CALL void copy_streaming(T* to, const T* from, std::int64_t n) {
 
 // --- random integers -----------------------------------------------------------------------------
 
-/// Stores the random integers that the words at kSets vectors of indices serve, of which the first
-/// begins k indices after `index`, at their elements' places from `out`, that of `index`, on.
+/// Stores, at their elements' places, the random integers that the words at kSets vectors of
+/// indices serve, from index + k on; `out` is the place of the first that `index` serves.
 template <int kSets>
 CPD_FN void random_part(int bits, std::uint64_t seed, std::uint64_t stream, std::uint64_t index,
                         std::int64_t k, std::uint32_t* out) {

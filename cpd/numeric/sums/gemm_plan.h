@@ -108,11 +108,11 @@ CPD_FN constexpr float exact_limit(const SplitPlan& split, float products, float
   return 0x1p24F * last - products * split.of_products;
 }
 
-/// Whether split_fma_in_parts (split.h) adds products of `bits` significant bits to sums up to
-/// parts_limit.
+/// Whether split_fma_in_parts (split.h) adds products of `bits` significant bits.
 CPD_FN constexpr bool adds_in_parts(const SplitPlan& split, int bits) {
-  return bits <= 22 && bits + split.man_sum <= 24;
+  return bits + split.man_sum <= 22;
 }
+/// The size below which it adds such products to sums; negative: no sum is small enough.
 CPD_FN constexpr float parts_limit(const SplitPlan& split, float products) {
   const auto quantum = static_cast<float>(split.sum_quantum);
   return products <= 0x1p22F * quantum ? 0x1p42F * quantum - products * split.of_products : -1.0F;

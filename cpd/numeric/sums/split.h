@@ -162,8 +162,8 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
 /// parts_limit (gemm_plan.h). A magnet M rounds M - s - a * b at the sum's spacing g: s is exactly
 /// M - part + lost, and `lost` goes with the product. It is not 0 only where s has bits below g, so
 /// that |a * b| is at least about g / 2 and |lost| at most g: a * b + lost is below 4 |a * b| and
-/// so a binary32 number. Where s exceeds M, the sum has lost the leading bits of both and M - s is
-/// exact. 2 fused operations, the magnet by 3, 5 subtractions, with_sign_of.
+/// so a binary32 number. s exceeds M only where the sum is 0, by the bits that cancellation leaves;
+/// then M - s is exact. 2 fused operations, the magnet by 3, 5 subtractions, with_sign_of.
 template <class V>
 CPD_FN V split_fma_in_parts(V a, V b, V s, const SplitFormat<V>& format) {
   const V t = fma(a, b, s);

@@ -249,6 +249,16 @@ def test_a_low_row_on_avx2_needs_a_reason_too(tmp_path):
     assert table.uncovered(table.every_column(tmp_path)) == ["without/reason"]
 
 
+def test_a_row_below_its_bar_needs_a_reason_too(tmp_path):
+    keep(tmp_path, "amd", "25", "avx512", row("without/reason", ratio=0.9, bar=0.9))
+    assert table.uncovered(table.every_column(tmp_path)) == []
+    keep(tmp_path, "amd", "25", "avx512", row("without/reason", ratio=0.89, bar=0.9))
+    assert table.uncovered(table.every_column(tmp_path)) == ["without/reason"]
+    rows = {"cast/fresh/torch": {"amd": row("a", ratio=0.5, bar=0.6)}}
+    assert table.reasons_table(rows).splitlines()[-1].startswith("| `cast/fresh/*` | 0 | 1 | The")
+
+
+
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
 
 
