@@ -258,7 +258,6 @@ def test_a_row_below_its_bar_needs_a_reason_too(tmp_path):
     assert table.reasons_table(rows).splitlines()[-1].startswith("| `cast/fresh/*` | 0 | 1 | The")
 
 
-
 COMMANDS = ROOT / "build" / "release" / "compile_commands.json"
 
 
