@@ -48,9 +48,9 @@ class Mixture:
         """Counts with the operations that the instruction set has."""
         counts = dict(self.on_avx2 if isa == "avx2" and self.on_avx2 else self.counts)
         if isa == "avx2":
-            directed = counts.pop("directed", 0)
-            for kind, each in _data()["directed_on_avx2"].items():
-                counts[kind] = counts.get(kind, 0) + directed * each
+            for what, times in (("directed", counts.pop("directed", 0)), ("philox", self.words)):
+                for kind, each in _data()[f"{what}_on_avx2"].items():
+                    counts[kind] = counts.get(kind, 0) + times * each
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:

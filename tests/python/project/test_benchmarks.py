@@ -117,6 +117,8 @@ def test_avx2_has_half_the_lanes_and_no_directed_operations():
     exact = row("avx2/gemm/fma/e4m3/512", "GMAC/s", 4.0, backend="avx2")
     assert bounds.mixture_of(exact).on("avx512") == {"mul": 3, "add": 1, "integer": 1}
     assert bounds.mixture_of(exact).on("avx2") == {"mul": 3, "integer": 4}
+    draws = bounds.mixture_of(row("avx2/gemm/stochastic24/e4m3/512", "GMAC/s", 4.0, backend="avx2"))
+    assert draws.on("avx2")["integer"] == draws.on("avx512")["integer"] + 2 * 7
 
 
 def test_a_stream_is_bound_by_the_lesser_of_bytes_and_issue():
