@@ -3,6 +3,7 @@
 // The operators of scaled formats: torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled.
 // `scaled` is the format's canonical text, `how` the cast of its elements as torch.ops.cpd.cast
 // takes it ("e2m1 overflow=saturate"); each is parsed once.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -89,6 +90,32 @@ Tensor CastScaledNew(const Tensor& x, StringHandle scaled, std::int64_t axis, St
   return out;
 }
 
+/// Element i of the first dimension.
+TensorView Part(const TensorView& all, std::int64_t i) {
+  TensorView part = all;
+  part.rank = all.rank - 1;
+  std::shift_left(part.shape.begin(), part.shape.end(), 1);
+  std::shift_left(part.stride.begin(), part.stride.end(), 1);
+  const auto values = static_cast<std::size_t>(i * all.stride[0]);
+  part.data = static_cast<std::uint8_t*>(all.data) + values * SizeOf(all.dtype);
+  return part;
+}
+
+/// The casts along both axes, in front of which the result has a dimension of 2.
+Tensor CastScaledBoth(const Tensor& x, StringHandle scaled, const std::vector<std::int64_t>& axes,
+                      StringHandle how) {
+  const Text format(scaled), elements(how);
+  const OnDeviceOf guard(x);
+  if (axes.size() != 2) throw Error("axes must be two, got " + std::to_string(axes.size()));
+  const How to(x, format, axes[0], elements, {}, {}, {}, {}, {}, {});
+  std::vector<std::int64_t> sizes{2};
+  for (const std::int64_t extent : SizesOf(x)) sizes.push_back(extent);
+  const Tensor both = Empty(x, sizes, x.scalar_type());
+  const TensorView out = Output(both);
+  CastBoth(Input(x), to.scaled, {to.axis, Axis(axes[1])}, to.rounding, Part(out, 0), Part(out, 1));
+  return both;
+}
+
 /// Bytes for so many codes.
 Tensor Packed(const Tensor& x, const Format& format, std::int64_t count) {
   const std::int64_t bytes = PackedBytes(format, count);
@@ -149,6 +176,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
   for (const std::string form : {"", "_plain"}) {
     define("cast_scaled" + form + kOf + ") -> Tensor");
     define("cast_scaled_out" + form + kOf + ", *, Tensor(a!) out) -> ()");
+    define("cast_scaled_both" + form + "(Tensor x, str scaled, int[] axes, str how) -> Tensor");
     define("decode_scaled_out" + form + kFrom + "*, Tensor(a!) out) -> ()");
   }
   define(std::string("encode_scaled") + kOf + ") -> (Tensor, Tensor, Tensor)");
@@ -160,6 +188,8 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("cast_scaled_plain", TORCH_BOX(&Entered<&CastScaledNew>::Run));
   m.impl("cast_scaled_out", TORCH_BOX(&Entered<&CastScaledOut>::Run));
   m.impl("cast_scaled_out_plain", TORCH_BOX(&Entered<&CastScaledOut>::Run));
+  m.impl("cast_scaled_both", TORCH_BOX(&Entered<&CastScaledBoth>::Run));
+  m.impl("cast_scaled_both_plain", TORCH_BOX(&Entered<&CastScaledBoth>::Run));
   m.impl("encode_scaled", TORCH_BOX(&Entered<&EncodeScaledNew>::Run));
   m.impl("decode_scaled", TORCH_BOX(&Entered<&DecodeScaledNew>::Run));
   m.impl("decode_scaled_out", TORCH_BOX(&Entered<&DecodeScaledOut>::Run));

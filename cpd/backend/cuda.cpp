@@ -324,6 +324,12 @@ void ScaledTensor::Cast(const TensorView& out, const TensorView* random, const K
   CheckStatus(Library().cast_scaled(LaunchOf(like_), CallWith(random, key), Merge(out)));
 }
 
+void ScaledTensor::CastBoth(const TensorView& out, const ScaledTensor& columns,
+                            const TensorView& by_columns, const Key& key) const {
+  CheckStatus(Library().cast_both(LaunchOf(like_), CallWith(nullptr, key), Merge(out),
+                                  columns.CallWith(nullptr, key), Merge(by_columns)));
+}
+
 void ScaledTensor::Encode(const TensorView& packed, const cpd::Format& element,
                           const TensorView* random, const Key& key) const {
   const Launch launch = LaunchOf(like_);

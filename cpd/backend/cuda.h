@@ -118,6 +118,9 @@ class ScaledTensor {
                const Given& given);
 
   void Cast(const TensorView& out, const TensorView* random, const Key& key) const;
+  /// Casts the same tensor in another layout of blocks, too: `columns` (Api::cast_both).
+  void CastBoth(const TensorView& out, const ScaledTensor& columns, const TensorView& by_columns,
+                const Key& key) const;
   /// As cuda::Encode; a NaN without a code is a fault in a block whose scale is none.
   void Encode(const TensorView& packed, const cpd::Format& element, const TensorView* random,
               const Key& key) const;

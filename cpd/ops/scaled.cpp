@@ -29,6 +29,15 @@ void CheckInput(const TensorView& x, const char* name) {
   }
 }
 
+/// Throws Error unless Cast takes these.
+void CheckCast(const TensorView& x, const Scaled& scaled, const TensorView& out) {
+  Check(scaled);
+  CheckInput(x, "x");
+  CheckInput(out, "out");
+  CheckSameShape(x, out, "x and out");
+  CheckSameDevice(x, out);
+}
+
 /// Holds x, or where the format has a transform, a transformed copy of x.
 class Inputs {
  public:
@@ -297,11 +306,7 @@ ScaleCounts CountScales(const Scaled& scaled, std::span<const std::int64_t> shap
 
 void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
           const TensorView& out, const GivenScales& given, const TensorView* random) {
-  Check(scaled);
-  CheckInput(x, "x");
-  CheckInput(out, "out");
-  CheckSameShape(x, out, "x and out");
-  CheckSameDevice(x, out);
+  CheckCast(x, scaled, out);
   CheckRandom(random, x, options);
   const int along = AxisOf(x, axis);
   CheckLevels(scaled, given);
@@ -315,6 +320,19 @@ void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOpt
     }
   }
   CastInOrder(x, scaled, along, options, out, given, random, nullptr);
+}
+
+void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+              const RoundingOptions& options, const TensorView& first, const TensorView& second) {
+  const std::array<int, 2> along{AxisOf(x, axes[0]), AxisOf(x, axes[1])};
+  if (x.device == Device::cpu || scaled.transform || x.size() == 0) {
+    Cast(x, scaled, along[0], options, first);
+    Cast(x, scaled, along[1], options, second);
+    return;
+  }
+  CheckCast(x, scaled, first);
+  CheckCast(x, scaled, second);
+  CastBothOnGpu(x, scaled, along, options, first, second);
 }
 
 void Encode(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,

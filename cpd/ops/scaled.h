@@ -3,6 +3,7 @@
 // Cast, Encode and Decode of scaled formats (spec/scaled.h).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "cpd/base/tensor.h"
@@ -32,6 +33,15 @@ struct GivenScales {
 CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
                   const GivenScales& given = {}, const TensorView* random = nullptr);
+
+/// Casts x twice, with blocks along axes[0] into `first` and along axes[1] into `second`, as two
+/// calls of Cast do; neither may overlap x. On a GPU one pass reads x once for both where axes are
+/// the last and the one before, blocks are of 16, 32 or 128 values, their scales are formed from
+/// x's magnitudes alone, elements are rounded to nearest-even, and all tensors are contiguous, of
+/// one type, with rows of a multiple of 4 values at addresses of a multiple of 16.
+CPD_API void CastBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+                      const RoundingOptions& options, const TensorView& first,
+                      const TensorView& second);
 
 /// Rounds like Cast and writes the elements' codes as ops/codec.h's Encode does, in x's row-major
 /// order, then the codes of the blocks' scales in the order of their grid, and of the second

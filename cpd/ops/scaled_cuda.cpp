@@ -90,6 +90,7 @@ class TensorOnGpu {
         tensor_(like, x, format_, given_.pointers()) {}
 
   const cuda::ScaledTensor* operator->() const { return &tensor_; }
+  const cuda::ScaledTensor& operator*() const { return tensor_; }
 
  private:
   cuda::ScaledTensor::Format format_;
@@ -103,6 +104,14 @@ void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const Roundi
                const TensorView& out, const GivenScales& given, const TensorView* random) {
   const TensorOnGpu tensor(x, &x, scaled, axis, options, given);
   tensor->Cast(out, random, cuda::KeyOf(options));
+}
+
+void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+                   const RoundingOptions& options, const TensorView& first,
+                   const TensorView& second) {
+  const TensorOnGpu rows(x, &x, scaled, axes[0], options, {});
+  const TensorOnGpu columns(x, &x, scaled, axes[1], options, {});
+  rows->CastBoth(first, *columns, second, cuda::KeyOf(options));
 }
 
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,

@@ -5,6 +5,7 @@
 // ones are not.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "cpd/ops/scaled.h"
@@ -14,6 +15,10 @@ namespace cpd {
 /// x is not empty, and transformed already.
 void CastOnGpu(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
                const TensorView& out, const GivenScales& given, const TensorView* random);
+/// CastBoth (ops/scaled.h) of a format without a transform.
+void CastBothOnGpu(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+                   const RoundingOptions& options, const TensorView& first,
+                   const TensorView& second);
 void EncodeOnGpu(const TensorView& x, const Scaled& scaled, int axis,
                  const RoundingOptions& options, const TensorView& packed, const TensorView& scales,
                  const TensorView* tensor_scales, const GivenScales& given,

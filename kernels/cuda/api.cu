@@ -60,6 +60,7 @@ constexpr cpd::cuda::Api kApi = {
     .sum_fixed = cpd::cuda::sum_fixed,
     .hadamard = cpd::cuda::hadamard,
     .cast_scaled = cpd::cuda::cast_scaled,
+    .cast_both = cpd::cuda::cast_both,
     .encode_scaled = cpd::cuda::encode_scaled,
     .decode_scaled = cpd::cuda::decode_scaled,
     .use_allocator_at = cpd::cuda::use_allocator_at,

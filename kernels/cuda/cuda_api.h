@@ -431,6 +431,10 @@ struct Api {
 
   /// out[i] = the value of x[i] in the scaled format; out may be x.
   int (*cast_scaled)(const Launch& launch, const ScalesCall& call, const Strided& out);
+  /// cast_scaled of one tensor in two layouts of blocks, by one kernel where `columns` has short
+  /// blocks of a column and `rows` those of as many values of a row. Neither result may be x.
+  int (*cast_both)(const Launch& launch, const ScalesCall& rows, const Strided& by_rows,
+                   const ScalesCall& columns, const Strided& by_columns);
   /// Packs the codes of elements; *first_nan as for encode, of NaN in blocks whose scale is none.
   /// Fills the tables of the call and of its cells.
   int (*encode_scaled)(const Launch& launch, const ScalesCall& call, std::uint8_t* packed,

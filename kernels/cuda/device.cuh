@@ -95,6 +95,8 @@ int sum(const Launch& launch, const SumCall& call);
 int sum_fixed(const Launch& launch, const FixedSumCall& call);
 int hadamard(const Launch& launch, const HadamardCall& call);
 int cast_scaled(const Launch& launch, const ScalesCall& call, const Strided& out);
+int cast_both(const Launch& launch, const ScalesCall& rows, const Strided& by_rows,
+              const ScalesCall& columns, const Strided& by_columns);
 int encode_scaled(const Launch& launch, const ScalesCall& call, std::uint8_t* packed,
                   unsigned long long* first_nan);
 int decode_scaled(const Launch& launch, const ScalesCall& call, const std::uint8_t* packed,

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "kernels/cuda/codes.cuh"
-#include "kernels/cuda/scaled_blocks.cuh"
+#include "kernels/cuda/scaled_squares.cuh"
 
 namespace cpd::cuda {
 namespace {
@@ -205,8 +205,8 @@ cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* larg
 
 // --- short blocks --------------------------------------------------------------------------------
 
-/// The short blocks that kernels of scaled_blocks.cuh take: of 2^shift neighbours, or of `rows`
-/// values of a column.
+/// The short blocks that kernels of scaled_blocks.cuh take, of 2^shift neighbours, or those of
+/// scaled_squares.cuh, of `rows` values of a column.
 struct ShortBlocks {
   int shift = 0;
   int rows = 0;
@@ -216,10 +216,11 @@ struct ShortBlocks {
     const PackLayout packs(call.layout, call.x);
     if (packs.fit && packs.shift >= 4 && packs.shift <= 7 && call.n % 4 == 0) shift = packs.shift;
     const std::int64_t height = call.layout.rows;
-    const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32);
     const bool is_plain = call.x.dtype != DType::f64 && is_contiguous(call.x, call.x.dtype);
-    if (is_column && is_plain) rows = static_cast<int>(height);
     packed = is_aligned(call.x.data) && call.layout.width % 4 == 0;
+    const bool is_long = packed && height == 128;
+    const bool is_column = call.layout.columns == 1 && (height == 16 || height == 32 || is_long);
+    if (is_column && is_plain) rows = static_cast<int>(height);
   }
 };
 
@@ -238,16 +239,25 @@ void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
     run.template operator()<type, packs_of(5)>(blocks_of(threads / 2 + 1));
   });
 }
-/// Queues a kernel for blocks of columns: run.operator()<type, kPacked, kRows>(thread blocks).
+/// Calls run.operator()<type, kPacked, kLength>() for blocks of columns.
 template <class Run>
-void with_columns(const ScalesCall& of, const ShortBlocks& blocks, bool packed, Run run) {
-  const unsigned count = blocks_of(column_tiles(of.call.layout) * kWarpSize);
+void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (packed && blocks.rows == 16) return run.template operator()<type, true, 16>(count);
-    if (packed) return run.template operator()<type, true, 32>(count);
-    if (blocks.rows == 16) return run.template operator()<type, false, 16>(count);
-    run.template operator()<type, false, 32>(count);
+    if (packed && length == 16) return run.template operator()<type, true, 16>();
+    if (packed && length == 32) return run.template operator()<type, true, 32>();
+    if (packed) return run.template operator()<type, true, 128>();
+    if (length == 16) return run.template operator()<type, false, 16>();
+    run.template operator()<type, false, 32>();
   });
+}
+/// Queues a kernel for the squares of such a layout.
+template <int kLength, class... Parameters, class... Arguments>
+void start_squares(void (*kernel)(Parameters...), cudaStream_t stream, const ScalesCall& of,
+                   const Arguments&... more) {
+  constexpr int kSquares = square_threads(kLength) / kWarpSize / square_patches(kLength);
+  const std::int64_t squares = squares_of(of.call.layout, square_side(kLength));
+  start_kernel(kernel, blocks_for((squares + kSquares - 1) / kSquares), square_threads(kLength),
+               stream, of, more...);
 }
 
 /// Queues the forming of short blocks' scales; false where there are none.
@@ -262,8 +272,8 @@ bool start_short_forms(cudaStream_t stream, const ScalesCall& of) {
     });
     return true;
   }
-  with_columns(of, blocks, blocks.packed, [&]<DType type, bool kPacked, int kRows>(unsigned count) {
-    start_kernel(form_columns<type, kPacked, kRows>, count, kThreads, stream, of, form);
+  with_columns(of, blocks.rows, blocks.packed, [&]<DType type, bool kPacked, int kLength>() {
+    start_squares<kLength>(form_columns<type, kPacked, kLength>, stream, of, form);
   });
   return true;
 }
@@ -293,13 +303,44 @@ bool start_short_casts(cudaStream_t stream, const ScalesCall& of, const Strided&
     });
     return true;
   }
-  if (blocks.rows == 0) return false;
   const bool packed = blocks.packed && is_aligned(out.data);
-  with_columns(of, blocks, packed, [&]<DType type, bool kPacked, int kRows>(unsigned count) {
-    start_kernel(cast_columns<NearestByAddition, ElementRoute::multiply, type, kPacked, kRows>,
-                 count, kThreads, stream, of, form, out.data);
+  if (blocks.rows == 0 || (blocks.rows == 128 && !packed)) return false;
+  with_columns(of, blocks.rows, packed, [&]<DType type, bool kPacked, int kLength>() {
+    start_squares<kLength>(
+        cast_columns<NearestByAddition, ElementRoute::multiply, type, kPacked, kLength>, stream, of,
+        form, out.data);
   });
   return true;
+}
+
+/// The layout of `columns` has blocks of as many values of a row as it has of a column.
+bool is_turned(const BlockLayout& rows, const BlockLayout& columns) {
+  const bool is_merged = rows.planes * rows.height * rows.middle == 1;
+  const bool is_along = is_merged ? columns.width % rows.columns == 0 : rows.width == columns.width;
+  return rows.rows == 1 && rows.columns == columns.rows && is_along;
+}
+
+/// Whether one kernel casts in blocks of columns and in those of as many values of a row.
+bool takes_both(const ScalesCall& rows, const Strided& by_rows, const ScalesCall& columns,
+                const Strided& by_columns) {
+  const ScaledCall& call = columns.call;
+  const ShortBlocks blocks(call);
+  const auto is_like_x = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
+  return blocks.rows != 0 && blocks.packed && is_turned(rows.call.layout, call.layout) &&
+         is_nearest_by_addition(call) && forms_by_largest(columns) && call.cells.extent == 0 &&
+         is_like_x(by_rows) && is_like_x(by_columns);
+}
+void start_both(cudaStream_t stream, const ScalesCall& columns, const Strided& by_rows,
+                const Strided& by_columns) {
+  const ShortForm form(columns.call.plan);
+  with_columns(columns, ShortBlocks(columns.call).rows, true,
+               [&]<DType type, bool kPacked, int kLength>() {
+                 if constexpr (kPacked) {
+                   start_squares<kLength>(
+                       cast_squares<NearestByAddition, ElementRoute::multiply, type, kLength>,
+                       stream, columns, form, by_columns.data, by_rows.data);
+                 }
+               });
 }
 
 // --- elements ------------------------------------------------------------------------------------
@@ -333,24 +374,53 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The same of contiguous values, stochastically.
-template <class R, ElementRoute kRoute, DType type>
+/// The scales of four neighbouring elements in blocks of columns, from block b, a multiple of 4,
+/// on; one scale is of the second level.
+struct FourScales {
+  Pack<DType::f32> factor, scale;
+  float outer;
+
+  CPD_DEVICE FourScales(const ScaleTables& tables, std::int64_t b)
+      : factor(reinterpret_cast<const Pack<DType::f32>*>(tables.factor)[b / 4]),
+        scale(reinterpret_cast<const Pack<DType::f32>*>(tables.scale)[b / 4]),
+        outer(tables.outer[0]) {}
+  [[nodiscard]] CPD_DEVICE ElementScale<float> get(int k) const {
+    return {factor.get(k), scale.get(k), outer};
+  }
+};
+bool has_four_scales(const ScaledCall& call) {
+  return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
+         has_packs(call.x) && is_aligned(call.tables.factor) && is_aligned(call.tables.scale);
+}
+
+/// The same of contiguous values, stochastically. kColumns: in blocks of columns, whose rows begin
+/// where Packs do; then `shift` is not read.
+template <class R, ElementRoute kRoute, DType type, bool kColumns>
 __global__ void __launch_bounds__(kThreads)
     cast_stochastic(const __grid_constant__ ScaledCall call, int shift, const void* x, void* out) {
   const RoundPlan& plan = call.plan.element;
   const Source source = source_of(plan, call.key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, call.n);
   auto* to = static_cast<Pack<type>*>(out);
+  const auto cast_one_by = [&](float v, ElementScale<float> at, std::uint32_t r) {
+    return route_at(call, at.scale) == kRoute ? cast_value<R, kRoute>(call.plan, v, at, r)
+                                              : cast_alone<Rounding::stochastic>(call, v, at, r);
+  };
   for (std::int64_t index = first_index(); index < indices / 4; index += index_step()) {
     for_random_packs<type>(
         index, call.n, plan, source, x,
         [&](std::int64_t i, Pack<type> values, FourIntegers random) {
-          const ElementScale<float> at = scale_of(call.tables, i >> shift);
-          const bool fits = route_at(call, at.scale) == kRoute;
-          to[i / 4] = changed<Stored::nearest>(values, random, [&](float v, std::uint32_t r) {
-            return fits ? cast_value<R, kRoute>(call.plan, v, at, r)
-                        : cast_alone<Rounding::stochastic>(call, v, at, r);
-          });
+          if constexpr (kColumns) {
+            const FourScales at(call.tables, block_of(call, i));
+            const auto value = [&](int k) {
+              return cast_one_by(values.get(k), at.get(k), random.of[k]);
+            };
+            to[i / 4].template set<Stored::nearest>(value(0), value(1), value(2), value(3));
+          } else {
+            const ElementScale<float> at = scale_of(call.tables, i >> shift);
+            to[i / 4] = changed<Stored::nearest>(
+                values, random, [&](float v, std::uint32_t r) { return cast_one_by(v, at, r); });
+          }
         },
         [&](std::int64_t i, std::uint32_t r) {
           set_value_of<type, Stored::nearest>(out, i, cast_one<R::mode>(call, i, r));
@@ -361,18 +431,23 @@ __global__ void __launch_bounds__(kThreads)
 /// Queues one of these kernels where the tensors and the route allow it; false where they do not.
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
-  if (!fast.fit || !has_packs(out) || call.x.dtype != out.dtype ||
+  const bool columns =
+      !fast.fit && call.plan.element.mode == Rounding::stochastic && has_four_scales(call);
+  if ((!fast.fit && !columns) || !has_packs(out) || call.x.dtype != out.dtype ||
       call.route == ElementRoute::wide || call.random.data != nullptr) {
     return false;
   }
-  const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
+  const auto start_one = [&](auto kernel) {
+    start_kernel(kernel, blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads)), kThreads,
+                 stream, call, fast.shift, call.x.data, out.data);
+  };
   const auto start = [&]<class R, ElementRoute kRoute, DType type>() {
-    if constexpr (R::mode == Rounding::stochastic) {
-      start_kernel(cast_stochastic<R, kRoute, type>, blocks, kThreads, stream, call, fast.shift,
-                   call.x.data, out.data);
+    if constexpr (R::mode != Rounding::stochastic) {
+      start_one(cast_packs<R, kRoute, type>);
+    } else if (columns) {
+      start_one(cast_stochastic<R, kRoute, type, true>);
     } else {
-      start_kernel(cast_packs<R, kRoute, type>, blocks, kThreads, stream, call, fast.shift,
-                   call.x.data, out.data);
+      start_one(cast_stochastic<R, kRoute, type, false>);
     }
   };
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
@@ -512,6 +587,23 @@ int cast_scaled(const Launch& launch, const ScalesCall& of, const Strided& out) 
     start_kernel(cast_elements<mode>, blocks, kThreads, stream, of.call, out);
   });
   return cudaGetLastError();
+}
+
+int cast_both(const Launch& launch, const ScalesCall& rows, const Strided& by_rows,
+              const ScalesCall& columns, const Strided& by_columns) {
+  const OnDevice on(launch.device);
+  if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
+  if (takes_both(rows, by_rows, columns, by_columns)) {
+    if (columns.two_levels) {
+      const cudaError_t formed = form_all_cells(stream, columns);
+      if (formed != cudaSuccess) return formed;
+    }
+    start_both(stream, columns, by_rows, by_columns);
+    return cudaGetLastError();
+  }
+  const int status = cast_scaled(launch, rows, by_rows);
+  return status == cudaSuccess ? cast_scaled(launch, columns, by_columns) : status;
 }
 
 int encode_scaled(const Launch& launch, const ScalesCall& of, std::uint8_t* packed,

@@ -184,6 +184,26 @@ class ScaledGpu : public testing::GpuTest {
     EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axis << " "
                              << ToString(options.mode);
   }
+
+  /// The same of casts along two axes, which the CPU makes one by one.
+  void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+                      const RoundingOptions& options) const {
+    const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
+    const std::size_t bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
+    std::array<Bytes, 2> expected{Bytes(bytes + 1, 3), Bytes(bytes + 1, 3)};
+    std::array<Bytes, 2> got = expected;
+    const auto view = [&](Bytes& to) { return View(to.data(), x.dtype, shape); };
+    Cast(x, scaled, axes[0], options, view(expected[0]));
+    Cast(x, scaled, axes[1], options, view(expected[1]));
+    const testing::OnGpuView from(driver(), x);
+    const testing::OnGpuView first(driver(), view(got[0]));
+    const testing::OnGpuView second(driver(), view(got[1]));
+    CastBoth(from.view(), scaled, axes, options, first.view(), second.view());
+    first.Read();
+    second.Read();
+    EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axes[0] << " and " << axes[1]
+                             << " " << ToString(options.mode) << ", " << x.shape[0] << " rows";
+  }
 };
 
 TEST_F(ScaledGpu, CastsAsTheCpu) {
@@ -257,6 +277,59 @@ TEST_F(ScaledGpu, TinyBlocksBesideOthers) {
       ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
                      Options(Rounding::nearest_even));
     }
+  }
+}
+
+TEST_F(ScaledGpu, CastsBothWaysAsTheCpuCastsTwice) {
+  struct Case {
+    Shape shape;
+    std::array<int, 2> axes;
+  };
+  unsigned number = 0;
+  for (const Case& c : std::vector<Case>{{{70, 64}, {1, 0}},
+                                         {{2, 96, 40}, {2, 1}},
+                                         {{2, 96, 40}, {1, 0}},
+                                         {{300, 200}, {-1, -2}},
+                                         {{2, 130, 256}, {-1, -2}},
+                                         {{3, 33, 37}, {-1, -2}},
+                                         {{64, 32}, {0, 1}},
+                                         {{5008}, {0, 0}},
+                                         {{0, 32}, {1, 0}}}) {
+    const auto size = static_cast<std::size_t>(Count(c.shape));
+    for (const std::string& text : kFormats) {
+      const Scaled scaled = ParseScaled(text);
+      if (!TakesTransform(scaled, {c.shape, c.axes[0]}) ||
+          !TakesTransform(scaled, {c.shape, c.axes[1]})) {
+        continue;
+      }
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        ++number;
+        std::vector<float> x = Values(size, number, number % 2 == 0);
+        x.resize(size + 1);  // so that empty ones have an address
+        ExpectSameBoth(View(x.data(), DType::f32, c.shape), scaled, c.axes, Options(mode));
+      }
+    }
+  }
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const Format format = type == DType::bf16 ? MakeFormat(8, 7) : MakeFormat(5, 10);
+    const auto codes = testing::run_encode(Values(200 * 264, 5, true), format);
+    const TensorView x = View(codes.data(), type, Shape{200, 264});
+    for (const char* text : {"mxfp8", "nvfp4", "fp8-block"}) {
+      ExpectSameBoth(x, ParseScaled(text), {-1, -2}, Options(Rounding::nearest_even));
+    }
+  }
+}
+
+TEST_F(ScaledGpu, TinyBlocksBesideOthersBothWays) {
+  const Shape shape{160, 192};
+  std::vector<float> x = Values(160 * 192, 9, true);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (i % 192 % 5 == 0 || i / 192 % 7 == 3) x[i] = std::ldexp(x[i], -135);
+  }
+  for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
+                           "e4m3fn 128 scale=e8m0ieee:bias=150", "e4m3fn 32 scale=fp32", "mxfp8"}) {
+    ExpectSameBoth(View(x.data(), DType::f32, shape), ParseScaled(text), {1, 0},
+                   Options(Rounding::nearest_even));
   }
 }
 

@@ -7,6 +7,7 @@ that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Rec
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import torch
@@ -90,6 +91,26 @@ def cast_operand(
         return run("cast_scaled", x, scaled, axis, how, None, None, None, *numbers, None)
     scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
     return run("cast_scaled", x * factor, scaled, axis, how, scales, None, None, *numbers, None)
+
+
+@constant
+def casts_both(text: str) -> bool:
+    """Whether `cast_operand_both` takes the cast of that text: to a scaled format, without factor,
+    transform, history and random bits."""
+    if not text or operand_draws(text):
+        return False
+    _, scaled, _, size, factor, history = parts(text)
+    return bool(scaled) and not size and factor == 1 and not history
+
+
+def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """`x` cast with blocks along each of two axes: `cast_operand` twice, of a text that
+    `casts_both`; a GPU reads x once where it can (`CastBoth`, ops/scaled.h)."""
+    element, scaled, how, *_ = parts(text)
+    if not holds(name_of(x.dtype), element):
+        x = x.float()
+    first, second = run("cast_scaled_both", x, scaled, list(axes), how).unbind()
+    return first, second
 
 
 def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:

@@ -15,7 +15,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cpd import _core
-from cpd._torch.operands import Pair, cast_operand, factor_of, operand_draws
+from cpd._torch.operands import (
+    Pair,
+    cast_operand,
+    cast_operand_both,
+    casts_both,
+    factor_of,
+    operand_draws,
+)
 from cpd._torch.sums import NATIVE, Sum
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
@@ -102,6 +109,8 @@ class RecipeCall(NamedTuple):
         if first == second and (not first or is_whole(operand_spec(first))):
             cast = self.cast(Purpose.cast_gradient, g, axes[0])
             return cast, cast
+        if all(needs) and first == second and casts_both(first) and g.is_contiguous():
+            return cast_operand_both(g, first, axes)
         return (
             self.cast(Purpose.cast_gradient, g, axes[0]) if for_input else g,
             self.cast(Purpose.recast_gradient, g, axes[1]) if for_weight else g,

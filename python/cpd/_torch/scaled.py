@@ -176,6 +176,12 @@ def _(x: Tensor, *args: Any) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.register_fake("cpd::cast_scaled_both")
+@torch.library.register_fake("cpd::cast_scaled_both_plain")
+def _(x: Tensor, scaled: str, axes: Sequence[int], how: str) -> Tensor:
+    return x.new_empty((2, *x.shape))
+
+
 @torch.library.register_fake("cpd::encode_scaled")
 def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     q = named_scaled(scaled)
@@ -224,6 +230,12 @@ def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 differentiable("cast_scaled", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
+differentiable(
+    "cast_scaled_both",
+    _keep_nothing,
+    lambda ctx, grad: (grad[0] + grad[1],),
+    lambda ctx, t: t[0].expand(2, *t[0].shape),
+)
 for _writer in ("cast_scaled_out", "decode_scaled_out"):
     writes_into_out(_writer)
 
@@ -252,5 +264,7 @@ def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
 
 for _name in ("cast_scaled", "cast_scaled_plain"):
     batched(_name, _widen, alone=_needs_calls)
+for _name in ("cast_scaled_both", "cast_scaled_both_plain"):
+    batched(_name, None)
 batched("encode_scaled", None)
 batched("decode_scaled", None, lambda arguments: False)

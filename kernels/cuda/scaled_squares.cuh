@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Blocks of one column, alone or with the blocks of one row of the same tensor: squares of a
+// contiguous tensor stay in registers between the search for the largest magnitudes and their
+// rounding, so that they are read once and written once for each direction.
+#pragma once
+
+#include "kernels/cuda/scaled_blocks.cuh"
+
+namespace cpd::cuda {
+
+constexpr int kPatchSide = 32;  ///< of the part of a square that a warp holds
+constexpr int kLaneRows = 8;    ///< of a patch, that a lane holds
+
+/// A square's side, for blocks of so many values: one patch's, or four.
+constexpr int square_side(int length) { return length > kPatchSide ? 4 * kPatchSide : kPatchSide; }
+/// A square's warps along one side.
+constexpr int square_warps(int length) { return square_side(length) / kPatchSide; }
+constexpr int square_patches(int length) { return square_warps(length) * square_warps(length); }
+/// The threads of a block: they hold one square of several patches, or several of one patch.
+constexpr int square_threads(int length) {
+  return square_patches(length) == 1 ? kThreads : square_patches(length) * kWarpSize;
+}
+
+/// The squares of a layout in blocks of one column.
+CPD_FN std::int64_t squares_of(const BlockLayout& layout, int side) {
+  const auto pieces = [&](std::int64_t n) { return (n + side - 1) / side; };
+  return layout.planes * pieces(layout.height) * pieces(layout.width);
+}
+
+/// Replaces `most` by maxima over kLanes lanes, whose numbers differ by multiples of kApart: each
+/// keeps kCount / kLanes of them, at the front, the lowest lane those of the lowest indices. All
+/// lanes of the warp must call it.
+template <int kLanes, int kApart, int kCount>
+CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
+  CPD_IN_REGISTERS for (int lanes = kLanes, kept = kCount / 2; lanes > 1; lanes /= 2, kept /= 2) {
+    const int apart = kApart * lanes / 2;
+    const bool upper = (lane & apart) != 0;
+    CPD_IN_REGISTERS for (int i = 0; i < kept; ++i) {
+      const std::uint32_t own = upper ? most[i + kept] : most[i];
+      const std::uint32_t others = upper ? most[i] : most[i + kept];
+      most[i] = max(own, __shfl_xor_sync(kAllLanes, others, apart));
+    }
+  }
+}
+
+/// The largest magnitudes of a square's columns or rows, of each warp along them.
+struct SquareMaxima {
+  std::uint32_t of[4][4 * kPatchSide];
+};
+
+/// A warp's patch of 32 x 32 values of a layout in blocks of kLength values of a column, and as
+/// many of a row. Lane l holds rows 8 (l / 8) … + 7 of columns 4 (l % 8) … + 3, and forms the
+/// scales of some blocks of which it holds a part. kPacked: rows begin where Packs do.
+template <DType type, bool kPacked, int kLength>
+struct WarpPatch {
+  static constexpr int kSide = square_side(kLength), kWarps = square_warps(kLength);
+  /// Lanes of a warp that hold parts of one block of a column, of a row.
+  static constexpr int kDown = kLength < kPatchSide ? kLength / kLaneRows : 4;
+  static constexpr int kAcross = kLength < kPatchSide ? kLength / 4 : 8;
+  static constexpr int kOwnColumns = 4 / kDown, kOwnRows = kLaneRows / kAcross;
+
+  std::int64_t first;         ///< index of the lane's first value
+  std::int64_t column_block;  ///< number of its first column's block
+  std::int64_t row_block;     ///< number of its first row's block
+  std::int64_t width, row_blocks;
+  int rows, columns;               ///< of the lane's 8 and 4 that the tensor has
+  int blocks_down, blocks_across;  ///< those in a block of which the tensor has a part
+  int lane, down, across;          ///< the lane's place in the warp, the warp's in the square
+  Pack<type> values[kLaneRows];
+
+  /// The patch of warp `warp` of square number `number`.
+  CPD_DEVICE WarpPatch(const BlockLayout& layout, std::uint32_t number, int warp, const void* x)
+      : width(layout.width),
+        row_blocks((layout.width + kLength - 1) / kLength),
+        lane(static_cast<int>(threadIdx.x) % kWarpSize),
+        down(warp / kWarps),
+        across(warp % kWarps) {
+    const auto per_row = static_cast<std::uint32_t>((width + kSide - 1) / kSide);
+    const auto per_column = static_cast<std::uint32_t>((layout.height + kSide - 1) / kSide);
+    const std::uint32_t band = number / per_row;
+    const std::uint32_t plane = band / per_column;
+    const std::int64_t row =
+        std::int64_t{band - plane * per_column} * kSide + down * kPatchSide + lane / 8 * kLaneRows;
+    const std::int64_t column =
+        std::int64_t{number - band * per_row} * kSide + across * kPatchSide + lane % 8 * 4;
+    first = (plane * layout.height + row) * width + column;
+    column_block = (plane * layout.bands() + row / kLength) * width + column;
+    row_block = (plane * layout.height + row) * row_blocks + column / kLength;
+    rows = at_most_of(layout.height - row, kLaneRows);
+    columns = at_most_of(width - column, 4);
+    blocks_down = row / kLength < layout.bands() ? columns : 0;
+    blocks_across = column / kLength < row_blocks ? rows : 0;
+    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+      if (j < rows && columns > 0) values[j] = load(x, first + j * width);
+    }
+  }
+
+  /// The bits of the largest magnitudes of the columns' blocks whose scales this lane forms, at the
+  /// front. All threads of the block must call it.
+  CPD_DEVICE void find_columns(bool with_nan, std::uint32_t (&most)[4],
+                               SquareMaxima* shared) const {
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+      most[k] = 0;
+      CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+        most[k] = max(most[k], magnitude_bits(values[j].get(k), with_nan));
+      }
+    }
+    share_maxima<kDown, 8>(most, lane);
+    if constexpr (kWarps > 1) most[0] = joined(most[0], down, across, *shared);
+  }
+  /// The same of the rows' blocks.
+  CPD_DEVICE void find_rows(bool with_nan, std::uint32_t (&most)[kLaneRows],
+                            SquareMaxima* shared) const {
+    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+      most[j] = largest_bits(values[j], with_nan);
+    }
+    share_maxima<kAcross, 1>(most, lane);
+    if constexpr (kWarps > 1) most[0] = joined(most[0], across, down, *shared);
+  }
+
+  /// Calls visit(o, block) for the columns whose scales this lane forms, o being their order.
+  template <class Visit>
+  CPD_DEVICE void for_own_columns(Visit visit) const {
+    CPD_IN_REGISTERS for (int o = 0; o < kOwnColumns; ++o) {
+      const int k = lane / 8 % kDown * kOwnColumns + o;
+      if (k < blocks_down) visit(o, column_block + k);
+    }
+  }
+  template <class Visit>
+  CPD_DEVICE void for_own_rows(Visit visit) const {
+    CPD_IN_REGISTERS for (int o = 0; o < kOwnRows; ++o) {
+      const int j = lane % kAcross * kOwnRows + o;
+      if (j < blocks_across) visit(o, row_block + j * row_blocks);
+    }
+  }
+  /// The scales of column k, each lane's own being given. All lanes must call it.
+  [[nodiscard]] CPD_DEVICE ElementScale<float> at_column(
+      const ElementScale<float> (&own)[kOwnColumns], int k, bool two_levels) const {
+    const int from = lane / (8 * kDown) * 8 * kDown + k / kOwnColumns * 8 + lane % 8;
+    return of_lane(own[k % kOwnColumns], from, two_levels);
+  }
+  [[nodiscard]] CPD_DEVICE ElementScale<float> at_row(const ElementScale<float> (&own)[kOwnRows],
+                                                      int j, bool two_levels) const {
+    return of_lane(own[j % kOwnRows], lane / kAcross * kAcross + j / kOwnRows, two_levels);
+  }
+
+  CPD_DEVICE void store(void* out, int j, Pack<type> pack) const {
+    if (j >= rows || columns <= 0) return;
+    const std::int64_t at = first + j * width;
+    if constexpr (kPacked) {
+      static_cast<Pack<type>*>(out)[at / 4] = pack;
+    } else {
+      CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+        if (k < columns) pack.put(k, out, at + k);
+      }
+    }
+  }
+
+ private:
+  CPD_DEVICE static int at_most_of(std::int64_t n, int most) {
+    return n < most ? static_cast<int>(n < 0 ? 0 : n) : most;
+  }
+  CPD_DEVICE Pack<type> load(const void* x, std::int64_t at) const {
+    if constexpr (kPacked) {
+      return static_cast<const Pack<type>*>(x)[at / 4];
+    } else {
+      Pack<type> pack;
+      CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+        if (k < columns) pack.take(k, x, at + k);
+      }
+      return pack;
+    }
+  }
+  CPD_DEVICE static ElementScale<float> of_lane(ElementScale<float> own, int from,
+                                                bool two_levels) {
+    return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
+            two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
+  }
+  /// The maximum of the lane's number over the four warps along a block, of which this is number
+  /// `along`, in line `beside` of them. All threads of the block must call it.
+  CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
+                                  SquareMaxima& shared) const {
+    const int line = beside * kPatchSide + lane;
+    __syncthreads();  // the maxima before have been read
+    shared.of[along][line] = most;
+    __syncthreads();
+    return max(max(shared.of[0][line], shared.of[1][line]),
+               max(shared.of[2][line], shared.of[3][line]));
+  }
+};
+
+/// Calls visit(patch) for the patches of a warp's squares, as often in each warp of a square.
+template <class Patch, class Visit>
+CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
+  constexpr std::uint32_t kPatches = Patch::kWarps * Patch::kWarps;
+  const auto count = static_cast<std::uint32_t>(squares_of(call.layout, Patch::kSide));
+  const std::uint32_t warps = blockDim.x / kWarpSize;
+  const std::uint32_t warp = blockIdx.x * warps + threadIdx.x / kWarpSize;
+  const std::uint32_t step = gridDim.x * warps / kPatches;
+  for (std::uint32_t at = warp / kPatches; at < count; at += step) {
+    visit(Patch(call.layout, at, static_cast<int>(warp % kPatches), call.x.data));
+  }
+}
+
+template <DType type, bool kPacked, int kLength>
+__global__ void __launch_bounds__(square_threads(kLength))
+    form_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form) {
+  __shared__ SquareMaxima shared;
+  for_patches<WarpPatch<type, kPacked, kLength>>(of.call, [&](const auto& patch) {
+    std::uint32_t most[4];
+    patch.find_columns(of.call.plan.makes_nan, most, &shared);
+    patch.for_own_columns([&](int o, std::int64_t b) {
+      if (patch.down == 0) set_scale(of.call.tables, b, scale_of_bits(of, form, b, most[o]));
+    });
+  });
+}
+
+/// Scales of a lane's columns.
+struct LaneScales {
+  ElementScale<float> of[4];
+};
+
+/// Casts a lane's part of a patch, whose first value has index `first`, by any route.
+template <Rounding mode, DType type>
+CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
+                               LaneScales at, void* out) {
+  CPD_ROLLED for (int j = 0; j < rows; ++j) {
+    CPD_ROLLED for (int k = 0; k < columns; ++k) {
+      const std::int64_t i = first + j * call.layout.width + k;
+      const float cast = cast_by<mode>(call, value_of<type>(call.x.data, i), at.of[k], 0);
+      set_value_of<type, Stored::nearest>(out, i, cast);
+    }
+  }
+}
+
+/// Casts a patch by its columns' scales. All threads of the block must call it.
+template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
+CPD_DEVICE void cast_by_columns(const WarpPatch<type, kPacked, kLength>& patch,
+                                const ScalesCall& of, const ShortForm& form, void* out,
+                                SquareMaxima* shared) {
+  const ScaledCall& call = of.call;
+  std::uint32_t most[4];
+  patch.find_columns(call.plan.makes_nan, most, shared);
+  ElementScale<float> own[patch.kOwnColumns] = {};
+  patch.for_own_columns(
+      [&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  LaneScales at;
+  bool fits = true;
+  CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+    at.of[k] = patch.at_column(own, k, call.plan.two_levels);
+    fits = fits && route_at(call, at.of[k].scale) == kRoute;
+  }
+  if (!fits) {
+    return cast_patch_alone<R::mode, type>(call, patch.first, patch.rows, patch.columns, at, out);
+  }
+  CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+    const auto value = [&](int k) {
+      return cast_value<R, kRoute>(call.plan, patch.values[j].get(k), at.of[k], 0);
+    };
+    Pack<type> pack;
+    pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
+    patch.store(out, j, pack);
+  }
+}
+
+/// Casts a patch by its rows' scales, whose second level is one scale. All threads of the block
+/// must call it.
+template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
+CPD_DEVICE void cast_by_rows(const WarpPatch<type, kPacked, kLength>& patch, const ScalesCall& of,
+                             const ShortForm& form, void* out, SquareMaxima* shared) {
+  std::uint32_t most[kLaneRows];
+  patch.find_rows(of.call.plan.makes_nan, most, shared);
+  ElementScale<float> own[patch.kOwnRows] = {};
+  patch.for_own_rows([&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+    const ElementScale<float> at = patch.at_row(own, j, of.call.plan.two_levels);
+    patch.store(out, j, cast_pack<R, kRoute>(of.call, patch.values[j], at));
+  }
+}
+
+template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
+__global__ void __launch_bounds__(square_threads(kLength))
+    cast_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                 void* out) {
+  __shared__ SquareMaxima shared;
+  for_patches<WarpPatch<type, kPacked, kLength>>(of.call, [&](const auto& patch) {
+    cast_by_columns<R, kRoute>(patch, of, form, out, &shared);
+  });
+}
+
+/// Casts in blocks of a column and in blocks of a row.
+template <class R, ElementRoute kRoute, DType type, int kLength>
+__global__ void __launch_bounds__(square_threads(kLength))
+    cast_squares(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                 void* by_columns, void* by_rows) {
+  __shared__ SquareMaxima shared;
+  for_patches<WarpPatch<type, true, kLength>>(of.call, [&](const auto& patch) {
+    cast_by_columns<R, kRoute>(patch, of, form, by_columns, &shared);
+    cast_by_rows<R, kRoute>(patch, of, form, by_rows, &shared);
+  });
+}
+
+}  // namespace cpd::cuda
