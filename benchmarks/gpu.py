@@ -26,6 +26,7 @@ from timing import Row
 
 import cpd
 from cpd._files import write_text
+from cpd._torch.operands import parts
 
 Tensors = tuple[torch.Tensor, ...]
 Inputs = Callable[[str, int], Tensors]
@@ -89,8 +90,10 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
     yield "decode/e4m3", lambda x: cpd.decode(x, "e4m3", tuple(x.shape)), codes, 5
     for form in ("mxfp8", "nvfp4"):
         yield f"cast/{form}", lambda x, f=form: cpd.cast(in_rows(x), f), values, 8
-    yield ("cast/mxfp8/first", lambda x: cpd.cast(in_rows(x), "mxfp8", axis=0),
-           values, 8)  # fmt: skip
+    for form in ("mxfp8", "fp8-block"):
+        yield f"cast/{form}/first", lambda x, f=form: cpd.cast(in_rows(x), f, axis=0), values, 8
+        yield f"cast/{form}/both", lambda x, f=form: cast_both(in_rows(x), f), values, 12
+    yield "cast/nvfp4/first/stochastic", stochastic_columns, values, 8
     yield "encode/mxfp8", lambda x: cpd.encode(in_rows(x), "mxfp8")[0], values, 5
     yield "add/e4m3", lambda x: cpd.add(x, x, "e4m3"), values, 8
     yield "sum/e4m3/first", lambda x: cpd.sum(x.view(256, -1), "e4m3", dim=0), values, 4
@@ -101,6 +104,18 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
 def in_rows(x: torch.Tensor) -> torch.Tensor:
     """A matrix of 4096 columns; fewer, where x is too small for that."""
     return x.view(-1, 4096 if x.numel() % 4096 == 0 else 257)
+
+
+def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
+    """A gradient as it enters two products, in one pass."""
+    _, scaled, how, *_ = parts(form)
+    made: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), how)
+    return made
+
+
+def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
+    """NVFP4 in blocks of a column, stochastic."""
+    return cpd.cast(in_rows(x), "nvfp4", "stochastic", random_bits=8, axis=0)
 
 
 def folded_16(x: torch.Tensor) -> torch.Tensor:

@@ -387,10 +387,32 @@ struct FourScales {
   [[nodiscard]] CPD_DEVICE ElementScale<float> get(int k) const {
     return {factor.get(k), scale.get(k), outer};
   }
+  [[nodiscard]] CPD_DEVICE bool fit(const ScaledCall& call, ElementRoute route) const {
+    return route_at(call, scale.get(0)) == route && route_at(call, scale.get(1)) == route &&
+           route_at(call, scale.get(2)) == route && route_at(call, scale.get(3)) == route;
+  }
 };
+
+/// A Pack of change(value, R, its scales).
+template <DType type, class Change>
+CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const FourScales& at,
+                                 Change change) {
+  const auto value = [&](int k) { return change(values.get(k), random.of[k], at.get(k)); };
+  Pack<type> pack;
+  pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
+  return pack;
+}
+template <DType type>
+CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, FourIntegers random,
+                                    FourScales at) {
+  return changed_by(values, random, at, [&](float v, std::uint32_t r, ElementScale<float> by) {
+    return cast_alone<Rounding::stochastic>(call, v, by, r);
+  });
+}
 bool has_four_scales(const ScaledCall& call) {
   return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
-         has_packs(call.x) && is_aligned(call.tables.factor) && is_aligned(call.tables.scale);
+         call.n <= 0xFFFFFFFF && has_packs(call.x) && is_aligned(call.tables.factor) &&
+         is_aligned(call.tables.scale);
 }
 
 /// The same of contiguous values, stochastically. kColumns: in blocks of columns, whose rows begin
@@ -402,24 +424,24 @@ __global__ void __launch_bounds__(kThreads)
   const Source source = source_of(plan, call.key, {});
   const std::int64_t indices = indices_of(Rounding::stochastic, plan.random_bits, call.n);
   auto* to = static_cast<Pack<type>*>(out);
-  const auto cast_one_by = [&](float v, ElementScale<float> at, std::uint32_t r) {
-    return route_at(call, at.scale) == kRoute ? cast_value<R, kRoute>(call.plan, v, at, r)
-                                              : cast_alone<Rounding::stochastic>(call, v, at, r);
+  const auto cast = [&](float v, std::uint32_t r, ElementScale<float> at) {
+    return cast_value<R, kRoute>(call.plan, v, at, r);
   };
   for (std::int64_t index = first_index(); index < indices / 4; index += index_step()) {
     for_random_packs<type>(
         index, call.n, plan, source, x,
         [&](std::int64_t i, Pack<type> values, FourIntegers random) {
           if constexpr (kColumns) {
-            const FourScales at(call.tables, block_of(call, i));
-            const auto value = [&](int k) {
-              return cast_one_by(values.get(k), at.get(k), random.of[k]);
-            };
-            to[i / 4].template set<Stored::nearest>(value(0), value(1), value(2), value(3));
+            const FourScales at(call.tables,
+                                column_block_of(call.layout, static_cast<std::uint32_t>(i)));
+            to[i / 4] = at.fit(call, kRoute) ? changed_by(values, random, at, cast)
+                                             : cast_four_alone(call, values, random, at);
           } else {
             const ElementScale<float> at = scale_of(call.tables, i >> shift);
-            to[i / 4] = changed<Stored::nearest>(
-                values, random, [&](float v, std::uint32_t r) { return cast_one_by(v, at, r); });
+            const bool fits = route_at(call, at.scale) == kRoute;
+            to[i / 4] = changed<Stored::nearest>(values, random, [&](float v, std::uint32_t r) {
+              return fits ? cast(v, r, at) : cast_alone<Rounding::stochastic>(call, v, at, r);
+            });
           }
         },
         [&](std::int64_t i, std::uint32_t r) {

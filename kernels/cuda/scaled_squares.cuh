@@ -216,47 +216,43 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// Scales of a lane's columns.
+/// The scales of a lane's columns or rows.
+template <int kCount>
 struct LaneScales {
-  ElementScale<float> of[4];
+  ElementScale<float> of[kCount];
+  bool fit = true;  ///< all have their elements cast by the route
+
+  CPD_DEVICE void set(const ScaledCall& call, ElementRoute route, int i, ElementScale<float> at) {
+    of[i] = at;
+    fit = fit && route_at(call, at.scale) == route;
+  }
 };
 
 /// Casts a lane's part of a patch, whose first value has index `first`, by any route.
-template <Rounding mode, DType type>
+template <Rounding mode, DType type, bool kByRows, int kCount>
 CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
-                               LaneScales at, void* out) {
+                               LaneScales<kCount> at, void* out) {
   CPD_ROLLED for (int j = 0; j < rows; ++j) {
     CPD_ROLLED for (int k = 0; k < columns; ++k) {
       const std::int64_t i = first + j * call.layout.width + k;
-      const float cast = cast_by<mode>(call, value_of<type>(call.x.data, i), at.of[k], 0);
+      const float x = value_of<type>(call.x.data, i);
+      const float cast = cast_by<mode>(call, x, at.of[kByRows ? j : k], 0);
       set_value_of<type, Stored::nearest>(out, i, cast);
     }
   }
 }
 
-/// Casts a patch by its columns' scales. All threads of the block must call it.
-template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
-CPD_DEVICE void cast_by_columns(const WarpPatch<type, kPacked, kLength>& patch,
-                                const ScalesCall& of, const ShortForm& form, void* out,
-                                SquareMaxima* shared) {
-  const ScaledCall& call = of.call;
-  std::uint32_t most[4];
-  patch.find_columns(call.plan.makes_nan, most, shared);
-  ElementScale<float> own[patch.kOwnColumns] = {};
-  patch.for_own_columns(
-      [&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
-  LaneScales at;
-  bool fits = true;
-  CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
-    at.of[k] = patch.at_column(own, k, call.plan.two_levels);
-    fits = fits && route_at(call, at.of[k].scale) == kRoute;
-  }
-  if (!fits) {
-    return cast_patch_alone<R::mode, type>(call, patch.first, patch.rows, patch.columns, at, out);
+/// Stores a patch, cast by its columns' or its rows' scales.
+template <class R, ElementRoute kRoute, bool kByRows, class Patch, int kCount, DType type>
+CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneRows],
+                           const ScaledCall& call, const LaneScales<kCount>& at, void* out) {
+  if (!at.fit) {
+    return cast_patch_alone<R::mode, type, kByRows>(call, patch.first, patch.rows, patch.columns,
+                                                    at, out);
   }
   CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
     const auto value = [&](int k) {
-      return cast_value<R, kRoute>(call.plan, patch.values[j].get(k), at.of[k], 0);
+      return cast_value<R, kRoute>(call.plan, values[j].get(k), at.of[kByRows ? j : k], 0);
     };
     Pack<type> pack;
     pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
@@ -264,19 +260,38 @@ CPD_DEVICE void cast_by_columns(const WarpPatch<type, kPacked, kLength>& patch,
   }
 }
 
-/// Casts a patch by its rows' scales, whose second level is one scale. All threads of the block
-/// must call it.
-template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>
-CPD_DEVICE void cast_by_rows(const WarpPatch<type, kPacked, kLength>& patch, const ScalesCall& of,
-                             const ShortForm& form, void* out, SquareMaxima* shared) {
-  std::uint32_t most[kLaneRows];
-  patch.find_rows(of.call.plan.makes_nan, most, shared);
-  ElementScale<float> own[patch.kOwnRows] = {};
-  patch.for_own_rows([&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
-  CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
-    const ElementScale<float> at = patch.at_row(own, j, of.call.plan.two_levels);
-    patch.store(out, j, cast_pack<R, kRoute>(of.call, patch.values[j], at));
+/// Casts a patch in its columns' blocks. All threads of the block must call it.
+template <class R, ElementRoute kRoute, class Patch>
+CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const ShortForm& form,
+                                void* out, SquareMaxima* shared) {
+  const ScaledCall& call = of.call;
+  std::uint32_t most[4];
+  patch.find_columns(call.plan.makes_nan, most, shared);
+  ElementScale<float> own[Patch::kOwnColumns] = {};
+  patch.for_own_columns(
+      [&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  LaneScales<4> at;
+  CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+    at.set(call, kRoute, k, patch.at_column(own, k, call.plan.two_levels));
   }
+  cast_patch<R, kRoute, false>(patch, patch.values, call, at, out);
+}
+
+/// Casts a patch in its rows' blocks, whose second level is one scale. All threads of the block
+/// must call it.
+template <class R, ElementRoute kRoute, class Patch>
+CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const ShortForm& form,
+                             void* out, SquareMaxima* shared) {
+  const ScaledCall& call = of.call;
+  std::uint32_t most[kLaneRows];
+  patch.find_rows(call.plan.makes_nan, most, shared);
+  ElementScale<float> own[Patch::kOwnRows] = {};
+  patch.for_own_rows([&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  LaneScales<kLaneRows> at;
+  CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+    at.set(call, kRoute, j, patch.at_row(own, j, call.plan.two_levels));
+  }
+  cast_patch<R, kRoute, true>(patch, patch.values, call, at, out);
 }
 
 template <class R, ElementRoute kRoute, DType type, bool kPacked, int kLength>

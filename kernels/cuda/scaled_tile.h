@@ -130,22 +130,36 @@ CPD_FN void take_scale(const ScaledCall& call, const OuterTables& cells, std::in
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// The block of an element; 32-bit divisions where the tensor is small enough.
+/// The block of an element, by integers that hold the layout's number of elements: 32 bits are
+/// divided sooner.
 template <class Int>
-CPD_FN std::int64_t block_of(const BlockLayout& layout, Int index) {
-  const Int width = static_cast<Int>(layout.width);
-  const Int columns = static_cast<Int>(layout.columns);
-  if (layout.planes * layout.height * layout.middle == 1) return index / columns;
-  const Int j = index % width;
-  const Int t = index / width % static_cast<Int>(layout.middle);
-  const Int row = index / (width * static_cast<Int>(layout.middle));
-  const Int i = row % static_cast<Int>(layout.height);
-  const Int p = row / static_cast<Int>(layout.height);
-  return layout.block(p, i, t, j);
+CPD_FN Int block_of(const BlockLayout& layout, Int index) {
+  const auto width = static_cast<Int>(layout.width), middle = static_cast<Int>(layout.middle);
+  const auto height = static_cast<Int>(layout.height), rows = static_cast<Int>(layout.rows);
+  const auto columns = static_cast<Int>(layout.columns);
+  const Int line = index / width, j = index - line * width;
+  const Int row = middle == 1 ? line : line / middle, t = line - row * middle;
+  const Int p = row / height, i = row - p * height;
+  const Int bands = (height - 1) / rows + 1;
+  const Int across = columns == 1 ? width : (width - 1) / columns + 1;
+  const Int g = columns == 1 ? j : j / columns;
+  return ((p * bands + i / rows) * middle + t) * across + g;
+}
+/// block_of where blocks are of one column.
+CPD_FN std::uint32_t column_block_of(BlockLayout layout, std::uint32_t index) {
+  layout.columns = layout.middle = 1;
+  return block_of(layout, index);
 }
 CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
-  return call.n <= 0xFFFFFFFF ? block_of(call.layout, static_cast<std::uint32_t>(index))
-                              : block_of(call.layout, static_cast<std::uint64_t>(index));
+  const BlockLayout& layout = call.layout;
+  const bool is_one_row = layout.planes * layout.height * layout.middle == 1;
+  if (call.n > 0xFFFFFFFF) {
+    const auto i = static_cast<std::uint64_t>(index);
+    return static_cast<std::int64_t>(is_one_row ? i / static_cast<std::uint64_t>(layout.columns)
+                                                : block_of(layout, i));
+  }
+  const auto i = static_cast<std::uint32_t>(index);
+  return is_one_row ? i / static_cast<std::uint32_t>(layout.columns) : block_of(layout, i);
 }
 
 /// The route of the elements of a block with that scale.

@@ -208,8 +208,8 @@ CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& p
   std::int64_t i = base + at % 4 * 4;
   CPD_ROLLED for (int d = 0; d < draws; ++d, i += 64) {
     Pack<type> packs[4];
-    for (int k = 0; k < 4; ++k) packs[k] = from[i / 4 + 4 * k];
-    for (int k = 0; k < 4; ++k) {
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) packs[k] = from[i / 4 + 4 * k];
+    CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
       visit(i + 16 * k, packs[k],
             FourIntegers{{words[0].word[k] & mask, words[1].word[k] & mask, words[2].word[k] & mask,
                           words[3].word[k] & mask}});

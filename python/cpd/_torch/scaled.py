@@ -243,13 +243,26 @@ for _writer in ("cast_scaled_out", "decode_scaled_out"):
 # ---- batching rules ------------------------------------------------------------------------------
 
 
+def _covers(call: BatchedCall) -> bool:
+    """Whether one scale covers a whole example."""
+    q = named_scaled(call.arguments["scaled"])
+    return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
+
+
 def _needs_calls(call: BatchedCall) -> bool:
     """Whether each example needs a call of its own: one scale covers all of it, or its scales are
     packed codes, whose bytes belong to one example."""
-    q = named_scaled(call.arguments["scaled"])
-    covers = q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
     levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
-    return covers or any(each.dtype == torch.uint8 for each in levels)
+    return _covers(call) or any(each.dtype == torch.uint8 for each in levels)
+
+
+def _widen_both(call: BatchedCall) -> Callable[[Tensor], Tensor]:
+    """Puts the batch before x; it comes after the two in the result."""
+    rank = call.rank("x")
+    axes = call.arguments["axes"]
+    call.arguments["axes"] = [axis if axis < 0 else axis - rank for axis in axes]
+    call.widen("x")
+    return lambda y: y.movedim(1, 0)
 
 
 def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
@@ -265,6 +278,6 @@ def _widen(call: BatchedCall) -> Callable[[Tensor], Tensor] | None:
 for _name in ("cast_scaled", "cast_scaled_plain"):
     batched(_name, _widen, alone=_needs_calls)
 for _name in ("cast_scaled_both", "cast_scaled_both_plain"):
-    batched(_name, None)
+    batched(_name, _widen_both, alone=lambda call: call.rank("x") < 2 or _covers(call))
 batched("encode_scaled", None)
 batched("decode_scaled", None, lambda arguments: False)

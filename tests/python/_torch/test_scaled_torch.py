@@ -21,6 +21,7 @@ from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jvp, vjp, vmap  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
+from cpd._torch import operands  # noqa: E402
 from cpd._torch import scaled as scaled_operators  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
@@ -118,6 +119,73 @@ def test_negated_views():
     assert same(cpd.cast(x, "nvfp4"), cpd.cast(x.resolve_neg(), "nvfp4"))
     out = torch.empty(2, 32, dtype=torch.complex64).conj().imag
     assert same(cpd.cast(x, "nvfp4", out=out).resolve_neg(), cpd.cast(x.resolve_neg(), "nvfp4"))
+
+
+# ---- casts along two axes ------------------------------------------------------------------------
+
+
+def both(x, name, axes=(-1, -2)):
+    _, scaled, how, *_ = operands.parts(name)
+    return torch.ops.cpd.cast_scaled_both(x, scaled, axes, how)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", [*FORMATS, "fp8-block"])
+def test_both_axes_are_two_casts(name, dtype):
+    x = normal(3, 160, 132).to(dtype)
+    for y in (x, x.mT, x[:, ::3], x[:0]):
+        for axes in ((-1, -2), (-2, -1), (0, 1), (2, 2)):
+            wanted = torch.stack([cpd.cast(y, name, axis=axis) for axis in axes])
+            assert same(both(y, name, axes), wanted)
+
+
+def test_derivatives_of_both():
+    x, g = normal(4, 40), normal(2, 4, 40, seed=1)
+    leaf = x.clone().requires_grad_()
+    assert same(torch.autograd.grad(both(leaf, "mxfp8"), leaf, g)[0], g[0] + g[1])
+    value, tangent = jvp(lambda x: both(x, "mxfp8"), (x,), (g[0],))
+    assert same((value, tangent), (both(x, "mxfp8"), torch.stack((g[0], g[0]))))
+    arguments = leaf, "mxfp8", (-1, 0), "e4m3fn overflow=saturate"
+    torch.library.opcheck(torch.ops.cpd.cast_scaled_both.default, arguments)
+
+
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
+@pytest.mark.parametrize(("shape", "dim"), [((5, 3, 40), 0), ((3, 40, 5), 2), ((5, 40), 0)])
+def test_vmap_of_both(name, shape, dim):
+    x = normal(*shape)
+    for axes in ((-1, 0), (0, -1)):
+        check_batched(lambda x, axes=axes: both(x, name, axes), x, in_dims=(dim,))
+
+
+def test_both_refuses():
+    x = normal(4, 40)
+    for axes, message in (
+        ((-1,), "axes must be two, got 1"),
+        ((-1, 2), "axis must be -2…1, got 2"),
+        ((-1, 2**40), "axis must fit in 32 bits"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            both(x, "mxfp8", axes)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "calls"), [("mxfp8", 1), ("deepseek-v3", 1), ("te-current", 0), ("nvfp4", 0)]
+)
+def test_a_layer_casts_its_gradient_along_both_axes_at_once(recipe, calls, monkeypatch):
+    """Where one cast serves both products it is made once; stochastic casts draw apart."""
+    made = []
+    run = operands.run
+
+    def counted(name, *arguments):
+        made.append(name)
+        return run(name, *arguments)
+
+    monkeypatch.setattr(operands, "run", counted)
+    how = cpd.recipe(recipe)
+    x = normal(64, 96).requires_grad_()
+    weight = normal(32, 96, seed=1).requires_grad_()
+    cpd.functional.linear(x, weight, recipe=how).backward(normal(64, 32, seed=2))
+    assert made.count("cast_scaled_both") == calls
 
 
 # ---- vmap ----------------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ _VECTORS = {"LDG.E.128": 1}
 _SHORT_VECTORS = {"LDG.E.64": 1, "STG.E.64": 1}
 _FOUR_VECTORS = {"LDG.E.128": 4, "STG.E.128": 4}
 _FOUR_SHORT_VECTORS = {"LDG.E.64": 4, "STG.E.64": 4}
+_BY_PRODUCT = "Rule<(Rounding)0, (Form)2>, (ElementRoute)0, (DType)0"
 _FP32, _BF16, _FP16 = "(DType)0", "(DType)2", "(DType)3"
 FIGURES = {
     "cast, nearest, by addition": Figure(
@@ -118,16 +119,34 @@ FIGURES = {
         by_longest=True,
     ),
     "scaled cast, stochastic": Figure(
-        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}>",
+        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}, false>",
         _FOUR_VECTORS,
         16,
         by_longest=True,
     ),
+    "scaled cast, stochastic, columns": Figure(
+        f"void cast_stochastic<Rule<(Rounding)6, (Form)3>, (ElementRoute)0, {_FP32}, true>",
+        {"LDG.E.128": 12, "STG.E.128": 4},
+        16,
+        by_longest=True,
+    ),
     "scaled cast, columns of 32": Figure(
-        f"cast_columns<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, true, 32>",
+        f"cast_columns<{_BY_PRODUCT}, true, 32>",
         {"LDG.E.128": 8, "STG.E.128": 8},
         32,
         through="STG",
+    ),
+    "scaled cast, columns of 128": Figure(
+        f"cast_columns<{_BY_PRODUCT}, true, 128>",
+        {"LDG.E.128": 8, "STG.E.128": 8},
+        32,
+        through="STG",
+    ),
+    "scaled cast, rows and columns of 32": Figure(
+        f"cast_squares<{_BY_PRODUCT}, 32>", {"LDG.E.128": 8, "STG.E.128": 16}, 32, through="STG"
+    ),
+    "scaled cast, rows and columns of 128": Figure(
+        f"cast_squares<{_BY_PRODUCT}, 128>", {"LDG.E.128": 8, "STG.E.128": 16}, 32, through="STG"
     ),
     "scaled cast, neighbours of 32": Figure(
         f"cast_short_blocks<Rule<(Rounding)0, (Form)2>, (ElementRoute)0, {_FP32}, 8>",
@@ -196,7 +215,11 @@ BYTES = {
     "cast, stochastic, bf16": 4,
     "cast, stochastic, fp16": 4,
     "addition, nearest, by addition": 12,
+    "scaled cast, stochastic, columns": 8,
     "scaled cast, columns of 32": 8,
+    "scaled cast, columns of 128": 8,
+    "scaled cast, rows and columns of 32": 12,
+    "scaled cast, rows and columns of 128": 12,
     "scaled cast, neighbours of 32": 8,
     "fold of codes of 8 bits": 1,
 }
