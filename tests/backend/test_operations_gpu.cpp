@@ -218,6 +218,14 @@ std::vector<Operation> Operations() {
            Cast(v.x, ParseScaled(text), 1, nearest, v.out);
          }
        }},
+      {"scaled `cast` along two axes",
+       [](const Views& v) {
+         TensorView other = v.out;
+         other.data = v.out64.data;
+         for (const char* text : {"e4m3fn 16 scale=e8m0", "nvfp4", "fp8-row"}) {
+           CastBoth(v.x, ParseScaled(text), {1, 0}, nearest, v.out, other);
+         }
+       }},
       {"scaled `cast`, stochastic",
        [](const Views& v) { Cast(v.x, ParseScaled("mxfp8"), 1, Stochastic(), v.out); }},
       {"scaled `cast`, `random=`",
