@@ -236,13 +236,24 @@ void with_neighbours(const ScalesCall& of, const ShortBlocks& blocks, Run run) {
     run.template operator()<type, packs_of(5)>(blocks_of(threads / 2 + 1));
   });
 }
+/// Calls run.operator()<type, kLength>() for blocks of columns, whose rows begin where Packs do.
+template <class Run>
+void with_packed_columns(const ScalesCall& of, int length, Run run) {
+  with_pack_type(of.call.x.dtype, [&]<DType type>() {
+    if (length == 16) return run.template operator()<type, 16>();
+    if (length == 32) return run.template operator()<type, 32>();
+    run.template operator()<type, 128>();
+  });
+}
 /// Calls run.operator()<type, kPacked, kLength>() for blocks of columns.
 template <class Run>
 void with_columns(const ScalesCall& of, int length, bool packed, Run run) {
+  if (packed) {
+    return with_packed_columns(of, length, [&]<DType type, int kLength>() {
+      run.template operator()<type, true, kLength>();
+    });
+  }
   with_pack_type(of.call.x.dtype, [&]<DType type>() {
-    if (packed && length == 16) return run.template operator()<type, true, 16>();
-    if (packed && length == 32) return run.template operator()<type, true, 32>();
-    if (packed) return run.template operator()<type, true, 128>();
     if (length == 16) return run.template operator()<type, false, 16>();
     run.template operator()<type, false, 32>();
   });
@@ -331,22 +342,18 @@ bool takes_both(const ScalesCall& rows, const Strided& by_rows, const ScalesCall
 void start_both(cudaStream_t stream, const ScalesCall& columns, const Strided& by_rows,
                 const Strided& by_columns) {
   const ShortForm form(columns.call.plan);
-  with_columns(columns, ShortBlocks(columns.call).rows, true,
-               [&]<DType type, bool kPacked, int kLength>() {
-                 if constexpr (kPacked) {
-                   start_squares<kLength>(
-                       cast_squares<NearestByAddition, ElementRoute::multiply, type, kLength>,
-                       stream, columns, form, by_columns.data, by_rows.data);
-                 }
-               });
+  with_packed_columns(columns, ShortBlocks(columns.call).rows, [&]<DType type, int kLength>() {
+    start_squares<kLength>(cast_squares<NearestByAddition, ElementRoute::multiply, type, kLength>,
+                           stream, columns, form, by_columns.data, by_rows.data);
+  });
 }
 
 // --- elements ------------------------------------------------------------------------------------
 
-/// Whether cast_stochastic may take the call's blocks of columns.
-bool has_four_scales(const ScaledCall& call) {
+/// Whether kernels may take the scales of the call's blocks of columns for Packs of a tensor.
+bool has_four_scales(const ScaledCall& call, const Strided& t) {
   return call.layout.columns == 1 && call.layout.width % 4 == 0 && call.cells.extent == 0 &&
-         call.n <= 0xFFFFFFFF && has_packs(call.x) && is_aligned(call.tables.factor) &&
+         call.n <= 0xFFFFFFFF && has_packs(t) && is_aligned(call.tables.factor) &&
          is_aligned(call.tables.scale);
 }
 
@@ -355,7 +362,7 @@ bool has_four_scales(const ScaledCall& call) {
 bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out) {
   const PackLayout fast(call.layout, call.x);
   const bool columns =
-      !fast.fit && call.plan.element.mode == Rounding::stochastic && has_four_scales(call);
+      !fast.fit && call.plan.element.mode == Rounding::stochastic && has_four_scales(call, call.x);
   if ((!fast.fit && !columns) || !has_packs(out) || call.x.dtype != out.dtype ||
       call.route == ElementRoute::wide || call.random.data != nullptr) {
     return false;
@@ -386,17 +393,60 @@ bool start_packs(cudaStream_t stream, const ScaledCall& call, const Strided& out
   return true;
 }
 
+/// Whether kernels encode the call four values at a time.
+bool codes_fours(const ScaledCall& call, const CodesOut& to) {
+  return is_nearest_by_addition(call) && has_four_codes(call.plan.element.bits, to.packed);
+}
+
 /// Queues encode_packs where it takes the call; false where it does not.
-bool start_encode_packs(cudaStream_t stream, const ScaledCall& call, std::uint8_t* packed,
-                        unsigned long long* first_nan) {
+bool start_encode_packs(cudaStream_t stream, const ScaledCall& call, const CodesOut& to) {
   const PackLayout fast(call.layout, call.x);
-  if (!fast.fit || !is_nearest_by_addition(call) ||
+  if (!fast.fit || !codes_fours(call, to)) return false;
+  with_pack_type(call.x.dtype, [&]<DType type>() {
+    start_kernel(encode_packs<NearestByAddition, ElementRoute::multiply, type>,
+                 blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, to);
+  });
+  return true;
+}
+
+/// Queues the forming of short blocks' scales with the codes of their elements; false where that
+/// takes two passes.
+bool start_short_codes(cudaStream_t stream, const ScalesCall& of, const CodesOut& to) {
+  const ShortBlocks blocks(of.call);
+  const ShortForm form(of.call.plan);
+  if (!forms_by_largest(of) || !codes_fours(of.call, to)) return false;
+  if (blocks.shift != 0) {
+    with_neighbours(of, blocks, [&]<DType type, int kPacks>(unsigned count) {
+      start_kernel(encode_short_blocks<NearestByAddition, ElementRoute::multiply, type, kPacks>,
+                   count, kThreads, stream, of, form, blocks.shift, to);
+    });
+    return true;
+  }
+  if (blocks.rows == 0 || !blocks.packed) return false;
+  with_packed_columns(of, blocks.rows, [&]<DType type, int kLength>() {
+    start_squares<kLength>(encode_columns<NearestByAddition, ElementRoute::multiply, type, kLength>,
+                           stream, of, form, to);
+  });
+  return true;
+}
+
+/// Queues decode_packs where it takes the call; false where it does not.
+bool start_decode_packs(cudaStream_t stream, const ScaledCall& call, const std::uint8_t* packed,
+                        const Strided& out) {
+  const PackLayout fast(call.layout, out);
+  const bool columns = !fast.fit && has_four_scales(call, out);
+  if ((!fast.fit && !columns) || call.plan.wide_values ||
       !has_four_codes(call.plan.element.bits, packed)) {
     return false;
   }
-  with_pack_type(call.x.dtype, [&]<DType type>() {
-    start_kernel(encode_packs<NearestByAddition, ElementRoute::multiply, type>,
-                 blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, packed, first_nan);
+  const auto start = [&](auto kernel) {
+    start_kernel(kernel, blocks_of(call.n / 16 + 1), kThreads, stream, call, fast.shift, packed,
+                 out.data);
+  };
+  with_codes(call.plan.element, [&]<class R>() {
+    with_pack_type(out.dtype, [&]<DType type>() {
+      columns ? start(decode_packs<R, type, true>) : start(decode_packs<R, type, false>);
+    });
   });
   return true;
 }
@@ -490,10 +540,14 @@ int encode_scaled(const Launch& launch, const ScalesCall& of, std::uint8_t* pack
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
   const auto stream = static_cast<cudaStream_t>(launch.stream);
-  const cudaError_t formed = form_scales(launch, of);
-  if (formed != cudaSuccess) return formed;
   const ScaledCall& call = of.call;
-  if (start_encode_packs(stream, call, packed, first_nan)) return cudaGetLastError();
+  const CodesOut to{packed, first_nan};
+  cudaError_t formed = form_all_cells(stream, of);
+  if (formed != cudaSuccess) return formed;
+  if (start_short_codes(stream, of, to)) return cudaGetLastError();
+  formed = form_all_blocks(launch, of);
+  if (formed != cudaSuccess) return formed;
+  if (start_encode_packs(stream, call, to)) return cudaGetLastError();
   with_mode(call.plan.element.mode, [&]<Rounding mode>() {
     start_kernel(encode_elements<mode>, blocks_for(tiles_of(call.n)), kThreads, stream, call,
                  packed, first_nan);
@@ -505,10 +559,12 @@ int decode_scaled(const Launch& launch, const ScalesCall& of, const std::uint8_t
                   const Strided& out) {
   const OnDevice on(launch.device);
   if (on.status() != cudaSuccess) return on.status();
+  const auto stream = static_cast<cudaStream_t>(launch.stream);
   const cudaError_t formed = form_scales(launch, of);
   if (formed != cudaSuccess) return formed;
-  start_kernel(decode_elements, blocks_for(tiles_of(of.call.n)), kThreads,
-               static_cast<cudaStream_t>(launch.stream), of.call, packed, out);
+  if (start_decode_packs(stream, of.call, packed, out)) return cudaGetLastError();
+  start_kernel(decode_elements, blocks_for(tiles_of(of.call.n)), kThreads, stream, of.call, packed,
+               out);
   return cudaGetLastError();
 }
 

@@ -39,6 +39,18 @@ CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortFo
   return scale_by_rules(of, form.in_binary32, b, bits_as<float>(largest));
 }
 
+/// The scales of a lane's columns or rows, or of a Pack's values.
+template <int kCount>
+struct LaneScales {
+  ElementScale<float> of[kCount];
+  bool fit = true;  ///< a route takes the elements of all
+
+  CPD_DEVICE void set(const ScaledCall& call, ElementRoute route, int i, ElementScale<float> at) {
+    of[i] = at;
+    fit = fit && route_at(call, at.scale) == route;
+  }
+};
+
 template <DType type>
 CPD_DEVICE std::uint32_t largest_bits(Pack<type> v, bool with_nan) {
   const std::uint32_t left =
@@ -145,14 +157,23 @@ CPD_DEVICE void for_warp_blocks(std::int64_t n, int shift, const void* x, Visit 
   for (; part >= 0; part -= step) visit(WarpBlocks<type, kPacks>(part * kPart, n / 4, shift, x));
 }
 
+/// The scales of the block that this lane forms, if it forms one. All lanes must call it.
+template <class Blocks>
+CPD_DEVICE ElementScale<float> own_scale(const ScalesCall& of, const ShortForm& form,
+                                         const Blocks& blocks) {
+  const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
+  const std::int64_t b = blocks.own_block();
+  return b >= 0 ? scale_of_bits(of, form, b, largest) : ElementScale<float>{};
+}
+
 template <DType type, int kPacks>
 __global__ void __launch_bounds__(kThreads)
     form_short_blocks(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
                       int shift) {
   for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
-    const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
+    const ElementScale<float> own = own_scale(of, form, blocks);
     const std::int64_t b = blocks.own_block();
-    if (b >= 0) set_scale(of.call.tables, b, scale_of_bits(of, form, b, largest));
+    if (b >= 0) set_scale(of.call.tables, b, own);
   });
 }
 
@@ -162,10 +183,7 @@ __global__ void __launch_bounds__(kThreads)
                       int shift, void* out) {
   auto* to = static_cast<Pack<type>*>(out);
   for_warp_blocks<type, kPacks>(of.call.n, shift, of.call.x.data, [&](const auto& blocks) {
-    const std::uint32_t largest = blocks.own_largest(of.call.plan.makes_nan);
-    const std::int64_t b = blocks.own_block();
-    ElementScale<float> own{};
-    if (b >= 0) own = scale_of_bits(of, form, b, largest);
+    const ElementScale<float> own = own_scale(of, form, blocks);
     CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
       const ElementScale<float> at = blocks.scale_at(own, j, of.call.plan.two_levels);
       if (blocks.has(j)) {

@@ -42,37 +42,38 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// The scales of four neighbouring elements in blocks of columns, from block b, a multiple of 4,
-/// on; one scale is of the second level.
-struct FourScales {
-  Pack<DType::f32> factor, scale;
-  float outer;
-
-  CPD_DEVICE FourScales(const ScaleTables& tables, std::int64_t b)
-      : factor(reinterpret_cast<const Pack<DType::f32>*>(tables.factor)[b / 4]),
-        scale(reinterpret_cast<const Pack<DType::f32>*>(tables.scale)[b / 4]),
-        outer(tables.outer[0]) {}
-  [[nodiscard]] CPD_DEVICE ElementScale<float> get(int k) const {
-    return {factor.get(k), scale.get(k), outer};
+/// The scales of a Pack's values, all in a block with scales `at`.
+CPD_DEVICE LaneScales<4> same_scales(const ScaledCall& call, ElementRoute route,
+                                     ElementScale<float> at) {
+  return {{at, at, at, at}, route_at(call, at.scale) == route};
+}
+/// The scales of elements i … i + 3 in blocks of columns, of a tensor whose rows begin where Packs
+/// do; the second level is one scale.
+CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute route, std::int64_t i) {
+  using Floats = Pack<DType::f32>;
+  const std::uint32_t b = column_block_of(call.layout, static_cast<std::uint32_t>(i));
+  const Floats factor = reinterpret_cast<const Floats*>(call.tables.factor)[b / 4];
+  const Floats scale = reinterpret_cast<const Floats*>(call.tables.scale)[b / 4];
+  const float outer = call.tables.outer[0];
+  LaneScales<4> at;
+  CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
+    at.set(call, route, k, {factor.get(k), scale.get(k), outer});
   }
-  [[nodiscard]] CPD_DEVICE bool fit(const ScaledCall& call, ElementRoute route) const {
-    return route_at(call, scale.get(0)) == route && route_at(call, scale.get(1)) == route &&
-           route_at(call, scale.get(2)) == route && route_at(call, scale.get(3)) == route;
-  }
-};
+  return at;
+}
 
 /// A Pack of change(value, R, its scales).
 template <DType type, class Change>
-CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const FourScales& at,
+CPD_DEVICE Pack<type> changed_by(Pack<type> values, FourIntegers random, const LaneScales<4>& at,
                                  Change change) {
-  const auto value = [&](int k) { return change(values.get(k), random.of[k], at.get(k)); };
+  const auto value = [&](int k) { return change(values.get(k), random.of[k], at.of[k]); };
   Pack<type> pack;
   pack.template set<Stored::nearest>(value(0), value(1), value(2), value(3));
   return pack;
 }
 template <DType type>
 CPD_CALL Pack<type> cast_four_alone(const ScaledCall& call, Pack<type> values, FourIntegers random,
-                                    FourScales at) {
+                                    LaneScales<4> at) {
   return changed_by(values, random, at, [&](float v, std::uint32_t r, ElementScale<float> by) {
     return cast_alone<Rounding::stochastic>(call, v, by, r);
   });
@@ -95,10 +96,9 @@ __global__ void __launch_bounds__(kThreads)
         index, call.n, plan, source, x,
         [&](std::int64_t i, Pack<type> values, FourIntegers random) {
           if constexpr (kColumns) {
-            const FourScales at(call.tables,
-                                column_block_of(call.layout, static_cast<std::uint32_t>(i)));
-            to[i / 4] = at.fit(call, kRoute) ? changed_by(values, random, at, cast)
-                                             : cast_four_alone(call, values, random, at);
+            const LaneScales<4> at = column_scales(call, kRoute, i);
+            to[i / 4] = at.fit ? changed_by(values, random, at, cast)
+                               : cast_four_alone(call, values, random, at);
           } else {
             const ElementScale<float> at = scale_of(call.tables, i >> shift);
             const bool fits = route_at(call, at.scale) == kRoute;
@@ -129,34 +129,108 @@ __global__ void __launch_bounds__(kThreads)
                      });
 }
 
+/// Where elements' codes go: `packed`, a multiple of the codes of 4 or 8 bits of four elements; the
+/// least index of a NaN without a code to *first_nan.
+struct CodesOut {
+  std::uint8_t* packed;
+  unsigned long long* first_nan;
+};
+
+/// The codes of a Pack by any route; sets *lost to the number of the first value that is a NaN
+/// without a code, or to 4.
+template <Rounding mode, DType type>
+CPD_CALL FourCodes codes_alone(const ScaledCall& call, Pack<type> values, LaneScales<4> at,
+                               int* lost) {
+  FourCodes codes{};
+  *lost = 4;
+  CPD_ROLLED for (int k = 3; k >= 0; --k) {
+    bool is_lost = false;
+    codes.code[k] = code_by<mode>(call, values.get(k), at.of[k], 0, &is_lost);
+    if (is_lost) *lost = k;
+  }
+  return codes;
+}
+
+/// The codes of a Pack, elements i … i + 3, in a route of binary32 where it holds.
+template <class R, ElementRoute kRoute, DType type>
+CPD_DEVICE FourCodes code_pack(const ScaledCall& call, std::int64_t i, Pack<type> v,
+                               const LaneScales<4>& at, unsigned long long* first_nan) {
+  const bool has_nan =
+      v.get(0) != v.get(0) || v.get(1) != v.get(1) || v.get(2) != v.get(2) || v.get(3) != v.get(3);
+  if (has_nan || !at.fit) {
+    int lost = 0;
+    const FourCodes codes = codes_alone<R::mode>(call, v, at, &lost);
+    if (lost < 4) note_first(first_nan, i + lost);
+    return codes;
+  }
+  const auto code = [&](int k) {
+    return round_to_whole_code<R>(scaled_down<kRoute>(v.get(k), at.of[k], call.plan), 0U,
+                                  call.plan.element);
+  };
+  return {{code(0), code(1), code(2), code(3)}};
+}
+
 /// Encodes Packs to nearest-even in a route of binary32, codes of 4 or 8 bits.
 template <class R, ElementRoute kRoute, DType type>
 __global__ void __launch_bounds__(kThreads)
-    encode_packs(const __grid_constant__ ScaledCall call, int shift, std::uint8_t* packed,
-                 unsigned long long* first_nan) {
+    encode_packs(const __grid_constant__ ScaledCall call, int shift, CodesOut to) {
+  const auto four = [&](std::int64_t q) {
+    const Pack<type> values = static_cast<const Pack<type>*>(call.x.data)[q];
+    const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
+    return code_pack<R, kRoute>(call, 4 * q, values, same_scales(call, kRoute, at), to.first_nan);
+  };
   const auto one = [&](std::int64_t i) {
     bool is_lost = false;
     const std::uint32_t code = code_one<R::mode>(call, i, &is_lost);
-    if (is_lost) note_first(first_nan, i);
+    if (is_lost) note_first(to.first_nan, i);
     return code;
   };
-  const auto four = [&](std::int64_t q) -> FourCodes {
-    const Pack<type> v = static_cast<const Pack<type>*>(call.x.data)[q];
-    const ElementScale<float> at = scale_of(call.tables, 4 * q >> shift);
-    const bool has_nan = v.get(0) != v.get(0) || v.get(1) != v.get(1) || v.get(2) != v.get(2) ||
-                         v.get(3) != v.get(3);
-    if (has_nan || route_at(call, at.scale) != kRoute) {
-      FourCodes codes;
-      CPD_ROLLED for (int k = 0; k < 4; ++k) codes.code[k] = one(4 * q + k);
-      return codes;
+  pack_fours(call.plan.element.bits, call.n, to.packed, four, one);
+}
+
+/// The same of blocks of neighbours, whose scales it forms.
+template <class R, ElementRoute kRoute, DType type, int kPacks>
+__global__ void __launch_bounds__(kThreads)
+    encode_short_blocks(const __grid_constant__ ScalesCall of,
+                        const __grid_constant__ ShortForm form, int shift, CodesOut to) {
+  const ScaledCall& call = of.call;
+  for_warp_blocks<type, kPacks>(call.n, shift, call.x.data, [&](const auto& blocks) {
+    const ElementScale<float> own = own_scale(of, form, blocks);
+    const std::int64_t b = blocks.own_block();
+    if (b >= 0) call.tables.scale[b] = own.scale;
+    CPD_IN_REGISTERS for (int j = 0; j < kPacks; ++j) {
+      const ElementScale<float> at = blocks.scale_at(own, j, call.plan.two_levels);
+      if (!blocks.has(j)) continue;
+      const std::int64_t q = blocks.number(j);
+      store_four(to.packed, call.plan.element.bits, q,
+                 code_pack<R, kRoute>(call, 4 * q, blocks.values[j], same_scales(call, kRoute, at),
+                                      to.first_nan));
     }
-    const auto code = [&](int k) {
-      return round_to_whole_code<R>(scaled_down<kRoute>(v.get(k), at, call.plan), 0U,
-                                    call.plan.element);
-    };
-    return {{code(0), code(1), code(2), code(3)}};
+  });
+}
+
+/// Decodes Packs; kColumns as of cast_stochastic.
+template <class R, DType type, bool kColumns>
+__global__ void __launch_bounds__(kThreads)
+    decode_packs(const __grid_constant__ ScaledCall call, int shift, const std::uint8_t* packed,
+                 void* out) {
+  const auto value = [&](std::uint32_t code, ElementScale<float> at) {
+    return scaled_value(value_of_code<R, float>(code, call.plan.element), at);
   };
-  pack_fours(call.plan.element.bits, call.n, packed, four, one);
+  const auto four = [&](std::int64_t q, FourCodes c) {
+    const LaneScales<4> at =
+        kColumns ? column_scales(call, call.route, 4 * q)
+                 : same_scales(call, call.route, scale_of(call.tables, 4 * q >> shift));
+    Pack<type> values;
+    values.template set<Stored::nearest>(value(c.code[0], at.of[0]), value(c.code[1], at.of[1]),
+                                         value(c.code[2], at.of[2]), value(c.code[3], at.of[3]));
+    static_cast<Pack<type>*>(out)[q] = values;
+  };
+  const auto one = [&](std::int64_t i, std::uint32_t code) {
+    set_value_of<type, Stored::nearest>(out, i,
+                                        value(code, scale_of(call.tables, block_of(call, i))));
+  };
+  unpack_fours(call.plan.element.bits, call.n, packed, four, one);
 }
 
 }  // namespace cpd::cuda

@@ -5,7 +5,7 @@
 // rounding, so that they are read once and written once for each direction.
 #pragma once
 
-#include "kernels/cuda/scaled_blocks.cuh"
+#include "kernels/cuda/scaled_elements.cuh"
 
 namespace cpd::cuda {
 
@@ -62,17 +62,15 @@ struct WarpPatch {
 
   std::int64_t first;         ///< index of the lane's first value
   std::int64_t column_block;  ///< number of its first column's block
-  std::int64_t row_block;     ///< number of its first row's block
-  std::int64_t width, row_blocks;
-  int rows, columns;               ///< of the lane's 8 and 4 that the tensor has
-  int blocks_down, blocks_across;  ///< those in a block of which the tensor has a part
-  int lane, down, across;          ///< the lane's place in the warp, the warp's in the square
+  std::int64_t width;
+  int rows, columns;       ///< of the lane's 8 and 4 that the tensor has
+  int block_columns;       ///< the same, or 0 where the tensor has no row of the block
+  int lane, down, across;  ///< the lane's place in the warp, the warp's in the square
   Pack<type> values[kLaneRows];
 
   /// The patch of warp `warp` of square number `number`.
   CPD_DEVICE WarpPatch(const BlockLayout& layout, std::uint32_t number, int warp, const void* x)
       : width(layout.width),
-        row_blocks((layout.width + kLength - 1) / kLength),
         lane(static_cast<int>(threadIdx.x) % kWarpSize),
         down(warp / kWarps),
         across(warp % kWarps) {
@@ -86,11 +84,9 @@ struct WarpPatch {
         std::int64_t{number - band * per_row} * kSide + across * kPatchSide + lane % 8 * 4;
     first = (plane * layout.height + row) * width + column;
     column_block = (plane * layout.bands() + row / kLength) * width + column;
-    row_block = (plane * layout.height + row) * row_blocks + column / kLength;
     rows = at_most_of(layout.height - row, kLaneRows);
     columns = at_most_of(width - column, 4);
-    blocks_down = row / kLength < layout.bands() ? columns : 0;
-    blocks_across = column / kLength < row_blocks ? rows : 0;
+    block_columns = row / kLength < layout.bands() ? columns : 0;
     CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
       if (j < rows && columns > 0) values[j] = load(x, first + j * width);
     }
@@ -109,7 +105,8 @@ struct WarpPatch {
     share_maxima<kDown, 8>(most, lane);
     if constexpr (kWarps > 1) most[0] = joined(most[0], down, across, *shared);
   }
-  /// The same of the rows' blocks.
+  /// The bits of the largest magnitudes of the rows' blocks whose scales this lane forms, at the
+  /// front. All threads of the block must call it.
   CPD_DEVICE void find_rows(bool with_nan, std::uint32_t (&most)[kLaneRows],
                             SquareMaxima* shared) const {
     CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
@@ -124,14 +121,7 @@ struct WarpPatch {
   CPD_DEVICE void for_own_columns(Visit visit) const {
     CPD_IN_REGISTERS for (int o = 0; o < kOwnColumns; ++o) {
       const int k = lane / 8 % kDown * kOwnColumns + o;
-      if (k < blocks_down) visit(o, column_block + k);
-    }
-  }
-  template <class Visit>
-  CPD_DEVICE void for_own_rows(Visit visit) const {
-    CPD_IN_REGISTERS for (int o = 0; o < kOwnRows; ++o) {
-      const int j = lane % kAcross * kOwnRows + o;
-      if (j < blocks_across) visit(o, row_block + j * row_blocks);
+      if (k < block_columns) visit(o, column_block + k);
     }
   }
   /// The scales of column k, each lane's own being given. All lanes must call it.
@@ -216,18 +206,6 @@ __global__ void __launch_bounds__(square_threads(kLength))
   });
 }
 
-/// The scales of a lane's columns or rows.
-template <int kCount>
-struct LaneScales {
-  ElementScale<float> of[kCount];
-  bool fit = true;  ///< all have their elements cast by the route
-
-  CPD_DEVICE void set(const ScaledCall& call, ElementRoute route, int i, ElementScale<float> at) {
-    of[i] = at;
-    fit = fit && route_at(call, at.scale) == route;
-  }
-};
-
 /// Casts a lane's part of a patch, whose first value has index `first`, by any route.
 template <Rounding mode, DType type, bool kByRows, int kCount>
 CPD_CALL void cast_patch_alone(const ScaledCall& call, std::int64_t first, int rows, int columns,
@@ -260,21 +238,33 @@ CPD_DEVICE void cast_patch(const Patch& patch, const Pack<type> (&values)[kLaneR
   }
 }
 
-/// Casts a patch in its columns' blocks. All threads of the block must call it.
-template <class R, ElementRoute kRoute, class Patch>
-CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const ShortForm& form,
-                                void* out, SquareMaxima* shared) {
+/// The scales of a patch's columns, whose own ones go to visit(block, scales). All threads of the
+/// block must call it.
+template <ElementRoute kRoute, class Patch, class Visit>
+CPD_DEVICE LaneScales<4> scales_of_columns(const Patch& patch, const ScalesCall& of,
+                                           const ShortForm& form, SquareMaxima* shared,
+                                           Visit visit) {
   const ScaledCall& call = of.call;
   std::uint32_t most[4];
   patch.find_columns(call.plan.makes_nan, most, shared);
   ElementScale<float> own[Patch::kOwnColumns] = {};
-  patch.for_own_columns(
-      [&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  patch.for_own_columns([&](int o, std::int64_t b) {
+    own[o] = scale_of_bits(of, form, b, most[o]);
+    visit(b, own[o]);
+  });
   LaneScales<4> at;
   CPD_IN_REGISTERS for (int k = 0; k < 4; ++k) {
     at.set(call, kRoute, k, patch.at_column(own, k, call.plan.two_levels));
   }
-  cast_patch<R, kRoute, false>(patch, patch.values, call, at, out);
+  return at;
+}
+/// Casts a patch in its columns' blocks. All threads of the block must call it.
+template <class R, ElementRoute kRoute, class Patch>
+CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const ShortForm& form,
+                                void* out, SquareMaxima* shared) {
+  const auto ignore = [](std::int64_t, ElementScale<float>) {};
+  const LaneScales<4> at = scales_of_columns<kRoute>(patch, of, form, shared, ignore);
+  cast_patch<R, kRoute, false>(patch, patch.values, of.call, at, out);
 }
 
 /// Casts a patch in its rows' blocks, whose second level is one scale. All threads of the block
@@ -286,7 +276,9 @@ CPD_DEVICE void cast_by_rows(const Patch& patch, const ScalesCall& of, const Sho
   std::uint32_t most[kLaneRows];
   patch.find_rows(call.plan.makes_nan, most, shared);
   ElementScale<float> own[Patch::kOwnRows] = {};
-  patch.for_own_rows([&](int o, std::int64_t b) { own[o] = scale_of_bits(of, form, b, most[o]); });
+  CPD_IN_REGISTERS for (int o = 0; o < Patch::kOwnRows; ++o) {
+    own[o] = scale_of_bits(of, form, 0, most[o]);
+  }
   LaneScales<kLaneRows> at;
   CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
     at.set(call, kRoute, j, patch.at_row(own, j, call.plan.two_levels));
@@ -313,6 +305,27 @@ __global__ void __launch_bounds__(square_threads(kLength))
   for_patches<WarpPatch<type, true, kLength>>(of.call, [&](const auto& patch) {
     cast_by_columns<R, kRoute>(patch, of, form, by_columns, &shared);
     cast_by_rows<R, kRoute>(patch, of, form, by_rows, &shared);
+  });
+}
+
+/// Encodes in blocks of a column, codes of 4 or 8 bits.
+template <class R, ElementRoute kRoute, DType type, int kLength>
+__global__ void __launch_bounds__(square_threads(kLength))
+    encode_columns(const __grid_constant__ ScalesCall of, const __grid_constant__ ShortForm form,
+                   CodesOut to) {
+  __shared__ SquareMaxima shared;
+  const ScaledCall& call = of.call;
+  for_patches<WarpPatch<type, true, kLength>>(call, [&](const auto& patch) {
+    const LaneScales<4> at = scales_of_columns<kRoute>(
+        patch, of, form, &shared, [&](std::int64_t b, ElementScale<float> own) {
+          if (patch.down == 0) call.tables.scale[b] = own.scale;
+        });
+    CPD_IN_REGISTERS for (int j = 0; j < kLaneRows; ++j) {
+      if (j >= patch.rows || patch.columns <= 0) continue;
+      const std::int64_t i = patch.first + j * patch.width;
+      store_four(to.packed, call.plan.element.bits, i / 4,
+                 code_pack<R, kRoute>(call, i, patch.values[j], at, to.first_nan));
+    }
   });
 }
 

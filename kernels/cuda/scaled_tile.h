@@ -211,18 +211,23 @@ CPD_FN float cast_element(const ScaledCall& call, std::int64_t i, std::uint32_t 
                        scale_of(call.tables, block_of(call, i)), random);
 }
 
-/// The code of element i of x; *is_lost is set for a NaN that has none, in a block whose scale is
-/// no NaN.
+/// The code of x in a block with these scales; *is_lost is set for a NaN that has none, in a block
+/// whose scale is no NaN.
 template <Rounding mode>
-CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
-                                  bool* is_lost) {
-  const ElementScale<float> at = scale_of(call.tables, block_of(call, i));
-  const float x = load_element<float>(call.x, i);
+CPD_FN std::uint32_t code_by(const ScaledCall& call, float x, ElementScale<float> at,
+                             std::uint32_t random, bool* is_lost) {
   *is_lost = !call.plan.element.has_nan && x != x && at.scale == at.scale;
   return by_route(call, call.plan, x, at, [&]<class V>(V quotient, ElementScale<V>) {
     return static_cast<std::uint32_t>(
         round_to_whole_code<mode>(quotient, Unsigned<V>{random}, call.plan.element));
   });
+}
+/// The code of element i of x; *is_lost as of code_by.
+template <Rounding mode>
+CPD_FN std::uint32_t code_element(const ScaledCall& call, std::int64_t i, std::uint32_t random,
+                                  bool* is_lost) {
+  return code_by<mode>(call, load_element<float>(call.x, i),
+                       scale_of(call.tables, block_of(call, i)), random, is_lost);
 }
 
 /// The value of element i, whose code is given.

@@ -57,6 +57,7 @@ const std::vector<std::string> kFormats = {
     "mxfp6-e3m2 arithmetic=microxcaling",
     "nvfp4 arithmetic=torchao",
     "nvfp4 arithmetic=exact outer=row",
+    "nvfp4 outer=row",
     "e2m3 2x3 scale=bf16 tensor_scale=bf16",
     "bf16 5 scale=e5m2 rule=up non_finite=element",
     "nvfp4 transform=hadamard16:te",
@@ -73,7 +74,7 @@ struct Case {
 const std::vector<Case> kCases = {
     {{70}, 0},        {{1}, -1},          {{5, 37}, 1},     {{37, 5}, 0},   {{3, 33, 4}, 1},
     {{2, 3, 64}, -1}, {{4, 3, 9}, 0},     {{64, 48}, 0},    {{3, 4096}, 1}, {{5008}, 0},
-    {{70, 64}, 0},    {{3, 47, 6, 7}, 1}, {{2, 80, 33}, 1}, {{33, 36}, 0}};
+    {{70, 64}, 0},    {{3, 47, 6, 7}, 1}, {{2, 80, 33}, 1}, {{33, 36}, 0},  {{130, 12}, 0}};
 
 RoundingOptions Options(Rounding mode) {
   RoundingOptions options;
@@ -293,6 +294,10 @@ TEST_F(ScaledGpu, CastsBothWaysAsTheCpuCastsTwice) {
                                          {{2, 130, 256}, {-1, -2}},
                                          {{3, 33, 37}, {-1, -2}},
                                          {{64, 32}, {0, 1}},
+                                         {{64, 48}, {0, 0}},
+                                         {{32, 64, 8}, {0, 1}},
+                                         {{32, 3, 40}, {2, 0}},
+                                         {{32, 3, 64}, {2, 0}},
                                          {{5008}, {0, 0}},
                                          {{0, 32}, {1, 0}}}) {
     const auto size = static_cast<std::size_t>(Count(c.shape));

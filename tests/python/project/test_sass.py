@@ -61,6 +61,7 @@ _VECTORS = {"LDG.E.128": 1}
 _SHORT_VECTORS = {"LDG.E.64": 1, "STG.E.64": 1}
 _FOUR_VECTORS = {"LDG.E.128": 4, "STG.E.128": 4}
 _FOUR_SHORT_VECTORS = {"LDG.E.64": 4, "STG.E.64": 4}
+_CODES = {"LDG.E.128": 8, "STG.E.U16": 8}  # of 4 bits; those of 8 take as many
 _BY_PRODUCT = "Rule<(Rounding)0, (Form)2>, (ElementRoute)0, (DType)0"
 _FP32, _BF16, _FP16 = "(DType)0", "(DType)2", "(DType)3"
 FIGURES = {
@@ -154,6 +155,18 @@ FIGURES = {
         32,
         through="STG",
     ),
+    "scaled encode, neighbours of 32": Figure(
+        f"encode_short_blocks<{_BY_PRODUCT}, 8>", _CODES, 32, through="STG.E.U16"
+    ),
+    "scaled encode, columns of 32": Figure(
+        f"encode_columns<{_BY_PRODUCT}, 32>", _CODES, 32, through="STG.E.U16"
+    ),
+    "scaled decode": Figure(
+        f"void decode_packs<Rule<(Rounding)0, (Form)1>, {_FP32}, false>",
+        {"STG.E.128": 1, "LDG": 2},
+        4,
+        lacks="LDS",
+    ),
     "largest of blocks": Figure(f"find_largest_packs<{_FP32}>", _VECTORS, 4),
     "sum of a row": Figure(
         "sum_rows<(Rounding)0, float, false>", {"FADD": 1, "FFMA": 1, "LDS": 1}, 1
@@ -220,6 +233,8 @@ BYTES = {
     "scaled cast, columns of 128": 8,
     "scaled cast, rows and columns of 32": 12,
     "scaled cast, rows and columns of 128": 12,
+    "scaled encode, neighbours of 32": 5,
+    "scaled encode, columns of 32": 5,
     "scaled cast, neighbours of 32": 8,
     "fold of codes of 8 bits": 1,
 }
