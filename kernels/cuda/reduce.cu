@@ -15,9 +15,10 @@ __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceC
   __shared__ ReduceTile tile;
   pack_block<mode>(ThreadBlock(), call, tile);
 }
+template <Split kind, bool kKahan>
 __global__ void __launch_bounds__(kThreads) short_fold(const __grid_constant__ ReduceCall call) {
   __shared__ ShortFoldTile tile;
-  short_fold_block(ThreadBlock(), call, tile);
+  short_fold_block<kind, kKahan>(ThreadBlock(), call, tile);
 }
 template <Rounding mode>
 __global__ void __launch_bounds__(kThreads) fold(const __grid_constant__ ReduceCall call) {
@@ -82,7 +83,11 @@ void launch_task(unsigned blocks, cudaStream_t stream, const ReduceCall& call) {
         start_kernel(pack<mode>, blocks, kThreads, stream, call);
       });
     case ReduceTask::fold:
-      if (has_short_fold(call)) return start_kernel(short_fold, blocks, kThreads, stream, call);
+      if (has_short_fold(call)) {
+        return with_short_fold(call, [&]<Split kind, bool kKahan>() {
+          start_kernel(short_fold<kind, kKahan>, blocks, kThreads, stream, call);
+        });
+      }
       return with_mode(call.across.terms.round.mode, [&]<Rounding mode>() {
         start_kernel(fold<mode>, blocks, kThreads, stream, call);
       });

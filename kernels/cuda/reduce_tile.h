@@ -109,6 +109,19 @@ CPD_FN float result_of_sum(ElementSum<mode, float>& sum, const SumPlan& plan, st
   return plan.rounds ? rounded_result<mode>(whole, plan, stream, i) : whole;
 }
 
+/// A sum's first term, rounded into the accumulator's format without random bits.
+template <Rounding mode>
+CPD_CALL float first_sum(const SumPlan& plan, float term) {
+  auto sum = sum_from<mode>(plan, 0, 0, 0);
+  sum.take(term);
+  return sum.sum();
+}
+/// A sum after its last term, rounded into the result's format without random bits.
+template <Rounding mode>
+CPD_CALL float last_sum(const SumPlan& plan, float sum) {
+  return rounded_result<mode>(sum, plan, 0, 0);
+}
+
 template <Rounding mode>
 CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at) {
   const std::int64_t i = segment.begin + at;

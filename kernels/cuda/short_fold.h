@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fold of the most usual all-reduce in few instructions: codes of 8 bits, one rank after the
-// other without groups, sums to nearest-even that a FoldPlan splits (numeric/sums/split.h). A
-// thread has four neighbouring values, whose codes are one word of each rank's message; a table in
-// shared memory has the codes' values. For host and device; the bits are those of reduce_tile.h's
+// The fold of the usual all-reduces in few instructions: one rank after the other without groups,
+// or of one group, sums to nearest-even in order or Kahan's, by short steps
+// (numeric/sums/short_sum.h). A thread has four neighbouring values, and reads their codes of some
+// ranks before it adds the first. For host and device; the bits are those of reduce_tile.h's
 // sum_of, which computes what leaves the plan's limit.
 #pragma once
 
@@ -12,117 +12,213 @@
 
 namespace cpd::cuda {
 
-constexpr int kWordCodes = 4;
-constexpr int kWordsAtOnce = 4;  ///< of as many ranks, that are read before the first is added
+constexpr int kSums = 4;         ///< of a thread
+constexpr int kCodesAtOnce = 4;  ///< ranks whose codes are read before the first is added
 
 struct ShortFoldTile {
-  float values[256];  ///< of the codes
+  float values[256];  ///< of codes of 4 and 8 bits
   ReduceTile tile;
 };
 
+/// The plan of the sums that a call folds: of one group, or of all ranks.
+CPD_FN const SumPlan& sums_of(const ReduceCall& call) {
+  return call.unit >= 0 ? call.group : call.across;
+}
+CPD_FN std::int64_t terms_of(const ReduceCall& call) {
+  return call.unit >= 0 ? call.from_count : call.rounds.units;
+}
+
+/// Whether four neighbouring codes are read as words: of 4 or 8 bits by a table of their values, of
+/// 16 or 32 bits by shifts, those of formats such as fp16 by a few operations.
+CPD_FN bool has_short_codes(const RoundPlan& plan) {
+  if (plan.bits == 4 || plan.bits == 8) return true;
+  const bool in_place = plan.form == Form::in_place && (plan.bits == 16 || plan.bits == 32);
+  return !plan.wide && (in_place || (plan.bits == 16 && is_simple(plan.form)));
+}
+
 /// Whether short_fold_block computes the call's sums.
 CPD_FN bool has_short_fold(const ReduceCall& call) {
-  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
-  const FoldPlan& sums = call.across.terms;
-  return call.unit < 0 && call.group_size == 0 && call.rounds.order == Order::sequential &&
-         call.across.order.scheme == Scheme::sequential &&
-         (sums.kind == Split::plain || sums.kind == Split::rounded) && wire.bits == 8 &&
+  const SumPlan& sums = sums_of(call);
+  const Scheme scheme = sums.order.scheme;
+  const bool in_turn =
+      call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
+  return in_turn && (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
+         sums.terms.round.mode == Rounding::nearest_even &&
+         with_short_kind(sums.terms.kind, []<Split kind>() {}) &&
+         has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
          !call.codes[static_cast<int>(call.to_codes)].wide;
 }
 
-CPD_FN std::uint32_t word_at(const std::uint8_t* from) {
-  return *reinterpret_cast<const std::uint32_t*>(from);
+// --- codes ---------------------------------------------------------------------------------------
+
+/// Four neighbouring codes of kBits; kBits = 8: or of 4.
+template <int kBits>
+struct FourWords {
+  std::uint32_t words[kBits / 8];
+};
+
+/// The codes from value `at` of a message on; `at` is a multiple of 4.
+template <int kBits>
+CPD_FN FourWords<kBits> words_at(const std::uint8_t* from, std::int64_t at, int bits) {
+  const std::uint8_t* place = from + at * bits / 8;
+  if (kBits == 8 && bits == 4) return {{*reinterpret_cast<const std::uint16_t*>(place)}};
+  FourWords<kBits> codes;
+  CPD_IN_REGISTERS for (int w = 0; w < kBits / 8; ++w) {
+    codes.words[w] = reinterpret_cast<const std::uint32_t*>(place)[w];
+  }
+  return codes;
 }
-/// Whether the codes from value `at` of a segment on begin at a word in every message.
-CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at) {
-  const std::int64_t offset = segment.start[static_cast<int>(Codes::wire)] + at;
+/// Whether words_at may read the codes of a segment in every message: they begin where words do.
+CPD_FN bool has_words(const ReduceCall& call, const ReduceSegment& segment) {
+  const auto kind = static_cast<int>(Codes::wire);
+  const int bytes = call.codes[kind].bits == 4 ? 2 : 4;
   bool all = true;
-  CPD_ROLLED for (std::int64_t r = 0; r < call.rounds.units; ++r) {
-    all = all && is_word_aligned(call.from[r] + offset);
+  CPD_ROLLED for (std::int64_t r = 0; r < terms_of(call); ++r) {
+    const auto address = reinterpret_cast<std::uintptr_t>(call.from[r] + segment.start[kind]);
+    all = all && address % bytes == 0;
   }
   return all;
 }
 
-CPD_FN std::uint32_t byte_of(std::uint32_t word, int j) { return (word >> (8 * j)) & 0xFF; }
+/// The value of code j; `values` has those of short codes. A NaN is any.
+template <int kBits>
+CPD_FN float term_at(const FourWords<kBits>& codes, int j, const RoundPlan& wire,
+                     const float* values) {
+  if constexpr (kBits == 8) {
+    return values[codes.words[0] >> (wire.bits * j) & ((1U << wire.bits) - 1)];
+  } else if constexpr (kBits == 32) {
+    return bits_as<float>(codes.words[j]);
+  } else {
+    const std::uint32_t code = codes.words[j / 2] >> (16 * (j % 2)) & 0xFFFF;
+    if (wire.form == Form::in_place) return bits_as<float>(code << 16);
+    return value_of_code<Rule<Rounding::nearest_even, Form::simple>, float>(code, wire);
+  }
+}
+
+// --- sums ----------------------------------------------------------------------------------------
 
 /// Four sums, and whether each is the ordered sum.
-struct WordSums {
-  float sum[kWordCodes];
-  bool is_good[kWordCodes];
+struct FourSums {
+  float sum[kSums];
+  bool is_good[kSums];
 };
 
+/// first_sum of a term that is a number of the accumulator's format.
+CPD_FN float first_sum_of_known(const SumPlan& plan, float term) {
+  return plan.terms.round.keeps_negative_zero ? term : term + 0.0F;
+}
+
 /// The sums of values `at` … `at` + 3 of a segment.
-template <Split kind>
-CPD_FN WordSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
+template <Split kind, bool kKahan, int kBits>
+CPD_FN FourSums add_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                           const float* values) {
+  constexpr bool kAny = kind == Split::exact || kind == Split::exact_powers;
   using Steps = ShortSums<kind, float>;
-  const FoldPlan& plan = call.across.terms;
-  const std::int64_t offset = segment.start[static_cast<int>(Codes::wire)] + at;
-  Steps steps[kWordCodes] = {Steps(plan), Steps(plan), Steps(plan), Steps(plan)};
-  WordSums sums;
-  const std::uint32_t first = word_at(call.from[0] + offset);
-  for (int j = 0; j < kWordCodes; ++j) {
-    const float term = values[byte_of(first, j)];
-    sums.sum[j] = plan.round.keeps_negative_zero ? term : term + 0.0F;
+  const SumPlan& plan = sums_of(call);
+  const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
+  const std::int64_t start = segment.start[static_cast<int>(Codes::wire)];
+  const auto read = [&](std::int64_t r) {
+    return words_at<kBits>(call.from[r] + start, at, wire.bits);
+  };
+  Steps steps[kSums] = {Steps(plan.terms), Steps(plan.terms), Steps(plan.terms), Steps(plan.terms)};
+  FourSums sums;
+  float compensation[kSums] = {};
+  const FourWords<kBits> first = read(0);
+  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+    const float term = term_at(first, j, wire, values);
+    sums.sum[j] =
+        kAny ? first_sum<Rounding::nearest_even>(plan, term) : first_sum_of_known(plan, term);
   }
-  const auto add = [&](std::uint32_t word) {
-    for (int j = 0; j < kWordCodes; ++j) steps[j].add(values[byte_of(word, j)], sums.sum[j]);
+  const auto add = [&](const FourWords<kBits>& codes) {
+    CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
+      const float term = term_at(codes, j, wire, values);
+      if constexpr (kKahan) {
+        steps[j].add(term, sums.sum[j], compensation[j]);
+      } else {
+        steps[j].add(term, sums.sum[j]);
+      }
+    }
   };
   std::int64_t r = 1;
-  CPD_ROLLED for (; r + kWordsAtOnce <= call.rounds.units; r += kWordsAtOnce) {
-    std::uint32_t words[kWordsAtOnce];
-    for (int k = 0; k < kWordsAtOnce; ++k) words[k] = word_at(call.from[r + k] + offset);
-    for (const std::uint32_t word : words) add(word);
+  CPD_ROLLED for (; r + kCodesAtOnce <= terms_of(call); r += kCodesAtOnce) {
+    FourWords<kBits> some[kCodesAtOnce];
+    CPD_IN_REGISTERS for (int k = 0; k < kCodesAtOnce; ++k) some[k] = read(r + k);
+    CPD_IN_REGISTERS for (int k = 0; k < kCodesAtOnce; ++k) add(some[k]);
   }
-  CPD_ROLLED for (; r < call.rounds.units; ++r) add(word_at(call.from[r] + offset));
-  for (int j = 0; j < kWordCodes; ++j) {
+  CPD_ROLLED for (; r < terms_of(call); ++r) add(read(r));
+  CPD_IN_REGISTERS for (int j = 0; j < kSums; ++j) {
     sums.is_good[j] = steps[j].is_good() && sums.sum[j] - sums.sum[j] == 0;
   }
   return sums;
 }
 
+/// The code of value `at`, by any route.
+template <Rounding mode>
+CPD_CALL std::uint32_t code_alone(const ReduceCall& call, const ReduceSegment& segment,
+                                  std::int64_t at) {
+  return code_of(sum_of<mode>(call, segment, at), call.codes[static_cast<int>(call.to_codes)]);
+}
 /// The codes of four results: of values `at` … `at` + 3.
-CPD_FN void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
-                       const WordSums& sums, std::uint32_t* codes) {
+template <Rounding mode>
+CPD_CALL void code_words(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
+                         FourSums sums, std::uint32_t* codes) {
   const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
-  const std::uint64_t stream = StreamFrom(call.result_stream, segment.layer, kAcross);
-  with_form<Rounding::nearest_even>(plan.form, [&]<class R>() {
-    for (int j = 0; j < kWordCodes; ++j) {
-      float result = sums.sum[j];
+  with_form<mode>(plan.form, [&]<class R>() {
+    for (int j = 0; j < kSums; ++j) {
       if (!sums.is_good[j]) {
-        result = sum_of<Rounding::nearest_even>(call, segment, at + j);
-      } else if (call.across.rounds) {
-        result = rounded_result<Rounding::nearest_even>(result, call.across, stream,
-                                                        segment.begin + at + j);
+        codes[j] = code_alone<mode>(call, segment, at + j);
+        continue;
       }
+      float result = sums.sum[j];
+      if (sums_of(call).rounds) result = last_sum<mode>(sums_of(call), result);
       codes[j] = round_to_whole_code<R>(result, 0U, plan);
     }
   });
 }
 
-template <class Block>
+/// Calls run.operator()<kBits>() with the width of words_at.
+template <class Run>
+CPD_FN void with_code_bits(int bits, Run run) {
+  if (bits <= 8) return run.template operator()<8>();
+  if (bits == 16) return run.template operator()<16>();
+  run.template operator()<32>();
+}
+
+template <Split kind, bool kKahan, class Block>
 CPD_FN void short_fold_block(const Block& block, const ReduceCall& call, ShortFoldTile& memory) {
+  constexpr auto kMode = Rounding::nearest_even;
   const RoundPlan& wire = call.codes[static_cast<int>(Codes::wire)];
-  const bool is_plain = call.across.terms.kind == Split::plain;
   std::uint32_t* const codes = memory.tile.codes[0];
   float* const values = memory.values;
-  block.each(
-      [&](int thread) { values[thread] = value_of(static_cast<std::uint32_t>(thread), wire); });
+  block.each([&](int thread) {
+    const auto code = static_cast<std::uint32_t>(thread);
+    if (wire.bits <= 8 && thread < 1 << wire.bits) values[thread] = value_of(code, wire);
+  });
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
     block.each([&](int thread) {
-      const int words = has_words(call, segment, begin) ? count / kWordCodes : 0;
-      CPD_ROLLED for (int q = thread; q < words; q += kThreads) {
-        const std::int64_t at = begin + kWordCodes * q;
-        const WordSums sums = is_plain ? add_words<Split::plain>(call, segment, at, values)
-                                       : add_words<Split::rounded>(call, segment, at, values);
-        code_words(call, segment, at, sums, codes + kWordCodes * q);
-      }
-      CPD_ROLLED for (int i = words * kWordCodes + thread; i < count; i += kThreads) {
-        codes[i] = code_of(sum_of<Rounding::nearest_even>(call, segment, begin + i),
-                           call.codes[static_cast<int>(call.to_codes)]);
+      const int fours = has_words(call, segment) ? count / kSums : 0;
+      with_code_bits(wire.bits, [&]<int kBits>() {
+        CPD_ROLLED for (int q = thread; q < fours; q += kThreads) {
+          const std::int64_t at = begin + kSums * q;
+          const FourSums sums = add_words<kind, kKahan, kBits>(call, segment, at, values);
+          code_words<kMode>(call, segment, at, sums, codes + kSums * q);
+        }
+      });
+      CPD_ROLLED for (int i = fours * kSums + thread; i < count; i += kThreads) {
+        codes[i] = code_alone<kMode>(call, segment, begin + i);
       }
     });
     store_tile(block, call, segment, begin, count, call.to_codes, codes, memory.tile.bytes);
+  });
+}
+
+/// Calls run.operator()<kind, kKahan>() with those of a call that has a short fold.
+template <class Run>
+CPD_FN void with_short_fold(const ReduceCall& call, Run run) {
+  const SumPlan& sums = sums_of(call);
+  with_short_kind(sums.terms.kind, [&]<Split kind>() {
+    if (sums.order.scheme == Scheme::kahan) return run.template operator()<kind, true>();
+    run.template operator()<kind, false>();
   });
 }
 

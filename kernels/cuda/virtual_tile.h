@@ -118,16 +118,6 @@ CPD_FN void cast_ranks(const VirtualCall& call, std::int64_t i, int first, int c
   }
 }
 
-/// A sum's first term, rounded into the accumulator's format.
-CPD_CALL float first_sum(const VirtualCall& call, float term) {
-  auto sum = sum_from<Rounding::nearest_even>(call.plan, call.sum_stream, 0, 0);
-  sum.take(term);
-  return sum.sum();
-}
-CPD_CALL float last_sum(const VirtualCall& call, float sum) {
-  return rounded_result<Rounding::nearest_even>(sum, call.plan, call.result_stream, 0);
-}
-
 /// Adds the ranks' terms to the sum of value i, the first as number k, by the general steps.
 CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k) {
   CPD_ROLLED for (int rank = 0; rank < call.ranks; ++rank) {
@@ -159,7 +149,7 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
     for (int q = 0; q < kRanksAtOnce; ++q) {
       if (q >= count) continue;
       if (q == 0 && first == 0 && k == 0) {
-        sum = first_sum(call, terms[0]);
+        sum = first_sum<Rounding::nearest_even>(call.plan, terms[0]);
       } else if constexpr (kKahan) {
         steps.add(terms[q], sum, compensation);
       } else {
@@ -170,7 +160,8 @@ CPD_FN void fold_short(const VirtualCall& call, std::int64_t i, LossCounts& lost
   if (k < 0) return;
   if (!steps.is_good() || !(sum - sum == 0)) return fold_terms(call, i, k);
   const bool ends = k + call.ranks == call.count;
-  call.planes[i] = ends && call.plan.rounds ? last_sum(call, sum) : sum;
+  call.planes[i] =
+      ends && call.plan.rounds ? last_sum<Rounding::nearest_even>(call.plan, sum) : sum;
   if (kKahan && !ends) call.planes[call.size + i] = compensation;
 }
 

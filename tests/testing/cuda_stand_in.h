@@ -159,7 +159,9 @@ class CudaStandIn {
       case cuda::ReduceTask::fold:
         if (cuda::has_short_fold(call)) {
           const auto short_tile = std::make_unique<cuda::ShortFoldTile>();
-          return cuda::short_fold_block(block, call, *short_tile);
+          return cuda::with_short_fold(call, [&]<Split kind, bool kKahan>() {
+            cuda::short_fold_block<kind, kKahan>(block, call, *short_tile);
+          });
         }
         with_some_mode(call.across.terms.round.mode,
                        [&]<Rounding mode>() { cuda::fold_block<mode>(block, call, tile); });

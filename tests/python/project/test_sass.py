@@ -174,7 +174,18 @@ FIGURES = {
     "sum of a row, Kahan": Figure(
         "sum_rows<(Rounding)0, float, false>", {"FADD": 4, "FFMA": 4, "LDS": 1}, 1
     ),
-    "fold of codes of 8 bits": Figure("short_fold(", {"FMUL": 16, "FFMA": 16}, 16),
+    "fold of codes of 8 bits": Figure(
+        "short_fold<(Split)2, false>", {"LDS": 16, "FMUL": 16, "FFMA": 16}, 16
+    ),
+    "fold of codes of 8 bits, Kahan": Figure(
+        "short_fold<(Split)2, true>", {"LDS": 16, "FMUL": 64, "FFMA": 64}, 16
+    ),
+    "fold of fp32, any numbers": Figure(
+        "short_fold<(Split)3, false>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
+    ),
+    "fold of fp32, any numbers, Kahan": Figure(
+        "short_fold<(Split)3, true>", {"FFMA.RM": 16, "LDG": 4}, 16, lacks="LDS"
+    ),
     "fold of terms of ranks": Figure(
         "fold_short_of<(Split)2>", {"LDG": 4, "FFMA": 4}, 4, through="FFMA"
     ),
@@ -237,6 +248,9 @@ BYTES = {
     "scaled encode, columns of 32": 5,
     "scaled cast, neighbours of 32": 8,
     "fold of codes of 8 bits": 1,
+    "fold of codes of 8 bits, Kahan": 1,
+    "fold of fp32, any numbers": 4,
+    "fold of fp32, any numbers, Kahan": 4,
 }
 """Read and written for an element; of the fold, read for a rank's contribution."""
 
