@@ -43,7 +43,6 @@ CPD_FN bool has_short_fold(const ReduceCall& call) {
   const bool in_turn =
       call.unit >= 0 || (call.group_size == 0 && call.rounds.order == Order::sequential);
   return in_turn && (scheme == Scheme::sequential || scheme == Scheme::kahan) &&
-         sums.terms.round.mode == Rounding::nearest_even &&
          with_short_kind(sums.terms.kind, []<Split kind>() {}) &&
          has_short_codes(call.codes[static_cast<int>(Codes::wire)]) &&
          !call.codes[static_cast<int>(call.to_codes)].wide;

@@ -246,7 +246,7 @@ TEST_F(ReduceGpu, ShortFolds) {
       }
     }
     for (const char* format : {"e4m3", "e5m2", "e4m3fn", "e5m2fnuz", "e2m5", "e6m1", "e3m0", "e2m1",
-                               "bf16", "e5m10", "e6m9", "fp32"}) {
+                               "bf16", "e5m10", "e6m9", "fp32", "e5m10:nosub", "e6m9fnuz"}) {
       for (const char* sums : {"", "e6m9", "fp32", "e5m10", "bf16", "e4m3", "e5m0"}) {
         const bool is_first = pick++ % 30 < 3;
         if (!is_first && !testing::is_chosen_on_cpu(pick, 8)) continue;
@@ -254,10 +254,18 @@ TEST_F(ReduceGpu, ShortFolds) {
         spec.format = ParseFormat(format);
         spec.accumulator.format = *sums == '\0' ? spec.format : ParseFormat(sums);
         if (pick % 2 == 0) spec.accumulator.scheme = Scheme::kahan;
-        if (pick % 5 == 0 && world > 4) spec.group_size = 4;
+        if (pick % 9 == 0) {
+          spec.accumulator.scheme = Scheme::chunked;
+          spec.accumulator.chunk = 2;
+        }
+        if (pick % 3 == 0 && world > 4) spec.group_size = 4;
+        const bool hierarchical = spec.group_size > 0 && pick % 2 == 0;
+        if (hierarchical || pick % 7 == 0) spec.order = Order::ring;
         spec.result = world == 6 ? ParseFormat("e5m10") : spec.accumulator.format;
         if (world == 9) spec.aps = Aps::on;
-        spec.exchange = world == 2 ? Exchange::gather : Exchange::owner;
+        spec.exchange = hierarchical ? Exchange::hierarchical
+                        : world == 2 ? Exchange::gather
+                                     : Exchange::owner;
         ExpectVirtual(spec, ranks, LocalTransports(world));
       }
     }

@@ -188,22 +188,28 @@ class ScaledGpu : public testing::GpuTest {
 
   /// The same of casts along two axes, which the CPU makes one by one.
   void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
-                      const RoundingOptions& options) const {
+                      const RoundingOptions& options, std::array<DType, 2> types) const {
     const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
-    const std::size_t bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
+    const std::size_t bytes = static_cast<std::size_t>(x.size()) * sizeof(float);
     std::array<Bytes, 2> expected{Bytes(bytes + 1, 3), Bytes(bytes + 1, 3)};
     std::array<Bytes, 2> got = expected;
-    const auto view = [&](Bytes& to) { return View(to.data(), x.dtype, shape); };
-    Cast(x, scaled, axes[0], options, view(expected[0]));
-    Cast(x, scaled, axes[1], options, view(expected[1]));
+    const auto view = [&](std::array<Bytes, 2>& to, std::size_t i) {
+      return View(to[i].data(), types[i], shape);
+    };
+    Cast(x, scaled, axes[0], options, view(expected, 0));
+    Cast(x, scaled, axes[1], options, view(expected, 1));
     const testing::OnGpuView from(driver(), x);
-    const testing::OnGpuView first(driver(), view(got[0]));
-    const testing::OnGpuView second(driver(), view(got[1]));
+    const testing::OnGpuView first(driver(), view(got, 0));
+    const testing::OnGpuView second(driver(), view(got, 1));
     CastBoth(from.view(), scaled, axes, options, first.view(), second.view());
     first.Read();
     second.Read();
     EXPECT_EQ(expected, got) << ToString(scaled) << " along " << axes[0] << " and " << axes[1]
                              << " " << ToString(options.mode) << ", " << x.shape[0] << " rows";
+  }
+  void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
+                      const RoundingOptions& options) const {
+    ExpectSameBoth(x, scaled, axes, options, {x.dtype, x.dtype});
   }
 };
 
@@ -275,8 +281,9 @@ TEST_F(ScaledGpu, TinyBlocksBesideOthers) {
   for (const char* text : {"e4m3fn 32 scale=e8m0ieee:bias=150", "e2m1 16 scale=e8m0ieee:bias=150",
                            "e4m3fn 32 scale=fp32", "mxfp8"}) {
     for (const int axis : {0, 1}) {
-      ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis,
-                     Options(Rounding::nearest_even));
+      for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        ExpectSameCast(View(x.data(), DType::f32, shape), ParseScaled(text), axis, Options(mode));
+      }
     }
   }
 }
@@ -322,6 +329,15 @@ TEST_F(ScaledGpu, CastsBothWaysAsTheCpuCastsTwice) {
     for (const char* text : {"mxfp8", "nvfp4", "fp8-block"}) {
       ExpectSameBoth(x, ParseScaled(text), {-1, -2}, Options(Rounding::nearest_even));
     }
+  }
+}
+
+TEST_F(ScaledGpu, CastsBothWaysIntoOtherTypes) {
+  const std::vector<float> x = Values(64 * 96, 3, true);
+  for (const auto& types : {std::array{DType::bf16, DType::f32}, std::array{DType::f32, DType::f16},
+                            std::array{DType::f16, DType::f16}}) {
+    ExpectSameBoth(View(x.data(), DType::f32, Shape{64, 96}), ParseScaled("mxfp8"), {1, 0},
+                   Options(Rounding::nearest_even), types);
   }
 }
 

@@ -125,7 +125,7 @@ def pictures() -> dict[str, str]:
 def words(picture: Path) -> list[str]:
     """The words in an SVG picture; numbers depend on the machine."""
     found = re.findall(r"<text[^>]*>(.*?)</text>", picture.read_text(), re.DOTALL)
-    bare = (re.sub(r"<[^>]*>|[\d.,%\s−-]+", "", text) for text in found)
+    bare = (re.sub(r"<[^>]*>|[\d⁰¹²³⁴-⁹.,%\s−-]+", "", text) for text in found)
     return sorted({text for text in bare if text})
 
 
