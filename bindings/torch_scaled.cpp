@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The operators of scaled formats: torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled.
+// The operators of scaled formats: torch.ops.cpd.cast_scaled, cast_scaled_both (along two axes),
+// encode_scaled and decode_scaled.
 // `scaled` is the format's canonical text, `how` the cast of its elements as torch.ops.cpd.cast
 // takes it ("e2m1 overflow=saturate"); each is parsed once.
 #include <algorithm>

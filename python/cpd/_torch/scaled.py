@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scaled formats on torch tensors: the operators torch.ops.cpd.cast_scaled, encode_scaled and
 decode_scaled, their fake kernels, derivatives and batching rules. Documented in `cpd.ops`.
+cast_scaled_both gives a layer's casts of its gradient along two axes, stacked.
 
 `scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`).
 """

@@ -185,13 +185,23 @@ def test_cuda_equals_cpu(recipe):
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("name", NAMED)
 def test_named_recipes_on_cuda(name):
+    check_step_on_cuda(name)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("gpu")
+def test_blocks_of_128_on_cuda():
+    check_step_on_cuda("deepseek-v3")
+
+
+def check_step_on_cuda(name):
     """A step of three linear layers: on the CPU's stand-in to the bit, products by torch included;
     on a GPU, whose own products round otherwise, near."""
     torch.manual_seed(0)
-    here = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(3)))
+    here = torch.nn.Sequential(*(torch.nn.Linear(128, 128) for _ in range(3)))
     cpd.convert(here, name, coverage=False)
     there = copy.deepcopy(here).cuda()
-    x = values(32, 64)
+    x = values(128, 128)
     results = []
     for model, input in ((here, x), (there, x.cuda())):
         y = model(input)
