@@ -130,6 +130,21 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                            call.cast);
 }
 
+/// The contribution's code in a message: one rounding, where the message has the cast's format.
+template <Rounding mode>
+CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegment& segment,
+                                       std::int64_t at) {
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
+  const bool is_cast = plan.bits == call.cast.bits && plan.has_nan == call.cast.has_nan;
+  if (!is_cast || !casts_in_binary32(call.cast, segment.shift)) {
+    return code_of(contribution<mode>(call, segment, at), plan);
+  }
+  const std::uint64_t stream = StreamFrom(call.cast_stream, segment.layer, 0);
+  return round_to_whole_code<mode>(shifted_in_binary32(segment.x[at], segment.shift),
+                                   element_draw<mode>(call.cast, stream, segment.begin + at),
+                                   call.cast);
+}
+
 /// The sum of a value over a group of ranks; from[first] is its first member's message.
 template <Rounding mode>
 CPD_CALL float group_sum(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
@@ -195,8 +210,11 @@ CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::
 
 /// (value * 2^-shift) / divisor, each operation rounded once to binary32.
 CPD_FN float unscaled(float value, int shift, float divisor) {
-  const auto scaled = static_cast<float>(static_cast<double>(value) * exact_power(-shift));
-  const float result = scaled / divisor;
+  const bool is_short = shift >= -127 && shift <= 126;
+  const float scaled = is_short
+                           ? shifted_in_binary32(value, -shift)
+                           : static_cast<float>(static_cast<double>(value) * exact_power(-shift));
+  const float result = divisor == 1 ? scaled : scaled / divisor;
   return result == result ? result : bits_as<float>(Pattern<float>::quiet_nan);
 }
 
@@ -238,14 +256,13 @@ CPD_FN void store_tile(const Block& block, const ReduceCall& call, const ReduceS
   block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
 }
 
-/// Stores the codes of value(segment, at) for all values of the block's tiles.
-template <class Block, class Value>
-CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& tile, Value value) {
-  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
+/// Stores code(segment, at) for all values of the block's tiles.
+template <class Block, class Code>
+CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& tile, Code code) {
   for_tiles(block, call, [&](const ReduceSegment& segment, std::int64_t begin, int count) {
     block.each([&](int thread) {
       CPD_ROLLED for (int i = thread; i < count; i += kThreads) {
-        tile.codes[0][i] = code_of(value(segment, begin + i), plan);
+        tile.codes[0][i] = code(segment, begin + i);
       }
     });
     store_tile(block, call, segment, begin, count, call.to_codes, tile.codes[0], tile.bytes);
@@ -255,19 +272,21 @@ CPD_FN void code_block(const Block& block, const ReduceCall& call, ReduceTile& t
 template <Rounding mode, class Block>
 CPD_FN void pack_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
   code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return contribution<mode>(call, segment, at);
+    return contribution_code<mode>(call, segment, at);
   });
 }
 template <Rounding mode, class Block>
 CPD_FN void fold_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
   code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return sum_of<mode>(call, segment, at);
+    return code_of(sum_of<mode>(call, segment, at), plan);
   });
 }
 template <class Block>
 CPD_FN void transcode_block(const Block& block, const ReduceCall& call, ReduceTile& tile) {
+  const RoundPlan& plan = call.codes[static_cast<int>(call.to_codes)];
   code_block(block, call, tile, [&](const ReduceSegment& segment, std::int64_t at) {
-    return load_value(call, segment, 0, call.from_codes, at);
+    return code_of(load_value(call, segment, 0, call.from_codes, at), plan);
   });
 }
 

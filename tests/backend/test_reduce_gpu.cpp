@@ -249,7 +249,7 @@ TEST_F(ReduceGpu, ShortFolds) {
                                "bf16", "e5m10", "e6m9", "fp32", "e5m10:nosub", "e6m9fnuz"}) {
       for (const char* sums : {"", "e6m9", "fp32", "e5m10", "bf16", "e4m3", "e5m0"}) {
         const bool is_first = pick++ % 30 < 3;
-        if (!is_first && !testing::is_chosen_on_cpu(pick, 8)) continue;
+        if (!is_first && !testing::is_chosen_on_cpu(pick, 16)) continue;
         ReduceSpec spec;
         spec.format = ParseFormat(format);
         spec.accumulator.format = *sums == '\0' ? spec.format : ParseFormat(sums);
@@ -261,11 +261,28 @@ TEST_F(ReduceGpu, ShortFolds) {
         if (pick % 3 == 0 && world > 4) spec.group_size = 4;
         const bool hierarchical = spec.group_size > 0 && pick % 2 == 0;
         if (hierarchical || pick % 7 == 0) spec.order = Order::ring;
-        spec.result = world == 6 ? ParseFormat("e5m10") : spec.accumulator.format;
+        spec.result =
+            world == 6 ? ParseFormat(pick % 4 == 1 ? "e5m10" : "e3m2") : spec.accumulator.format;
         if (world == 9) spec.aps = Aps::on;
         spec.exchange = hierarchical ? Exchange::hierarchical
                         : world == 2 ? Exchange::gather
                                      : Exchange::owner;
+        ExpectVirtual(spec, ranks, LocalTransports(world));
+      }
+    }
+    // First terms that are no numbers of the accumulator's format, or a zero that it has not; sums
+    // of groups, which are not rounded to the result's format.
+    for (const char* sums : {"e5m0", "e6m9fnuz", "fp32"}) {
+      for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
+        ReduceSpec spec;
+        spec.format = ParseFormat("e4m3");
+        spec.accumulator = {.format = ParseFormat(sums), .scheme = scheme};
+        spec.result = ParseFormat("e3m2");
+        if (world > 4 && scheme == Scheme::sequential) {
+          spec.group_size = 4;
+          spec.order = Order::ring;
+          spec.exchange = Exchange::hierarchical;
+        }
         ExpectVirtual(spec, ranks, LocalTransports(world));
       }
     }

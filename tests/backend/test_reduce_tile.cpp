@@ -143,7 +143,7 @@ TEST(ReduceTile, Codes) {
         ASSERT_EQ(cuda::code_of(value, plan), code) << ToString(format) << ", " << value;
       }
     }
-    for (const int shift : {0, 5, -130, 140}) {
+    for (const int shift : {0, 5, 126, 127, -127, -128, -130, 140}) {
       for (const float divisor : {1.0F, 3.0F, 8.0F}) {
         const std::vector<float> expected = decoded(format, -shift, divisor, n, packed);
         std::vector<float> got;
