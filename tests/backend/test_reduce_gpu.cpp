@@ -271,8 +271,8 @@ TEST_F(ReduceGpu, ShortFolds) {
       }
     }
     // First terms that are no numbers of the accumulator's format, or a zero that it has not; sums
-    // of groups, which are not rounded to the result's format.
-    for (const char* sums : {"e5m0", "e6m9fnuz", "fp32"}) {
+    // of groups, whose terms are no numbers of that format, while those across groups are.
+    for (const char* sums : {"e5m0", "e6m9fnuz", "fp32", "e3m2"}) {
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
         ReduceSpec spec;
         spec.format = ParseFormat("e4m3");
@@ -285,6 +285,20 @@ TEST_F(ReduceGpu, ShortFolds) {
         }
         ExpectVirtual(spec, ranks, LocalTransports(world));
       }
+    }
+  }
+}
+
+/// Contributions that are scaled or rounded outside of binary32.
+TEST_F(ReduceGpu, WideContributions) {
+  const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);
+  for (const char* format : {"e4m3", "e5m10:bias=150", "e8m7:bias=140"}) {
+    for (const float scale : {1.0F, 0x1p126F, 0x1p-126F}) {
+      ReduceSpec spec;
+      spec.format = ParseFormat(format);
+      spec.accumulator.format = spec.result = kFp32;
+      spec.loss_scale = scale;
+      ExpectVirtual(spec, ranks, LocalTransports(3));
     }
   }
 }

@@ -58,6 +58,7 @@ const std::vector<std::string> kFormats = {
     "nvfp4 arithmetic=torchao",
     "nvfp4 arithmetic=exact outer=row",
     "nvfp4 outer=row",
+    "e4m3fn 32 scale=bf16 tensor_scale=bf16",
     "e2m3 2x3 scale=bf16 tensor_scale=bf16",
     "bf16 5 scale=e5m2 rule=up non_finite=element",
     "nvfp4 transform=hadamard16:te",
