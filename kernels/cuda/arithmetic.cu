@@ -14,11 +14,11 @@ __global__ void __launch_bounds__(kThreads)
                       std::int64_t{gridDim.x} * kThreads);
 }
 
-template <class R>
+template <class R, DType type>
 __global__ void __launch_bounds__(kThreads)
     operate_all_packs(const __grid_constant__ ArithmeticCall call) {
-  operate_packs<R>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
-                   std::int64_t{gridDim.x} * kThreads);
+  operate_packs<R, type>(call, std::int64_t{blockIdx.x} * kThreads + threadIdx.x,
+                         std::int64_t{gridDim.x} * kThreads);
 }
 
 }  // namespace
@@ -30,7 +30,9 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
   const unsigned blocks = blocks_for((call.n + 16 * kThreads - 1) / (16 * kThreads));
   if (takes_packs(call)) {
     with_short_rule(call.plan, [&]<class R>() {
-      start_kernel(operate_all_packs<R>, blocks, kThreads, stream, call);
+      with_pack_type(call.x.dtype, [&]<DType type>() {
+        start_kernel(operate_all_packs<R, type>, blocks, kThreads, stream, call);
+      });
     });
     return cudaGetLastError();
   }

@@ -46,18 +46,16 @@ CPD_FN void operate(const ArithmeticCall& call, std::int64_t thread, std::int64_
   }
 }
 
-// --- Packs of binary32 values --------------------------------------------------------------------
+// --- Packs ---------------------------------------------------------------------------------------
 
-/// Whether operate_packs computes a call: its tensors are fp32's and have Packs, its plan
+/// Whether operate_packs computes a call: its tensors are of one type and have Packs, its plan
 /// rounds_from_odd, random integers are Philox's.
 inline bool takes_packs(const ArithmeticCall& call) {
-  const auto fits = [](const Strided& t) { return t.dtype == DType::f32 && has_packs(t); };
+  const auto fits = [&](const Strided& t) { return t.dtype == call.x.dtype && has_packs(t); };
   return rounds_from_odd(call.plan) && call.random.data == nullptr && fits(call.x) &&
          fits(call.out) && (call.op == Operation::sqrt || fits(call.y)) &&
          (call.op != Operation::fma || fits(call.z));
 }
-
-using Floats = Pack<DType::f32>;
 
 /// Computes elements i … i + 3, out of line, for those that binary32 leaves in doubt.
 template <Rounding mode>
@@ -67,32 +65,33 @@ CPD_CALL void operate_in_doubt(const ArithmeticCall& call, std::int64_t i, FourI
 
 /// Computes elements i … i + 3 in binary32 (short_exact.h) by the plan's rule R, or in binary64
 /// where that leaves a doubt; their x are given.
-template <class R>
-CPD_FN void operate_pack(const ArithmeticCall& call, std::int64_t i, Floats x,
+template <class R, DType type>
+CPD_FN void operate_pack(const ArithmeticCall& call, std::int64_t i, Pack<type> x,
                          FourIntegers random) {
+  constexpr int kSize = Pack<type>::kSize;
   const auto pack_of = [i](const Strided& t) {
-    return static_cast<const Floats*>(t.data)[i / Floats::kSize];
+    return static_cast<const Pack<type>*>(t.data)[i / kSize];
   };
   with_operation(call.op, [&]<Operation op>() {
-    Floats y{};
-    Floats z{};
+    Pack<type> y{};
+    Pack<type> z{};
     if constexpr (op != Operation::sqrt) y = pack_of(call.y);
     if constexpr (op == Operation::fma) z = pack_of(call.z);
     Doubt<float> doubt;
-    float odd[Floats::kSize];
-    CPD_IN_REGISTERS for (int j = 0; j < Floats::kSize; ++j) {
+    float odd[kSize];
+    CPD_IN_REGISTERS for (int j = 0; j < kSize; ++j) {
       odd[j] = operation_to_odd<op, true>(x.get(j), y.get(j), z.get(j), doubt);
     }
     if (doubt.any()) return operate_in_doubt<R::mode>(call, i, random);
     const auto rounded = [&](int j) { return round<R>(odd[j], random.of[j], call.plan); };
-    Floats result;
+    Pack<type> result;
     result.set(rounded(0), rounded(1), rounded(2), rounded(3));
-    static_cast<Floats*>(call.out.data)[i / Floats::kSize] = result;
+    static_cast<Pack<type>*>(call.out.data)[i / kSize] = result;
   });
 }
 
-/// `operate` of a call that takes_packs, whose plan has the rule R.
-template <class R>
+/// `operate` of a call that takes_packs, of tensors of that type, whose plan has the rule R.
+template <class R, DType type>
 CPD_FN void operate_packs(const ArithmeticCall& call, std::int64_t thread, std::int64_t threads) {
   const auto one = [&](std::int64_t i, std::uint32_t random) {
     operate_one<R::mode, false>(call, i, random);
@@ -101,20 +100,21 @@ CPD_FN void operate_packs(const ArithmeticCall& call, std::int64_t thread, std::
     const Source source = source_of(call.plan, call.key, {});
     const std::int64_t indices = indices_of(R::mode, call.plan.random_bits, call.n);
     CPD_ROLLED for (std::int64_t at = thread; at < indices / 4; at += threads) {
-      for_random_packs<DType::f32>(
+      for_random_packs<type>(
           at, call.n, call.plan, source, call.x.data,
-          [&](std::int64_t i, Floats x, FourIntegers random) {
+          [&](std::int64_t i, Pack<type> x, FourIntegers random) {
             operate_pack<R>(call, i, x, random);
           },
           one);
     }
   } else {
-    const auto* x = static_cast<const Floats*>(call.x.data);
-    const std::int64_t packs = call.n / Floats::kSize;
+    constexpr int kSize = Pack<type>::kSize;
+    const auto* x = static_cast<const Pack<type>*>(call.x.data);
+    const std::int64_t packs = call.n / kSize;
     CPD_ROLLED for (std::int64_t i = thread; i < packs; i += threads) {
-      operate_pack<R>(call, Floats::kSize * i, x[i], {});
+      operate_pack<R>(call, kSize * i, x[i], {});
     }
-    CPD_ROLLED for (std::int64_t i = Floats::kSize * packs + thread; i < call.n; i += threads) {
+    CPD_ROLLED for (std::int64_t i = kSize * packs + thread; i < call.n; i += threads) {
       one(i, 0);
     }
   }

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads) pack(const __grid_constant__ ReduceC
   pack_block<mode>(ThreadBlock(), call, tile);
 }
 template <Split kind, bool kKahan>
-__global__ void __launch_bounds__(kThreads) short_fold(const __grid_constant__ ReduceCall call) {
+__global__ void __launch_bounds__(kThreads, 4) short_fold(const __grid_constant__ ReduceCall call) {
   __shared__ ShortFoldTile tile;
   short_fold_block<kind, kKahan>(ThreadBlock(), call, tile);
 }

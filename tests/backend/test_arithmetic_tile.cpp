@@ -38,7 +38,9 @@ void for_threads(Run run) {
 int arithmetic_on_host(const cuda::Launch& /*launch*/, const cuda::ArithmeticCall& call) {
   if (cuda::takes_packs(call)) {
     with_short_rule(call.plan, [&]<class R>() {
-      for_threads([&](std::int64_t t) { cuda::operate_packs<R>(call, t, kHostThreads); });
+      cuda::with_pack_type(call.x.dtype, [&]<DType type>() {
+        for_threads([&](std::int64_t t) { cuda::operate_packs<R, type>(call, t, kHostThreads); });
+      });
     });
     return 0;
   }
@@ -257,14 +259,21 @@ TEST_F(ArithmeticTile, ErrorsOfSmallProductsAreSeen) {
 }
 
 TEST_F(ArithmeticTile, ContiguousHalves) {
-  constexpr std::int64_t n = 1000;
-  std::vector<std::uint16_t> x(n);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<std::uint16_t>(1311 * i);
+  constexpr std::int64_t n = 5003;
+  std::array<std::vector<std::uint16_t>, 3> operands;
+  std::mt19937_64 bits(7);
+  for (auto& x : operands) {
+    for (std::int64_t i = 0; i < n; ++i) x.push_back(static_cast<std::uint16_t>(bits()));
+  }
   for (const DType type : {DType::bf16, DType::f16}) {
-    const TensorView view = View(x.data(), type, n);
-    for (const Operation op : kOperations) {
-      expect_same(op, {view, view, view}, ParseFormat("e4m3"), {}, std::vector<std::uint16_t>(n),
-                  view);
+    Views in;
+    for (std::size_t i = 0; i < in.size(); ++i) in[i] = View(operands[i].data(), type, n);
+    for (const char* format : {"e4m3", "e3m2", type == DType::bf16 ? "bf16" : "fp16"}) {
+      for (const RoundingOptions& options : all_options()) {
+        for (const Operation op : kOperations) {
+          expect_same(op, in, ParseFormat(format), options, std::vector<std::uint16_t>(n), in[0]);
+        }
+      }
     }
   }
 }

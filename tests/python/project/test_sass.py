@@ -93,7 +93,14 @@ FIGURES = {
         by_longest=True,
     ),
     "addition, nearest, by addition": Figure(
-        "operate_all_packs<Rule<(Rounding)0, (Form)2>", {"FFMA.RM": 4, "STG.E.128": 1}, 4
+        f"operate_all_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
+        {"FFMA.RM": 4, "STG.E.128": 1},
+        4,
+    ),
+    "addition, nearest, bf16": Figure(
+        f"operate_all_packs<Rule<(Rounding)0, (Form)2>, {_BF16}>",
+        {"FFMA.RM": 4, "STG.E.64": 1},
+        4,
     ),
     "encode, nearest": Figure(
         f"encode_packs<Rule<(Rounding)0, (Form)2>, {_FP32}>",
@@ -239,6 +246,7 @@ BYTES = {
     "cast, stochastic, bf16": 4,
     "cast, stochastic, fp16": 4,
     "addition, nearest, by addition": 12,
+    "addition, nearest, bf16": 6,
     "scaled cast, stochastic, columns": 8,
     "scaled cast, columns of 32": 8,
     "scaled cast, columns of 128": 8,
