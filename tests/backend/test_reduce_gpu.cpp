@@ -289,14 +289,15 @@ TEST_F(ReduceGpu, ShortFolds) {
   }
 }
 
-/// Contributions that are scaled or rounded outside of binary32.
+/// Contributions and results that are scaled or rounded outside of binary32.
 TEST_F(ReduceGpu, WideContributions) {
   const Ranks ranks = testing::random_ranks(3, {257, 1099}, 8);
   for (const char* format : {"e4m3", "e5m10:bias=140", "e8m7:bias=140"}) {
     for (const float scale : {1.0F, 0x1p126F, 0x1p-126F}) {
       ReduceSpec spec;
       spec.format = ParseFormat(format);
-      spec.accumulator.format = spec.result = kFp32;
+      spec.accumulator.format = kFp32;
+      spec.result = scale == 1 ? spec.format : kFp32;
       spec.loss_scale = scale;
       ExpectVirtual(spec, ranks, LocalTransports(3));
     }

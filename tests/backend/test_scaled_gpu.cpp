@@ -453,7 +453,7 @@ TEST_F(ScaledGpu, TakesScalesThatAreGiven) {
 TEST_F(ScaledGpu, RefusesWhatTheCpuRefuses) {
   const Shape shape{2, 64};
   std::vector<float> x = Values(128, 12, true);
-  x[70] = std::numeric_limits<float>::quiet_NaN();
+  x[70] = x[71] = std::numeric_limits<float>::quiet_NaN();
   const Scaled leaves_nan = ParseScaled("mxfp4 non_finite=element");
   for (const bool gpu : {false, true}) {
     try {
