@@ -184,6 +184,25 @@ TEST_F(ArithmeticGpu, OperationsGiveTheCpusBits) {
   }
 }
 
+/// Contiguous tensors of one type are read four values at a time.
+TEST_F(ArithmeticGpu, KernelsOfPacks) {
+  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
+  std::vector<std::uint16_t> codes(1000);
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint16_t>(65 * i);
+  for (const DType type : {DType::bf16, DType::f16}) {
+    const TensorView x = View(codes.data(), type, std::int64_t{1000});
+    std::vector<std::uint16_t> expected(codes.size());
+    std::vector<std::uint16_t> got(codes.size());
+    const testing::OnGpuView from(driver(), x);
+    const testing::OnGpuView to(driver(), View(got.data(), type, std::int64_t{1000}));
+    Add(x, x, ParseFormat("e4m3"), {}, View(expected.data(), type, std::int64_t{1000}));
+    Add(from.view(), from.view(), ParseFormat("e4m3"), {}, to.view());
+    to.Read();
+    EXPECT_EQ(expected, got) << ToString(type);
+    EXPECT_EQ(testing::queued_kernels(), std::vector<std::string>{"operate_all_packs"});
+  }
+}
+
 TEST_F(ArithmeticGpu, SumsGiveTheCpusBits) {
   for (const char* name : {"e4m3", "e3m0", "e6m9", "fp32"}) {
     expect_sums<float>(driver(), ParseFormat(name));

@@ -232,6 +232,18 @@ TEST_F(ReduceGpu, LocalRanks) {
 
 /// Codes of 8 bits, summed to nearest-even one rank after the other: within the format and beyond
 /// it, zeros of both signs, NaN and infinities, and segments that begin at any byte.
+/// Ranks of which no sum exceeds a format of 4 bits: such formats have no NaN, and messages that
+/// may meet one are fp32's.
+Ranks small_ranks(int world, const std::vector<std::size_t>& sizes) {
+  Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), sizes, 9);
+  for (auto& layers : ranks) {
+    for (auto& layer : layers) {
+      for (float& x : layer) x = std::isfinite(x) ? std::fmod(x, 0.25F) : -0.0F;
+    }
+  }
+  return ranks;
+}
+
 TEST_F(ReduceGpu, ShortFolds) {
   std::size_t pick = 0;
   for (const int world : {1, 2, 6, 9}) {
@@ -267,7 +279,8 @@ TEST_F(ReduceGpu, ShortFolds) {
         spec.exchange = hierarchical ? Exchange::hierarchical
                         : world == 2 ? Exchange::gather
                                      : Exchange::owner;
-        ExpectVirtual(spec, ranks, LocalTransports(world));
+        const Ranks small = small_ranks(world, {3, 258, 1099});
+        ExpectVirtual(spec, spec.format.bits() == 4 ? small : ranks, LocalTransports(world));
       }
     }
     // First terms that are no numbers of the accumulator's format, or a zero that it has not; sums
@@ -285,6 +298,30 @@ TEST_F(ReduceGpu, ShortFolds) {
         }
         ExpectVirtual(spec, ranks, LocalTransports(world));
       }
+    }
+  }
+}
+
+/// Kahan's sums, those of groups and codes of any usual width are folded by short steps.
+TEST_F(ReduceGpu, KernelsOfShortFolds) {
+  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
+  const Ranks ranks = small_ranks(3, {256});
+  for (const char* format : {"e3m0", "e2m1", "e4m3", "e5m10", "bf16", "fp32"}) {
+    for (const bool grouped : {false, true}) {
+      ReduceSpec spec;
+      spec.format = ParseFormat(format);
+      spec.accumulator = {.format = ParseFormat("e6m9"), .scheme = Scheme::kahan};
+      spec.result = spec.accumulator.format;
+      if (grouped) {
+        spec.group_size = 2;
+        spec.order = Order::ring;
+        spec.exchange = Exchange::hierarchical;
+      }
+      static_cast<void>(testing::queued_kernels());
+      ExpectVirtual(spec, ranks, LocalTransports(3));
+      const std::vector<std::string> names = testing::queued_kernels().value();
+      EXPECT_GT(std::count(names.begin(), names.end(), "short_fold"), 0) << format << grouped;
+      EXPECT_EQ(std::count(names.begin(), names.end(), "fold"), 0) << format << grouped;
     }
   }
 }

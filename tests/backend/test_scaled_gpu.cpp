@@ -187,7 +187,30 @@ class ScaledGpu : public testing::GpuTest {
                              << ToString(options.mode);
   }
 
-  /// The same of casts along two axes, which the CPU makes one by one.
+  /// Decodes on both.
+  void ExpectSameDecode(const Codes& codes, const Scaled& scaled, const Shape& shape,
+                        int axis) const {
+    std::vector<float> expected(static_cast<std::size_t>(Count(shape)));
+    std::vector<float> got(expected.size());
+    const auto view = [](const Bytes& bytes) {
+      return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
+    };
+    const TensorView outer = view(codes.tensor_scales);
+    const bool two = scaled.tensor_scale.has_value();
+    Decode(view(codes.packed), scaled, axis, view(codes.scales), two ? &outer : nullptr,
+           View(expected.data(), DType::f32, shape));
+    const testing::OnGpuView packed(driver(), view(codes.packed));
+    const testing::OnGpuView scales(driver(), view(codes.scales));
+    const testing::OnGpuView tensor_scales(driver(), outer);
+    const testing::OnGpuView out(driver(), View(got.data(), DType::f32, shape));
+    const TensorView outer_view = tensor_scales.view();
+    Decode(packed.view(), scaled, axis, scales.view(), two ? &outer_view : nullptr, out.view());
+    out.Read();
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+        << ToString(scaled) << " along " << axis;
+  }
+
+  /// Casts along two axes on both, which the CPU makes one by one.
   void ExpectSameBoth(const TensorView& x, const Scaled& scaled, const std::array<int, 2>& axes,
                       const RoundingOptions& options, std::array<DType, 2> types) const {
     const Shape shape(x.shape.begin(), x.shape.begin() + x.rank);
@@ -362,6 +385,40 @@ TEST_F(ScaledGpu, TinyBlocksBesideOthersBothWays) {
   }
 }
 
+/// The kernels that calls queue, by which one sees how often they read their operand.
+TEST_F(ScaledGpu, KernelsOfOnePass) {
+  using Names = std::vector<std::string>;
+  if (!testing::queued_kernels()) GTEST_SKIP() << "kernels have names on the CPU alone";
+  const std::vector<float> values = Values(256 * 128, 2, true);
+  const TensorView x = View(values.data(), DType::f32, Shape{256, 128});
+  const RoundingOptions nearest = Options(Rounding::nearest_even);
+  for (const char* text : {"mxfp8", "fp8-block", "nvfp4"}) {
+    const Scaled scaled = ParseScaled(text);
+    const auto expect = [&](Names names) {
+      if (scaled.tensor_scale) names.insert(names.begin(), {"find_largest_of_all", "form_cells"});
+      EXPECT_EQ(testing::queued_kernels(), names) << text;
+    };
+    ExpectSameBoth(x, scaled, {-1, -2}, nearest);
+    expect({"cast_squares"});
+    ExpectSameCast(x, scaled, 0, nearest);
+    expect({"cast_columns"});
+    ExpectSameCast(x, scaled, 1, nearest);
+    expect({"cast_short_blocks"});
+    for (const auto& [axis, name] : {std::pair{0, "encode_columns"}, {1, "encode_short_blocks"}}) {
+      const Codes codes = EncodeOn(true, x, scaled, axis, nearest);
+      EXPECT_EQ(codes, EncodeOn(false, x, scaled, axis, nearest));
+      const Names names = testing::queued_kernels().value();
+      EXPECT_EQ(std::count(names.begin(), names.end(), name), 1) << text;
+      EXPECT_EQ(std::count(names.begin(), names.end(), "form_blocks"), 0) << text;
+      ExpectSameDecode(codes, scaled, {256, 128}, axis);
+      EXPECT_EQ(testing::queued_kernels().value().back(), "decode_packs") << text;
+    }
+  }
+  ExpectSameCast(x, ParseScaled("nvfp4"), 0, Options(Rounding::stochastic));
+  EXPECT_EQ(testing::queued_kernels(),
+            (Names{"find_largest_of_all", "form_cells", "form_columns", "cast_stochastic"}));
+}
+
 TEST_F(ScaledGpu, TakesRandomIntegers) {
   const std::vector<float> x = Values(3 * 70, 8, true);
   std::vector<std::uint32_t> integers(x.size());
@@ -397,24 +454,7 @@ TEST_F(ScaledGpu, EncodesAndDecodesAsTheCpu) {
       const Codes expected = EncodeOn(false, view, scaled, c.axis, options);
       EXPECT_EQ(EncodeOn(true, view, scaled, c.axis, options), expected)
           << text << " along " << c.axis << " number " << number;
-      std::vector<float> decoded(x.size());
-      std::vector<float> got(x.size());
-      const auto codes = [](const Bytes& bytes) {
-        return View(bytes.data(), DType::u8, static_cast<std::int64_t>(bytes.size()));
-      };
-      const TensorView outer = codes(expected.tensor_scales);
-      const bool two = scaled.tensor_scale.has_value();
-      Decode(codes(expected.packed), scaled, c.axis, codes(expected.scales), two ? &outer : nullptr,
-             View(decoded.data(), DType::f32, c.shape));
-      const testing::OnGpuView packed(driver(), codes(expected.packed));
-      const testing::OnGpuView scales(driver(), codes(expected.scales));
-      const testing::OnGpuView tensor_scales(driver(), outer);
-      const testing::OnGpuView out(driver(), View(got.data(), DType::f32, c.shape));
-      const TensorView outer_view = tensor_scales.view();
-      Decode(packed.view(), scaled, c.axis, scales.view(), two ? &outer_view : nullptr, out.view());
-      out.Read();
-      EXPECT_TRUE(testing::bits_equal(std::span<const float>(decoded), std::span<const float>(got)))
-          << text << " along " << c.axis;
+      ExpectSameDecode(expected, scaled, c.shape, c.axis);
     }
   }
 }

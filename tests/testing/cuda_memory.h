@@ -7,10 +7,13 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <optional>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -33,6 +36,26 @@ std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
 
 /// Whether case number i is among those.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) { return !kCudaOnCpu || is_chosen(i, of); }
+
+/// The names, without namespaces and arguments, of the kernels that were queued since the last call
+/// on the CPU in a GPU's place; nothing on a GPU.
+inline std::optional<std::vector<std::string>> queued_kernels() {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) return std::nullopt;
+  auto* kernels = reinterpret_cast<const char* (*)()>(dlsym(library, "cuda_on_cpu_kernels"));
+  if (kernels == nullptr) return std::nullopt;
+  std::vector<std::string> names;
+  std::istringstream lines(kernels());
+  const std::string unnamed = "(anonymous namespace)::";
+  for (std::string line; std::getline(lines, line);) {
+    while (line.find(unnamed) != std::string::npos) {
+      line.erase(line.find(unnamed), unnamed.size());
+    }
+    line.resize(std::min(line.size(), line.find_first_of("<(")));
+    names.push_back(line.substr(line.find_last_of(": ") + 1));
+  }
+  return names;
+}
 
 /// The driver's functions in a device's primary context, for any thread.
 class CudaDriver {

@@ -30,10 +30,6 @@ void fail(const std::string& why) {
   std::abort();
 }
 
-namespace {
-
-/// The function at an address, by binutils: kernels are in unnamed namespaces, which a process does
-/// not know the names of.
 std::string name_of(const void* code) {
   Dl_info info{};
   if (dladdr(code, &info) == 0) return "an unknown kernel";
@@ -47,6 +43,8 @@ std::string name_of(const void* code) {
     return command.data();
   return name.data();
 }
+
+namespace {
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xFFFFFFFFU;

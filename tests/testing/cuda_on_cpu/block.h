@@ -49,6 +49,10 @@ void run_block(const void* kernel, ThreadOrder order, const std::function<void()
 /// The kernel of which this thread of the host runs a block, or null.
 const void* running_kernel();
 
+/// The name of the kernel at an address, by binutils: many are in unnamed namespaces, which a
+/// process does not know the names of.
+std::string name_of(const void* kernel);
+
 /// Ends the process: a kernel or its caller did what no GPU defines.
 [[noreturn]] void fail(const std::string& why);
 /// The same, with the name of the kernel at that address.

@@ -22,7 +22,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <deque>
+#include <mutex>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/testing/cuda_on_cpu/cuda_runtime.h"
 #include "tests/testing/cuda_on_cpu/memory.h"
@@ -147,6 +151,16 @@ cudaError_t allocate(int device, void** memory, std::size_t bytes, bool pooled) 
   return *memory == nullptr ? failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
 
+constexpr std::size_t kMostNoted = 64;
+std::mutex g_noting;
+std::vector<const void*> g_noted;
+
+/// Notes a kernel for cuda_on_cpu_kernels.
+void note_queued(const void* kernel) {
+  const std::lock_guard<std::mutex> lock(g_noting);
+  if (g_noted.size() < kMostNoted) g_noted.push_back(kernel);
+}
+
 /// Whether a device may copy from or to there.
 bool may_copy(int device, const void* memory) {
   const int owner = Memory::DeviceOf(memory);
@@ -175,6 +189,7 @@ cudaError_t queue_grid(const cudaLaunchConfig_t& config, std::size_t parameter_b
   Stream& stream = Stream::Of(config.stream);
   if (stream.device() != t_device) return failed(cudaErrorInvalidResourceHandle);
   stream.Queue([config, kernel, thread = std::move(thread)] { run_grid(config, kernel, thread); });
+  note_queued(kernel);
   return cudaSuccess;
 }
 
@@ -370,6 +385,17 @@ extern "C" {
 
 /// How often the host has waited for a stream: in the capture of a graph that is an error.
 int cuda_on_cpu_waits() { return cuda_on_cpu::g_waits; }
+/// The names of the kernels that were queued since the last call, a line each: the first 64.
+const char* cuda_on_cpu_kernels() {
+  static std::string names;
+  const std::lock_guard<std::mutex> lock(cuda_on_cpu::g_noting);
+  names.clear();
+  for (const void* kernel : std::exchange(cuda_on_cpu::g_noted, {})) {
+    names += cuda_on_cpu::name_of(kernel);
+    if (!names.ends_with('\n')) names += '\n';
+  }
+  return names.c_str();
+}
 int cuda_on_cpu_trims() {
   int all = 0;
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) all += cuda_on_cpu::trims(device);
