@@ -25,7 +25,10 @@ KINDS = ("kill", "stop", "drop")
 EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
-TIMEOUT = scaled(3.0)  # seconds until a rank is lost, where some are
+TIMEOUT = 3.0
+"""An idle machine's seconds until a rank is lost, where some are."""
+ROOM = 40.0
+"""Seconds in which a loaded machine may be late with what it is to say at once."""
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
@@ -107,7 +110,7 @@ def test_a_rank_that_leaves_by_an_exception(transport: str) -> None:
     for rank in (ranks[0], ranks[2]):
         assert rank.result["said"].startswith("RankLost"), rank.result
         assert "gave up" in rank.result["said"], rank.result
-        assert rank.result["took"] < scaled(8), rank.result
+        assert rank.result["took"] < ROOM, rank.result
 
 
 @pytest.mark.timeout(180)
@@ -119,7 +122,7 @@ def test_a_program_that_ends_by_an_exception(transport: str) -> None:
         said = re.search(r"ranks? ([0-9, ]+) gave up", rank.result["said"])
         assert said is not None, rank.result
         assert "1" in said[1].split(", "), rank.result
-        assert rank.result["took"] < scaled(8), rank.result
+        assert rank.result["took"] < ROOM, rank.result
 
 
 # ---- the rank that keeps the store ---------------------------------------------------------------
@@ -224,22 +227,24 @@ def check_faults(transport: str, plan: list[Fault]) -> None:
     world = len(plan) + 2
     left = list(range(world))
     victims = [left.pop(fault.victim) for fault in plan]
+    timeout = scaled(TIMEOUT)
     ranks = spawn_ranks(
         transport,
         world,
         "comm_cases:faults",
         [vars(fault) for fault in plan],
-        timeout=TIMEOUT,
+        timeout=timeout,
         chunk=comm_cases.FAULT_CHUNK,
         victims=tuple(victims),
     )
     for rank, spawned in enumerate(ranks):
         until = victims.index(rank) if rank in victims else len(plan)
-        check_rank(spawned, rank, plan, until)
+        check_rank(spawned, rank, plan, until, timeout + ROOM)
 
 
-def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> None:
-    """`until`: the fault whose victim this rank was."""
+def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit: float) -> None:
+    """`until`: the fault whose victim this rank was; `limit`: the seconds within which it must hear
+    of each."""
     seen = spawned.result
     if seen is None:  # killed or stopped: it cannot say what it saw
         assert until < len(plan)
@@ -252,7 +257,7 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int) -> No
         where = ("handshake",) if record.get("finished") else seen_in(fault.phase)
         assert any(f"in phase {phase}" in record["text"] for phase in where), about
         assert record.get("finished", True), about
-        assert record["took"] < TIMEOUT + scaled(3), about
+        assert record["took"] < limit, about
         assert record["untouched"], about
         assert record["broken"], about
         assert record["works"], about

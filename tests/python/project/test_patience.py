@@ -2,6 +2,7 @@
 """Limits that scale with the machine, and the marks that conftest.py reads."""
 
 import os
+import time
 
 import pytest
 
@@ -29,14 +30,24 @@ def test_slow():
 """
 
 
-def test_is_measured_once(monkeypatch):
+def test_is_measured_again_where_old(monkeypatch):
+    """Work that began after the last measurement counts in the next limit."""
     monkeypatch.delenv(patience.NAME, raising=False)
-    starts = []
-    monkeypatch.setattr(patience, "_start", lambda: starts.append(1) or 3 * patience.IDLE)
+    seconds, now = [3 * patience.IDLE, 5 * patience.IDLE], [1000.0]
+    monkeypatch.setattr(patience, "_start", lambda: seconds.pop(0))
+    monkeypatch.setattr(patience.time, "time", lambda: now[0])
     assert patience.slowness() == 3
     assert patience.scaled(10) == 30
-    assert os.environ[patience.NAME] == "3.0"
-    assert len(starts) == 1
+    assert os.environ[patience.NAME] == "3.0@1000"  # for child processes
+    now[0] += patience.FRESH
+    assert patience.scaled(10) == 50
+    assert not seconds
+
+
+def test_a_measurement_without_its_time_is_old(monkeypatch):
+    monkeypatch.setenv(patience.NAME, "9.0")
+    monkeypatch.setattr(patience, "_start", lambda: 2 * patience.IDLE)
+    assert patience.slowness() == 2
 
 
 def test_a_fast_machine_has_the_limits_of_an_idle_one(monkeypatch):
@@ -50,7 +61,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def marked(pytester, monkeypatch, request):
-    monkeypatch.setenv(patience.NAME, "2.5")
+    monkeypatch.setenv(patience.NAME, f"2.5@{time.time():.0f}")
     pytester.makeconftest(request.config.rootpath.joinpath("tests/python/conftest.py").read_text())
     pytester.makepyprojecttoml(request.config.rootpath.joinpath("pyproject.toml").read_text())
     pytester.makepyfile(MARKED)

@@ -4,6 +4,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import patience
@@ -96,7 +97,7 @@ def test_without_skips(tmp_path):
 
 
 def test_slow_tests_want_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setenv(patience.NAME, "1.5")
+    monkeypatch.setenv(patience.NAME, f"1.5@{time.time():.0f}")
     assert summary(tmp_path, python=SLOW)[1:4] == [
         "the slowest, in seconds:",
         " 8000.5 test_cast.test_b: a network of 1999",

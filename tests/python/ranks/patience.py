@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much longer than on an idle machine things take here and now, by the start of a program:
-tests' limits and timeouts are multiples of it."""
+"""Limits of time for tests: an idle machine's seconds times this machine's slowness.
+
+The slowness is how many times longer than on an idle machine a program takes to start. It is
+measured again whenever a limit is asked for and the last measurement is old: other work may have
+begun since."""
 
 from __future__ import annotations
 
@@ -10,25 +13,30 @@ import sys
 import time
 
 NAME = "CPD_TEST_SLOWNESS"
-"""The environment's name of what was measured at the beginning (conftest.py)."""
+"""The environment variable that holds the last measurement, and when it was made: child processes
+read it."""
 IDLE = 0.25
 """Seconds in which an interpreter starts, imports the package and ends, on an idle machine."""
+FRESH = 20.0
+"""Seconds for which a measurement holds."""
 
 
 def slowness() -> float:
-    """1 on an idle machine, 3 where a program takes three times as long to start; measured once."""
-    if NAME not in os.environ:
-        os.environ[NAME] = str(max(1.0, _start() / IDLE))
-    return float(os.environ[NAME])
+    """Returns 1 on an idle machine, 3 where a program takes three times as long to start."""
+    value, _, when = os.environ.get(NAME, "").partition("@")
+    if not when or not 0 <= time.time() - float(when) < FRESH:
+        value = str(max(1.0, _start() / IDLE))
+        os.environ[NAME] = f"{value}@{time.time():.0f}"
+    return float(value)
 
 
 def scaled(seconds: float) -> float:
-    """A limit that this machine keeps where an idle one keeps so many seconds."""
+    """Returns the limit that this machine keeps where an idle one keeps `seconds`."""
     return seconds * slowness()
 
 
 def _start() -> float:
-    """Of the second of two starts: the first may wait for a disk."""
+    """Returns the seconds of the second of two starts: the first may wait for a disk."""
     command = [sys.executable, "-c", "import cpd"]
     subprocess.run(command, check=True)
     begin = time.perf_counter()

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of `./dev`, each read out of it and run by itself."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DEV = (ROOT / "dev").read_text()
+
+
+def function(name: str) -> str:
+    (body,) = re.findall(rf"^{name}\(\) \{{\n.*?^\}}\n", DEV, re.MULTILINE | re.DOTALL)
+    return str(body)
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("echo 9.0", "90"),
+        ("printf '12.0\\n8.0\\n12.0\\n'", "80;120"),
+        ("exit 9", "90"),  # a driver that does not answer
+        (None, "90"),
+    ],
+)
+def test_architectures_of_this_machine(tmp_path: Path, said: str | None, wanted: str) -> None:
+    if said is not None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\n{said}\n")
+        tool.chmod(0o755)
+    for name in ("bash", "tr", "sort", "paste"):
+        found = subprocess.run(["which", name], capture_output=True, text=True, check=True)
+        (tmp_path / name).symlink_to(found.stdout.strip())
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", function("own_architectures") + "own_architectures"],
+        env=os.environ | {"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{wanted}\n"), done.stderr
+
+
+def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
+    assert "CMAKE_CUDA_ARCHITECTURES=${CUDAARCHS:-$(own_architectures)}" in function("build_locked")
+    assert "own_architectures" not in function("wheel")
+    assert "build-dir=build/wheel-release" in function("wheel")
+    assert "CUDAARCHS" not in (ROOT / ".ci/run").read_text()
