@@ -34,4 +34,5 @@ FILE = "tests/testing/planted.py"
 )
 def test_entries_are_checked(file: str, before: str, after: str, test: str, wrong: str):
     said = planted.Fault(file, before, after, test, "").check()
-    assert (wrong in said) and bool(said) == bool(wrong)
+    assert wrong in said
+    assert bool(said) == bool(wrong)
