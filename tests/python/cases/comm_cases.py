@@ -521,12 +521,12 @@ def leaves_by_error(comm: Communicator) -> dict[str, Any]:
 
 def ends_by_error(comm: Communicator) -> dict[str, Any]:
     """An exception that nobody catches ends rank 1's program, outside the communicator's block:
-    what the others raise, and the seconds until then."""
-    comm.barrier()
-    if comm.rank == 1:
-        raise KeyError("rank 1's own")
+    what the others raise, and the seconds until then. A slow rank may be in the barrier still."""
     begin = time.monotonic()
     try:
+        comm.barrier()
+        if comm.rank == 1:
+            raise KeyError("rank 1's own")
         comm.all_reduce([np.ones(5, np.float32)], cpd.ReduceSpec("fp32"))
     except RankLost as error:
         return {"said": str(error), "took": time.monotonic() - begin}
