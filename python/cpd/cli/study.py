@@ -12,7 +12,7 @@ from cpd.cli.options import Commands, Parser, add_command, integer, json_object
 from cpd.cli.output import counted, new_console, new_progress, new_table
 
 if TYPE_CHECKING:
-    from cpd.papers.study import Cell, Results, Shown, Study
+    from cpd.papers.study import Cell, Shown, Study
 
 _TEXT = """\
 Measures what five papers on gradients in few bits show: a study is a table of cells
@@ -21,6 +21,7 @@ Measures what five papers on gradients in few bits show: a study is a table of c
 the next run goes on. Cells of the same options are shared by all studies.
 
   cpd study list                       the studies, their cells and minutes
+  cpd study list --full                what --full runs: the paper's settings, or not
   cpd study run aps-table4             measures its cells, and prints what they say
   cpd study run all --smoke            seconds: one cell of each kind
   cpd study report                     out/study/report.html, a row a table and figure
@@ -71,7 +72,7 @@ def _sizes(parser: Parser) -> None:
     for size, text in (
         ("smoke", "seconds: one cell of each kind"),
         ("small", "minutes on two cores (default)"),
-        ("full", "the paper's sizes, for a GPU"),
+        ("full", "the papers' settings where they can be had, for a GPU: see list --full"),
     ):
         group.add_argument(f"--{size}", dest="size", action="store_const", const=size, help=text)
     integer(parser, "seeds", None, "runs of each cell; default 3, of --smoke 1")
@@ -91,7 +92,8 @@ def _list(options: argparse.Namespace) -> int:
     for study in STUDIES.values():
         cells = study.cells(options.size, options.seeds)
         minutes = sum(cell.minutes for cell in cells)
-        table.add_row(study.name, study.text, str(len(cells)), f"{minutes:.0f}")
+        text = f"--full: {study.full}" if options.size == "full" else study.text
+        table.add_row(study.name, text, str(len(cells)), f"{minutes:.0f}")
     console = new_console()
     console.print(table)
     console.print("Minutes are estimates for one process; --jobs N divides them.")
@@ -129,7 +131,7 @@ def _measure(options: argparse.Namespace) -> int:
     by_key = {one.cell.key: one for one in found}
     for study in studies:
         results = Results(_labelled(cells[study.name], by_key))
-        _print(study, results, study.show(results))
+        _print(study, study.show(results), options.size)
     return 0
 
 
@@ -184,11 +186,13 @@ def _report(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(study: "Study", results: "Results", shown: "Shown") -> None:
+def _print(study: "Study", shown: "Shown", size: str) -> None:
     from cpd.papers.page import HOLDS
 
     console = new_console()
     console.print(f"{study.name}: {study.text}", style="bold", soft_wrap=True)
+    if size == "full":
+        console.print(f"--full: {study.full}", soft_wrap=True)
     for one in shown.tables:
         table = new_table(*one.head, title=one.title)
         for row in one.rows:

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
+from cpd.papers.quotations import quoted
 from cpd.papers.studies import aps, digits, grubic, oland, terngrad
 from cpd.papers.study import Study
 
@@ -59,7 +60,10 @@ class Paper:
 
 
 def papers() -> tuple[Paper, ...]:
-    """The papers of papers.toml, in its order. Raises ValueError for a row without a state."""
+    """The papers of papers.toml, in its order, with the values of quotations.toml.
+
+    Raises ValueError for a row without a state, and for a label that the row does not quote.
+    """
     read = tomllib.loads(Path(__file__).with_name("papers.toml").read_text(encoding="utf-8"))
     return tuple(
         Paper(name, paper["title"], tuple(_row(name, *item) for item in paper["rows"].items()))
@@ -69,6 +73,7 @@ def papers() -> tuple[Paper, ...]:
 
 def _row(paper: str, name: str, of: dict[str, Any]) -> Row:
     made = Row(f"{paper}.{name}", **of)
+    made = replace(made, values=quoted(made.name, made.values))
     if made.state not in STATES:
         raise ValueError(f"{made.name}: state must be one of {', '.join(STATES)}")
     return made

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from cpd._files import write_json, write_text
 from cpd.papers.catalogue import STUDIES, papers
 from cpd.papers.kinds import VERSION
 from cpd.papers.run import is_stale
-from cpd.papers.study import Results, Shown, Study
+from cpd.papers.study import Finding, Measured, Results, Shown, Study, Table
 from cpd.study.pages import fill
 
 HOLDS = {True: "yes", False: "no", None: "cannot tell"}
@@ -19,8 +21,8 @@ HOLDS = {True: "yes", False: "no", None: "cannot tell"}
 
 
 def summary(study: Study, results: Results) -> dict[str, Any]:
-    """What a study's cells came to, as JSON: machine, versions, seeds, tables, findings, and the
-    options and figures of each cell without its curves."""
+    """What a study's cells came to, as JSON: machine, versions, tables, findings, and the options
+    and seconds of each cell. `stored` reads the tables back, so that claims can be judged again."""
     shown = study.show(results)
     return {
         "study": study.name,
@@ -29,13 +31,24 @@ def summary(study: Study, results: Results) -> dict[str, Any]:
         "stale_cells": sum(map(is_stale, results)),
         "seconds": round(sum(one.seconds for one in results), 1),
         "tables": [asdict(table) for table in shown.tables],
-        "findings": [{**asdict(one), "holds": HOLDS[one.holds]} for one in shown.findings],
+        "findings": findings_json(shown.findings),
         "cells": [
             {"label": one.cell.label, "key": one.cell.key, "seconds": one.seconds}
             | {"options": one.cell.options}
             for one in results
         ],
     }
+
+
+def stored(summary: dict[str, Any]) -> Measured:
+    """The tables of a summary that was stored, and how many runs each label has."""
+    tables = [Table(one["title"], one["head"], one["rows"]) for one in summary["tables"]]
+    return Measured(tables, Counter(cell["label"] for cell in summary["cells"]))
+
+
+def findings_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """Findings as a summary has them."""
+    return [{**asdict(one), "holds": HOLDS[one.holds]} for one in findings]
 
 
 def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,7 +14,8 @@ from cpd.cells.store import digest
 
 Size = Literal["smoke", "small", "full"]
 SIZES: tuple[Size, ...] = ("smoke", "small", "full")
-"""`smoke`: seconds, one of each kind. `small`: minutes on two cores. `full`: the paper's sizes."""
+"""`smoke`: seconds, one of each kind. `small`: minutes on two cores. `full`: the paper's settings
+where the models and the data can be had; `Study.full` says what they are."""
 
 
 @dataclass(frozen=True)
@@ -72,14 +74,6 @@ class Spread:
         mean = f"{factor * self.mean:.{digits}f}"
         return mean if len(self.values) == 1 else f"{mean} ({low:.{digits}f} … {high:.{digits}f})"
 
-    def above(self, other: Spread) -> bool:
-        """Whether every seed's figure is above all of the other's."""
-        return min(self.values) > max(other.values)
-
-    def meets(self, other: Spread) -> bool:
-        """Whether the two ranges have a value in common."""
-        return not self.above(other) and not other.above(self)
-
 
 class Results:
     """A study's measured cells, in the study's order."""
@@ -125,8 +119,7 @@ class Finding:
         row: of papers.toml, such as `aps.T4`.
         claim: a sentence.
         paper, ours: the figures.
-        holds: whether ours bear the claim out; None where they cannot tell, as with ranges over
-            seeds that meet, or with one seed.
+        holds: whether ours bear the claim out; None where they cannot tell, as with one seed.
         why: a sentence on the difference, where there is one.
     """
 
@@ -149,6 +142,63 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """A study's tables, from which its claims are judged. They are the same tables that are printed
+    and stored, so a stored result can be judged again.
+
+    Attributes:
+        tables: the study's tables.
+        seeds: how many runs each label has.
+    """
+
+    tables: Sequence[Table]
+    seeds: Mapping[str, int]
+
+    def text(self, label: str, column: str | None = None) -> str | None:
+        """A cell of the first table with this row: the second column, or the one of this head. None
+        if the row is missing or not run."""
+        for table in self.tables:
+            number = 1 if column is None else _index(table.head, column)
+            for row in table.rows if number is not None else ():
+                if row[0] == label and number is not None and row[number] not in ("", "not run"):
+                    return row[number]
+        return None
+
+    def range(self, label: str, column: str | None = None, runs: str | None = None) -> Range | None:
+        """A cell as a range over seeds. `runs`: the label of its runs, where it is not the row."""
+        text = self.text(label, column)
+        return None if text is None else Range.read(text, self.seeds.get(runs or label, 0))
+
+
+def _index(head: Sequence[str], column: str) -> int | None:
+    return list(head).index(column) if column in head else None
+
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})(?: \(({_NUMBER}) … ({_NUMBER})\))?")
+
+
+@dataclass(frozen=True)
+class Range:
+    """A figure over seeds as a table has it: rounded, with its mean."""
+
+    low: float
+    mean: float
+    high: float
+    seeds: int
+    text: str
+
+    @classmethod
+    def read(cls, text: str, seeds: int) -> Range:
+        """Reads '48.0 (46.1 … 49.2)' or '48.0'. Raises ValueError for another text."""
+        found = _RANGE.match(text)
+        if found is None:
+            raise ValueError(f"not a figure over seeds: {text!r}")
+        mean, low, high = found.groups()
+        return cls(float(low or mean), float(mean), float(high or mean), seeds, text)
+
+
+@dataclass(frozen=True)
 class Study:
     """A table of cells, and how it is read.
 
@@ -156,10 +206,20 @@ class Study:
         name: of the command, `cpd study run NAME`.
         text: what it asks, in a line.
         cells: makes the cells of a size, for seeds 0 … n - 1.
-        show: reads what is measured, which may be a part of the cells.
+        draw: makes tables and pictures of what is measured, which may be a part of the cells.
+        judge: judges the papers' claims by the tables alone.
+        full: what `--full` runs. It begins with 'as small' where the cells are those of `small`.
     """
 
     name: str
     text: str
     cells: Callable[[Size, int], list[Cell]]
-    show: Callable[[Results], Shown]
+    draw: Callable[[Results], Shown]
+    judge: Callable[[Measured], list[Finding]]
+    full: str
+
+    def show(self, results: Results) -> Shown:
+        """The tables, the pictures and the findings of what is measured."""
+        drawn = self.draw(results)
+        seeds = {label: len(results.of(label)) for label in results.labels}
+        return replace(drawn, findings=self.judge(Measured(drawn.tables, seeds)))

@@ -24,9 +24,14 @@ def test_the_list_has_every_study(capsys):
         assert any(line.split()[:1] == [name] for line in lines)
 
 
+def test_the_list_of_full_sizes_says_what_they_are(capsys):
+    out = " ".join(told(capsys, "list", "--full").split())
+    assert "as small: Cityscapes" in out
+
+
 def test_run_then_report(capsys, tmp_path):
     out = told(capsys, "run", "aps-fig4", "aps-fig12", "--smoke", "--out", tmp_path)
-    assert "aps.F4: a factor that is a power of two rounds nothing" in out
+    assert "aps.F4: a factor of 8 rounds nothing, one of 10 does: yes" in out
     assert len(list((tmp_path / "cells").glob("*.json"))) == 3
     out = told(capsys, "report", "--smoke", "--out", tmp_path, "--store", tmp_path / "stored")
     assert "aps-fig4: 2 of 2 cells" in out

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies share: cells over seeds, rows of trainings, comparisons."""
+"""What studies share: cells over seeds, rows of trainings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cpd.papers.study import Cell, Finding, Found, Results, Spread, Table
+from cpd.papers.quotations import labels_of
+from cpd.papers.study import Cell, Found, Results, Spread, Table
 
 
 def over_seeds(
@@ -35,15 +36,31 @@ def accuracy(results: Results, label: str) -> Spread | None:
 
 
 def training_table(
-    title: str, results: Results, labels: Iterable[str], paper: Mapping[str, str], what: str
+    title: str,
+    results: Results,
+    labels: Sequence[str],
+    row: str,
+    what: str,
+    names: Mapping[str, str] | None = None,
 ) -> Table:
     """A row of each training: the metric in percent over seeds, the paper's value, the share lost
-    to zero, and how many runs diverged."""
+    to zero, and how many runs diverged.
+
+    Args:
+        title: of the table.
+        results: what is measured.
+        labels: the rows.
+        row: of papers.toml, whose quotations are the paper's values; empty: none.
+        what: the head of the metric's column.
+        names: the quotation of each label, where it has another name.
+    """
+    quotes = labels_of(row) if row else {}
+    paper = {label: quotes.get((names or {}).get(label, label), "") for label in labels}
     rows = []
     for label in labels:
         found = results.of(label)
         if not found:
-            rows.append([label, "not run", paper.get(label, ""), "", ""])
+            rows.append([label, "not run", paper[label], "", ""])
             continue
         metric, zeros = results.spread(label, final), results.spread(label, lost)
         assert metric is not None
@@ -52,7 +69,7 @@ def training_table(
             [
                 label,
                 metric.text(1, 100),
-                paper.get(label, ""),
+                paper[label],
                 zeros.text(1, 100),
                 diverged(found),
             ]
@@ -64,35 +81,3 @@ def diverged(found: Sequence[Found]) -> str:
     """'2 of 3' runs; empty where none did."""
     count = sum(one.result["diverged_at"] is not None for one in found)
     return f"{count} of {len(found)}" if count else ""
-
-
-def compared(
-    results: Results,
-    row: str,
-    claim: str,
-    paper: str,
-    better: str,
-    worse: str,
-    *,
-    equal: bool = False,
-) -> Finding | None:
-    """Whether the row `better` is above `worse` for all seeds, or, with `equal`, not below it.
-    Three seeds each decide; None where one of the two is not measured."""
-    a, b = accuracy(results, better), accuracy(results, worse)
-    if a is None or b is None:
-        return None
-    ours = f"{better}: {a.text(1, 100)}; {worse}: {b.text(1, 100)}"
-    few = min(len(a.values), len(b.values)) < 3
-    if equal:
-        holds = None if few else not b.above(a)
-        why = "one seed or two do not decide" if few else ""
-        return Finding(row, claim, paper, ours, holds, why)
-    holds = None if few else True if a.above(b) else False if b.above(a) else None
-    why = "one seed or two do not decide" if few else ""
-    if not few and holds is None:
-        why = "the ranges over seeds meet: this setting cannot tell"
-    return Finding(row, claim, paper, ours, holds, why)
-
-
-def present(findings: Iterable[Finding | None]) -> list[Finding]:
-    return [one for one in findings if one is not None]

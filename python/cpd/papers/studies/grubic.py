@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cpd.numeric.later import Later
-from cpd.papers.studies.common import compared, over_seeds, present, training_table
-from cpd.papers.study import Cell, Finding, Results, Shown, Size, Study, Table
+from cpd.papers.judgements import above, below, is_kept, keeps, present, stated
+from cpd.papers.studies.common import over_seeds, training_table
+from cpd.papers.study import Cell, Finding, Measured, Range, Results, Shown, Size, Study, Table
 
 pictures = Later("cpd.papers.pictures")
 
@@ -41,7 +42,7 @@ _LOW = {
 
 
 def _wired(prefix: str, wires: Mapping[str, str], **options: Any) -> dict[str, dict[str, Any]]:
-    """Rows by wire: 99 % of the parameters stay quantized, as section 3.2 has it."""
+    """Rows by wire: 99 % of the parameters stay quantized, as section 3.2.2 has it."""
     return {
         f"{prefix}{label}": {**options, "wire": wire, "quantized_share": 0.99}
         for label, wire in wires.items()
@@ -69,78 +70,84 @@ def _cells_accuracy(size: Size, seeds: int) -> list[Cell]:
     return over_seeds("train", rows, seeds, _minutes(size))
 
 
-_PAPER5 = {
+_CLAIMED = {
     "CNN 8 bits": "at least fp32",
     "CNN 4 bits": "within 0.1 %",
     "CNN 2 bits": "at least 1 point lost",
-    "CNN 1bitSGD": "within 0.3 %",
-    "CNN 1bitSGD* (64)": "within 0.3 %",
-    "LSTM 2 bits": "nothing lost",
+    "CNN 1bitSGD": "within 0.2 %",
+    "CNN 1bitSGD* (64)": "within 0.2 %",
+    "LSTM 2 bits": "not 1 point lost",
 }
 
 
-def _show_accuracy(results: Results) -> Shown:
+def _draw_accuracy(results: Results) -> Shown:
     tables, drawn = [], {}
-    for name, metric, what in (
-        ("CNN", "accuracy", "accuracy, %"),
-        ("LSTM", "accuracy", "right, %"),
-    ):
+    for name, what in (("CNN", "accuracy, %"), ("LSTM", "right, %")):
         labels = [f"{name} {label}" for label in (*WIRES, *_LOW)]
-        tables.append(_metric_table(f"{name}, 8 nodes", results, labels, metric, what))
-        title = f"{name}: {metric} by epoch"
-        drawn[title] = pictures.curves(title, results, labels[:7], metric, what)
-    keep = [
-        _against_fp32(results, "grubic.F5", "CNN 8 bits", "at least fp32"),
-        _against_fp32(results, "grubic.F5", "CNN 4 bits", "within 0.1 %"),
-        _against_fp32(results, "grubic.F5", "CNN 1bitSGD* (64)", "within 0.3 %"),
-        _against_fp32(results, "grubic.F5", "LSTM 2 bits", "nothing lost"),
-        _against_fp32(results, "grubic.F5", "CNN 2 bits", "at least 1 point", below=True),
-        _against_fp32(results, "grubic.low", "CNN 1 bit QSGD", "loses", below=True),
-        _against_fp32(
-            results, "qsgd.T1", "CNN 4 bits", "74.76 for 74.68 and others: not below", below=True
+        tables.append(_metric_table(f"{name}, 8 nodes", results, labels, what))
+        title = f"{name}: accuracy by epoch"
+        drawn[title] = pictures.curves(title, results, labels[:7], "accuracy", what)
+    return Shown(tables, pictures=drawn)
+
+
+def _judge_accuracy(measured: Measured) -> list[Finding]:
+    five = [
+        keeps(measured, "grubic.F5", "a CNN in 8 bits matches fp32", "{8 bits}", "CNN 8 bits",
+              "CNN fp32"),
+        keeps(measured, "grubic.F5", "a CNN in 4 bits is within 0.1 points", "within {4 bits} %",
+              "CNN 4 bits", "CNN fp32", within=0.1),
+        *(
+            keeps(measured, "grubic.F5", f"a CNN by {wire} is within 0.2 points",
+                  "within {1bitSGD} %", f"CNN {wire}", "CNN fp32", within=0.2)
+            for wire in ("1bitSGD", "1bitSGD* (64)")
         ),
-    ]
-    return Shown(tables, present(keep), drawn)
+        below(measured, "grubic.F5", "a CNN in 2 bits loses at least 1 point",
+              "at least {2 bits} point", "CNN 2 bits", "CNN fp32", by=1.0),
+        keeps(measured, "grubic.F5", "an LSTM in 2 bits does not lose 1 point",
+              "LSTMs handle {LSTM}", "LSTM 2 bits", "LSTM fp32", within=1.0),
+    ]  # fmt: skip
+    low = [
+        below(measured, "grubic.low", f"{label} loses against fp32", "{loses}", label,
+              f"{label.split()[0]} fp32")
+        for label in (f"{name} {wire}" for name in ("CNN", "LSTM") for wire in _LOW)
+    ]  # fmt: skip
+    qsgd = [
+        keeps(measured, "qsgd.T1", f"{name} in 4 bits recovers fp32's accuracy", paper,
+              f"{name} 4 bits", f"{name} fp32")
+        for name, paper in (
+            ("CNN", "{ResNet-50 4 bits} for {ResNet-50}, {AlexNet 4 bits} for {AlexNet}"),
+            ("LSTM", "{LSTM 4 bits} for {LSTM}"),
+        )
+    ]  # fmt: skip
+    qsgd.append(
+        keeps(measured, "qsgd.F3c", "a CNN in 8 bits recovers fp32's accuracy", "{8 bits}",
+              "CNN 8 bits", "CNN fp32")
+    )  # fmt: skip
+    return present([*five, *low, *qsgd])
 
 
 def _accuracy(result: dict[str, Any]) -> float:
     return float(result["curves"]["accuracy"][-1])
 
 
-def _metric_table(title: str, results: Results, labels: list[str], metric: str, what: str) -> Table:
+def _metric_table(title: str, results: Results, labels: list[str], what: str) -> Table:
     rows = []
     for label in labels:
         spread = results.spread(label, _accuracy)
         if spread is None:
-            rows.append([label, "not run", _PAPER5.get(label, ""), "", ""])
+            rows.append([label, "not run", _CLAIMED.get(label, ""), "", ""])
             continue
         first = results.of(label)[0].result
         rows.append(
             [
                 label,
                 spread.text(1, 100),
-                _PAPER5.get(label, ""),
+                _CLAIMED.get(label, ""),
                 f"{first['bytes_sent'] / 1e6:.3f}",
                 f"{100 * first['share']:.1f}",
             ]
         )
     return Table(title, [" ", what, "paper", "MB sent a step", "quantized, %"], rows)
-
-
-def _against_fp32(
-    results: Results, row: str, label: str, paper: str, *, below: bool = False
-) -> Finding | None:
-    """Whether a row is not below fp32 of the same model, or, with `below`, is, for all seeds."""
-    a = results.spread(label, _accuracy)
-    b = results.spread(f"{label.split()[0]} fp32", _accuracy)
-    if a is None or b is None:
-        return None
-    few, meet = min(len(a.values), len(b.values)) < 3, below and a.meets(b)
-    holds = None if few or meet else b.above(a) == below
-    why = "the ranges over seeds meet: this setting cannot tell" if meet else ""
-    why = "one seed or two do not decide" if few else why
-    claim = f"{label} is {'' if below else 'not '}below fp32"
-    return Finding(row, claim, paper, f"{a.text(1, 100)}; fp32 {b.text(1, 100)}", holds, why)
 
 
 # ---- section 5.1: buckets, layers ----------------------------------------------------------------
@@ -149,6 +156,7 @@ _BUCKETS = {
     "fp32": "fp32",
     **{f"4 bits, buckets of {n}": f"qsgd bits=4 bucket={n}" for n in (64, 512, 8192)},
     **{f"2 bits, buckets of {n}": f"qsgd bits=2 bucket={n}" for n in (32, 64, 512, 8192)},
+    "1bitSGD, by columns": "one_bit",
     **{f"1bitSGD*, buckets of {n}": f"one_bit bucket={n}" for n in (64, 512)},
 }
 
@@ -158,23 +166,30 @@ def _cells_buckets(size: Size, seeds: int) -> list[Cell]:
     return over_seeds("train", _wired("", wires, **_cnn(size)), seeds, _minutes(size))
 
 
-def _show_buckets(results: Results) -> Shown:
-    paper = {
-        "4 bits, buckets of 8192": "loses more than 0.6 %",
-        "4 bits, buckets of 512": "gains",
-        "2 bits, buckets of 32": "still loses",
-        "1bitSGD*, buckets of 512": "1 point below 64",
-    }
-    table = training_table("CNN, 8 nodes", results, _BUCKETS, paper, "accuracy, %")
-    findings = [
-        compared(results, "grubic.bucket", "4 bits: buckets of 8192 lose against 512",
-                 "more than 0.6 %", "4 bits, buckets of 512", "4 bits, buckets of 8192"),
-        compared(results, "grubic.bucket", "1bitSGD*: buckets of 512 lose against 64", "1 point",
-                 "1bitSGD*, buckets of 64", "1bitSGD*, buckets of 512"),
-        compared(results, "qsgd.aggr", "2 bits with buckets of 64 lose", "1.73 %", "fp32",
-                 "2 bits, buckets of 64"),
-    ]  # fmt: skip
-    return Shown([table], present(findings))
+def _draw_buckets(results: Results) -> Shown:
+    return Shown([training_table("CNN, 8 nodes", results, list(_BUCKETS), "", "accuracy, %")])
+
+
+def _judge_buckets(measured: Measured) -> list[Finding]:
+    """The paper compares buckets of QSGD with fp32, and 1bitSGD* in buckets of 512 with 1bitSGD by
+    columns."""
+    return present([
+        below(measured, "grubic.bucket", "4 bits with buckets of 8192 lose more than 0.6 points",
+              "more than {4 bits, 8192} %", "4 bits, buckets of 8192", "fp32", by=0.6),
+        above(measured, "grubic.bucket", "4 bits with buckets of 512 improve on fp32",
+              "{4 bits, 512}", "4 bits, buckets of 512", "fp32"),
+        below(measured, "grubic.bucket", "2 bits with buckets of 32 lose", "{2 bits, 32}",
+              "2 bits, buckets of 32", "fp32"),
+        keeps(measured, "grubic.bucket", "1bitSGD* with buckets of 64 keeps fp32's accuracy",
+              "{1bitSGD* 64}", "1bitSGD*, buckets of 64", "fp32"),
+        below(measured, "grubic.bucket",
+              "1bitSGD* with buckets of 512 loses 1 point against 1bitSGD by columns",
+              "{1bitSGD* 512} point", "1bitSGD*, buckets of 512", "1bitSGD, by columns", by=1.0),
+        below(measured, "qsgd.aggr", "4 bits with buckets of 8192 lose",
+              "{4 bits, 8192} %", "4 bits, buckets of 8192", "fp32"),
+        below(measured, "qsgd.aggr", "2 bits with buckets of 64 lose", "{2 bits, 64} %",
+              "2 bits, buckets of 64", "fp32"),
+    ])  # fmt: skip
 
 
 _LAYERS: dict[str, dict[str, Any]] = {
@@ -199,14 +214,20 @@ def _cells_layers(size: Size, seeds: int) -> list[Cell]:
     return over_seeds("train", rows, seeds, _minutes(size), **shared)
 
 
-def _show_layers(results: Results) -> Shown:
-    table = training_table("CifarNet, 8 nodes", results, _LAYERS, {}, "accuracy, %")
-    claim = "convolutions lose more than fully connected layers"
-    findings = [
-        compared(results, row, claim, "stated", "2 bits, fully connected", "2 bits, convolutions")
-        for row in ("grubic.layers", "qsgd.layer")
-    ]
-    return Shown([table], present(findings))
+def _draw_layers(results: Results) -> Shown:
+    return Shown([training_table("CifarNet, 8 nodes", results, list(_LAYERS), "", "accuracy, %")])
+
+
+def _judge_layers(measured: Measured) -> list[Finding]:
+    return present([
+        below(measured, "grubic.layers",
+              "quantizing convolutions too costs more than fully connected layers alone",
+              "convolutions {more}", "2 bits, all layers", "2 bits, fully connected"),
+        below(measured, "grubic.layers", "convolutions lose more than fully connected layers",
+              "convolutions {more}", "2 bits, convolutions", "2 bits, fully connected"),
+        below(measured, "qsgd.layer", "convolutions in 2 bits lose against fp32", "{2 bits}",
+              "2 bits, convolutions", "fp32"),
+    ])  # fmt: skip
 
 
 # ---- QSGD, figure 3: a CNN's accuracy and an LSTM's loss by bytes and seconds --------------------
@@ -230,7 +251,10 @@ def _cells_cnn(size: Size, seeds: int) -> list[Cell]:
     return _cells_by_bytes(size, seeds, _cnn(size))
 
 
-def _show_by_bytes(results: Results, name: str, metric: str, what: str, row: str) -> Shown:
+_SENT = "MB sent by a node"
+
+
+def _draw_by_bytes(results: Results, name: str, metric: str, what: str) -> Shown:
     """A metric by the bytes that a node has sent, and what these take on a link of 1 Gb/s."""
     rows, series = [], {}
     for label in results.labels:
@@ -243,43 +267,79 @@ def _show_by_bytes(results: Results, name: str, metric: str, what: str, row: str
         seconds = first["bytes_sent"] / _GIGABIT
         sent = f"{each * len(curve) / 1e6:.1f}"
         rows.append([label, spread.text(3), sent, f"{1e3 * seconds:.2f}"])
-    head = [" ", what, "MB sent by a node", "ms a step at 1 Gb/s, one way"]
+    head = [" ", what, _SENT, "ms a step at 1 Gb/s, one way"]
     tables = [Table(f"{name} over 4 nodes", head, rows)]
     if not series:
         return Shown(tables)
     title = f"{name}: held-out {metric} by bytes sent"
-    drawn = {title: pictures.lines(title, series, "MB sent by a node", what)}
-    return Shown(tables, _faster(results, name, row), drawn)
+    return Shown(tables, pictures={title: pictures.lines(title, series, _SENT, what)})
 
 
-def _show_lstm(results: Results) -> Shown:
-    return _show_by_bytes(results, "LSTM", "loss", "loss, nats a character", "qsgd.F3b")
+def _draw_lstm(results: Results) -> Shown:
+    return _draw_by_bytes(results, "LSTM", "loss", "loss, nats a character")
 
 
-def _show_cnn(results: Results) -> Shown:
-    return _show_by_bytes(results, "CNN", "accuracy", "accuracy", "qsgd.F3a")
+def _draw_cnn(results: Results) -> Shown:
+    return _draw_by_bytes(results, "CNN", "accuracy", "accuracy")
 
 
-def _faster(results: Results, name: str, row: str) -> list[Finding]:
-    if not results.of("fp32") or not results.of("2 bits"):
-        return []
-    fp32, bits = (results.of(label)[0].result["bytes_sent"] for label in ("fp32", "2 bits"))
-    return [
-        Finding(
-            row,
-            f"messages of {'an LSTM' if name == 'LSTM' else 'a CNN'} take less than half the time "
-            "in 2 bits",
-            "more than twice as fast on 2 GPUs" if name == "LSTM" else "4 bits 2.5 times faster",
-            f"{fp32 / bits:.1f} times fewer bytes; computation is not counted here",
-            fp32 / bits > 2,
-        )
-    ]
+def _judge_cnn(measured: Measured) -> list[Finding]:
+    return present([
+        *(
+            keeps(measured, "qsgd.F3a", f"{bits} recover fp32's accuracy", "{recover}", bits,
+                  "fp32")
+            for bits in ("4 bits", "8 bits")
+        ),
+        _faster(measured, "qsgd.F3a", "4 bits", 2.5, "{epoch} times on 16 GPUs"),
+    ])  # fmt: skip
 
 
+def _judge_lstm(measured: Measured) -> list[Finding]:
+    return present([
+        *(_reached(measured, bits) for bits in ("2 bits", "4 bits", "8 bits")),
+        _faster(measured, "qsgd.F3b", "2 bits", 2.0, "{times} on 2 GPUs"),
+    ])  # fmt: skip
+
+
+def _reached(measured: Measured, bits: str) -> Finding | None:
+    """Figure 3b draws 2 bits among the losses that fall as fp32's."""
+    a, b = measured.range(bits), measured.range("fp32")
+    if a is None or b is None:
+        return None
+    verdict = is_kept(_negative(a), _negative(b))
+    paper = "a figure: {2 bits}" if bits == "2 bits" else "{recover}"
+    ours = f"{bits}: {a.text}; fp32: {b.text} nats"
+    return stated("qsgd.F3b", f"an LSTM in {bits} reaches fp32's loss", paper, ours, verdict)
+
+
+def _negative(loss: Range) -> Range:
+    return Range(-loss.high, -loss.mean, -loss.low, loss.seeds, loss.text)
+
+
+def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
+    """Whether steps can be so much faster: not if messages shrink by less. Bytes alone do not tell
+    that they are."""
+    fp32, few = measured.text("fp32", _SENT), measured.text(bits, _SENT)
+    if fp32 is None or few is None:
+        return None
+    ratio = float(fp32) / float(few)
+    verdict = (False, "") if ratio <= times else (None, "bytes alone do not tell a step's time")
+    claim = f"{bits} are {times:g} times faster than fp32"
+    return stated(row, claim, paper, f"{ratio:.1f} times fewer bytes", verdict)
+
+
+_NO_DATA = "as small: AN4 cannot be had offline"
 STUDIES = (
-    Study("grubic-accuracy", "32 to 1 bits, on a CNN and an LSTM", _cells_accuracy, _show_accuracy),
-    Study("grubic-buckets", "how large buckets may be", _cells_buckets, _show_buckets),
-    Study("grubic-layers", "which layers need more bits", _cells_layers, _show_layers),
-    Study("qsgd-cnn", "a CNN's accuracy by bytes sent", _cells_cnn, _show_cnn),
-    Study("qsgd-lstm", "an LSTM's loss by bytes sent", _cells_lstm, _show_lstm),
-)
+    Study("grubic-accuracy", "32 to 1 bits, on a CNN and an LSTM", _cells_accuracy, _draw_accuracy,
+          _judge_accuracy, "ResNet-110 on all of CIFAR-10, 160 epochs; the LSTM as small, for AN4 "
+          "cannot be had offline"),
+    Study("grubic-buckets", "how large buckets may be", _cells_buckets, _draw_buckets,
+          _judge_buckets, "ResNet-110 on all of CIFAR-10, 160 epochs; the paper has AlexNet on "
+          "ImageNet"),
+    Study("grubic-layers", "which layers need more bits", _cells_layers, _draw_layers,
+          _judge_layers, "as small: the paper has AlexNet on ImageNet"),
+    Study("qsgd-cnn", "a CNN's accuracy by bytes sent", _cells_cnn, _draw_cnn, _judge_cnn,
+          "ResNet-110 on all of CIFAR-10, 160 epochs; the paper has AlexNet on ImageNet"),
+    Study("qsgd-lstm", "an LSTM's loss by bytes sent", _cells_lstm, _draw_lstm, _judge_lstm,
+          _NO_DATA),
+)  # fmt: skip

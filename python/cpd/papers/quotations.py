@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that the papers state, by row and label: `quotations`, `labels_of`, `quoted`."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cpd.numeric.shown import shown
+
+
+@dataclass(frozen=True)
+class Quotation:
+    """A value, or a sentence, of a paper's text.
+
+    Attributes:
+        paper, row: names of papers.toml, such as `aps` and `T5`.
+        label: names the value within the row.
+        place: `Table N`, `Figure N` or `section N` of the paper.
+        near: the words before the value in the paper's text. No digit stands between the two.
+            Empty: the value itself is searched.
+        value: the paper's value or words.
+    """
+
+    paper: str
+    row: str
+    label: str
+    place: str
+    near: str
+    value: str
+
+
+@functools.cache
+def _read() -> dict[str, dict[str, dict[str, list[list[str]]]]]:
+    text = Path(__file__).with_name("quotations.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+@functools.cache
+def quotations() -> tuple[Quotation, ...]:
+    """All quotations, in the order of quotations.toml."""
+    return tuple(
+        Quotation(paper, row, label, place, near, value)
+        for paper, rows in _read().items()
+        for row, places in rows.items()
+        for place, quotes in places.items()
+        for label, near, value in quotes
+    )
+
+
+def labels_of(row: str) -> dict[str, str]:
+    """A row's quoted values by label; empty for a row without quotations."""
+    return {one.label: one.value for one in quotations() if f"{one.paper}.{one.row}" == row}
+
+
+def quoted(row: str, template: str) -> str:
+    """Fills a text with a row's quotations.
+
+    Args:
+        row: a row of papers.toml, such as `aps.T5`.
+        template: a text with labels in braces: `"{e4m3 aps} for {fp32}"`.
+
+    Raises ValueError for a label that the row does not quote; the message has those that it does.
+
+    >>> quoted("aps.T5", "{e4m3 aps} for {fp32}")
+    '92.44 for 92.072'
+    """
+    labels = labels_of(row)
+    try:
+        return template.format_map(labels)
+    except KeyError as error:
+        there = ", ".join(labels) or "none"
+        raise ValueError(f"{row} has no quotation {shown(error.args[0])}; it has {there}") from None
