@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers
+from cpd.nn import bypasses, clock, layers, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -46,6 +46,7 @@ def convert(
     rules: Rules = (),
     *,
     coverage: float | bool = WARN_BELOW,
+    amax_group: Any = None,
 ) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
@@ -95,11 +96,12 @@ def convert(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
     warn_below = _share(coverage)
+    group = ranks.named(amax_group)
     plan = _Plan(root, _recipe(recipe), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
-    report = plan.carry_out(step)
+    report = plan.carry_out(old, step, group)
     if warn_below is not None:
         report.census = Census(root, warn_below if report.emulated else 0)
     return report
@@ -173,7 +175,7 @@ def set_step(
     for state in states:
         state.set_step(step, epoch)
         if calls is not None and state.clock is not None:
-            state.clock.step.fill_(calls)
+            state.clock.set(calls)
 
 
 @checked
@@ -322,8 +324,11 @@ class _Plan:
         reader = bypasses.reader_of(self._modules[parent], last) if name else ""
         return f"torch.nn.{reader} reads its weight and never calls it" if reader else ""
 
-    def carry_out(self, step: Tensor | None) -> Report:
-        """Emulates the layers. `step`: the buffer of the model's former clock, or None."""
+    def carry_out(
+        self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
+    ) -> Report:
+        """Emulates the layers. `old`, `step`: the model's former clock and its buffer, or None.
+        `group`: which ranks exchange magnitudes, as `ranks.named` gives it."""
         delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
@@ -331,24 +336,34 @@ class _Plan:
             if getattr(layer.mixin, "alone", False):
                 stand_alone(layer.module)
             delayed += _keep_scales(layer)
-        self._clock(delayed, step)
+        made = self._clock(old, step, group)
         if delayed:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
-        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how))
+        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how), made)
 
-    def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
-        phases = [how for layer in self.layers for how in layer.state.phases()]
-        if not delayed and not any(how.draws for how in phases):
-            return
+    def _clock(
+        self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
+    ) -> clock.Clock | None:
+        """Gives the model its clock, which goes on as the former one stood."""
+        states = [layer.state for layer in self.layers]
+        for state in states:
+            state.counts = (
+                state.delayed is not None
+                or bool(state.given.schedule)
+                or any(how.draws for how in state.phases())
+            )
+        if not any(state.counts for state in states):
+            return None
         if step is None:
             first = next(chain(self._root.parameters(), self._root.buffers()), None)
             place = None if first is None else first.device
             step = torch.zeros((), dtype=torch.int64, device=place)
-        made = clock.Clock(self._root, delayed, step)
-        for layer in self.layers:
-            layer.state.clock = made
+        made = clock.Clock(self._root, states, step, group)
+        if old is not None:
+            made.reached, made.fresh = old.reached, old.fresh
+        return made
 
     def _encoders(self) -> None:
         """Makes encoders call the layers within them, where one of those is emulated."""
