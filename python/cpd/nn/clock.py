@@ -99,7 +99,7 @@ class Clock:
         self._scheduled = tuple(s for s in self._states if s.given.schedule)
         self.amax_group = amax_group
         self.per_rank: set[str] = set()
-        self._begun_by_layer = self._traces = False
+        self._begun_by_layer = False
         self._within: list[bool] = []
         self._lost: Tensor | None = None
         self._warned = False
@@ -113,7 +113,7 @@ class Clock:
         self._follow(step)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_root": None, "_within": [], "_traces": False, "key": None}
+        return {**vars(self), "_root": None, "_within": [], "key": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -165,16 +165,11 @@ class Clock:
                 part.advance(part.amax_history, part.scale)
             self.step.add_(1)
             return
-        self._traces = True
-        for state in self._scheduled:
-            state.recipe = state.ahead
         ops.begin_model(self.step, histories, scales, self.key)
 
     def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
         """The forward hook: ends a call of the model, also one that raises."""
-        if torch.compiler.is_compiling():
-            self._traces = False
-        elif self._within:
+        if self._within:  # not where `tick` was compiled
             self._within.pop()
 
     @torch.no_grad()
@@ -204,7 +199,7 @@ class Clock:
                 self.begin_layer(self.step, *tensors(layers), place, makes_gradients(), training)
 
     def _enter_compiled(self, state: State, training: bool) -> None:
-        if self._traces or torch.compiler.is_exporting():
+        if torch.compiler.is_exporting():
             return
         gradients = torch.is_grad_enabled()
         if gradients and state.given.schedule:
