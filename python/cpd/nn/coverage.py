@@ -194,7 +194,10 @@ class Counter(TorchDispatchMode):
     """Counts the products of one training step of a model, as the dispatcher sees them, below
     autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
     the mode is entered around each as the backward pass computes it; what activation checkpointing
-    computes again is not counted. Parts that are compiled run eagerly in that step."""
+    computes again is not counted. Parts that are compiled run eagerly in that step.
+
+    A step is a call of the model, or calls of its parts up to the end of a backward pass; code
+    between these calls is not counted."""
 
     supports_higher_order_operators = True
     paused: ClassVar[int] = 0
@@ -212,32 +215,39 @@ class Counter(TorchDispatchMode):
         self._ascribed: dict[Any, None] = {}
         self._handles: list[Any] = []
         self._calls: Recipe | None = None
-        self._backward = self._creates_graph = False
+        self._creates_graph = False
         self._eager = _Eagerly()
-        self.failed = False
+        self.failed = self.reached = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._within)
 
     # ---- the forward pass ----
 
-    def begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Starts counting: in a forward pre-hook of the model itself, as its last one."""
-        for module in self._modules.values():
-            after = module.register_forward_hook(
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Starts counting: in a forward pre-hook of the model itself or of a part, as its last
+        one."""
+        for each in self._modules.values():
+            after = each.register_forward_hook(
                 self._leave_module, with_kwargs=True, always_call=True
             )
             self._handles.append(after)
-            if module is not model:
-                before = module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+            if each is not module or self._names[id(module)]:
+                before = each.register_forward_pre_hook(self._enter_module, with_kwargs=True)
                 self._handles.append(before)
-        for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
-            del node
-        self._enter_module(model, (), {})
-        watchers.append(self._note)
-        self._eager.__enter__()
-        self.__enter__()
+        self._enter_module(module, args, kwargs)
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._within:
             self._watch((args, kwargs), self._within[-1])
+        else:
+            for node in self._new_nodes((args, kwargs)):  # made before: none is the model's
+                del node
+            watchers.append(self._note)
+            self._eager.__enter__()
+            self.__enter__()
         name = self._names[id(module)]
         self._within.append(name)
         self._called.add(name)
@@ -249,12 +259,18 @@ class Counter(TorchDispatchMode):
         finally:
             while self._within and self._within.pop() != name:
                 pass  # modules that raised before their hooks were called
-            if not name:
-                self.failed = output is None
-                self._ascribed.clear()
-                self._unhook()
-                self.__exit__(None, None, None)
-                self._eager.__exit__(None, None, None)
+            if not self._within:
+                self._leave_outermost(name, output)
+
+    def _leave_outermost(self, name: str, output: Any) -> None:
+        """Stops counting until the next call of a part, or the backward pass."""
+        self.failed = output is None
+        watchers[:] = [watch for watch in watchers if watch != self._note]
+        if not name or self.failed:
+            self._ascribed.clear()
+            self._unhook()
+        self.__exit__(None, None, None)
+        self._eager.__exit__(None, None, None)
 
     def _watch(self, values: Any, name: str) -> None:
         """Ascribes the nodes that led to `values` and belong to no module yet."""
@@ -283,8 +299,8 @@ class Counter(TorchDispatchMode):
     # ---- the backward pass: the engine restores the modes of its thread after each node ----
 
     def _enter_node(self, name: str, *grads: Any) -> None:
-        if not self._backward:
-            self._backward = True
+        if not self.reached:
+            self.reached = True
             self._creates_graph = torch.is_grad_enabled()
             torch.autograd.Variable._execution_engine.queue_callback(self._done)
         self._nodes.append(name)
@@ -335,6 +351,7 @@ class Counter(TorchDispatchMode):
 
     def end(self) -> Coverage:
         """What was counted."""
+        self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
         left = {one.module for one in products if not one.recipe}
@@ -426,8 +443,11 @@ def tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class Census:
-    """Counts the first training step of a converted model: its forward pre-hook, which removes
-    itself after the step.
+    """Counts the first training step of a converted model, by forward pre-hooks of all its modules,
+    which remove themselves after the step.
+
+    A step begins at the first call, with gradients on, of the model or of a part that has converted
+    layers. In eval mode the first such step is counted only if a backward pass follows.
 
     Attributes:
         result: what was counted, after the step.
@@ -441,34 +461,70 @@ class Census:
         self.warn_below = warn_below
         self._model: Any = weakref.ref(model)
         self._counter: Counter | None = None
-        self._traces = False
+        self._traces = self._evaluates = self._evaluated = False
         _CENSUSES[model] = self
-        model.register_forward_pre_hook(self.look, with_kwargs=True)
+        for module in model.modules():
+            if module is model or _has_converted(module):
+                look = self.look if module is model else self.look_at_part
+                module.register_forward_pre_hook(look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook."""
+        """The forward pre-hook of the model itself."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
         if self._traces or recomputes_or_transforms():
             return
-        if self._counter is not None and not self._counter.failed:
+        if self._counts():
             self.finish()
-        elif model.training and torch.is_grad_enabled():
+        elif torch.is_grad_enabled():
             self._model = weakref.ref(model)
             _CENSUSES[model] = self
-            self._counter = Counter(model, self._finished)
-            self._counter.begin(model, args, kwargs)
+            self._begin(model, args, kwargs)
+
+    def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """The forward pre-hook of a module within the model: counts where it is not the model
+        itself that is called."""
+        if torch.compiler.is_compiling():
+            comptime(_look_at_compiled)
+            return
+        if self._traces or self._counts() or not torch.is_grad_enabled():
+            return
+        if self.result is not None:  # of a compiled program
+            return
+        if self._model is not None and self._model() is not None:  # else of a pickled model
+            if not recomputes_or_transforms():
+                self._begin(model, args, kwargs)
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not module.training and self._evaluated:
+            return
+        self._evaluates = not module.training
+        self._evaluated |= self._evaluates
+        self._counter = Counter(self._model(), self._finished)
+        self._counter.begin(module, args, kwargs)
+
+    def _counts(self) -> bool:
+        """Whether a count is under way. Forgets one of eval mode that no backward pass reached."""
+        counter = self._counter
+        if counter is None or counter.failed:
+            return False
+        if self._evaluates and not counter.reached and not counter.is_open:
+            counter.end()
+            self._counter = None
+        return self._counter is not None
 
     def _finished(self) -> None:
         self.finish()
 
     def finish(self) -> Coverage | None:
         """Ends the count of a step, if one has begun; what was counted."""
-        if self._counter is None or self._counter.failed:
+        if not self._counts():
             return self.result
+        assert self._counter is not None
         counted, self._counter = self._counter.end(), None
-        detach(self._model())
+        for module in self._model().modules():
+            detach(module, self)
         self.note(counted)
         return self.result
 
@@ -478,13 +534,17 @@ class Census:
         if counted.share < self.warn_below:
             warnings.warn(str(counted), CoverageWarning, stacklevel=2)
 
-    def trace(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Coverage:
+    def trace(
+        self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
+    ) -> Coverage:
         """What a training step of such arguments counts: forward, and backward from the sum of the
-        results; on tensors without values, so that nothing is computed and nothing changed."""
+        results; on tensors without values, so that nothing is computed and nothing changed.
+        `part`: the module that is called, in place of the model."""
         model = None if self._model is None else self._model()
         if model is None:
             raise ValueError("the converted model is no more, or was copied with its report")
         counter = Counter(model, lambda: None)
+        model = model if part is None else part
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors = dict(chain(model.named_parameters(), model.named_buffers()))
         first = model.register_forward_pre_hook(counter.begin, with_kwargs=True)
@@ -504,6 +564,15 @@ class Census:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_counter": None, "_model": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Census:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(self.__getstate__())
+        copied = None if self._model is None else memo.get(id(self._model()))
+        if copied is not None:
+            made._model = weakref.ref(copied)
+            _CENSUSES[copied] = made
+        return made
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
@@ -528,10 +597,13 @@ def _look_at_compiled(context: Any) -> None:
     census, model = census.realize().value, model.realize().value
     if census.result is not None or not (model.training and torch.is_grad_enabled()):
         return
-    census._model = weakref.ref(model)
-    _CENSUSES[model] = census
+    root = None if census._model is None else census._model()
+    if root is None or _is_looked_at(model):
+        root = model
+        census._model = weakref.ref(model)
+        _CENSUSES[model] = census
     try:
-        census.note(census.trace(_traced(args), _traced(kwargs)))
+        census.note(census.trace(_traced(args), _traced(kwargs), model))
     except Exception as error:
         warnings.warn(
             f"coverage could not be counted as the model was compiled ({error}): give "
@@ -568,8 +640,21 @@ def forget(model: nn.Module) -> None:
     _CENSUSES.pop(model, None)
 
 
-def detach(model: nn.Module) -> None:
-    """Ends the count of `model`'s first step, if it has not ended."""
-    for number, hook in list(model._forward_pre_hooks.items()):
-        if isinstance(getattr(hook, "__self__", None), Census):
-            del model._forward_pre_hooks[number]
+def detach(module: nn.Module, census: Census | None = None) -> None:
+    """Removes the hooks by which `census`, or any, counts a model's first step, from one of the
+    model's modules."""
+    for number, hook in list(module._forward_pre_hooks.items()):
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, Census) and census in (None, owner):
+            del module._forward_pre_hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
+
+
+def _has_converted(module: nn.Module) -> bool:
+    return any(isinstance(m.__dict__.get("cpd"), State) for m in module.modules())
+
+
+def _is_looked_at(model: nn.Module) -> bool:
+    """Whether `model` is the one that was converted, not a part of it."""
+    hooks = model._forward_pre_hooks.values()
+    return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -236,19 +236,13 @@ class Delayed(_Casts, nn.Module):
                     state_dict[key] = state_dict[key].to(torch.float32)
             super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
             self.seen = 0 if self.clock is None else self.clock.begun
-        elif local_metadata.get("assign_to_params_buffers") and self.scale.is_meta:
-            loaded = device_of(state_dict, prefix.removesuffix("cpd_delayed."))
-            if loaded is not None:
-                self._to_real(loaded)
 
-    def _to_real(self, device: torch.device) -> None:
-        """Moves the state from the meta device, which has no values: it is then as before the first
-        step."""
-        for name, buffer in self._buffers.items():
-            self._buffers[name] = torch.empty_like(buffer, device=device)  # type: ignore[arg-type]
-        self.reset_parameters()
-        for part in self.children():
-            part._to_real(device)  # type: ignore[operator]
+    def leave_meta(self, state_dict: Any, prefix: str) -> None:
+        """Moves the state from the meta device, which has no values, to that of the layer's
+        weights, which a state_dict of a plain model gives: it is then as before the first step."""
+        device = device_of(state_dict, prefix)
+        if self.scale.is_meta and device is not None:
+            self.to_empty(device=device)
 
     def extra_repr(self) -> str:
         said = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]

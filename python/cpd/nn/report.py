@@ -97,8 +97,8 @@ class Report(Sequence[Row]):
         counted = self.census.finish()
         if counted is None:
             raise ValueError(
-                "there was no training step yet: call the model in training mode, or give "
-                "report.coverage the model's arguments"
+                "there was no training step yet: call the model, or its parts, with gradients on, "
+                "or give report.coverage the model's arguments"
             )
         return counted
 

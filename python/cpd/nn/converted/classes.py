@@ -37,8 +37,15 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
             state.clock.before_apply(function)
         return super(made, self)._apply(function, recurse)
 
+    def load(self: Any, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        super(made, self)._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        delayed = self._modules.get("cpd_delayed")
+        if delayed is not None and local_metadata.get("assign_to_params_buffers"):
+            delayed.leave_meta(state_dict, prefix)
+
     names = {
         "__reduce_ex__": reduce,
+        "_load_from_state_dict": load,
         "_apply": apply,  # which to_empty and to call
         "__prepare_scriptable__": refuse_scripts,  # which torch.jit.script calls
         "__module__": cls.__module__,
