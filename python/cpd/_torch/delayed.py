@@ -85,9 +85,7 @@ define(
     lambda x, *rest: torch.empty_like(x),
 )
 differentiable("cast_delayed", lambda *args: None, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
-define(
-    "record_amax(Tensor(a!) history, Tensor x, int which, int clock=-1) -> ()", _record, _none
-)
+define("record_amax(Tensor(a!) history, Tensor x, int which, int clock=-1) -> ()", _record, _none)
 define(
     "update_delayed(Tensor(a!) history, Tensor(b!) scale, float[] most, float[] margin, "
     "bool most_recent) -> ()",

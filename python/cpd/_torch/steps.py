@@ -74,6 +74,4 @@ define(
     _none,
     _TAGS,
 )
-define(
-    "reach_layer(Tensor(a!) flag, int clock, bool training) -> ()", _reach_layer, _none, _TAGS
-)
+define("reach_layer(Tensor(a!) flag, int clock, bool training) -> ()", _reach_layer, _none, _TAGS)

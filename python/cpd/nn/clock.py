@@ -34,9 +34,9 @@ TRAINING, EVALUATING = 1, 2
 
 PER_RANK = {
     "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
-    "forward: call the model itself, which all ranks do, to exchange them",
-    "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the model "
-    "itself; cpd.convert(…, amax_group=…) says over which group they are",
+    "forward: to exchange them, let all ranks call the model itself",
+    "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the "
+    "model itself; cpd.convert(…, amax_group=…) gives the ranks that exchange them",
 }
 """A report's notes on steps whose scales follow from one rank's magnitudes."""
 
@@ -90,7 +90,7 @@ class Clock:
         model.register_buffer(NAME, step)
         model.register_forward_pre_hook(self.tick)
         model.register_forward_hook(self.leave, always_call=True)
-        model.register_state_dict_pre_hook(restore_clock)
+        model.register_state_dict_pre_hook(restore_clock)  # type: ignore[no-untyped-call]
         model.register_load_state_dict_pre_hook(keep_the_present)  # type: ignore[no-untyped-call]
         self._buffers = model._buffers  # not the model: a layer is copied with its clock
         self._root: Any = ref(model)
@@ -193,10 +193,9 @@ class Clock:
         if torch.compiler.is_compiling():
             self._enter_compiled(state, training)
         elif state.counts and (self._is_due(training) or _is_behind(delayed, self.begun)):
-            if not self._is_idle():
-                layers = () if delayed is None else (delayed,)
-                place = -1 if delayed is None else delayed.place
-                self.begin_layer(self.step, *tensors(layers), place, makes_gradients(), training)
+            layers = () if delayed is None else (delayed,)
+            place = -1 if delayed is None else delayed.place
+            self.begin_layer(self.step, *tensors(layers), place, False, training)
 
     def _enter_compiled(self, state: State, training: bool) -> None:
         if torch.compiler.is_exporting():

@@ -68,17 +68,29 @@ def convert(
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
-        coverage: the first training step of `model` counts which of its products run emulated
+        coverage: the first training step counts which products of `model` run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
             number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
 
-    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
-    they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
-    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode,
-    from which the streams of the call follow. Recomputation under activation checkpointing repeats
-    the bits of the last call.
+        amax_group: which ranks exchange the largest magnitudes of delayed scaling, at each call of
+            `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model` itself,
+            else none. A process group of torch.distributed: all its ranks must call `model` equally
+            often. False: none. (TransformerEngine's `amax_reduction_group`, `reduce_amax=False`.)
 
-    Where a recipe has a schedule, `set_step` says which step or epoch it is.
+    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
+    they draw different random bits. Where a rounding is stochastic, a scale is delayed or a recipe
+    has a schedule, the model gets a clock: the buffer `cpd_clock`, the number of the step, by which
+    random bits and scales move.
+
+    A step begins at a call of `model` in training mode. Where only parts or methods of `model` are
+    called, it begins at the first forward of a layer, with gradients on, after a backward pass has
+    reached a converted layer. In eval mode that needs a backward pass through layers in eval mode.
+    Calls without gradients, recomputation under activation checkpointing and transforms of
+    torch.func begin no step. At steps that begin in a layer ranks exchange nothing, and the report
+    says so.
+
+    A schedule of steps follows the clock, whose first step is 0, until `set_step` gives a step. A
+    schedule of epochs follows `set_step`; without it the second step warns.
 
     Returns the report. Raises TypeError or ValueError for invalid arguments, and for a rule of
     `rules` that matches nothing; the model is then unchanged.
@@ -160,9 +172,9 @@ def set_step(
     Args:
         step, epoch: the number that begins, for the schedules of recipes: a phase holds from its
             number on, and makes torch.compile compile once more as it begins. None: as before.
-        calls: the value of the model's clock, if it has one: how often the model was called in
-            training mode, from which random streams follow. It counts by itself and is in the
-            state_dict; it needs a number after `to_empty`.
+            Schedules of steps follow the model's clock until `step` is given, then `step` alone.
+        calls: the value of the model's clock, if it has one: how many training steps have begun,
+            from which random streams follow. It counts by itself and is in the state_dict.
 
     Raises ValueError where the model was not converted, or a number is below 0.
     """

@@ -223,7 +223,7 @@ class Delayed(_Casts, nn.Module):
 
     def _save_to_state_dict(self, *args: Any) -> None:
         self.catch_up()
-        super()._save_to_state_dict(*args)  # type: ignore[no-untyped-call]
+        super()._save_to_state_dict(*args)
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any

@@ -16,7 +16,7 @@ def named(group: Any) -> str | bool | None:
     """The name of a process group, which is copied and pickled with a model; None and False as they
     are. Raises TypeError for anything else."""
     if group is None or group is False:
-        return group  # type: ignore[no-any-return]
+        return group
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
         name: str = group.group_name
         return name
@@ -29,7 +29,7 @@ def named(group: Any) -> str | bool | None:
 def resolved(name: str) -> Any:
     """The process group of that name. Raises ValueError where this process has none."""
     try:
-        return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined]
+        return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
     except (RuntimeError, ValueError, KeyError) as error:
         raise ValueError(
             f"amax_group {shown(name)} is no process group of this process: convert the model again"

@@ -308,7 +308,8 @@ def test_converting_again_goes_on():
     assert model.cpd_clock == 2
     assert len(model._forward_hooks) == 1
     cpd.restore(model)
-    assert not (model._forward_hooks or model._forward_hooks_always_called)
+    assert not model._forward_hooks
+    assert not model._forward_hooks_always_called
     assert not model._state_dict_pre_hooks
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama that is trained by Lightning, converted by `cpd.convert(self)`, next to the plain call."""
+"""A Llama that Lightning trains, converted by `cpd.convert(self)`, next to the plain call."""
 
 from __future__ import annotations
 

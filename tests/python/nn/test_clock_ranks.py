@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-import spawn  # noqa: E402
-from clock_ranks import CASES  # noqa: E402
+import spawn
+from clock_ranks import CASES
 
 
 @pytest.fixture(scope="module")
