@@ -59,8 +59,8 @@ class Counter(TorchDispatchMode):
 
     def __init__(self, model: nn.Module, done: Callable[[], None]) -> None:
         super().__init__()
-        self._modules = dict(model.named_modules())
-        self._names = {id(module): name for name, module in self._modules.items()}
+        self.modules = dict(model.named_modules())
+        self._names = {id(module): name for name, module in self.modules.items()}
         self._done = done
         self._counts: dict[tuple[str, str, bool, str], list[int]] = {}
         self._recipes: dict[tuple[str, str], str] = {}
@@ -82,27 +82,24 @@ class Counter(TorchDispatchMode):
     # ---- the forward pass ----
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """Starts counting: in a forward pre-hook of the model itself or of a part, as its last
-        one."""
-        for each in self._modules.values():
+        """Starts counting at a call of the model itself or of a part, in its last forward pre-hook.
+        Counting stops as the call ends."""
+        for each in self.modules.values():
             after = each.register_forward_hook(
                 self._leave_module, with_kwargs=True, always_call=True
             )
-            self._handles.append(after)
-            if each is not module or self._names[id(module)]:
-                before = each.register_forward_pre_hook(self._enter_module, with_kwargs=True)
-                self._handles.append(before)
-        self._enter_module(module, args, kwargs)
+            before = each.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+            self._handles += [after, before]
+        for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
+            del node
+        self._enter_module(module, (), {})
+        watchers.append(self._note)
+        self._eager.__enter__()
+        self.__enter__()
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._within:
             self._watch((args, kwargs), self._within[-1])
-        else:
-            for node in self._new_nodes((args, kwargs)):  # made before: none is the model's
-                del node
-            watchers.append(self._note)
-            self._eager.__enter__()
-            self.__enter__()
         name = self._names[id(module)]
         self._within.append(name)
         self._called.add(name)
@@ -120,10 +117,9 @@ class Counter(TorchDispatchMode):
     def _leave_outermost(self, name: str, output: Any) -> None:
         """Stops counting until the next call of a part, or the backward pass."""
         self.failed = output is None
-        watchers[:] = [watch for watch in watchers if watch != self._note]
         if not name or self.failed:
             self._ascribed.clear()
-            self._unhook()
+        self._unhook()
         self.__exit__(None, None, None)
         self._eager.__exit__(None, None, None)
 
@@ -212,13 +208,13 @@ class Counter(TorchDispatchMode):
         left = {one.module for one in products if not one.recipe}
         weights = {
             name: sum(
-                p.numel() for p in self._modules[name].parameters(recurse=False) if p.dim() > 1
+                p.numel() for p in self.modules[name].parameters(recurse=False) if p.dim() > 1
             )
             for name in dict.fromkeys(one.module for one in products)
         }
         converted = [
             name
-            for name, module in self._modules.items()
+            for name, module in self.modules.items()
             if isinstance(module.__dict__.get("cpd"), State)
         ]
         return Coverage(
@@ -301,8 +297,8 @@ class Census:
     """Counts the first training step of a converted model, by forward pre-hooks of all its modules,
     which remove themselves after the step.
 
-    A step begins at the first call, with gradients on, of the model or of a part that has converted
-    layers. In eval mode the first such step is counted only if a backward pass follows.
+    A step begins at the first call, with gradients on, of the model or of a part that has
+    parameters. In eval mode the first such step is counted only if a backward pass follows.
 
     Attributes:
         result: what was counted, after the step.
@@ -319,9 +315,8 @@ class Census:
         self._traces = self._evaluates = self._evaluated = False
         _CENSUSES[model] = self
         for module in model.modules():
-            if module is model or _has_converted(module):
-                look = self.look if module is model else self.look_at_part
-                module.register_forward_pre_hook(look, with_kwargs=True)
+            look = self.look if module is model else self.look_at_part
+            module.register_forward_pre_hook(look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         """The forward pre-hook of the model itself."""
@@ -338,25 +333,27 @@ class Census:
             self._begin(model, args, kwargs)
 
     def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of a module within the model: counts where it is not the model
-        itself that is called."""
+        """The forward pre-hook of a module within the model. It counts where the model itself is
+        not called."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
-        if self._traces or self._counts() or not torch.is_grad_enabled():
+        if self._traces or not torch.is_grad_enabled() or recomputes_or_transforms():
             return
-        if self.result is not None:  # of a compiled program
-            return
-        is_known = self._model is not None and self._model() is not None  # not of a pickled model
-        if is_known and not recomputes_or_transforms():
+        if self._counts():
+            assert self._counter is not None
+            if not self._counter.is_open:
+                self._counter.begin(model, args, kwargs)
+        elif self.result is None and self._model is not None and _has_parameters(model):
             self._begin(model, args, kwargs)
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not module.training and self._evaluated:
+        model = self._model()
+        if model is None or (not module.training and self._evaluated):
             return
         self._evaluates = not module.training
         self._evaluated |= self._evaluates
-        self._counter = Counter(self._model(), self._finished)
+        self._counter = Counter(model, self._finished)
         self._counter.begin(module, args, kwargs)
 
     def _counts(self) -> bool:
@@ -377,8 +374,9 @@ class Census:
         if not self._counts():
             return self.result
         assert self._counter is not None
-        counted, self._counter = self._counter.end(), None
-        for module in self._model().modules():
+        counter, self._counter = self._counter, None
+        counted = counter.end()
+        for module in counter.modules.values():
             detach(module, self)
         self.note(counted)
         return self.result
@@ -452,6 +450,7 @@ def _look_at_compiled(context: Any) -> None:
     census, model = census.realize().value, model.realize().value
     if census.result is not None or not (model.training and torch.is_grad_enabled()):
         return
+    census._counter = None  # of parts that ran before
     root = None if census._model is None else census._model()
     if root is None or _is_looked_at(model):
         root = model
@@ -505,8 +504,8 @@ def detach(module: nn.Module, census: Census | None = None) -> None:
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 
 
-def _has_converted(module: nn.Module) -> bool:
-    return any(isinstance(m.__dict__.get("cpd"), State) for m in module.modules())
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
 
 
 def _is_looked_at(model: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 """What of a training step ran emulated: counted by hand, eager, compiled, traced, checkpointed."""
 
 import copy
+import gc
 import pickle
 import warnings
 
@@ -312,6 +313,24 @@ def test_training_in_eval_mode_is_counted():
     model, report = _converted("mxfp8", coverage=0)
     model.eval()
     _step(model)
+    assert report.coverage().macs == ALL
+
+
+def test_parts_outlive_their_model():
+    model, report = _converted("nvfp4", coverage=0)
+    part = model.blocks[0]
+    del model
+    gc.collect()
+    part(_x()).sum().backward()
+    with pytest.raises(ValueError, match="no training step yet"):
+        report.coverage()
+
+
+def test_parts_that_are_not_converted_are_counted():
+    model, report = _converted("mxfp8", rules=[("embed", None)], coverage=0)
+    for _ in range(2):
+        _in_parts(model)
+    assert {p.module for p in report.coverage().left} == {"embed", "blocks.0", "blocks.1"}
     assert report.coverage().macs == ALL
 
 
