@@ -195,7 +195,8 @@ class Clock:
         elif state.counts and (self._is_due(training) or _is_behind(delayed, self.begun)):
             layers = () if delayed is None else (delayed,)
             place = -1 if delayed is None else delayed.place
-            self.begin_layer(self.step, *tensors(layers), place, False, training)
+            gradients = torch.is_grad_enabled()
+            self.begin_layer(self.step, *tensors(layers), place, gradients, training)
 
     def _enter_compiled(self, state: State, training: bool) -> None:
         if torch.compiler.is_exporting():

@@ -19,11 +19,9 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from tensors import compiled, normal, same  # noqa: E402
 
+STOCHASTIC = "rounding=stochastic random_bits=8"
 DRAWING = cpd.Recipe(
-    "native",
-    activation="e4m3fn rounding=stochastic random_bits=8",
-    weight="e4m3fn",
-    gradient="e5m2 rounding=stochastic random_bits=8",
+    "native", activation=f"e4m3fn {STOCHASTIC}", weight="e4m3fn", gradient=f"e5m2 {STOCHASTIC}"
 )
 DELAYED = cpd.recipe("te-delayed")
 RECIPES = pytest.mark.parametrize("recipe", [DRAWING, DELAYED], ids=["drawing", "delayed"])
