@@ -3,7 +3,9 @@
 update_delayed, opaque to torch.compile, so that eager and compiled programs give the same bits.
 Documented in `cpd.nn.delayed`.
 
-`history` is float32, steps x operands; `scale`, `most` and `margin` are float32, one an operand.
+`history` is float32, steps x columns; `scale` is float32, one a column; column c belongs to operand
+c % 3 of product c // 3. `most` and `margin` are three numbers, one an operand: the format's largest
+value and the power of two by which the scale is divided.
 """
 
 # torch's registries are untyped.
@@ -11,6 +13,8 @@ Documented in `cpd.nn.delayed`.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -18,6 +22,7 @@ from torch import Tensor
 
 from cpd._torch.derivatives import define, differentiable
 from cpd._torch.operands import cast_delayed
+from cpd._torch.steps import CLOCKS
 
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -27,9 +32,10 @@ def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tenso
     return cast_delayed(x, how, scale, (seed, stream))
 
 
-def _record(history: Tensor, x: Tensor, which: int) -> None:
-    """history[0, which] = max(it, |x|), NaN where x has one."""
-    if x.numel() == 0:
+def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
+    """history[0, which] = max(it, |x|), NaN where x has one. `clock`: the number of the clock of a
+    layer in eval mode, which records only while it trains in that mode; -1: it records."""
+    if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return
     low, high = torch.aminmax(x)
     slot = history[0, which]
@@ -37,16 +43,29 @@ def _record(history: Tensor, x: Tensor, which: int) -> None:
 
 
 def _update(
-    history: Tensor, scale: Tensor, most: Tensor, margin: Tensor, most_recent: bool
+    history: Tensor,
+    scale: Tensor,
+    most: Sequence[float],
+    margin: Sequence[float],
+    most_recent: bool,
 ) -> None:
     """TransformerEngine's update in its Python form, in which `most / amax` is amax's reciprocal
     times `most`; then the history advances by a step."""
     amax = history[0] if most_recent else history.amax(0)
-    new = amax.reciprocal().mul_(most).div_(margin)
+    by_column = (_repeated(tuple(x), len(scale), scale.device) for x in (most, margin))
+    new = amax.reciprocal().mul_(next(by_column)).div_(next(by_column))
     new = torch.where(torch.isinf(new), _LARGEST, new)
     scale.copy_(torch.where((amax > 0) & torch.isfinite(amax), new, scale))
     history.copy_(torch.roll(history, -1, 0))
     history[0] = 0
+
+
+@functools.lru_cache(64)
+def _repeated(numbers: tuple[float, ...], columns: int, device: torch.device) -> Tensor:
+    """`numbers` over and over, a float32 tensor of that many columns, made once."""
+    with torch.inference_mode(False):
+        made = torch.tensor(numbers, dtype=torch.float32, device=device)
+        return made.repeat(columns // len(numbers))
 
 
 def _none(*args: Any) -> None:
@@ -66,9 +85,9 @@ define(
     lambda x, *rest: torch.empty_like(x),
 )
 differentiable("cast_delayed", lambda *args: None, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
-define("record_amax(Tensor(a!) history, Tensor x, int which) -> ()", _record, _none)
+define("record_amax(Tensor(a!) history, Tensor x, int which, int clock=-1) -> ()", _record, _none)
 define(
-    "update_delayed(Tensor(a!) history, Tensor(b!) scale, Tensor most, Tensor margin, "
+    "update_delayed(Tensor(a!) history, Tensor(b!) scale, float[] most, float[] margin, "
     "bool most_recent) -> ()",
     _update,
     _none,

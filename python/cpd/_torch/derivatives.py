@@ -70,10 +70,12 @@ _defined: dict[str, Callable[..., Any]] = {}
 """What computes each operator that Python defines."""
 
 
-def define(schema: str, computes: Callable[..., Any], fake: Callable[..., Any]) -> None:
-    """Defines an operator of that schema."""
+def define(
+    schema: str, computes: Callable[..., Any], fake: Callable[..., Any], tags: Any = ()
+) -> None:
+    """Defines an operator of that schema, with torch's `tags`."""
     name = schema[: schema.index("(")]
-    _fragment.define(schema)
+    _fragment.define(schema, tags=tags)
     _fragment.impl(name, computes, "CompositeExplicitAutograd")
     torch.library.register_fake(f"cpd::{name}")(fake)
     _defined[name] = computes

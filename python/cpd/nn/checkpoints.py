@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -30,6 +30,12 @@ def activation_checkpoint() -> Any:
     return _reentrant()  # which has no hooks
 
 
+def makes_gradients() -> bool:
+    """Whether a call may get gradients: they are on, or a surrounding checkpoint with
+    use_reentrant=True, which switches them off, will compute the call again with gradients."""
+    return torch.is_grad_enabled() or any(ctx.next_functions for ctx in _reentrants())
+
+
 def _variable(function: Callable[..., Any], name: str) -> Any:
     """The value of a variable of the function around `function`; None where it has none."""
     names = function.__code__.co_freevars
@@ -42,7 +48,13 @@ _CODES = (CheckpointFunction.forward.__code__, CheckpointFunction.backward.__cod
 
 def _reentrant() -> Any:
     """The context of the innermost checkpoint with use_reentrant=True that is on the stack."""
+    return next(_reentrants(), None)
+
+
+def _reentrants() -> Iterator[Any]:
+    """The contexts of the checkpoints with use_reentrant=True on the stack, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code not in _CODES:
+    while frame is not None:
+        if frame.f_code in _CODES:
+            yield frame.f_locals["ctx"]
         frame = frame.f_back
-    return None if frame is None else frame.f_locals["ctx"]

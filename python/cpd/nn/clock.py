@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a converted model: the number of its step, from which random streams follow."""
+"""The clock of a converted model: when a step begins, and the number of the step, from which random
+streams and delayed scales follow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-from weakref import WeakKeyDictionary
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, ref
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
-from cpd.nn.checkpoints import activation_checkpoint
-from cpd.nn.delayed import Delayed, update
+from cpd._torch.library import ops
+from cpd._torch.steps import enroll
+from cpd.nn.checkpoints import activation_checkpoint, makes_gradients
+from cpd.nn.delayed import Delayed, device_of, parts_of, reduce, tensors
+from cpd.nn.ranks import groups_of, resolved
+
+if TYPE_CHECKING:
+    from cpd.nn.converted.state import State
 
 NAME = "cpd_clock"
 """The buffer of the model itself: a submodule would be one more layer to a Sequential."""
@@ -19,32 +29,103 @@ NAME = "cpd_clock"
 SHIFT = 36
 """The lowest bit of the step in a stream; below it are layers and positions within them."""
 
+TRAINING, EVALUATING = 1, 2
+"""Bits of `Clock.reached`: the mode of the layers that a backward pass has reached."""
+
+PER_RANK = {
+    "layer": "delayed scales are not exchanged between ranks where a step begins within a layer's "
+    "forward: to exchange them, let all ranks call the model itself",
+    "alone": "delayed scales are not exchanged between ranks: neither DDP nor FSDP2 wraps the "
+    "model itself; cpd.convert(…, amax_group=…) gives the ranks that exchange them",
+}
+"""A report's notes on steps whose scales follow from one rank's magnitudes."""
+
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
 """For each activation checkpoint whose backward pass may come, the streams of clocks within it."""
 
 
 class Clock:
-    """The steps of a converted model: the number of its calls in training mode, an int64 buffer of
-    the model, so part of its state_dict.
+    """Counts the steps of a converted model, in an int64 buffer of the model, which is part of its
+    state_dict.
 
-    `tick`, a forward pre-hook of the model, adds 1, and first makes the scales of the step where
-    scaling is delayed. It does neither while a backward pass recomputes activations, nor within a
-    transform of torch.func, which could not see the change: there the stream follows from the
-    buffer passed to torch.func.functional_call.
+    A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside such
+    a call it begins at the first forward, with gradients on, of a layer that delays, draws or has a
+    schedule, after a backward pass has reached a converted layer (`enter`, `mark`). In a model that
+    has not trained yet, the first forward in training mode begins the first step. A layer in eval
+    mode begins a step only after a backward pass through layers in eval mode. A call of the model
+    that follows such a forward, before a backward pass, belongs to the step that has begun.
+
+    No step begins while a backward pass recomputes activations, nor within a transform of
+    torch.func, which could not see the change: there the stream follows from the buffer passed to
+    torch.func.functional_call.
+
+    At a call of the model the ranks of `amax_group` exchange the magnitudes of the former step;
+    within a layer's forward, which not all ranks need to reach, they exchange nothing. All layers'
+    scales advance at a call of the model; otherwise each layer's advance at its next forward.
+
+    The state beside the buffer is on the host. Compiled programs change it by the operators of
+    `cpd._torch.steps`, so they neither guard on it nor break.
+
+    Attributes:
+        begun: how many steps began in this object's life.
+        reached: the modes of the layers that a backward pass has reached since the step began.
+        fresh: whether the first forward in training mode begins a step, without a backward pass.
+        trains_in_eval: whether the present step follows a backward pass of layers in eval mode.
+        per_rank: the keys of `PER_RANK` that have happened.
     """
 
-    def __init__(self, model: nn.Module, delayed: Iterable[Delayed], step: Tensor) -> None:
+    begun = 0
+    reached = 0
+    fresh = True
+    trains_in_eval = False
+    amax_group: str | bool | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        states: Iterable[State],
+        step: Tensor,
+        amax_group: str | bool | None = None,
+    ) -> None:
         model.register_buffer(NAME, step)
         model.register_forward_pre_hook(self.tick)
+        model.register_forward_hook(self.leave, always_call=True)
+        model.register_state_dict_pre_hook(restore_clock)  # type: ignore[no-untyped-call]
         model.register_load_state_dict_pre_hook(keep_the_present)  # type: ignore[no-untyped-call]
         self._buffers = model._buffers  # not the model: a layer is copied with its clock
-        self._delayed = tuple(delayed)
+        self._root: Any = ref(model)
+        self._states = tuple(states)
+        self._delayed = tuple(s.delayed for s in self._states if s.delayed is not None)
+        self._scheduled = tuple(s for s in self._states if s.given.schedule)
+        self.amax_group = amax_group
+        self.per_rank: set[str] = set()
+        self._begun_by_layer = False
+        self._within: list[bool] = []
+        self._lost: Tensor | None = None
+        self._warned = False
+        self._flag = torch.zeros((), dtype=torch.uint8)  # what compiled backward passes write
+        self.key = enroll(self)
+        for number, delayed in enumerate(self._delayed):
+            for part in (delayed, *delayed.parts()):
+                part.clock, part.place = self, number
+        for state in self._states:
+            state.clock = self
+        self._follow(step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_root": None, "_within": [], "key": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.key = enroll(self)
 
     @property
     def step(self) -> Tensor:
         """The number, a tensor."""
         found = self._buffers[NAME]
         assert found is not None
+        if self._lost is not None and found is not self._lost and not found.is_meta:
+            self._restore(found)
         return found
 
     def stream(self) -> Tensor:
@@ -58,19 +139,317 @@ class Clock:
             of_clocks[self] = self.step << SHIFT
         return of_clocks[self]
 
+    def notes(self) -> list[str]:
+        """What a report says of steps whose scales follow from one rank's magnitudes."""
+        return [PER_RANK[which] for which in sorted(self.per_rank)]
+
+    # ---- calls of the model --------------------------------------------------------------------
+
     def tick(self, model: nn.Module, arguments: Any) -> None:
         """The forward pre-hook: begins a step."""
-        if not model.training or recomputes_or_transforms():
+        counts = model.training and not self._is_idle()
+        if torch.compiler.is_compiling():
+            if counts:
+                self._tick_compiled()
             return
-        if self._delayed:
-            update(self._delayed)
-        self.step.add_(1)
+        self._within.append(counts)
+        if counts:
+            if self._root is None:  # of a pickled model
+                self._root = ref(model)
+            self.begin_model(self.step, *tensors(self._delayed))
+
+    def _tick_compiled(self) -> None:
+        histories, scales = tensors(self._delayed)
+        if torch.compiler.is_exporting():
+            for part in parts_of(self._delayed):
+                part.advance(part.amax_history, part.scale)
+            self.step.add_(1)
+            return
+        ops.begin_model(self.step, histories, scales, self.key)
+
+    def leave(self, model: nn.Module, arguments: Any, output: Any) -> None:
+        """The forward hook: ends a call of the model, also one that raises."""
+        if self._within:  # not where `tick` was compiled
+            self._within.pop()
+
+    @torch.no_grad()
+    def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
+        """Begins a step at a call of the model: the exchange between ranks, the scales of all
+        layers, the number. The tensors are the clock's and, in order, those of the layers."""
+        self.advance(self._delayed, histories, scales)  # whose last steps layers began
+        for group in self._groups(step):
+            reduce(histories, group)
+        joins = self._begun_by_layer and not self.reached
+        self._begun_by_layer = False
+        if not joins:
+            self._begin(step)
+            self.advance(self._delayed, histories, scales)
+
+    # ---- forward and backward passes of layers -------------------------------------------------
+
+    def enter(self, state: State, training: bool) -> None:
+        """Begins a step at a layer's forward if one is due, and makes the scales of the layer."""
+        delayed = state.delayed
+        if torch.compiler.is_compiling():
+            self._enter_compiled(state, training)
+        elif state.counts and (self._is_due(training) or _is_behind(delayed, self.begun)):
+            layers = () if delayed is None else (delayed,)
+            place = -1 if delayed is None else delayed.place
+            gradients = torch.is_grad_enabled()
+            self.begin_layer(self.step, *tensors(layers), place, gradients, training)
+
+    def _enter_compiled(self, state: State, training: bool) -> None:
+        if torch.compiler.is_exporting():
+            return
+        gradients = torch.is_grad_enabled()
+        if gradients and state.given.schedule:
+            state.recipe = state.upcoming
+        delayed = state.delayed
+        if not state.counts or not (gradients or training or delayed is not None):
+            return
+        histories, scales = tensors(() if delayed is None else (delayed,))
+        place = -1 if delayed is None else delayed.place
+        ops.begin_layer(self.step, histories, scales, self.key, place, gradients, training)
+
+    @torch.no_grad()
+    def begin_layer(
+        self,
+        step: Tensor,
+        histories: list[Tensor],
+        scales: list[Tensor],
+        place: int,
+        gradients: bool,
+        training: bool,
+    ) -> None:
+        """Begins a step at a layer's forward if one is due. Makes the scales of the delaying layer
+        number `place`, whose tensors are given; -1: the layer does not delay."""
+        if self._is_idle():
+            return
+        if self._is_due(training) and (gradients or makes_gradients()):
+            self._begin(step)
+            self._begun_by_layer = True
+            if self._delayed and self.amax_group is not False and _ranks() > 1:
+                self.per_rank.add("layer")
+        if place >= 0:
+            self.advance((self._delayed[place],), histories, scales)
+
+    def mark(self, y: Any, training: bool) -> Any:
+        """A layer's result, whose backward pass the clock notices."""
+        if not torch.is_grad_enabled():
+            return y
+        if torch.compiler.is_compiling():
+            return y if torch.compiler.is_exporting() else _marked(y, self, training)
+        reach = self._reach_training if training else self._reach_evaluating
+        for x in (y,) if isinstance(y, Tensor) else _tensors_in(y):
+            node = x.grad_fn
+            if node is not None and not isinstance(x, FakeTensor):
+                node.register_prehook(reach)
+        return y
+
+    def reach_layer(self, training: bool) -> None:
+        """A backward pass has reached a layer in that mode."""
+        bit = TRAINING if training else EVALUATING
+        if self.reached & bit:
+            return
+        self.reached |= bit
+        for state in self._scheduled:
+            state.upcoming = state.ahead
+
+    def _reach_training(self, gradients: Any) -> None:
+        self.reach_layer(True)
+
+    def _reach_evaluating(self, gradients: Any) -> None:
+        self.reach_layer(False)
+
+    def _is_due(self, training: bool) -> bool:
+        """Whether a layer's forward in that mode, with gradients on, begins a step."""
+        if True in self._within:
+            return False
+        if training:
+            return self.fresh or self.reached != 0
+        return bool(self.reached & EVALUATING)
+
+    def _is_idle(self) -> bool:
+        """Whether calls now are no part of a step: recomputation, transforms, traces."""
+        if torch.compiler.is_compiling():
+            return False
+        return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)
+
+    # ---- what a step's beginning does ----------------------------------------------------------
+
+    def _begin(self, step: Tensor) -> None:
+        step.add_(1)
+        self.begun += 1
+        self.trains_in_eval = bool(self.reached & EVALUATING)
+        self.reached, self.fresh = 0, False
+        self._follow(step)
+        if self.begun == 2 and not self._warned:
+            self._warn_of_epochs()
+
+    def advance(
+        self, layers: Sequence[Delayed], histories: list[Tensor], scales: list[Tensor]
+    ) -> None:
+        """Makes the scales of the present step, of layers with those tensors, in order."""
+        with torch.no_grad():
+            parts = zip(parts_of(layers), histories, scales, strict=True)
+            for part, history, scale in parts:
+                if part.seen != self.begun:
+                    part.advance(history, scale, self.begun - part.seen)
+                    part.seen = self.begun
+        for layer in layers:
+            layer.seen = self.begun
+
+    def _follow(self, step: Tensor) -> None:
+        """Gives layers with schedules the recipes of the present step, the first of which is 0."""
+        if self._scheduled and not step.is_meta and not isinstance(step, FakeTensor):
+            number = int(step)
+            for state in self._scheduled:
+                state.follow(number - 1 if number else 0, number)
+                if self.reached or self.fresh:
+                    state.upcoming = state.ahead
+
+    def _warn_of_epochs(self) -> None:
+        if any(state.awaits_epochs() for state in self._scheduled):
+            self._warned = True
+            warnings.warn(
+                "a recipe's schedule counts epochs, and the model trains in epoch 0 until "
+                "cpd.set_step(model, epoch=…) says otherwise: call it as each epoch begins",
+                stacklevel=2,
+            )
+
+    def _groups(self, step: Tensor) -> list[Any]:
+        """The groups of ranks that exchange magnitudes at a call of the model."""
+        if not self._delayed or self.amax_group is False or _ranks() <= 1:
+            return []
+        if isinstance(self.amax_group, str):
+            return [resolved(self.amax_group)]
+        model = None if self._root is None else self._root()
+        groups = [] if model is None else groups_of(model)
+        if not groups:
+            self.per_rank.add("alone")
+        return groups
+
+    # ---- the buffer ----------------------------------------------------------------------------
+
+    def set(self, number: int) -> None:
+        """Sets the number of the present step; the next forward in training mode begins the
+        next."""
+        self.step.fill_(number)
+        self.fresh = True
+        self._follow(self.step)
+
+    def loaded(self, step: Tensor) -> None:
+        """Notes that a checkpoint gives the number: the next forward with gradients begins a
+        step."""
+        self._lost = None
+        self.reached, self.fresh = TRAINING | EVALUATING, True
+        self._follow(step)
+
+    def before_apply(self, function: Any) -> None:
+        """Keeps the number if `function`, which is to be applied to the model's tensors as
+        `to_empty` does, loses their values."""
+        step = self._buffers[NAME]
+        if self._lost is not None or step is None or isinstance(step, FakeTensor):
+            return
+        if step.is_meta:
+            self._lost = step
+            return
+        probe = torch.tensor(_PROBE, device=step.device)
+        applied = function(probe)
+        if applied.is_meta or applied.dtype != probe.dtype or int(applied) != _PROBE:
+            self._lost = step
+
+    def _restore(self, found: Tensor) -> None:
+        """Gives the buffer the number that `to_empty` lost; 0 after the meta device."""
+        lost, self._lost = self._lost, None
+        assert lost is not None
+        with torch.no_grad():
+            if lost.is_meta:
+                found.zero_()
+            else:
+                found.copy_(lost)
 
 
-def keep_the_present(model: nn.Module, state_dict: Any, prefix: str, *rest: Any) -> None:
+_PROBE = 0x5AC3_96E1_3C69_A50F
+"""A number that empty memory does not hold by chance."""
+
+
+def _is_behind(delayed: Delayed | None, begun: int) -> bool:
+    return delayed is not None and delayed.seen != begun
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _tensors_in(values: Any) -> Iterable[Tensor]:
+    """The tensors in a layer's result."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list)):
+        for value in values:
+            yield from _tensors_in(value)
+    elif isinstance(values, dict):
+        yield from _tensors_in(tuple(values.values()))
+
+
+class _Mark(torch.autograd.Function):
+    """The identity, whose backward pass reports to a clock: in compiled programs."""
+
+    @staticmethod
+    def forward(y: Tensor, flag: Tensor, clock: int, training: bool) -> Tensor:
+        return y.detach()  # no view to autograd: what follows may change it in place
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.flag, ctx.clock, ctx.training = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        ops.reach_layer(ctx.flag, ctx.clock, ctx.training)
+        return grad, None, None, None
+
+
+def _marked(y: Any, clock: Clock, training: bool) -> Any:
+    """A layer's result in a compiled program, whose backward pass reports to the clock."""
+    if isinstance(y, Tensor):
+        if not y.requires_grad:
+            return y
+        function: Any = _Mark
+        return function.apply(y, clock._flag, clock.key, training)
+    if type(y) in (tuple, list):
+        return type(y)([_marked(value, clock, training) for value in y])
+    if type(y) is dict:
+        return {name: _marked(value, clock, training) for name, value in y.items()}
+    return y
+
+
+def keep_the_present(
+    model: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
+) -> None:
     """A hook of load_state_dict: the clock keeps its value where `state_dict` is of a model that
     was not converted."""
-    state_dict.setdefault(prefix + NAME, model._buffers[NAME])
+    clock = clock_of(model)
+    if clock is None:
+        return
+    name = prefix + NAME
+    if name in state_dict:
+        state_dict[name] = state_dict[name].to(torch.int64)
+        clock.loaded(state_dict[name])
+        return
+    step = clock.step
+    if step.is_meta and local_metadata.get("assign_to_params_buffers"):
+        device = device_of(state_dict, prefix)
+        step = step if device is None else torch.zeros_like(step, device=device)
+        clock._lost = None
+    state_dict[name] = step
+
+
+def restore_clock(model: nn.Module, *rest: Any) -> None:
+    """A hook of state_dict: the clock has its value again after `to_empty`."""
+    clock = clock_of(model)
+    if clock is not None:
+        clock.step  # noqa: B018
 
 
 def recomputes_or_transforms() -> bool:
@@ -95,9 +474,14 @@ def detach(model: nn.Module) -> None:
     if clock is None:
         return
     del model._buffers[NAME]
-    for number, hook in list(model._forward_pre_hooks.items()):
-        if getattr(hook, "__self__", None) is clock:
-            del model._forward_pre_hooks[number]
+    for hooks in (model._forward_pre_hooks, model._forward_hooks):
+        for number, hook in list(hooks.items()):
+            if getattr(hook, "__self__", None) is clock:
+                del hooks[number]
+                model._forward_hooks_always_called.pop(number, None)
     for number, hook in list(model._load_state_dict_pre_hooks.items()):
         if getattr(hook, "hook", None) is keep_the_present:
             del model._load_state_dict_pre_hooks[number]
+    for number, hook in list(model._state_dict_pre_hooks.items()):
+        if hook is restore_clock:
+            del model._state_dict_pre_hooks[number]

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers
+from cpd.nn import bypasses, clock, layers, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -46,6 +46,7 @@ def convert(
     rules: Rules = (),
     *,
     coverage: float | bool = WARN_BELOW,
+    amax_group: Any = None,
 ) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
@@ -67,17 +68,29 @@ def convert(
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
-        coverage: the first training step of `model` counts which of its products run emulated
+        coverage: the first training step counts which products of `model` run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
             number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
 
-    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
-    they draw different random bits. Where a rounding is stochastic or a scale is delayed the model
-    gets a clock, the buffer `cpd_clock`: the number of calls of `model` itself in training mode,
-    from which the streams of the call follow. Recomputation under activation checkpointing repeats
-    the bits of the last call.
+        amax_group: which ranks exchange the largest magnitudes of delayed scaling, at each call of
+            `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model` itself,
+            else none. A process group of torch.distributed: all its ranks must call `model` equally
+            often. False: none. (TransformerEngine's `amax_reduction_group`, `reduce_amax=False`.)
 
-    Where a recipe has a schedule, `set_step` says which step or epoch it is.
+    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
+    they draw different random bits. Where a rounding is stochastic, a scale is delayed or a recipe
+    has a schedule, the model gets a clock: the buffer `cpd_clock`, the number of the step, by which
+    random bits and scales move.
+
+    A step begins at a call of `model` in training mode. Where only parts or methods of `model` are
+    called, it begins at the first forward of a layer, with gradients on, after a backward pass has
+    reached a converted layer. In eval mode that needs a backward pass through layers in eval mode.
+    Calls without gradients, recomputation under activation checkpointing and transforms of
+    torch.func begin no step. At steps that begin in a layer ranks exchange nothing, and the report
+    says so.
+
+    A schedule of steps follows the clock, whose first step is 0, until `set_step` gives a step. A
+    schedule of epochs follows `set_step`; without it the second step warns.
 
     Returns the report. Raises TypeError or ValueError for invalid arguments, and for a rule of
     `rules` that matches nothing; the model is then unchanged.
@@ -95,11 +108,12 @@ def convert(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
     warn_below = _share(coverage)
+    group = ranks.named(amax_group)
     plan = _Plan(root, _recipe(recipe), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
-    report = plan.carry_out(step)
+    report = plan.carry_out(old, step, group)
     if warn_below is not None:
         report.census = Census(root, warn_below if report.emulated else 0)
     return report
@@ -158,9 +172,9 @@ def set_step(
     Args:
         step, epoch: the number that begins, for the schedules of recipes: a phase holds from its
             number on, and makes torch.compile compile once more as it begins. None: as before.
-        calls: the value of the model's clock, if it has one: how often the model was called in
-            training mode, from which random streams follow. It counts by itself and is in the
-            state_dict; it needs a number after `to_empty`.
+            Schedules of steps follow the model's clock until `step` is given, then `step` alone.
+        calls: the value of the model's clock, if it has one: how many training steps have begun,
+            from which random streams follow. It counts by itself and is in the state_dict.
 
     Raises ValueError where the model was not converted, or a number is below 0.
     """
@@ -173,7 +187,7 @@ def set_step(
     for state in states:
         state.set_step(step, epoch)
         if calls is not None and state.clock is not None:
-            state.clock.step.fill_(calls)
+            state.clock.set(calls)
 
 
 @checked
@@ -322,8 +336,11 @@ class _Plan:
         reader = bypasses.reader_of(self._modules[parent], last) if name else ""
         return f"torch.nn.{reader} reads its weight and never calls it" if reader else ""
 
-    def carry_out(self, step: Tensor | None) -> Report:
-        """Emulates the layers. `step`: the buffer of the model's former clock, or None."""
+    def carry_out(
+        self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
+    ) -> Report:
+        """Emulates the layers. `old`, `step`: the model's former clock and its buffer, or None.
+        `group`: which ranks exchange magnitudes, as `ranks.named` gives it."""
         delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
@@ -331,24 +348,34 @@ class _Plan:
             if getattr(layer.mixin, "alone", False):
                 stand_alone(layer.module)
             delayed += _keep_scales(layer)
-        self._clock(delayed, step)
+        made = self._clock(old, step, group)
         if delayed:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
-        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how))
+        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how), made)
 
-    def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
-        phases = [how for layer in self.layers for how in layer.state.phases()]
-        if not delayed and not any(how.draws for how in phases):
-            return
+    def _clock(
+        self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
+    ) -> clock.Clock | None:
+        """Gives the model its clock, which goes on as the former one stood."""
+        states = [layer.state for layer in self.layers]
+        for state in states:
+            state.counts = (
+                state.delayed is not None
+                or bool(state.given.schedule)
+                or any(how.draws for how in state.phases())
+            )
+        if not any(state.counts for state in states):
+            return None
         if step is None:
             first = next(chain(self._root.parameters(), self._root.buffers()), None)
             place = None if first is None else first.device
             step = torch.zeros((), dtype=torch.int64, device=place)
-        made = clock.Clock(self._root, delayed, step)
-        for layer in self.layers:
-            layer.state.clock = made
+        made = clock.Clock(self._root, states, step, group)
+        if old is not None:
+            made.reached, made.fresh = old.reached, old.fresh
+        return made
 
     def _encoders(self) -> None:
         """Makes encoders call the layers within them, where one of those is emulated."""

@@ -12,7 +12,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -28,6 +27,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from cpd.nn.arguments import watchers
 from cpd.nn.clock import recomputes_or_transforms
 from cpd.nn.converted.state import State
+from cpd.nn.coverage_result import Coverage as Coverage
+from cpd.nn.coverage_result import Products as Products
 from cpd.nn.products import is_ours, macs
 from cpd.nn.products import name_of as operation_name
 from cpd.nn.ready import name_of
@@ -41,152 +42,6 @@ class CoverageWarning(UserWarning):
     """A large part of a converted model's products ran as torch computes them."""
 
 
-@dataclass(frozen=True)
-class Products:
-    """Products of one module and operation.
-
-    Attributes:
-        module: the qualified name of the innermost module whose forward computed them, or whose
-            backward pass; "" for the model itself.
-        operation: of torch.ops, "aten.bmm" or "cpd.matmul".
-        backward: whether the backward pass computed them.
-        recipe: by which recipe, its name or text; "": as torch computes.
-        macs: multiply-accumulates.
-        calls: how often.
-    """
-
-    module: str
-    operation: str
-    backward: bool
-    recipe: str
-    macs: int
-    calls: int
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """What of a training step's products ran emulated, and what did not: matrix products,
-    convolutions, attention, recurrence, forward and backward, counted as they were called.
-
-    Attributes:
-        products: all of them, in the order of their first calls.
-        parameters: how many parameters, those of two dimensions or more, the modules with products
-            have of their own.
-        emulated_parameters: those of them in modules whose products were all emulated.
-        never_called: names of the converted layers that were not called.
-    """
-
-    products: tuple[Products, ...]
-    parameters: int
-    emulated_parameters: int
-    never_called: tuple[str, ...]
-
-    @property
-    def macs(self) -> int:
-        """Multiply-accumulates of all products."""
-        return sum(one.macs for one in self.products)
-
-    @property
-    def left(self) -> tuple[Products, ...]:
-        """The products that torch computed, the largest first."""
-        return tuple(sorted((p for p in self.products if not p.recipe), key=lambda p: -p.macs))
-
-    @property
-    def share(self) -> float:
-        """The share of multiply-accumulates that ran emulated; 1 of a step without products."""
-        left = sum(one.macs for one in self.left)
-        return 1.0 - left / self.macs if self.macs else 1.0
-
-    @property
-    def by_recipe(self) -> dict[str, float]:
-        """The share of each recipe, the largest first."""
-        sums: dict[str, int] = {}
-        for one in self.products:
-            if one.recipe:
-                sums[one.recipe] = sums.get(one.recipe, 0) + one.macs
-        ordered = sorted(sums.items(), key=lambda item: -item[1])
-        return {recipe: count / self.macs for recipe, count in ordered}
-
-    def to_dict(self) -> dict[str, Any]:
-        """{"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
-        "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
-        "never_called": […]}."""
-        left = [
-            {"module": p.module, "operation": p.operation, "backward": p.backward, "macs": p.macs,
-             "calls": p.calls}
-            for p in self.left
-        ]  # fmt: skip
-        return {
-            "share": self.share,
-            "macs": self.macs,
-            "parameters": self.parameters,
-            "emulated_parameters": self.emulated_parameters,
-            "by_recipe": self.by_recipe,
-            "left": left,
-            "never_called": list(self.never_called),
-        }
-
-    def __str__(self) -> str:
-        """The first line says how much; then what torch computed, a line for each operation of
-        modules alike, unless that was all."""
-        if not self.by_recipe:
-            return self._first_line()
-        return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])
-
-    def _first_line(self) -> str:
-        if not self.macs:
-            return "coverage: the training step had no products"
-        recipes = ", ".join(f"{name} {_percent(s)}" for name, s in self.by_recipe.items())
-        by = f" ({recipes})" if recipes else ""
-        share = self.emulated_parameters / self.parameters if self.parameters else 1.0
-        return (
-            f"coverage: {_percent(self.share)} emulated{by} of {_count(self.macs)} "
-            f"multiply-accumulates of a training step; {_percent(share)} of the "
-            f"{_count(self.parameters)} parameters in them"
-        )
-
-    def _left_lines(self) -> list[str]:
-        alike: dict[tuple[str, str], int] = {}
-        for one in self.left:
-            key = one.operation, re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", one.module)
-            alike[key] = alike.get(key, 0) + one.macs
-        ordered = sorted(alike.items(), key=lambda item: -item[1])
-        lines = [
-            f"  not emulated: {_percent(count / self.macs)}  {operation} in {module or '(model)'}"
-            for (operation, module), count in ordered[:_MOST_LINES]
-        ]
-        more = sum(count for _, count in ordered[_MOST_LINES:])
-        if more:
-            kinds = len(ordered) - _MOST_LINES
-            lines.append(f"  not emulated: {_percent(more / self.macs)}  in {kinds} further kinds")
-        return lines
-
-    def _never_called_line(self) -> list[str]:
-        names = list(self.never_called)
-        if not names:
-            return []
-        shown = ", ".join(names[:_MOST_LINES]) + (" …" if len(names) > _MOST_LINES else "")
-        return [f"  converted and never called: {len(names)}: {shown}"]
-
-
-_MOST_LINES = 6
-
-
-def _percent(share: float) -> str:
-    """With one decimal place; 0 % and 100 % only where that is exact."""
-    if share in (0, 1):
-        return f"{round(100 * share)} %"
-    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
-
-
-def _count(number: int) -> str:
-    """In thousands, millions and so on."""
-    for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= unit:
-            return f"{number / unit:.3g} {letter}"
-    return str(number)
-
-
 # ---- counting ------------------------------------------------------------------------------------
 
 
@@ -194,15 +49,18 @@ class Counter(TorchDispatchMode):
     """Counts the products of one training step of a model, as the dispatcher sees them, below
     autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
     the mode is entered around each as the backward pass computes it; what activation checkpointing
-    computes again is not counted. Parts that are compiled run eagerly in that step."""
+    computes again is not counted. Parts that are compiled run eagerly in that step.
+
+    A step is a call of the model, or calls of its parts up to the end of a backward pass; code
+    between these calls is not counted."""
 
     supports_higher_order_operators = True
     paused: ClassVar[int] = 0
 
     def __init__(self, model: nn.Module, done: Callable[[], None]) -> None:
         super().__init__()
-        self._modules = dict(model.named_modules())
-        self._names = {id(module): name for name, module in self._modules.items()}
+        self.modules = dict(model.named_modules())
+        self._names = {id(module): name for name, module in self.modules.items()}
         self._done = done
         self._counts: dict[tuple[str, str, bool, str], list[int]] = {}
         self._recipes: dict[tuple[str, str], str] = {}
@@ -212,25 +70,29 @@ class Counter(TorchDispatchMode):
         self._ascribed: dict[Any, None] = {}
         self._handles: list[Any] = []
         self._calls: Recipe | None = None
-        self._backward = self._creates_graph = False
+        self._creates_graph = False
         self._eager = _Eagerly()
-        self.failed = False
+        self.failed = self.reached = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call is under way."""
+        return bool(self._within)
 
     # ---- the forward pass ----
 
-    def begin(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """Starts counting: in a forward pre-hook of the model itself, as its last one."""
-        for module in self._modules.values():
-            after = module.register_forward_hook(
+    def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Starts counting at a call of the model itself or of a part, in its last forward pre-hook.
+        Counting stops as the call ends."""
+        for each in self.modules.values():
+            after = each.register_forward_hook(
                 self._leave_module, with_kwargs=True, always_call=True
             )
-            self._handles.append(after)
-            if module is not model:
-                before = module.register_forward_pre_hook(self._enter_module, with_kwargs=True)
-                self._handles.append(before)
+            before = each.register_forward_pre_hook(self._enter_module, with_kwargs=True)
+            self._handles += [after, before]
         for node in self._new_nodes((args, kwargs)):  # made before: none of them is the model's
             del node
-        self._enter_module(model, (), {})
+        self._enter_module(module, (), {})
         watchers.append(self._note)
         self._eager.__enter__()
         self.__enter__()
@@ -249,12 +111,17 @@ class Counter(TorchDispatchMode):
         finally:
             while self._within and self._within.pop() != name:
                 pass  # modules that raised before their hooks were called
-            if not name:
-                self.failed = output is None
-                self._ascribed.clear()
-                self._unhook()
-                self.__exit__(None, None, None)
-                self._eager.__exit__(None, None, None)
+            if not self._within:
+                self._leave_outermost(name, output)
+
+    def _leave_outermost(self, name: str, output: Any) -> None:
+        """Stops counting until the next call of a part, or the backward pass."""
+        self.failed = output is None
+        if not name or self.failed:
+            self._ascribed.clear()
+        self._unhook()
+        self.__exit__(None, None, None)
+        self._eager.__exit__(None, None, None)
 
     def _watch(self, values: Any, name: str) -> None:
         """Ascribes the nodes that led to `values` and belong to no module yet."""
@@ -283,8 +150,8 @@ class Counter(TorchDispatchMode):
     # ---- the backward pass: the engine restores the modes of its thread after each node ----
 
     def _enter_node(self, name: str, *grads: Any) -> None:
-        if not self._backward:
-            self._backward = True
+        if not self.reached:
+            self.reached = True
             self._creates_graph = torch.is_grad_enabled()
             torch.autograd.Variable._execution_engine.queue_callback(self._done)
         self._nodes.append(name)
@@ -335,18 +202,19 @@ class Counter(TorchDispatchMode):
 
     def end(self) -> Coverage:
         """What was counted."""
+        self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
         left = {one.module for one in products if not one.recipe}
         weights = {
             name: sum(
-                p.numel() for p in self._modules[name].parameters(recurse=False) if p.dim() > 1
+                p.numel() for p in self.modules[name].parameters(recurse=False) if p.dim() > 1
             )
             for name in dict.fromkeys(one.module for one in products)
         }
         converted = [
             name
-            for name, module in self._modules.items()
+            for name, module in self.modules.items()
             if isinstance(module.__dict__.get("cpd"), State)
         ]
         return Coverage(
@@ -426,8 +294,11 @@ def tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class Census:
-    """Counts the first training step of a converted model: its forward pre-hook, which removes
-    itself after the step.
+    """Counts the first training step of a converted model, by forward pre-hooks of all its modules,
+    which remove themselves after the step.
+
+    A step begins at the first call, with gradients on, of the model or of a part that has
+    parameters. In eval mode the first such step is counted only if a backward pass follows.
 
     Attributes:
         result: what was counted, after the step.
@@ -441,34 +312,72 @@ class Census:
         self.warn_below = warn_below
         self._model: Any = weakref.ref(model)
         self._counter: Counter | None = None
-        self._traces = False
+        self._traces = self._evaluates = self._evaluated = False
         _CENSUSES[model] = self
-        model.register_forward_pre_hook(self.look, with_kwargs=True)
+        for module in model.modules():
+            look = self.look if module is model else self.look_at_part
+            module.register_forward_pre_hook(look, with_kwargs=True)
 
     def look(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook."""
+        """The forward pre-hook of the model itself."""
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
         if self._traces or recomputes_or_transforms():
             return
-        if self._counter is not None and not self._counter.failed:
+        if self._counts():
             self.finish()
-        elif model.training and torch.is_grad_enabled():
+        elif torch.is_grad_enabled():
             self._model = weakref.ref(model)
             _CENSUSES[model] = self
-            self._counter = Counter(model, self._finished)
-            self._counter.begin(model, args, kwargs)
+            self._begin(model, args, kwargs)
+
+    def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        """The forward pre-hook of a module within the model. It counts where the model itself is
+        not called."""
+        if torch.compiler.is_compiling():
+            comptime(_look_at_compiled)
+            return
+        if self._traces or not torch.is_grad_enabled() or recomputes_or_transforms():
+            return
+        if self._counts():
+            assert self._counter is not None
+            if not self._counter.is_open:
+                self._counter.begin(model, args, kwargs)
+        elif self.result is None and self._model is not None and _has_parameters(model):
+            self._begin(model, args, kwargs)
+
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        model = self._model()
+        if model is None or (not module.training and self._evaluated):
+            return
+        self._evaluates = not module.training
+        self._evaluated |= self._evaluates
+        self._counter = Counter(model, self._finished)
+        self._counter.begin(module, args, kwargs)
+
+    def _counts(self) -> bool:
+        """Whether a count is under way. Forgets one of eval mode that no backward pass reached."""
+        counter = self._counter
+        if counter is None or counter.failed:
+            return False
+        if self._evaluates and not counter.reached and not counter.is_open:
+            counter.end()
+            self._counter = None
+        return self._counter is not None
 
     def _finished(self) -> None:
         self.finish()
 
     def finish(self) -> Coverage | None:
         """Ends the count of a step, if one has begun; what was counted."""
-        if self._counter is None or self._counter.failed:
+        if not self._counts():
             return self.result
-        counted, self._counter = self._counter.end(), None
-        detach(self._model())
+        assert self._counter is not None
+        counter, self._counter = self._counter, None
+        counted = counter.end()
+        for module in counter.modules.values():
+            detach(module, self)
         self.note(counted)
         return self.result
 
@@ -478,13 +387,17 @@ class Census:
         if counted.share < self.warn_below:
             warnings.warn(str(counted), CoverageWarning, stacklevel=2)
 
-    def trace(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Coverage:
+    def trace(
+        self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
+    ) -> Coverage:
         """What a training step of such arguments counts: forward, and backward from the sum of the
-        results; on tensors without values, so that nothing is computed and nothing changed."""
+        results; on tensors without values, so that nothing is computed and nothing changed.
+        `part`: the module that is called, in place of the model."""
         model = None if self._model is None else self._model()
         if model is None:
             raise ValueError("the converted model is no more, or was copied with its report")
         counter = Counter(model, lambda: None)
+        model = model if part is None else part
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         tensors = dict(chain(model.named_parameters(), model.named_buffers()))
         first = model.register_forward_pre_hook(counter.begin, with_kwargs=True)
@@ -504,6 +417,15 @@ class Census:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_counter": None, "_model": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Census:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        vars(made).update(self.__getstate__())
+        copied = None if self._model is None else memo.get(id(self._model()))
+        if copied is not None:
+            made._model = weakref.ref(copied)
+            _CENSUSES[copied] = made
+        return made
 
 
 def _without_values(x: Tensor, mode: FakeTensorMode) -> Tensor:
@@ -528,10 +450,14 @@ def _look_at_compiled(context: Any) -> None:
     census, model = census.realize().value, model.realize().value
     if census.result is not None or not (model.training and torch.is_grad_enabled()):
         return
-    census._model = weakref.ref(model)
-    _CENSUSES[model] = census
+    census._counter = None  # of parts that ran before
+    root = None if census._model is None else census._model()
+    if root is None or _is_looked_at(model):
+        root = model
+        census._model = weakref.ref(model)
+        _CENSUSES[model] = census
     try:
-        census.note(census.trace(_traced(args), _traced(kwargs)))
+        census.note(census.trace(_traced(args), _traced(kwargs), model))
     except Exception as error:
         warnings.warn(
             f"coverage could not be counted as the model was compiled ({error}): give "
@@ -568,8 +494,21 @@ def forget(model: nn.Module) -> None:
     _CENSUSES.pop(model, None)
 
 
-def detach(model: nn.Module) -> None:
-    """Ends the count of `model`'s first step, if it has not ended."""
-    for number, hook in list(model._forward_pre_hooks.items()):
-        if isinstance(getattr(hook, "__self__", None), Census):
-            del model._forward_pre_hooks[number]
+def detach(module: nn.Module, census: Census | None = None) -> None:
+    """Removes the hooks by which `census`, or any, counts a model's first step, from one of the
+    model's modules."""
+    for number, hook in list(module._forward_pre_hooks.items()):
+        owner = getattr(hook, "__self__", None)
+        if isinstance(owner, Census) and census in (None, owner):
+            del module._forward_pre_hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
+
+
+def _has_parameters(module: nn.Module) -> bool:
+    return any(True for _ in module.parameters())
+
+
+def _is_looked_at(model: nn.Module) -> bool:
+    """Whether `model` is the one that was converted, not a part of it."""
+    hooks = model._forward_pre_hooks.values()
+    return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

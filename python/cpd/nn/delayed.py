@@ -19,6 +19,7 @@ from cpd.numeric.purposes import TENSORS
 from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
+    from cpd.nn.clock import Clock
     from cpd.nn.recipe import Recipe
     from cpd.numeric.scaled_cast import ScaledCast
 
@@ -37,7 +38,7 @@ class _Casts:
         self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
     ) -> Tensor:
         """`x`, the "activation", "weight" or "gradient", cast with its present scale; records its
-        largest magnitude in training mode. `seed`, `stream`: in place of the cast's own."""
+        largest magnitude as `note` does. `seed`, `stream`: in place of the cast's own."""
         cast = self.state.cast_of(which)
         self.note(which, x)
         options = cast.cast.options
@@ -50,9 +51,11 @@ class _Casts:
         return run("cast_delayed", x, cast.cast.text, scale, *numbers)
 
     def note(self, which: str, x: Tensor) -> None:
-        """Records x's largest magnitude in training mode."""
-        if self.state.training:
-            ops.record_amax(self.state.amax_history, x.detach(), self._column(which))
+        """Records x's largest magnitude in training mode, and in eval mode while the model trains
+        in eval mode."""
+        clock = self.state.records()
+        if clock is not None:
+            ops.record_amax(self.state.amax_history, x.detach(), self._column(which), clock)
 
     def multipliers(self) -> Tensor:
         """The present scales: a copy, which a later `update` leaves as it is."""
@@ -60,12 +63,14 @@ class _Casts:
         return self.state.scale[first : first + len(OPERANDS)].clone()
 
     def watch(self, y: Tensor) -> Tensor:
-        """`y` itself; in training mode the backward pass records the largest magnitude of its
-        gradient, where the gradient's scaling is delayed."""
-        if not self.state.training or "gradient" not in self.state.casts:
+        """`y` itself; where the gradient's scaling is delayed, the backward pass records the
+        gradient's largest magnitude, in the modes in which `note` records."""
+        clock = self.state.records()
+        if clock is None or "gradient" not in self.state.casts:
             return y
         function: Any = _Watch if torch.compiler.is_compiling() else _EagerWatch
-        watched: Tensor = function.apply(y, self.state.amax_history, self._column("gradient"))
+        column = self._column("gradient")
+        watched: Tensor = function.apply(y, self.state.amax_history, column, clock)
         return watched
 
     def at(self, number: int) -> Product:
@@ -101,7 +106,8 @@ class Delayed(_Casts, nn.Module):
 
     The buffers in the state_dict are `amax_history`, H x 3 for each product, whose row 0 is the
     present step's, and `scale`, 3 for each product. They stay float32 where the model is cast to
-    another type. A scale multiplies into the format; it starts at 1. An operand is cast to
+    another type, and keep their values through `to_empty`; after the meta device they are those
+    before the first step. A scale multiplies into the format; it starts at 1. An operand is cast to
     fl(cast(fl(x * scale)) * fl(1/scale)) in binary32, then rounded into x's type; straight through.
 
     In training mode its largest magnitude enters row 0, by maximum. `update`, once before each
@@ -114,9 +120,13 @@ class Delayed(_Casts, nn.Module):
 
     amax_history: Tensor
     scale: Tensor
-    most: Tensor
-    margin: Tensor
     number = 0
+    clock: Clock | None = None
+    """The clock of the converted model, by whose steps the scales advance; None: by `update`."""
+    seen = 0
+    """The number of the clock's steps whose scales it has made."""
+    place = 0
+    """Its number among the clock's."""
 
     def __init__(
         self,
@@ -139,9 +149,7 @@ class Delayed(_Casts, nn.Module):
         self.attention = attention
         columns = products * len(OPERANDS) if self.casts else 0
         self.register_buffer("amax_history", torch.zeros(self.history, columns))
-        for name in ("scale", "most", "margin"):
-            self.register_buffer(name, torch.ones(columns), persistent=name == "scale")
-        self.reset_parameters()
+        self.register_buffer("scale", torch.ones(columns))
 
     @classmethod
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
@@ -170,15 +178,16 @@ class Delayed(_Casts, nn.Module):
         return self
 
     def reset_parameters(self) -> None:
-        """The state before the first step; needed after `to_empty`."""
+        """The state before the first step."""
         with torch.no_grad():
             self.amax_history.zero_()
-            for buffer in (self.scale, self.most, self.margin):
-                buffer.fill_(1)
-            for name, cast in self.casts.items():
-                columns = slice(OPERANDS.index(name), None, len(OPERANDS))
-                self.most[columns] = cast.scaled.element.max
-                self.margin[columns] = 2.0**cast.scaled.margin
+            self.scale.fill_(1)
+
+    def records(self) -> int | None:
+        """The last argument of torch.ops.cpd.record_amax; None: nothing is recorded."""
+        if self.training:
+            return -1
+        return self.clock.key if self.clock is not None and torch.is_grad_enabled() else None
 
     def update(self) -> None:
         """Makes the scales of the step that begins; the function `update`, those of many layers."""
@@ -197,21 +206,58 @@ class Delayed(_Casts, nn.Module):
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
         return self.casts[which]
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+    def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
+        """Makes the scales that hold after that many steps, in tensors like its buffers. Of these
+        steps only the first has recorded magnitudes."""
+        numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
+        for name, cast in self.casts.items():
+            numbers[0][OPERANDS.index(name)] = cast.scaled.element.max
+            numbers[1][OPERANDS.index(name)] = 2.0**cast.scaled.margin
+        for _ in range(min(steps, self.history + 1)):  # the history is then empty
+            ops.update_delayed(history, scale, *numbers, self.amax == "most_recent")
+
+    def catch_up(self) -> None:
+        """Makes the scales of the clock's present step, if a step began since the last call."""
+        if self.clock is not None and self.seen != self.clock.begun:
+            self.clock.advance((self,), *tensors((self,)))
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        self.catch_up()
+        super()._save_to_state_dict(*args)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
+    ) -> None:
         """Keeps the present state where `state_dict` is of a model that was not converted."""
-        if any(key.startswith(prefix) for key in state_dict):
-            super()._load_from_state_dict(state_dict, prefix, *rest)
+        ours = [key for key in state_dict if key.startswith(prefix)]
+        if ours:
+            for key in ours:
+                if isinstance(state_dict[key], Tensor):
+                    state_dict[key] = state_dict[key].to(torch.float32)
+            super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+            self.seen = 0 if self.clock is None else self.clock.begun
+
+    def leave_meta(self, state_dict: Any, prefix: str) -> None:
+        """Moves the state from the meta device, which has no values, to that of the layer's
+        weights, which a state_dict of a plain model gives: it is then as before the first step."""
+        device = device_of(state_dict, prefix)
+        if self.scale.is_meta and device is not None:
+            self.to_empty(device=device)
 
     def extra_repr(self) -> str:
         said = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]
         return ", ".join(said + [f"products={self.products}"] * (self.products > 1))
 
     def _apply(self, fn: Any, recurse: bool = True) -> Delayed:
-        def keep_type(x: Tensor) -> Tensor:
+        def keep_values(x: Tensor) -> Tensor:
             moved: Tensor = fn(x)
-            return moved if moved.dtype == x.dtype else x.to(moved.device)
+            if moved is x:
+                return x
+            if x.is_meta and not moved.is_meta:
+                return torch.full_like(x, x is self.scale, device=moved.device)
+            return x.to(moved.device)  # also where `fn` makes a tensor of another type, or an empty
 
-        return super()._apply(keep_type, recurse)  # type: ignore[no-any-return,no-untyped-call]
+        return super()._apply(keep_values, recurse)  # type: ignore[no-any-return,no-untyped-call]
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
@@ -243,16 +289,19 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
     """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
     step's magnitudes are reduced over `group`, in one exchange for each device that they are on, by
     a maximum in which NaN wins: all ranks must call it, with the same layers."""
-    all_of = [part for layer in layers for part in layer.parts()]
-    if all_of and dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
-        _reduce([layer.amax_history[0] for layer in all_of], group)
+    all_of = parts_of(layers)
+    if dist.is_available() and dist.is_initialized():
+        reduce([layer.amax_history for layer in all_of], group)
     for layer in all_of:
-        recent = layer.amax == "most_recent"
-        ops.update_delayed(layer.amax_history, layer.scale, layer.most, layer.margin, recent)
+        layer.advance(layer.amax_history, layer.scale)
 
 
-def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Reduces `rows` to the maximum over ranks, as int32: in that order NaN is above all."""
+def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Reduces row 0 of each history to the maximum over ranks, as int32: in that order NaN is above
+    all."""
+    if not histories or dist.get_world_size(group) <= 1:
+        return
+    rows = [history[0] for history in histories]
     for device in dict.fromkeys(row.device for row in rows):
         there = [row for row in rows if row.device == device]
         words = torch.cat(there).view(torch.int32)
@@ -260,6 +309,23 @@ def _reduce(rows: list[Tensor], group: dist.ProcessGroup | None) -> None:
         reduced = torch.split(words.view(torch.float32), [len(row) for row in there])
         for row, values in zip(there, reduced, strict=True):
             row.copy_(values)
+
+
+def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
+    """The states of `layers` and of their attention, those of them that delay."""
+    return [part for layer in layers for part in layer.parts()]
+
+
+def tensors(layers: Iterable[Delayed]) -> tuple[list[Tensor], list[Tensor]]:
+    """The histories and the scales of `parts_of(layers)`."""
+    parts = parts_of(layers)
+    return [part.amax_history for part in parts], [part.scale for part in parts]
+
+
+def device_of(state_dict: Any, prefix: str) -> torch.device | None:
+    """The device of the first tensor of a state_dict whose name begins so; None: there is none."""
+    tensors = (x for name, x in state_dict.items() if name.startswith(prefix))
+    return next((x.device for x in tensors if isinstance(x, Tensor)), None)
 
 
 def keep_from_ddp(root: nn.Module) -> None:
@@ -277,17 +343,17 @@ class _Watch(torch.autograd.Function):
     """The identity, whose backward pass records the gradient's largest magnitude."""
 
     @staticmethod
-    def forward(y: Tensor, history: Tensor, column: int) -> Tensor:
+    def forward(y: Tensor, history: Tensor, column: int, clock: int) -> Tensor:
         return y.detach()  # no view to autograd: what follows may change it in place
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _, ctx.history, ctx.column = inputs
+        _, ctx.history, ctx.column, ctx.clock = inputs
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        ops.record_amax(ctx.history, grad.detach(), ctx.column)
-        return grad, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        ops.record_amax(ctx.history, grad.detach(), ctx.column, ctx.clock)
+        return grad, None, None, None
 
 
 class _EagerWatch(_Watch):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cpd.nn.clock import Clock
 from cpd.nn.converted.state import State
 from cpd.nn.coverage import Census, Coverage
 
@@ -39,7 +40,6 @@ class Report(Sequence[Row]):
 
     Attributes:
         rows: all rows.
-        notes: what holds for the model as a whole.
         elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
             optimizer's, the exchange of gradients.
         recipe: the name of the recipe, or its text.
@@ -55,12 +55,20 @@ class Report(Sequence[Row]):
         states: Sequence[State] = (),
         elsewhere: Sequence[str] = (),
         recipe: str = "",
+        clock: Clock | None = None,
     ) -> None:
         self.rows = tuple(rows)
-        self.notes = (*notes, *elsewhere)
         self.elsewhere = tuple(elsewhere)
+        self._notes = tuple(notes)
+        self._clock = clock
         self.recipe = recipe
         self._states = tuple(states)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What holds for the model as a whole, with what its steps so far have shown."""
+        of_steps = () if self._clock is None else self._clock.notes()
+        return (*self._notes, *of_steps, *self.elsewhere)
 
     @property
     def emulated(self) -> tuple[Row, ...]:
@@ -89,8 +97,8 @@ class Report(Sequence[Row]):
         counted = self.census.finish()
         if counted is None:
             raise ValueError(
-                "there was no training step yet: call the model in training mode, or give "
-                "report.coverage the model's arguments"
+                "there was no training step yet: call the model, or its parts, with gradients on, "
+                "or give report.coverage the model's arguments"
             )
         return counted
 

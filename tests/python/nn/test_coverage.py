@@ -2,6 +2,7 @@
 """What of a training step ran emulated: counted by hand, eager, compiled, traced, checkpointed."""
 
 import copy
+import gc
 import pickle
 import warnings
 
@@ -137,8 +138,8 @@ def test_compiled_as_eager():
     with pytest.warns(CoverageWarning, match="not emulated"):
         _step(compiled, scale=2.0)
     assert _sums(of_compiled.coverage()) == _sums(report.coverage())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings():  # torch warns of itself as it traces an autograd function
+        warnings.simplefilter("error", CoverageWarning)
         compiled(torch.randn(3, 7, WIDTH))["logits"].sum().backward()
 
 
@@ -266,6 +267,91 @@ def test_before_a_step_there_is_nothing():
     assert "coverage" not in str(report)
     _quiet_step(model)
     assert str(report).startswith(f"coverage: {100 * EMULATED / ALL:.1f} % emulated")
+
+
+def _in_parts(model):
+    x = model.embed(_x())
+    for block in model.blocks:
+        x = block(x)
+    model.head(x).square().sum().backward()
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "te-delayed"])
+@pytest.mark.parametrize("again", [None, copy.deepcopy])
+def test_calls_of_parts_are_counted_as_one_step(again, recipe):
+    model, report = _converted(recipe)
+    if again is not None:
+        model = again(model)
+    with torch.no_grad():
+        model.embed(_x())
+    with pytest.warns(CoverageWarning, match=r"aten\.bmm in blocks\.\*") as seen:
+        _in_parts(model)
+    assert len(seen) == 1
+    coverage = cpd.nn.coverage.coverage_of(model)
+    assert coverage.macs == ALL
+    assert coverage.share == pytest.approx(EMULATED / ALL)
+    assert coverage.never_called == ("unused",)
+    assert not any(
+        isinstance(getattr(hook, "__self__", None), cpd.nn.coverage.Census)
+        for module in model.modules()
+        for hook in module._forward_pre_hooks.values()
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _in_parts(model)
+        _step(model)
+    assert again or report.coverage() is coverage
+
+
+def test_a_forward_that_is_called_by_itself_is_counted():
+    model, report = _converted("mxfp8", coverage=0)
+    model.forward(_x())["logits"].square().sum().backward()
+    assert report.coverage().macs == ALL
+
+
+def test_training_in_eval_mode_is_counted():
+    model, report = _converted("mxfp8", coverage=0)
+    model.eval()
+    _step(model)
+    assert report.coverage().macs == ALL
+
+
+def test_parts_outlive_their_model():
+    model, report = _converted("nvfp4", coverage=0)
+    part = model.blocks[0]
+    del model
+    gc.collect()
+    part(_x()).sum().backward()
+    with pytest.raises(ValueError, match="no training step yet"):
+        report.coverage()
+
+
+def test_parts_that_are_not_converted_are_counted():
+    model, report = _converted("mxfp8", rules=[("embed", None)], coverage=0)
+    for _ in range(2):
+        _in_parts(model)
+    assert {p.module for p in report.coverage().left} == {"embed", "blocks.0", "blocks.1"}
+    assert report.coverage().macs == ALL
+
+
+def test_a_part_that_fails_is_not_counted():
+    model, report = _converted("mxfp8", coverage=0)
+    with pytest.raises(ValueError, match="in"):
+        model.head(torch.ones(2, WIDTH + 1))
+    _in_parts(model)
+    assert report.coverage().macs == ALL
+
+
+def test_a_compiled_part_is_traced():
+    model, report = _converted("mxfp8", coverage=0)
+    counter = torch._dynamo.testing.CompileCounterWithBackend("eager")
+    block = torch.compile(model.blocks[0], backend=counter, fullgraph=True)
+    frames = []
+    for _ in range(3):
+        block(_x()).square().sum().backward()
+        frames.append(counter.frame_count)
+    assert frames[0] == frames[-1]
+    assert {p.module for p in report.coverage().products} >= {"blocks.0.first", "blocks.0"}
 
 
 def test_a_step_that_fails_is_not_counted():

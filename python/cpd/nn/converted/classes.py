@@ -31,8 +31,22 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
             return _new, (mixin, cls), *state
         return how, arguments, *state
 
+    def apply(self: Any, function: Any, recurse: bool = True) -> Any:
+        state = self.__dict__.get("cpd")
+        if state is not None and state.clock is not None:
+            state.clock.before_apply(function)
+        return super(made, self)._apply(function, recurse)
+
+    def load(self: Any, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        super(made, self)._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+        delayed = self._modules.get("cpd_delayed")
+        if delayed is not None and local_metadata.get("assign_to_params_buffers"):
+            delayed.leave_meta(state_dict, prefix)
+
     names = {
         "__reduce_ex__": reduce,
+        "_load_from_state_dict": load,
+        "_apply": apply,  # which to_empty and to call
         "__prepare_scriptable__": refuse_scripts,  # which torch.jit.script calls
         "__module__": cls.__module__,
         "__doc__": cls.__doc__,
@@ -55,11 +69,18 @@ def refuse_scripts(module: nn.Module) -> None:
 
 def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
     """`original` where the module's recipe is None, else `computed`, in which `cpd.autocast` does
-    nothing."""
+    nothing. The model's clock sees each call and the backward pass of its result."""
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         state = self.__dict__.get("cpd")  # None: this forward was kept beyond `restore`
+        clock = None if state is None else state.clock
+        if clock is None:
+            return compute(state, self, args, kwargs)
+        clock.enter(state, self.training)
+        return clock.mark(compute(state, self, args, kwargs), self.training)
+
+    def compute(state: Any, self: Any, args: Any, kwargs: Any) -> Any:
         if state is None or state.recipe is None:
             return original(self, *args, **kwargs)
         if torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export():

@@ -22,13 +22,18 @@ class State:
     Attributes:
         recipe: how it computes now, with the layer's number; None: as torch does. It is never None
             within a mixin's forward.
+        ahead: how it will compute in the step after the present one.
+        upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
         given: the recipe that `cpd.convert` chose for it, with its schedule.
         layer: its number in random streams.
-        clock: counts the model's steps; None: nothing draws.
+        clock: counts the model's steps; None: nothing draws, delays or has a schedule.
+        counts: whether the layer's forward may begin a step: it draws, delays or has a schedule.
         delayed: the state of delayed scaling, a submodule of the layer; None: nothing delays.
     """
 
     recipe: Recipe | None
+    ahead: Recipe | None
+    upcoming: Recipe | None
     given: Recipe
     layer: int
     clock: Clock | None
@@ -39,8 +44,12 @@ class State:
         self.layer = layer
         self.clock = None
         self.delayed = None
+        self.counts = False
         self._off = False
-        self._units = {"step": 0, "epoch": 0}
+        self._steps = 0, 0
+        self._epoch: int | None = None
+        self._follows = True
+        self._numbered: dict[int, Recipe | None] = {}
         self._choose()
 
     def stream(self) -> Tensor | None:
@@ -58,10 +67,22 @@ class State:
         self._choose()
 
     def set_step(self, step: int | None, epoch: int | None) -> None:
-        """Sets the step and the epoch for the recipe's schedule; None: as before."""
-        self._units["step"] = self._units["step"] if step is None else step
-        self._units["epoch"] = self._units["epoch"] if epoch is None else epoch
+        """Sets the step and the epoch for the recipe's schedule; None: as before. After a step was
+        given the schedule no longer follows the clock."""
+        if step is not None:
+            self._steps, self._follows = (step, step), False
+        self._epoch = self._epoch if epoch is None else epoch
         self._choose()
+
+    def follow(self, step: int, then: int) -> None:
+        """Sets the present step and the one after it, where the schedule follows the clock."""
+        if self._follows:
+            self._steps = step, then
+            self._choose()
+
+    def awaits_epochs(self) -> bool:
+        """Whether the schedule counts epochs, and no epoch was given."""
+        return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
         """All recipes that the layer may have, in their order."""
@@ -70,11 +91,21 @@ class State:
                 yield numbered(each, self.layer)
 
     def _choose(self) -> None:
-        how: Recipe | None = self.given
-        for unit, start, then in self.given.schedule:
-            if self._units[unit] >= start:
-                how = then
-        self.recipe = None if how is None or self._off else numbered(how, self.layer)
+        self.recipe, self.ahead = (self._of(step) for step in self._steps)
+        self.upcoming = self.recipe
+
+    def _of(self, step: int) -> Recipe | None:
+        """How the layer computes in that step."""
+        units = {"step": step, "epoch": self._epoch or 0}
+        starts = [-1, *(n for n, (unit, start, _) in enumerate(self.given.schedule)
+                        if units[unit] >= start)]  # fmt: skip
+        phase = starts[-1]
+        if self._off:
+            return None
+        if phase not in self._numbered:
+            how = self.given if phase < 0 else self.given.schedule[phase][2]
+            self._numbered[phase] = None if how is None else numbered(how, self.layer)
+        return self._numbered[phase]
 
 
 def numbered(how: Recipe, layer: int) -> Recipe:

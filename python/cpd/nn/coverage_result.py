@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training step's products ran as: `Coverage`, which `cpd.nn.coverage` counts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Products:
+    """Products of one module and operation.
+
+    Attributes:
+        module: the qualified name of the innermost module whose forward computed them, or whose
+            backward pass; "" for the model itself.
+        operation: of torch.ops, "aten.bmm" or "cpd.matmul".
+        backward: whether the backward pass computed them.
+        recipe: by which recipe, its name or text; "": as torch computes.
+        macs: multiply-accumulates.
+        calls: how often.
+    """
+
+    module: str
+    operation: str
+    backward: bool
+    recipe: str
+    macs: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What of a training step's products ran emulated, and what did not: matrix products,
+    convolutions, attention, recurrence, forward and backward, counted as they were called.
+
+    Attributes:
+        products: all of them, in the order of their first calls.
+        parameters: how many parameters, those of two dimensions or more, the modules with products
+            have of their own.
+        emulated_parameters: those of them in modules whose products were all emulated.
+        never_called: names of the converted layers that were not called.
+    """
+
+    products: tuple[Products, ...]
+    parameters: int
+    emulated_parameters: int
+    never_called: tuple[str, ...]
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of all products."""
+        return sum(one.macs for one in self.products)
+
+    @property
+    def left(self) -> tuple[Products, ...]:
+        """The products that torch computed, the largest first."""
+        return tuple(sorted((p for p in self.products if not p.recipe), key=lambda p: -p.macs))
+
+    @property
+    def share(self) -> float:
+        """The share of multiply-accumulates that ran emulated; 1 of a step without products."""
+        left = sum(one.macs for one in self.left)
+        return 1.0 - left / self.macs if self.macs else 1.0
+
+    @property
+    def by_recipe(self) -> dict[str, float]:
+        """The share of each recipe, the largest first."""
+        sums: dict[str, int] = {}
+        for one in self.products:
+            if one.recipe:
+                sums[one.recipe] = sums.get(one.recipe, 0) + one.macs
+        ordered = sorted(sums.items(), key=lambda item: -item[1])
+        return {recipe: count / self.macs for recipe, count in ordered}
+
+    def to_dict(self) -> dict[str, Any]:
+        """{"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
+        "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
+        "never_called": […]}."""
+        left = [
+            {"module": p.module, "operation": p.operation, "backward": p.backward, "macs": p.macs,
+             "calls": p.calls}
+            for p in self.left
+        ]  # fmt: skip
+        return {
+            "share": self.share,
+            "macs": self.macs,
+            "parameters": self.parameters,
+            "emulated_parameters": self.emulated_parameters,
+            "by_recipe": self.by_recipe,
+            "left": left,
+            "never_called": list(self.never_called),
+        }
+
+    def __str__(self) -> str:
+        """The first line says how much; then what torch computed, a line for each operation of
+        modules alike, unless that was all."""
+        if not self.by_recipe:
+            return self._first_line()
+        return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])
+
+    def _first_line(self) -> str:
+        if not self.macs:
+            return "coverage: the training step had no products"
+        recipes = ", ".join(f"{name} {_percent(s)}" for name, s in self.by_recipe.items())
+        by = f" ({recipes})" if recipes else ""
+        share = self.emulated_parameters / self.parameters if self.parameters else 1.0
+        return (
+            f"coverage: {_percent(self.share)} emulated{by} of {_count(self.macs)} "
+            f"multiply-accumulates of a training step; {_percent(share)} of the "
+            f"{_count(self.parameters)} parameters in them"
+        )
+
+    def _left_lines(self) -> list[str]:
+        alike: dict[tuple[str, str], int] = {}
+        for one in self.left:
+            key = one.operation, re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)", "*", one.module)
+            alike[key] = alike.get(key, 0) + one.macs
+        ordered = sorted(alike.items(), key=lambda item: -item[1])
+        lines = [
+            f"  not emulated: {_percent(count / self.macs)}  {operation} in {module or '(model)'}"
+            for (operation, module), count in ordered[:_MOST_LINES]
+        ]
+        more = sum(count for _, count in ordered[_MOST_LINES:])
+        if more:
+            kinds = len(ordered) - _MOST_LINES
+            lines.append(f"  not emulated: {_percent(more / self.macs)}  in {kinds} further kinds")
+        return lines
+
+    def _never_called_line(self) -> list[str]:
+        names = list(self.never_called)
+        if not names:
+            return []
+        shown = ", ".join(names[:_MOST_LINES]) + (" …" if len(names) > _MOST_LINES else "")
+        return [f"  converted and never called: {len(names)}: {shown}"]
+
+
+_MOST_LINES = 6
+
+
+def _percent(share: float) -> str:
+    """With one decimal place; 0 % and 100 % only where that is exact."""
+    if share in (0, 1):
+        return f"{round(100 * share)} %"
+    return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+
+
+def _count(number: int) -> str:
+    """In thousands, millions and so on."""
+    for unit, letter in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g} {letter}"
+    return str(number)

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The groups of ranks over which a model's delayed scales follow from the largest magnitudes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from cpd.numeric.shown import shown
+
+
+def named(group: Any) -> str | bool | None:
+    """The name of a process group, which is copied and pickled with a model; None and False as they
+    are. Raises TypeError for anything else."""
+    if group is None or group is False:
+        return group
+    if dist.is_available() and isinstance(group, dist.ProcessGroup):
+        name: str = group.group_name
+        return name
+    raise TypeError(
+        "amax_group must be a torch.distributed process group that this rank is in, None (the "
+        f"ranks of DDP or FSDP2) or False (none), got {shown(group)}"
+    )
+
+
+def resolved(name: str) -> Any:
+    """The process group of that name. Raises ValueError where this process has none."""
+    try:
+        return dist.distributed_c10d._resolve_process_group(name)  # type: ignore[attr-defined,arg-type]
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"amax_group {shown(name)} is no process group of this process: convert the model again"
+        ) from error
+
+
+def groups_of(model: nn.Module) -> list[Any]:
+    """The groups over which DDP or FSDP2 itself, that wraps `model`, exchanges at each call of
+    `model`; empty: none does."""
+    ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+    if ddp is not None and _within(ddp.module) is model:
+        return [] if ddp._join_config.enable else [ddp.process_group]
+    return _groups_of_fsdp(model)
+
+
+def _within(model: nn.Module) -> nn.Module:
+    """The model that torch.compile wraps, or itself."""
+    compiled = getattr(model, "_orig_mod", None)
+    return compiled if isinstance(compiled, nn.Module) else model
+
+
+def _groups_of_fsdp(model: nn.Module) -> list[Any]:
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(model, FSDPModule):
+        return []
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            sharded = getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]
+            if sharded[0] is not None:
+                mesh = sharded[0].mesh_info
+                names = ("shard_process_group", "replicate_process_group")
+                return [getattr(mesh, name) for name in names if hasattr(mesh, name)]
+    return []
