@@ -66,7 +66,8 @@ struct LayerOptions {
 class Reduction {
  public:
   /// `sizes`: the layers'. `to_all`: for an all-reduce. Else owners' sums travel without loss, and
-  /// rank r owns slice r of each layer (reduce, reduce-scatter). Throws Error where the spec, the ranks or the layers are out of range.
+  /// rank r owns slice r of each layer (reduce, reduce-scatter). Throws Error where the spec, the
+  /// ranks or the layers are out of range.
   Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
             const LayerOptions& layers = {}, bool to_all = true);
 

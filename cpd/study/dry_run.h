@@ -26,8 +26,8 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// For layers of these sizes, numbers and rows (LayerOptions). `in_fp32`: all values are sent in binary32,
-  /// as where a NaN is possible that a format has no code for. Throws Error.
+  /// For layers of these sizes, numbers and rows (LayerOptions). `in_fp32`: all values are sent in
+  /// binary32, as where a NaN is possible that a format has no code for. Throws Error.
   DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
          const LayerOptions& layers = {}, bool in_fp32 = false);
 

@@ -63,9 +63,10 @@ class ReduceSpec:
             accumulator).
         exchange: which messages a communicator of `cpd.comm` moves; the bits are those of `order`
             and `group_size`. `owner`: who owns a slice gathers and sums it, then the sums are
-            gathered (the first owner is another rank for each layer, but in order `ring`); `gather`: every rank gathers and sums everything; `ring`: partial sums hop
-            around a ring (order `ring`, no groups); `hierarchical`: members to their group's first
-            rank, a ring of these, and back (order `ring`, with `group_size`).
+            gathered (the first owner is another rank for each layer, except in order `ring`);
+            `gather`: every rank gathers and sums everything; `ring`: partial sums hop around a ring
+            (order `ring`, no groups); `hierarchical`: members to their group's first rank, a ring
+            of these, and back (order `ring`, with `group_size`).
         group_size: None, or: each group of that many ranks is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short. At most the number
             of ranks, which is checked where that is known. One group of all ranks has no second
