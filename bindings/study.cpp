@@ -79,8 +79,9 @@ Roundoff RoundoffArrays(const py::array& reference, const py::array& value) {
 using Floats = std::vector<float>;
 
 Cost CostOfLayers(const ReduceSpec& spec, int world, int rank, const Sizes& sizes,
-                  std::int64_t chunk, const Sizes& rows, const Floats& largest) {
-  return CostOf(spec, world, rank, sizes, chunk, {rows, largest});
+                  std::int64_t chunk, const Sizes& rows, const Floats& largest,
+                  const Sizes& numbers) {
+  return CostOf(spec, world, rank, sizes, chunk, {rows, largest, numbers});
 }
 
 double TimeOfLayers(const ReduceSpec& spec, int world, const Sizes& sizes, double alpha,
@@ -127,7 +128,7 @@ void BindStudy(py::module_& m) {
       .def_readonly("bytes_received", &Cost::bytes_received)
       .def_readonly("exact", &Cost::exact);
   m.def("cost", &CostOfLayers, py::arg("spec"), py::arg("world"), py::arg("rank"), py::arg("sizes"),
-        py::arg("chunk"), py::arg("rows"), py::arg("largest"));
+        py::arg("chunk"), py::arg("rows"), py::arg("largest"), py::arg("numbers"));
   m.def("rounds", &RoundsOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
         py::arg("per_host"), py::arg("rows"), py::arg("largest"));
   m.def("time", &TimeOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),

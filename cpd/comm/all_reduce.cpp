@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -107,7 +108,7 @@ class Collective {
     Enter(Phase::handshake, 0, link_.transport());
     Handshake(link_, intent, sizes_, refusal, layers_.numbers);
     if (!refusal.empty()) throw Refusal{refusal_};
-    AgreeOnExponents();
+    AgreeOnScales();
   }
 
   /// Prepares the call. Returns what is wrong with this rank's arguments, or its machine; empty if
@@ -122,7 +123,7 @@ class Collective {
       UseLayers();
       DivideFirst();
       FindStates();
-      if (WantsExponents()) Measure();
+      if (WantsLargest()) Measure();
     } catch (const Error& error) {
       refusal_ = std::current_exception();
       return error.what();
@@ -175,10 +176,15 @@ class Collective {
     x_ = divided_;
   }
 
-  /// Where the slice of a layer begins whose result rank `owner` owns.
-  [[nodiscard]] std::int64_t OwnBegin(std::size_t layer, int owner) const {
+  /// The values of a layer whose results this rank owns.
+  [[nodiscard]] Segment Owned(std::size_t layer) const {
     const std::vector<std::int64_t>& buckets = reduction_->buckets();
-    return SliceBegin(sizes_[layer], size(), owner, buckets.empty() ? 1 : buckets[layer]);
+    const std::int64_t bucket = buckets.empty() ? 1 : buckets[layer];
+    const auto index = static_cast<std::int64_t>(layer);
+    const std::int64_t slice = (rank() + size() - reduction_->turn(index)) % size();
+    const std::int64_t begin = SliceBegin(sizes_[layer], size(), slice, bucket);
+    const std::int64_t end = SliceBegin(sizes_[layer], size(), slice + 1, bucket);
+    return {static_cast<int>(layer), begin, end - begin};
   }
 
   /// Finds the codec's states of the layers, and of the results that this rank owns; none where it
@@ -197,7 +203,7 @@ class Collective {
       of(*reduction_->wire(layer), Stage::contribution, sizes_[l], states_);
       const SharedCodec& results = reduction_->results(layer);
       if (results == nullptr) continue;
-      of(*results, Stage::result, OwnBegin(l, rank() + 1) - OwnBegin(l, rank()), result_states_);
+      of(*results, Stage::result, Owned(l).count, result_states_);
     }
   }
 
@@ -218,9 +224,8 @@ class Collective {
         scales_.push_back(reduction.wire(layer)->Measure(whole, state, x));
       }
       if (result_states_.empty()) continue;
-      const std::int64_t begin = OwnBegin(l, rank());
-      const Piece own = reduction.ResultPiece(layer, begin, OwnBegin(l, rank() + 1) - begin);
-      result_states_[l]->Begin(own, nullptr);
+      const Segment own = Owned(l);
+      result_states_[l]->Begin(reduction.ResultPiece(layer, own.begin, own.count), nullptr);
     }
     if (reduction.measured() != Measured::shared) return;
     Enter(Phase::exponents, 0, link_.transport());
@@ -267,7 +272,7 @@ class Collective {
     }
   }
 
-  [[nodiscard]] bool WantsExponents() const {
+  [[nodiscard]] bool WantsLargest() const {
     return spec_.aps != Aps::off || reduction_->LacksNan();
   }
 
@@ -288,34 +293,29 @@ class Collective {
     return reduction_->wire(layer)->Largest(*states_[l]);
   }
 
-  /// Sets exponents_: each layer's (Reduction::ExponentOf), and last whether any value is NaN or
-  /// Inf.
+  /// Sets largest_: the bits of each layer's largest magnitude, and last whether any value is NaN
+  /// or Inf.
   void Measure() {
-    exponents_.assign(x_.size() + 1, 0);
+    largest_.assign(x_.size() + 1, 0);
     const std::vector<LayerRange> ranges = RangesOf(x_);
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const LayerRange& range = ranges[l];
-      exponents_[l] = reduction_->ExponentOf(LargestOf(l).value_or(range.max_abs));
-      if (range.non_finite > 0) exponents_.back() = 1;
+      largest_[l] = std::bit_cast<std::uint32_t>(LargestOf(l).value_or(range.max_abs));
+      if (range.non_finite > 0) largest_.back() = 1;
     }
   }
 
-  void AgreeOnExponents() {
+  void AgreeOnScales() {
     const Reduction& reduction = *reduction_;
-    if (WantsExponents()) {
+    std::vector<float> largest(x_.size());
+    if (WantsLargest()) {
       Enter(Phase::exponents, 0, link_.transport());
-      link_.Max(Phase::exponents, exponents_);
+      link_.Max(Phase::exponents, largest_);
+      for (std::size_t l = 0; l < x_.size(); ++l) largest[l] = std::bit_cast<float>(largest_[l]);
     }
-    for (std::size_t l = 0; l < x_.size(); ++l) {
-      shifts_.push_back(reduction.ShiftOf(exponents_.empty() ? 0 : exponents_[l]));
-    }
-    in_fp32_ = reduction.LacksNan() && MayMeetNan();
+    for (const float magnitude : largest) shifts_.push_back(reduction.ShiftOf(magnitude));
+    in_fp32_ = reduction.LacksNan() && (largest_.back() != 0 || reduction.MayMeetNan(largest));
     BeginLayers();
-  }
-
-  [[nodiscard]] bool MayMeetNan() const {
-    const std::span<const std::uint8_t> exponents(exponents_);
-    return exponents.back() != 0 || reduction_->MayMeetNan(exponents.first(x_.size()));
   }
 
   [[nodiscard]] std::unique_ptr<MessageOps> MakeOps() {
@@ -334,7 +334,7 @@ class Collective {
     layers.states = states_;
     layers.results = result_states_;
     for (std::size_t l = 0; l < x_.size(); ++l) {
-      layers.results_begin.push_back(OwnBegin(l, rank()));
+      layers.results_begin.push_back(Owned(l).begin);
     }
     for (const auto& begun : begun_) layers.on_gpu.push_back(begun.get());
     for (const TensorView& layer : x_) layers.x.push_back(static_cast<const float*>(layer.data));
@@ -349,7 +349,11 @@ class Collective {
   /// Exchanges all chunks, at most kDepth at once, and waits for each in turn, in the same order on
   /// all ranks.
   void Drive(int slices, const std::function<Task(std::int64_t, std::vector<Part>)>& make) {
-    Layout layout(sizes_, slices, options_.chunk, Buckets());
+    std::vector<std::int64_t> turns;
+    for (std::size_t l = 0; l < x_.size(); ++l) {
+      turns.push_back(reduction_->turn(static_cast<std::int64_t>(l)));
+    }
+    Layout layout(sizes_, slices, options_.chunk, Buckets(), turns);
     for (std::int64_t chunk = 0; !layout.done() || !active_.empty();) {
       if (active_.size() < kDepth && !layout.done()) {
         active_.push_back(make(chunk++, layout.Next()));
@@ -404,7 +408,7 @@ class Collective {
   std::unique_ptr<const Reduction> reduction_;
   std::vector<std::shared_ptr<float>> quotients_;  // of DivideFirst
   std::vector<TensorView> divided_;
-  std::vector<std::uint8_t> exponents_;
+  std::vector<std::uint32_t> largest_;
   std::exception_ptr refusal_;
   std::vector<int> shifts_;
   bool in_fp32_ = false;

@@ -10,6 +10,7 @@
 #include "cpd/compress/on_gpu.h"
 #include "cpd/compress/packed.h"
 #include "cpd/numeric/draws/streams.h"
+#include "cpd/numeric/round/round_plan.h"
 #include "cpd/spec/error.h"
 
 namespace cpd {
@@ -43,6 +44,15 @@ std::array<Format, 4> FormatsOf(const ReduceSpec& spec) {
 }
 
 namespace {
+
+/// The formats that hold sums: accumulator, inner sums, result.
+std::array<Format, 3> SumsOf(const ReduceSpec& spec) {
+  const auto [wire, accumulator, inner, result] = FormatsOf(spec);
+  return {accumulator, inner, result};
+}
+
+/// By the bits: a comparison would take a subnormal for zero where the program flushes them.
+bool IsZero(float x) { return std::bit_cast<std::uint32_t>(x) << 1 == 0; }
 
 /// Throws Error unless there is a number for each layer, all different and at least 0.
 void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
@@ -79,9 +89,10 @@ void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t>
 }  // namespace
 
 Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-                     const LayerOptions& layers, bool encodes_results)
+                     const LayerOptions& layers, bool to_all)
     : spec_(spec),
       world_(world),
+      to_all_(to_all),
       sizes_(sizes.begin(), sizes.end()),
       numbers_(layers.numbers.begin(), layers.numbers.end()) {
   Check(spec_, world);
@@ -95,7 +106,7 @@ Reduction::Reduction(const ReduceSpec& spec, int world, std::span<const std::int
   const std::int64_t last = numbers_.empty() ? count - 1 : std::ranges::max(numbers_);
   StreamOf(Purpose::wire, spec_.step, last, world - 1);
   rounds_ = {spec_.order, grouped() ? (world - 1) / spec_.group_size + 1 : world};
-  ChooseCodecs(layers.rows, encodes_results);
+  ChooseCodecs(layers.rows);
 }
 
 bool Reduction::HoldsCounts() const {
@@ -104,10 +115,10 @@ bool Reduction::HoldsCounts() const {
   });
 }
 
-void Reduction::ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results) {
+void Reduction::ChooseCodecs(std::span<const std::int64_t> rows) {
   SharedCodec wire = spec_.wire;
   if (wire == nullptr) wire = std::make_shared<Packed>(spec_.format, spec_.rounding);
-  const bool encodes = encodes_results && spec_.exchange == Exchange::owner &&
+  const bool encodes = to_all_ && spec_.exchange == Exchange::owner &&
                        (wire->measured() != Measured::shared || HoldsCounts());
   const auto results_of = [&](const SharedCodec& codec) {
     return encodes ? codec->ForResults(spec_.result, world_) : nullptr;
@@ -156,28 +167,64 @@ Level Reduction::Across(std::int64_t layer) const {
   return level;
 }
 
-int Reduction::ShiftOf(std::uint8_t exponent, Aps aps) const {
+double Reduction::LargestSum(float largest, int shift) const {
+  RoundingOptions rounding = spec_.rounding;
+  const bool may_grow = rounding.mode == Rounding::stochastic || rounding.mode == Rounding::down;
+  if (may_grow) rounding.mode = Rounding::up;
+  float term = 0;
+  CastScaled(spec_.format, rounding, shift, 0, 1, &largest, &term);
+  return static_cast<double>(term) * world_;
+}
+
+int Reduction::ShiftOf(float largest, Aps aps) const {
   if (aps == Aps::off) return std::ilogb(spec_.loss_scale);
-  int shift = ApsShift(exponent, spec_.format, spec_.rounding.mode, aps);
-  for (const Format& format : FormatsOf(spec_)) {
-    shift = std::min(shift, ApsShift(exponent, format, spec_.accumulator.rounding.mode, aps));
+  if (IsZero(largest)) return 0;
+  const int sum = ApsExponent(largest, world_);
+  const auto fits = [&](const Format& format) { return format.emax() - sum; };
+  const std::array<Format, 3> sums = SumsOf(spec_);
+  if (aps == Aps::paper) {
+    return std::min(fits(spec_.format), fits(std::ranges::min(sums, {}, fits)));
   }
-  return shift;
-}
-
-bool Reduction::MayOverflow(std::uint8_t exponent) const {
-  if (exponent == 0) return false;
-  const int shift = ShiftOf(exponent);
-  if (spec_.aps != Aps::off) return shift > ShiftOf(exponent, Aps::on);
-  const int e = exponent - kApsOffset + 1;  // rounding may go outward
-  return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
-    return (format.has_inf() || format.has_nan()) && e + shift > format.emax();
+  // 2^emax is a value of the wire's format: no rounding passes it.
+  int shift = spec_.format.emax() - ApsExponent(largest, 1);
+  const bool outward = RoundsOutward(spec_.format, spec_.rounding.mode);
+  for (const Format& format : sums) {
+    const bool reserve = outward || RoundsOutward(format, spec_.accumulator.rounding.mode);
+    shift = std::min(shift, fits(format) - (reserve ? 1 : 0));
+  }
+  // In a coarse wire format all ranks' values may round up, by a factor of 2 at most.
+  const bool exceeds = std::ranges::any_of(sums, [&](const Format& format) {
+    return !IsWires(format) && shift == fits(format) && LargestSum(largest, shift) > format.max();
   });
+  return shift - (exceeds ? 1 : 0);
 }
 
-std::uint8_t Reduction::ExponentOf(float max_abs) const {
-  const bool huge = spec_.aps == Aps::off && max_abs >= 0x1p96F;
-  return huge ? 255 : ApsExponent(max_abs, world_);
+bool Reduction::IsWires(const Format& format) const {
+  return format == spec_.format && spec_.accumulator.format == format &&
+         spec_.accumulator.inner.value_or(format) == format;
+}
+
+bool Reduction::MayOverflow(float largest) const {
+  if (IsZero(largest)) return false;
+  const int shift = ShiftOf(largest);
+  const auto has_limit = [](const Format& format) { return format.has_inf() || format.has_nan(); };
+  if (spec_.aps != Aps::off) {
+    if (shift > ShiftOf(largest, Aps::on)) return true;
+    const Rounding mode = spec_.accumulator.rounding.mode;
+    const bool stays = is_nearest(mode) || mode == Rounding::toward_zero;
+    const double most = LargestSum(largest, shift);
+    return std::ranges::any_of(SumsOf(spec_), [&](const Format& format) {
+      if (!has_limit(format) || (stays && IsWires(format))) return false;
+      // Each step, of W at most, may add an ulp.
+      const double steps = stays ? 0 : std::ldexp(world_, -spec_.accumulator.format.man);
+      return most * std::exp(steps) > format.max();
+    });
+  }
+  // From 2^96 on, codecs' own sums may overflow. Rounding may go outward.
+  const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
+  return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
+    return has_limit(format) && e + shift > format.emax();
+  });
 }
 
 bool Reduction::LacksNan() const {
@@ -185,12 +232,12 @@ bool Reduction::LacksNan() const {
   return std::ranges::any_of(FormatsOf(spec_), [](const Format& f) { return !f.has_nan(); });
 }
 
-bool Reduction::MayMeetNan(std::span<const std::uint8_t> exponents) const {
+bool Reduction::MayMeetNan(std::span<const float> largest) const {
   // Unsigned formats make NaN of numbers below zero; where max is 0, all but 0 becomes infinite.
   const bool easily = std::ranges::any_of(
       FormatsOf(spec_), [](const Format& f) { return !f.is_signed || f.max() == 0; });
-  return easily || std::ranges::any_of(
-                       exponents, [&](std::uint8_t exponent) { return MayOverflow(exponent); });
+  return easily ||
+         std::ranges::any_of(largest, [&](float magnitude) { return MayOverflow(magnitude); });
 }
 
 Piece Reduction::PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,

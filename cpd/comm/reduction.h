@@ -65,10 +65,11 @@ struct LayerOptions {
 
 class Reduction {
  public:
-  /// `sizes`: the layers'. Without `encodes_results` owners' sums travel without loss (reduce,
-  /// reduce-scatter). Throws Error where the spec, the ranks or the layers are out of range.
+  /// `sizes`: the layers'. `to_all`: for an all-reduce. Else owners' sums travel without loss, and
+  /// rank r owns slice r of each layer (reduce, reduce-scatter). Throws Error where the spec, the
+  /// ranks or the layers are out of range.
   Reduction(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-            const LayerOptions& layers = {}, bool encodes_results = true);
+            const LayerOptions& layers = {}, bool to_all = true);
 
   /// The spec; where one group holds all ranks, it has no groups and order sequential instead.
   [[nodiscard]] const ReduceSpec& spec() const { return spec_; }
@@ -96,6 +97,12 @@ class Reduction {
   [[nodiscard]] std::int64_t number(std::int64_t layer) const {
     return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
   }
+  /// How far a layer's slices are turned: rank r owns slice (r - turn) mod W, in which sums of
+  /// another order than ring do not differ. So the longer slices of many layers have many owners.
+  [[nodiscard]] std::int64_t turn(std::int64_t layer) const {
+    const bool turns = to_all_ && spec_.exchange == Exchange::owner && spec_.order != Order::ring;
+    return turns ? number(layer) % world_ : 0;
+  }
   [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
   /// The ranks of a unit are group_begin … group_begin + group_size - 1.
   [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
@@ -104,19 +111,18 @@ class Reduction {
   [[nodiscard]] Level Group(std::int64_t layer, std::int64_t unit) const;
   [[nodiscard]] Level Across(std::int64_t layer) const;
 
-  /// The shift of a layer's scale 2^shift, from the largest ApsExponent of all ranks: it fits the
-  /// wire, the accumulator and the result.
-  [[nodiscard]] int ShiftOf(std::uint8_t exponent) const { return ShiftOf(exponent, spec_.aps); }
-  /// Whether, with that scale, a sum may leave the range of a format that has Inf or NaN.
-  [[nodiscard]] bool MayOverflow(std::uint8_t exponent) const;
-  /// The exponent of a layer's largest finite magnitude, for the functions above and below: its
-  /// ApsExponent; without APS 255 from 2^96 on. Throws Error as ApsExponent does.
-  [[nodiscard]] std::uint8_t ExponentOf(float max_abs) const;
+  /// The shift of a layer's scale 2^shift, from the largest finite magnitude of all ranks' values:
+  /// the wire holds each scaled value, the accumulator and the result hold W of them (Aps::paper:
+  /// so does the wire). Zero for a layer of zeros.
+  [[nodiscard]] int ShiftOf(float largest) const { return ShiftOf(largest, spec_.aps); }
+  /// Whether, with that scale, a value or a sum may leave the range of a format that has Inf or
+  /// NaN.
+  [[nodiscard]] bool MayOverflow(float largest) const;
   /// Whether one of the formats in which values travel, or the codec, has no code for NaN.
   [[nodiscard]] bool LacksNan() const;
-  /// Whether a cast or a sum of layers with these exponents (ExponentOf) can be NaN though no
+  /// Whether a cast or a sum of layers with these largest magnitudes can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.
-  [[nodiscard]] bool MayMeetNan(std::span<const std::uint8_t> exponents) const;
+  [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
   /// Values begin … begin + n - 1 of a rank's layer, for `wire`; `scale`: what the codec measured.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
@@ -141,16 +147,22 @@ class Reduction {
   [[nodiscard]] float DivisorOf(Divide divide) const {
     return spec_.average && spec_.divide == divide ? static_cast<float>(world_) : 1.0F;
   }
-  [[nodiscard]] int ShiftOf(std::uint8_t exponent, Aps aps) const;
+  [[nodiscard]] int ShiftOf(float largest, Aps aps) const;
+  /// Whether sums in this format add values of the same format: rounding to nearest, they stop
+  /// growing before they leave its range.
+  [[nodiscard]] bool IsWires(const Format& format) const;
+  /// The largest sum of W contributions, each scaled and rounded for the wire, added exactly.
+  [[nodiscard]] double LargestSum(float largest, int shift) const;
   [[nodiscard]] std::int64_t size(std::int64_t layer) const {
     return sizes_[static_cast<std::size_t>(layer)];
   }
   /// Whether all formats hold every sum of W terms of -1, 0 or 1 exactly.
   [[nodiscard]] bool HoldsCounts() const;
-  void ChooseCodecs(std::span<const std::int64_t> rows, bool encodes_results);
+  void ChooseCodecs(std::span<const std::int64_t> rows);
 
   ReduceSpec spec_;
   int world_;
+  bool to_all_;
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> numbers_;
   std::vector<SharedCodec> wires_, results_;  // of each layer, or one for all

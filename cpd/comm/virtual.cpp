@@ -93,9 +93,9 @@ class Sums {
 
 struct Layer {
   std::int64_t size = 0;
-  std::uint8_t exponent = 0;  // largest of all ranks
-  int observed = 0;           // by how many ranks
-  bool given = false;         // contributed by the rank whose turn it is
+  float largest = 0;   // magnitude on all ranks
+  int observed = 0;    // by how many ranks
+  bool given = false;  // contributed by the rank whose turn it is
   int shift = 0;
   float scale = 0;  // measured: of the rank whose turn it is, or the largest of all
   Sums group, across;
@@ -248,7 +248,7 @@ struct VirtualReduce::Impl {
   }
 
   /// Measures a rank's layer, which enters the reduction as `values`: the scale that ranks share,
-  /// or APS's exponent.
+  /// or its largest magnitude.
   void Measure(int l, int rank, const TensorView& x, const float* values) {
     Layer& layer = layers[static_cast<std::size_t>(l)];
     const SharedCodec& wire = reduction.wire(l);
@@ -260,7 +260,7 @@ struct VirtualReduce::Impl {
     if (shares) {
       layer.scale = std::max(layer.scale, measured);
     } else {
-      layer.exponent = std::max(layer.exponent, ApsExponent(measured, reduction.world()));
+      layer.largest = LargerMagnitude(layer.largest, measured);
     }
     if (states == &own_states) own_states = {};
   }
@@ -478,7 +478,7 @@ void VirtualReduce::Contribute(int layer, const TensorView& x, bool stays) {
   }
   impl_->contributed = true;
   into.given = true;
-  into.shift = impl_->reduction.ShiftOf(into.exponent);
+  into.shift = impl_->reduction.ShiftOf(into.largest);
   if (impl_->rounds_on_gpu()) return impl_->ContributeOnGpu(layer, x, stays);
   const float* values = impl_->Entering(layer, x);
   CodecState* state = impl_->BeginLayer(layer, values);

@@ -19,23 +19,23 @@ struct LayerRange {
 /// The largest magnitude of a float32 layer, without non-finite values, and how many these are.
 CPD_API LayerRange MeasureRange(const TensorView& x);
 
-/// The byte that ranks exchange for a layer: 0 for all zeros, else clamp(e + kApsOffset, 1, 255),
-/// where e = ceil(log2(max_abs * world)) with the exact product. Throws Error where e > 136: the
-/// sum may not fit in binary32.
-constexpr int kApsOffset = 119;
-CPD_API std::uint8_t ApsExponent(float max_abs, int world);
+/// ceil(log2(max_abs * ranks)) with the exact product: each of the values, and with `ranks` terms
+/// their sum, is at most 2^e. `max_abs` is finite and above 0. Throws Error where ranks < 1.
+CPD_API int ApsExponent(float max_abs, int ranks);
+
+/// The larger of two magnitudes, subnormal ones too where the program flushes them.
+CPD_API float LargerMagnitude(float a, float b);
+
+/// Whether sums that are rounded in this mode may pass the largest power of two that bounds them.
+CPD_API bool RoundsOutward(const Format& format, Rounding mode);
 
 enum class Aps : std::uint8_t {
   off,
-  on,     ///< emax - 1 for a mode that can round outward in a sum, else emax
-  paper,  ///< always the paper's emax
+  on,     ///< contributions fit the wire, sums fit accumulator and result
+  paper,  ///< the sum fits all formats, the wire's too, without room for roundings
 };
 
 /// Throws Error unless it is one of the three.
 CPD_API void Check(Aps aps);
-
-/// The exponent t of a layer's scale 2^t, from the largest ApsExponent of all ranks:
-/// emax - e, or emax - 1 - e (see Aps); 0 for a layer of zeros. emax: Format::emax.
-CPD_API int ApsShift(std::uint8_t exponent, const Format& format, Rounding mode, Aps aps);
 
 }  // namespace cpd

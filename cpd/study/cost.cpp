@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
-#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -222,18 +221,18 @@ void CheckLargest(std::span<const float> largest, std::size_t layers) {
 
 /// Whether values of these layers are sent in binary32 (Reduction::LacksNan).
 bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
-  std::vector<std::uint8_t> exponents;
-  for (const float value : largest) {
-    if (!std::isfinite(value)) return true;
-    exponents.push_back(reduction.ExponentOf(value));
-  }
-  return reduction.MayMeetNan(exponents);
+  const bool finite = std::ranges::all_of(largest, [](float x) { return std::isfinite(x); });
+  return !finite || reduction.MayMeetNan(largest);
 }
 
 bool MayBePlain(const Reduction& reduction) {
-  std::vector<std::uint8_t> exponents(reduction.ExponentOf(kUnknown));
-  std::iota(exponents.begin(), exponents.end(), std::uint8_t{1});
-  return reduction.MayMeetNan(exponents);
+  // APS moves every layer to the same binade: what remains is the significand.
+  std::vector<float> largest{kUnknown};
+  for (int k = 0; k < 256 && reduction.spec().aps != Aps::off; ++k) {
+    const float x = 1 + static_cast<float>(k) / 256;
+    largest.insert(largest.end(), {x, std::nextafter(x, 2.0F), std::nextafter(x, 0.0F)});
+  }
+  return reduction.MayMeetNan(largest);
 }
 
 /// The ways in which values may be sent: packed, in binary32, or either.
@@ -241,13 +240,14 @@ std::vector<DryRun> WaysOf(const ReduceSpec& spec, int world, std::span<const st
                            const KnownLayers& known) {
   CheckLargest(known.largest, sizes.size());
   std::vector<DryRun> ways;
-  ways.emplace_back(spec, world, sizes, known.rows);
+  const LayerOptions layers{.numbers = known.numbers, .rows = known.rows};
+  ways.emplace_back(spec, world, sizes, layers);
   const Reduction& reduction = ways[0].reduction();
   if (!reduction.LacksNan()) return ways;
   const bool is_plain = IsPlain(reduction, known.largest);
   if (!is_plain && (!known.largest.empty() || !MayBePlain(reduction))) return ways;
   if (is_plain) ways.clear();
-  ways.emplace_back(spec, world, sizes, known.rows, true);
+  ways.emplace_back(spec, world, sizes, layers, true);
   return ways;
 }
 

@@ -28,6 +28,7 @@ struct KnownLayers {
   /// Each layer's largest magnitude of all ranks, infinite or NaN where one is; empty: not known,
   /// but below 2^96.
   std::span<const float> largest{};
+  std::span<const std::int64_t> numbers{};  ///< as in LayerOptions
 };
 
 /// The cost of rank `rank` of `world`, for layers of these sizes, cut into chunks of `chunk` values

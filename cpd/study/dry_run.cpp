@@ -89,17 +89,17 @@ void CheckSizes(int world, std::span<const std::int64_t> sizes) {
 }
 
 Reduction Checked(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-                  std::span<const std::int64_t> rows) {
+                  const LayerOptions& layers) {
   CheckSizes(world, sizes);
-  return {spec, world, sizes, {.rows = rows}};
+  return {spec, world, sizes, layers};
 }
 
 }  // namespace
 
 DryRun::DryRun(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
-               std::span<const std::int64_t> rows, bool in_fp32)
+               const LayerOptions& layers, bool in_fp32)
     : sizes_(sizes.begin(), sizes.end()),
-      reduction_(Checked(spec, world, sizes, rows)),
+      reduction_(Checked(spec, world, sizes, layers)),
       in_fp32_(in_fp32) {}
 
 int DryRun::slices() const {
@@ -114,7 +114,11 @@ std::int64_t DryRun::Run(int rank, std::int64_t chunk,
   CountingChannel channel(moved);
   const NoMessageOps ops(reduction_, rank, in_fp32_);
   Exchanges exchanges(channel, ops, Delivery::to_all, 0);
-  Layout layout(sizes_, exchanges.Slices(), chunk, reduction_.buckets());
+  std::vector<std::int64_t> turns;
+  for (std::size_t l = 0; l < sizes_.size(); ++l) {
+    turns.push_back(reduction_.turn(static_cast<std::int64_t>(l)));
+  }
+  Layout layout(sizes_, exchanges.Slices(), chunk, reduction_.buckets(), turns);
   for (std::int64_t number = 0; !layout.done(); ++number) {
     Task task = exchanges.Run(number, layout.Next());
     while (!task.done()) task.Resume();

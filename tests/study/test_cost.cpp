@@ -42,14 +42,17 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// [chunk][slice]: slice s of all layers, in pieces of ceil(chunk / slices) values rounded up to
-/// 256.
-std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk) {
+/// [chunk][run]: slice s of all layers, in pieces of ceil(chunk / slices) values rounded up to 256;
+/// where owners rotate, slice s - l of layer l.
+std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
+                                           bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
   std::vector<std::vector<Values>> chunks;
-  for (int s = 0; s < slices; ++s) {
+  for (int run = 0; run < slices; ++run) {
     std::int64_t position = 0;
     for (std::size_t l = 0; l < sizes.size(); ++l) {
+      int s = run;
+      for (std::size_t back = 0; rotates && back < l; ++back) s = s == 0 ? slices - 1 : s - 1;
       std::int64_t begin = 0;
       for (int before = 0; before < s; ++before) {
         begin += sizes[l] / slices + (before < sizes[l] % slices ? 1 : 0);
@@ -59,7 +62,7 @@ std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::
         const auto c = static_cast<std::size_t>(position / piece);
         if (chunks.size() <= c)
           chunks.resize(c + 1, std::vector<Values>(static_cast<std::size_t>(slices)));
-        chunks[c][static_cast<std::size_t>(s)].push_back({static_cast<int>(l), i, s});
+        chunks[c][static_cast<std::size_t>(run)].push_back({static_cast<int>(l), i, s});
       }
     }
   }
@@ -97,7 +100,9 @@ class Messages {
     const int slices = spec.exchange == Exchange::gather         ? 1
                        : spec.exchange == Exchange::hierarchical ? units
                                                                  : world;
-    for (const auto& parts : chunks_of(sizes, slices, chunk)) {
+    const bool in_ring = spec.order == Order::ring && spec.group_size != world;
+    const bool rotates = spec.exchange == Exchange::owner && !in_ring;
+    for (const auto& parts : chunks_of(sizes, slices, chunk, rotates)) {
       steps_.emplace_back();
       switch (spec.exchange) {
         case Exchange::owner:
@@ -321,6 +326,11 @@ TEST(Cost, EqualsTheMessagesCounted) {
       if (group > world) continue;
       ReduceSpec spec = spec_of(exchange, group);
       expect_counted(spec, world, sizes);
+      if (exchange == Exchange::owner) {
+        spec.order = group == 0 ? Order::sequential : Order::tree;
+        expect_counted(spec, world, sizes);
+        spec.order = Order::ring;
+      }
       spec.format = ParseFormat("e2m1");
       spec.result = ParseFormat("e3m2");
       for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::chunked}) {
@@ -330,6 +340,23 @@ TEST(Cost, EqualsTheMessagesCounted) {
         expect_counted(spec, world, sizes);
       }
     }
+  }
+}
+
+/// The numbers of layers, not their places in a call, choose the first owner: a call of one layer
+/// costs its owner what that layer costs in a call of all.
+TEST(Cost, NumbersOfLayersChooseOwners) {
+  ReduceSpec spec;
+  const Sizes sizes(10, 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    std::int64_t apart = 0;
+    for (std::int64_t l = 0; l < 10; ++l) {
+      const KnownLayers one{.numbers = {&l, 1}};
+      apart += CostOf(spec, 4, rank, Sizes{1}, 1 << 20, one).bytes_sent;
+    }
+    const std::int64_t owned = (10 - rank + 3) / 4;  // a sum goes to three, other values to owners
+    EXPECT_EQ(apart, 4 * (3 * owned + 10 - owned)) << rank;
+    EXPECT_EQ(CostOf(spec, 4, rank, sizes, 1 << 20).bytes_sent, apart) << rank;
   }
 }
 

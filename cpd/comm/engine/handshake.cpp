@@ -11,7 +11,7 @@ namespace cpd {
 namespace {
 
 constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
-constexpr const char* kVersion = "4";  // of the protocol between ranks
+constexpr const char* kVersion = "5";  // of the protocol between ranks
 
 /// FNV-1a over the sizes.
 std::uint64_t Hash(std::span<const std::int64_t> sizes) {

@@ -34,9 +34,10 @@ std::int64_t Part::Bytes(int bits) const {
 }
 
 Layout::Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
-               std::span<const std::int64_t> buckets)
+               std::span<const std::int64_t> buckets, std::span<const std::int64_t> turns)
     : sizes_(sizes.begin(), sizes.end()),
       buckets_(buckets.begin(), buckets.end()),
+      turns_(turns.begin(), turns.end()),
       cursors_(static_cast<std::size_t>(slices)),
       piece_(((chunk - 1) / slices / 256 + 1) * 256) {
   for (const std::int64_t n : sizes_) left_ += n;
@@ -50,13 +51,15 @@ std::vector<Part> Layout::Next() {
   return parts;
 }
 
-Part Layout::Take(int slice) {
+Part Layout::Take(int run) {
   const auto slices = static_cast<std::int64_t>(cursors_.size());
-  Cursor& cursor = cursors_[static_cast<std::size_t>(slice)];
+  Cursor& cursor = cursors_[static_cast<std::size_t>(run)];
   Part part;
   while (part.count < piece_ && cursor.layer < static_cast<int>(sizes_.size())) {
     const std::int64_t n = sizes_[static_cast<std::size_t>(cursor.layer)];
     const std::int64_t bucket = BucketOf(cursor.layer);
+    const std::int64_t turn = turns_.empty() ? 0 : turns_[static_cast<std::size_t>(cursor.layer)];
+    const std::int64_t slice = (run + slices - turn % slices) % slices;
     const std::int64_t begin = SliceBegin(n, slices, slice, bucket) + cursor.offset;
     const std::int64_t left = SliceBegin(n, slices, slice + 1, bucket) - begin;
     std::int64_t count = std::min(left, piece_ - part.count);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which values travel together. The layers of a call are merged: slice s of all layers (the first n
-// mod W of a layer one longer) is one run of values, and a chunk takes the next piece of every run.
+// mod W of a layer one longer), turned by each layer's number, is one run of values, and a chunk
+// takes the next piece of every run.
 #pragma once
 
 #include <algorithm>
@@ -44,12 +45,13 @@ class CPD_API Layout {
  public:
   /// A chunk takes at most ceil(chunk / slices) values of each slice, rounded up to a multiple of
   /// 256. chunk, slices >= 1. Layer l is cut at multiples of buckets[l] alone (of a bucket longer
-  /// than that, a chunk takes the whole); empty: anywhere.
+  /// than that, a chunk takes the whole); empty: anywhere. Run s has slice s - turns[l] (mod
+  /// `slices`) of layer l; empty: slice s.
   Layout(std::span<const std::int64_t> sizes, int slices, std::int64_t chunk,
-         std::span<const std::int64_t> buckets = {});
+         std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Part s of the next chunk holds values of slice s; it may be empty.
+  /// Part s of the next chunk holds values of run s; it may be empty.
   std::vector<Part> Next();
 
  private:
@@ -57,13 +59,13 @@ class CPD_API Layout {
     int layer = 0;
     std::int64_t offset = 0;  ///< in the layer's slice
   };
-  Part Take(int slice);
+  Part Take(int run);
 
   [[nodiscard]] std::int64_t BucketOf(int layer) const {
     return buckets_.empty() ? 1 : buckets_[static_cast<std::size_t>(layer)];
   }
 
-  std::vector<std::int64_t> sizes_, buckets_;
+  std::vector<std::int64_t> sizes_, buckets_, turns_;
   std::vector<Cursor> cursors_;
   std::int64_t piece_;
   std::int64_t left_ = 0;  // values

@@ -413,7 +413,7 @@ void Link::MaxOf(Phase phase, std::span<T> numbers) {
   }
 }
 
-void Link::Max(Phase phase, std::span<std::uint8_t> numbers) { MaxOf(phase, numbers); }
+void Link::Max(Phase phase, std::span<std::uint32_t> numbers) { MaxOf(phase, numbers); }
 void Link::Max(Phase phase, std::span<float> numbers) { MaxOf(phase, numbers); }
 
 }  // namespace cpd

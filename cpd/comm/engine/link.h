@@ -151,7 +151,7 @@ class CPD_API Link final : public Channel {
   std::vector<std::uint8_t> AllGather(Phase phase, std::span<const std::uint8_t> own,
                                       std::span<const std::int64_t> bytes);
   /// The largest of all ranks' numbers (not negative), place by place; ceil(log2 size) steps.
-  void Max(Phase phase, std::span<std::uint8_t> numbers);
+  void Max(Phase phase, std::span<std::uint32_t> numbers);
   void Max(Phase phase, std::span<float> numbers);
 
  private:

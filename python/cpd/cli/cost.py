@@ -44,16 +44,19 @@ known) and as small a round-off, and is better in one of these.
 
 Messages are those of the exchange itself, run without values: each step takes as
 long as its longest message, `alpha` seconds and its bytes over `beta` bytes a second,
-within a host or between hosts, where the GPUs of a host share its link. Two times
-are shown: all after one another, and codec and messages at once. The computation is
-from published rates of one K80 and the machine's speed unless --compute gives it; the
-codec's speed is measured on this machine unless --codec-gbps gives it. Codecs of
-variable sizes count at their most unless --bits gives their mean.
+within a host or between hosts, where the GPUs of a host share its link and each
+message passes its GPU's `port`. Two times are shown: all after one another, and codec
+and messages at once. The computation is from published rates of one K80 and the
+machine's speed unless --compute gives it. The codec's speed is the machine's
+`codec_gbps`, --codec-gbps's, or with --measure-codec that of this CPU; the lines below
+the table say which. Codecs of variable sizes count at their most unless --bits gives
+their mean.
 
 Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
 Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
 ethernet-100g, nvlink-like; a .toml file of one (as cpd/study/machines.toml); or a text
-as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 dollars=30'.
+as 'alpha=1e-5 beta=1e10 gpus=8 alpha_between=5e-6 beta_between=5e10 port=1.25e10
+dollars=30'.
 
 Wires are texts of all-reduces with commas between them, or the option again: fp32,
 'e4m3 aps', 'qsgd bits=4 bucket=512'. Codecs cannot hop: for exchange ring and
@@ -92,11 +95,16 @@ def register(commands: Commands) -> None:
     group = parser.add_argument_group("the step")
     group.add_argument("--compute", type=float, metavar="S", help="seconds of a computation")
     integer(group, "batch", None, "samples of each rank; default: the published ones")
-    group.add_argument(
+    rates = group.add_mutually_exclusive_group()
+    rates.add_argument(
         "--codec-gbps",
         type=float,
         metavar="X",
-        help="GB of binary32 values that a codec encodes, and decodes, in a second",
+        help="GB of binary32 values that a codec encodes, and decodes, in a second; default: the "
+        "machine's",
+    )
+    rates.add_argument(
+        "--measure-codec", action="store_true", help="measure each codec's speed on this CPU"
     )
     group.add_argument(
         "--bits", type=float, metavar="B", help="mean bits a value of codecs of variable sizes"
@@ -236,6 +244,8 @@ def _between(before: int, last: int, end: int, text: str) -> list[int]:
 def _codec_rate(options: argparse.Namespace) -> Any:
     from cpd.study.throughput import CodecRate
 
+    if options.measure_codec:
+        return "measured"
     if options.codec_gbps is None:
         return None
     return CodecRate(options.codec_gbps, options.codec_gbps)
@@ -318,6 +328,8 @@ def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:
     console.print(table)
     if not has_exchange:
         console.print(f"exchange {next(iter(exchanges))}", soft_wrap=True)
+    for source in dict.fromkeys(row.step.codec_source for row in rows if row.step.codec_source):
+        console.print(f"codec: {source}", soft_wrap=True)
 
 
 _TIMES = (
@@ -358,9 +370,9 @@ def _figure(options: argparse.Namespace) -> int:
     for name in ("model", "machine", "ranks", "wire", "exchange", "group_size", "compute", "batch"):
         if getattr(options, name) is not None:
             raise UsageError(f"--figure has its own --{name.replace('_', '-')}")
-    for name in ("bits", "gradients", "plot"):
-        if getattr(options, name) is not None:
-            raise UsageError(f"--figure takes no --{name}")
+    for name in ("bits", "gradients", "plot", "measure_codec"):
+        if getattr(options, name) not in (None, False):
+            raise UsageError(f"--figure takes no --{name.replace('_', '-')}")
     with users_mistakes():
         cells = compared(options.figure, _codec_rate(options), options.shared)
     rows = [{**asdict(cell), "error": cell.error} for cell in cells]

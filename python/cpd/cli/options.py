@@ -107,8 +107,9 @@ def reduce_arguments(
         const="on",
         default=aps,
         choices=("off", "on", "paper"),
-        help="scale each layer by its own power of two; 'paper' never leaves one exponent free "
-        f"for rounding outward; default {aps}",
+        help="scale each layer by its own power of two, so that contributions fit the wire and "
+        "sums the accumulator and the result; 'paper': so that sums fit the wire, too; "
+        f"default {aps}",
     )
     group.add_argument("--no-aps", dest="aps", action="store_const", const="off")
     group.add_argument(

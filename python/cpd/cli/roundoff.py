@@ -27,7 +27,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
 
 if TYPE_CHECKING:
-    from cpd.comm import Communicator
+    from cpd.comm import Communicator, ReduceSpec
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.series import Network, Series
     from cpd.train.options import TrainOptions
@@ -390,9 +390,15 @@ def _warn_of_what_is_lost(study: _Study) -> None:
     for one in study.series:
         rows = [line.row for line in one.lines]
         if all(row.count > row.zero_references and row.relative_rms == 1 for row in rows):
-            _warn(f"{one.label}: everything is lost, every sum is 0; scale the values (--aps)")
+            _warn(f"{one.label}: everything is lost, every sum is 0; {_remedy(one.spec)}")
         elif all(0 < row.count == row.non_finite for row in rows):
-            _warn(f"{one.label}: everything is lost, no sum is finite; scale the values (--aps)")
+            _warn(f"{one.label}: everything is lost, no sum is finite; {_remedy(one.spec)}")
+
+
+def _remedy(spec: "ReduceSpec") -> str:
+    if not spec.aps:
+        return "scale the values (--aps)"
+    return "take more exponent bits, or a format with a scale of its own (block=tensor scale=e8m0)"
 
 
 def _warn(text: str) -> None:

@@ -81,7 +81,22 @@ def cost(
     90
     """
     check_spec(spec)
-    values, rows = values_and_rows(spec, sizes)
+    layers = values_and_rows(spec, sizes)
+    return _counted(spec, world, layers, [], rank, chunk, largest)
+
+
+def _counted(
+    spec: ReduceSpec,
+    world: int,
+    layers: tuple[list[int], list[int]],
+    numbers: list[int],
+    rank: int = 0,
+    chunk: int = DEFAULT_CHUNK,
+    largest: Largest = None,
+) -> Cost:
+    """`cost` of layers as `values_and_rows` gives them. `numbers`: theirs in the model; none: 0,
+    1, …"""
+    values, rows = layers
     native = _core.cost(
         spec._native(),
         int32("world", world),
@@ -90,6 +105,7 @@ def cost(
         int64("chunk", chunk),
         rows,
         largest_of(largest, len(values)),
+        numbers,
     )
     return Cost(native.steps, native.bytes_sent, native.bytes_received, native.exact)
 
@@ -101,7 +117,10 @@ def cost_of_step(
     the sum of its all-reduces, exact where all of them are."""
     shapes = list(layers.values())
     parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
-    costs = [cost(spec, world, [shapes[n] for n in numbers]) for spec, numbers in parts]
+    costs = [
+        _counted(spec, world, values_and_rows(spec, [shapes[n] for n in numbers]), numbers)
+        for spec, numbers in parts
+    ]
     return Cost(
         sum(one.steps for one in costs),
         sum(one.bytes_sent for one in costs),

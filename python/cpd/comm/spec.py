@@ -63,18 +63,24 @@ class ReduceSpec:
             accumulator).
         exchange: which messages a communicator of `cpd.comm` moves; the bits are those of `order`
             and `group_size`. `owner`: who owns a slice gathers and sums it, then the sums are
-            gathered; `gather`: every rank gathers and sums everything; `ring`: partial sums hop
-            around a ring (order `ring`, no groups); `hierarchical`: members to their group's first
-            rank, a ring of these, and back (order `ring`, with `group_size`).
+            gathered (the first owner is another rank for each layer, except in order `ring`);
+            `gather`: every rank gathers and sums everything; `ring`: partial sums hop around a ring
+            (order `ring`, no groups); `hierarchical`: members to their group's first rank, a ring
+            of these, and back (order `ring`, with `group_size`).
         group_size: None, or: each group of that many ranks is summed in rank order to its first
             rank, then the groups' sums in `order`; the last group may be short. At most the number
             of ranks, which is checked where that is known. One group of all ranks has no second
             level: the bits are those without groups in order `sequential`.
-        aps: scale each layer by a power of two so that its sum just fits (`True`: one less where
-            the rounding can go outward; `"paper"`: the paper's exponent), undone at the end. Its
-            exponent travels in a byte and is at least -118: what a layer of smaller gradients
-            keeps then depends on the format, and below its least value nothing is left. With
-            `top_k` it is that of the values which are kept, with what was fed back.
+        aps: scale each layer by a power of two, undone at the end. `True`: the largest scale with
+            which the wire's format holds each contribution, and the accumulator and the result
+            hold the sum of W contributions of the largest magnitude (one exponent less where a
+            rounding can go outward). Where sums are wide, as in fp32, contributions alone decide.
+            `"paper"`: the paper's scale, with which the wire's format holds that sum, too; a
+            4-bit wire then keeps nothing of many ranks. Both are equal where wire, accumulator and
+            result are one format and rounding is to nearest. Sums rounded up, down or at random
+            may leave a coarse format's range. Each layer's largest magnitude travels first, in
+            four bytes. With `top_k` it is that of the values which are kept, with what was fed
+            back.
         loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
         average: divide by the number of ranks W, where `divide` says.
         divide: `"after"`: the sum, once, in binary32, at the end (so a sum beyond the format stays

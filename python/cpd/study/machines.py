@@ -39,16 +39,30 @@ class Link:
     shared: float = 0.0
     """Bytes a second at which all messages of a host pass, in addition, what its GPUs share, such
     as its memory; 0: there is no such thing."""
+    port: float = 0.0
+    """Bytes a second, each way, of one GPU between hosts, where this is less than the host's
+    `bandwidth`; 0: one GPU may use all of it."""
 
     def __post_init__(self) -> None:
         _check("alpha", self.alpha)
         _check("bandwidth", self.bandwidth, above=True)
         _check("shared", self.shared)
+        _check("port", self.port)
 
     def seconds(self, bytes: float, messages: int = 1) -> float:
         """Of a message of so many bytes, while the host has `messages` of them within it."""
         share = messages / self.shared if self.shared else 0.0
         return self.alpha + bytes * (1 / self.bandwidth + share)
+
+    def seconds_across(self, bytes: float, messages: int) -> float:
+        """Of so many messages of so many bytes, each from or to another GPU of one host: all pass
+        its link, each its GPU's port.
+
+        >>> Link(0, 4e11, port=5e10).seconds_across(1e9, 1)
+        0.02
+        """
+        port = 1 / self.port if self.port else 0.0
+        return self.alpha + bytes * max(messages / self.bandwidth, port)
 
 
 @checked
@@ -67,7 +81,7 @@ class Machine:
     within: Link
     """Between GPUs of a host; the bandwidth is that of each GPU's own link."""
     between: Link
-    """Between hosts; the bandwidth is that of the one link of a host."""
+    """Between hosts: the bandwidth of a host's link, and of one GPU's `port`."""
     gpus: int = 1
     """Of a host."""
     speed: float | None = None
@@ -76,6 +90,8 @@ class Machine:
     """Of a GPU, by its list, binary32."""
     dollars: float = 0.0
     """An hour of a host; 0: not known."""
+    codec_gbps: float | None = None
+    """GB of binary32 values that a GPU encodes, and decodes, in a second; None: not known."""
     summary: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where each number is from."""
@@ -83,18 +99,19 @@ class Machine:
     def __post_init__(self) -> None:
         if self.gpus < 1:
             raise ValueError(f"gpus must be at least 1, got {shown(self.gpus)}")
-        for name in ("speed", "tflops"):
+        for name in ("speed", "tflops", "codec_gbps"):
             if getattr(self, name) is not None:
                 _check(name, getattr(self, name), above=True)
         _check("dollars", self.dollars)
 
     def seconds(self, rounds: Iterable[Round]) -> float:
         """Of the steps of an all-reduce, one after the other: each as long as its longest message,
-        within a host or between hosts, where the messages of a host share its link."""
+        within a host or between hosts, where the messages of a host share its link and each
+        passes its GPU's port."""
         total = 0.0
         for steps, bytes, across, within in rounds:
             inside = self.within.seconds(bytes, within) if within else 0.0
-            outside = self.between.seconds(bytes * across) if across else 0.0
+            outside = self.between.seconds_across(bytes, across) if across else 0.0
             total += steps * max(inside, outside)
         return total
 
@@ -127,7 +144,8 @@ def machines() -> Mapping[str, Machine]:
 def machine(text: str | Path) -> Machine:
     """The machine of this name; of a TOML file with one such table, or its keys at the top; or of
     a text of `alpha=SECONDS beta=BYTES_A_SECOND` and, where hosts have several GPUs, `gpus`,
-    `alpha_between`, `beta_between`, `shared`, `speed`, `tflops` and `dollars`.
+    `alpha_between`, `beta_between`, `port` (of one GPU between hosts), `shared`, `speed`,
+    `tflops`, `dollars` and `codec_gbps`.
 
     Raises ValueError for a name that is not known, naming the nearest, and for wrong files and
     texts; OSError for a file that cannot be read.
@@ -157,8 +175,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 
 
-_NUMBERS = ("alpha", "beta", "alpha_between", "beta_between", "shared", "gpus", "speed", "tflops")
-_KEYS = (*_NUMBERS, "dollars")
+_LINKS = ("alpha", "beta", "alpha_between", "beta_between", "port", "shared")
+_KEYS = (*_LINKS, "gpus", "speed", "tflops", "dollars", "codec_gbps")
 
 
 def _of_text(text: str) -> Machine:
@@ -184,11 +202,16 @@ def _of_text(text: str) -> Machine:
     return Machine(
         text,
         Link(given["alpha"], given["beta"], given.get("shared", 0.0)),
-        Link(given.get("alpha_between", given["alpha"]), given.get("beta_between", given["beta"])),
+        Link(
+            given.get("alpha_between", given["alpha"]),
+            given.get("beta_between", given["beta"]),
+            port=given.get("port", 0.0),
+        ),
         gpus=int(given.get("gpus", 1)),
         speed=given.get("speed"),
         tflops=given.get("tflops"),
         dollars=given.get("dollars", 0.0),
+        codec_gbps=given.get("codec_gbps"),
     )
 
 
@@ -217,7 +240,7 @@ def _machine(name: str, data: Mapping[str, Any]) -> Machine:
         raise ValueError("a machine needs the table 'within', with alpha and bandwidth")
     within = _link("within", values.pop("within"))
     between = _link("between", values.pop("between")) if "between" in values else within
-    for key in ("speed", "tflops", "dollars"):
+    for key in ("speed", "tflops", "dollars", "codec_gbps"):
         if type(values.get(key)) is int:
             values[key] = float(values[key])
     return Machine(name, within, between, **values)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cpd.comm.spec import ReduceSpec
 from cpd.study.costs import Largest
@@ -61,7 +61,7 @@ def step_rows(
     group_size: int | None = None,
     compute: float | None = None,
     batch: int | None = None,
-    codec_rate: CodecRate | None = None,
+    codec_rate: CodecRate | Literal["measured"] | None = None,
     bits: float | None = None,
     largest: Largest = None,
     roundoffs: Mapping[str, float] | None = None,

@@ -8,6 +8,7 @@ import functools
 import math
 import time
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class StepTime:
     dollars_an_hour: float = 0.0
     """Of all ranks; 0: not known."""
     exchange: str = "owner"
+    codec_source: str = ""
+    """Where the codec's rate is from, and the rate; empty where nothing is encoded."""
 
     @property
     def apart(self) -> float:
@@ -91,6 +94,15 @@ class CodecRate:
         """Of so many values."""
         return 4e-9 * (encoded / self.encode + decoded / self.decode)
 
+    def __str__(self) -> str:
+        if self.encode == self.decode:
+            return f"{self.encode:,.4g} GB/s"
+        return f"{self.encode:,.4g} GB/s encoded, {self.decode:,.4g} decoded"
+
+
+H200 = CodecRate(2686.0, 2754.0)
+"""The cast to e4m3 on an NVIDIA H200 (benchmarks/GPU.md), in binary32 values."""
+
 
 def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
     """How often the rank that has most encodes and decodes each value of the layers. A sum in
@@ -130,6 +142,23 @@ def measured_rate(text: str) -> CodecRate:
     return CodecRate(*(4e-9 * _TIMED / seconds for seconds in best))
 
 
+def _rate_on(
+    machine: Machine, spec: ReduceSpec, given: CodecRate | Literal["measured"] | None
+) -> tuple[CodecRate, str]:
+    """The rate of the spec's codec, and where it is from."""
+    if given == "measured":
+        rate = measured_rate(text_of(spec))
+        source = f"{text_of(spec)} measured on this CPU"
+    elif given is not None:
+        rate, source = given, "given"
+    elif machine.codec_gbps is not None:
+        rate = CodecRate(machine.codec_gbps, machine.codec_gbps)
+        source = machine.sources.get("codec_gbps", "the machine's codec_gbps")
+    else:
+        rate, source = H200, "default, an H200's cast to e4m3 in benchmarks/GPU.md"
+    return rate, f"{source}: {rate}"
+
+
 def text_of(spec: ReduceSpec) -> str:
     """The text of the codec or format of a contribution."""
     return spec.wire.name if spec.wire is not None else str(spec.format)
@@ -167,7 +196,7 @@ def step_time(
     *,
     compute: float | None = None,
     batch: int | None = None,
-    codec_rate: CodecRate | None = None,
+    codec_rate: CodecRate | Literal["measured"] | None = None,
     bits: float | None = None,
     largest: Largest = None,
 ) -> StepTime:
@@ -180,7 +209,8 @@ def step_time(
         compute: seconds of a step's computation on one rank; default: from the network's published
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
-        codec_rate: default: measured on this machine (`measured_rate`).
+        codec_rate: `"measured"`: of this CPU (`measured_rate`); default: the machine's
+            `codec_gbps`, or where it has none an H200's cast to e4m3. `codec_source` tells.
         bits: the mean of bits a value in messages, both ways, for codecs of variable sizes, which
             else count at their most.
         largest: as in `cost`.
@@ -199,15 +229,19 @@ def step_time(
         raise ValueError(f"ranks must be at least 1, got {ranks}")
     if batch is not None and batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
-    if not (codec_rate is None or isinstance(codec_rate, CodecRate)):
-        raise TypeError(f"codec_rate must be a CodecRate, got {type(codec_rate).__name__}")
+    if isinstance(codec_rate, str) and codec_rate != "measured":
+        raise ValueError(f"codec_rate must be a CodecRate or 'measured', got {shown(codec_rate)}")
+    if not (codec_rate is None or isinstance(codec_rate, (CodecRate, str))):
+        raise TypeError(
+            f"codec_rate must be a CodecRate or 'measured', got {type(codec_rate).__name__}"
+        )
     samples = network.samples(ranks, batch)
     found, sent = messages_of(spec, ranks, network, machine.gpus, bits, largest)
     values = network.values
     encoded, decoded = codec_values(spec, ranks)
-    seconds = 0.0
+    seconds, source = 0.0, ""
     if encoded or decoded:
-        rate = measured_rate(text_of(spec)) if codec_rate is None else codec_rate
+        rate, source = _rate_on(machine, spec, codec_rate)
         seconds = rate.seconds(encoded * values, decoded * values)
     return StepTime(
         ranks,
@@ -220,6 +254,7 @@ def step_time(
         exact=sent[1],
         dollars_an_hour=machine.hourly(ranks),
         exchange=spec.exchange,
+        codec_source=source,
     )
 
 

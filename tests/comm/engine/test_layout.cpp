@@ -3,6 +3,7 @@
 // Which values travel together.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -73,6 +74,23 @@ TEST(Layout, TakesEveryValueOnce) {
         }
       }
     }
+  }
+}
+
+/// Run s takes slice s - turn of a layer, cut at buckets.
+TEST(Layout, TurnsSlicesOfALayer) {
+  const std::vector<std::int64_t> sizes{7, 5, 1, 300}, buckets{1, 2, 1, 100}, turns{0, 1, 2, 5};
+  Layout layout(sizes, 3, 1 << 20, buckets, turns);
+  const std::vector<Part> parts = layout.Next();
+  ASSERT_TRUE(layout.done());
+  using Run = std::vector<std::array<std::int64_t, 3>>;
+  const std::vector<Run> expected{{{0, 0, 3}, {1, 4, 1}, {3, 100, 100}},
+                                  {{0, 3, 2}, {1, 0, 2}, {3, 200, 100}},
+                                  {{0, 5, 2}, {1, 2, 2}, {2, 0, 1}, {3, 0, 100}}};
+  for (std::size_t s = 0; s < parts.size(); ++s) {
+    Run run;
+    for (const Segment& x : parts[s].segments) run.push_back({x.layer, x.begin, x.count});
+    EXPECT_EQ(run, expected[s]) << s;
   }
 }
 

@@ -93,14 +93,15 @@ TEST(Link, MovesAndCounts) {
 TEST(Link, GathersAndTakesTheLargest) {
   for (const int world : {1, 2, 3, 7}) {
     expect_well(on_links(LocalTransports(world), [&](Link& link) {
-      const auto rank = static_cast<std::uint8_t>(link.transport().rank());
-      const std::vector<std::uint8_t> own{rank, 9};
+      const auto rank = static_cast<std::uint32_t>(link.transport().rank());
+      const std::vector<std::uint8_t> own{static_cast<std::uint8_t>(rank), 9};
       const auto all = link.AllGather(Phase::handshake, own);
       ASSERT_EQ(all.size(), 2 * static_cast<std::size_t>(world));
       for (std::size_t r = 0; r < all.size() / 2; ++r) EXPECT_EQ(all[2 * r], r);
-      std::vector<std::uint8_t> bytes{rank, static_cast<std::uint8_t>(100 - rank), 0};
-      link.Max(Phase::exponents, bytes);
-      EXPECT_EQ(bytes, (std::vector<std::uint8_t>{static_cast<std::uint8_t>(world - 1), 100, 0}));
+      std::vector<std::uint32_t> numbers{rank, 0xFF000000U - rank, 0};
+      link.Max(Phase::exponents, numbers);
+      const auto last = static_cast<std::uint32_t>(world - 1);
+      EXPECT_EQ(numbers, (std::vector<std::uint32_t>{last, 0xFF000000U, 0}));
     }));
   }
 }

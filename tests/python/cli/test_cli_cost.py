@@ -245,12 +245,28 @@ def test_the_curve_of_larger_models(capsys):
         (["--figure", "grubic-10", "--ranks", "4"], "--ranks"),
         (["--figure", "grubic-10", "--bits", "4"], "--bits"),
         (["--figure", "grubic-10", "--plot", "x.png"], "--plot"),
+        (["--figure", "grubic-10", "--measure-codec"], "--measure-codec"),
     ],
 )
 def test_mistakes(capsys, arguments, told):
-    assert run(*arguments, *([] if "--codec-gbps" in arguments else FAST)) == 2
+    has_rate = {"--codec-gbps", "--measure-codec"} & set(arguments)
+    assert run(*arguments, *([] if has_rate else FAST)) == 2
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith("cpd cost: error: ")
     assert said.err.count("\n") == 1
     assert told in said.err
+
+
+def test_the_table_names_the_source_of_each_codec_rate(capsys):
+    arguments = ["--model", "resnet50", "--machine", "nvlink-like", "--ranks", "8", "--wire"]
+    assert run(*arguments, "fp32,bf16") == 0
+    assert "codec: an H200's encode and decode of e4m3" in capsys.readouterr().out
+    assert run(*arguments, "fp32,bf16", "--codec-gbps", "5") == 0
+    assert "codec: given: 5 GB/s" in capsys.readouterr().out
+    assert run(*arguments, "bf16,e4m3", "--measure-codec") == 0
+    found = capsys.readouterr().out
+    assert "codec: bf16 measured on this CPU: " in found
+    assert "codec: e4m3 measured on this CPU: " in found
+    assert run(*arguments, "fp32") == 0
+    assert "codec: " not in capsys.readouterr().out

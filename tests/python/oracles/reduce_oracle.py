@@ -127,19 +127,30 @@ def layer_shift(ranks: Sequence[Sequence[int]], spec: Reduce) -> int:
     largest = max((abs(v.value) for v in values if isinstance(v, Number)), default=Fraction(0))
     if largest == 0:
         return 0
-    e = max(_ceil_log2(largest * len(ranks)), -118)
+    each, total = _ceil_log2(largest), _ceil_log2(largest * len(ranks))
 
-    def shift(target: Spec, options: Options) -> int:
-        outward = options.rounding in ("stochastic", "up", "down") or (
+    def outward(target: Spec, options: Options) -> bool:
+        return options.rounding in ("stochastic", "up", "down") or (
             options.rounding == "nearest_away" and target.exp <= 2
         )
-        return _floor_log2(target.max) - (outward and spec.aps is True) - e
 
-    targets = [spec.wire, spec.sum, spec.result]
+    sums = [spec.sum, spec.result]
     if spec.scheme == "chunked":
-        targets.append(spec.inner or spec.sum)
-    sums = [shift(target, spec.sum_options) for target in targets]
-    return min(shift(spec.wire, spec.wire_options), *sums)
+        sums.append(spec.inner or spec.sum)
+    if spec.aps == "paper":
+        return min(_floor_log2(target.max) for target in [spec.wire, *sums]) - total
+    rounds_terms = outward(spec.wire, spec.wire_options)
+    shift = _floor_log2(spec.wire.max) - each
+    for target in sums:
+        reserve = rounds_terms or outward(target, spec.sum_options)
+        shift = min(shift, _floor_log2(target.max) - reserve - total)
+    wider = [one for one in sums if one != spec.wire] if spec.sum == spec.wire else sums
+    if rounds_terms or not wider:
+        return shift
+    term = round_value(
+        spec.wire, number(largest * power_of_two(shift)), replace(spec.wire_options, random=0)
+    )
+    return shift - any(term.value * len(ranks) > target.max for target in wider)
 
 
 def _floor_log2(x: Fraction) -> int:

@@ -38,6 +38,25 @@ def virtual() -> dict[str, str]:
     return {name: json.dumps(hashes) for name, hashes in found.items()}
 
 
+def test_64_workers_move_in_four_bits():
+    """The guide's example with 64 workers: sums in fp32 leave the wire's range to contributions."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 2)
+    for wire in ("e3m0", "e2m1"):
+        workers = [copy.deepcopy(model) for _ in range(64)]
+        spec = cpd.ReduceSpec(wire, "fp32", aps=True, result="fp32")
+        outer = cpd.outer.DiLoCo(workers, None, spec, inner_steps=1)
+        with torch.no_grad():
+            for worker in workers:
+                worker.weight += 0.1 + 0.05 * torch.randn(2, 8)
+        mean = sum(worker.weight.detach() for worker in workers) / 64
+        outer.step()
+        moved = workers[0].weight.detach() - model.weight.detach()
+        assert torch.equal(workers[0].weight, workers[63].weight)
+        assert torch.dot(moved.flatten(), (mean - model.weight.detach()).flatten()) > 0
+        assert moved.abs().mean() > 0.03
+
+
 # ---- the same bits -------------------------------------------------------------------------------
 
 

@@ -207,3 +207,35 @@ def test_sums_that_overflow_a_result_without_nan() -> None:
 def test_nonsense(sizes: Any, largest: Any, error: type[Exception], told: str) -> None:
     with pytest.raises(error, match=told):
         cpd.study.cost(cpd.ReduceSpec("e4m3"), 2, sizes, largest=largest)
+
+
+def test_owners_of_small_layers_take_turns():
+    """A thousand layers of one bucket each: no rank owns more than 16 of them, of 64 ranks."""
+    spec = cpd.ReduceSpec(wire="qsgd bits=4 bucket=512")
+    sent = [
+        cpd.study.cost(spec, 64, [257] * 1000, rank=rank).bytes_sent for rank in range(64)
+    ]
+    bucket = 4 + math.ceil(257 * 4 / 8)  # a norm and codes
+    for rank, found in enumerate(sent):
+        owned = 16 if rank < 1000 % 64 else 15
+        contributions, sums = (1000 - owned) * bucket, 63 * owned * bucket
+        assert found == pytest.approx(contributions + sums, rel=0.01), rank
+    assert max(sent) < cpd.study.cost(cpd.ReduceSpec("fp32"), 64, [257] * 1000).bytes_sent / 7
+
+
+def test_what_owners_send_is_counted_by_real_ranks():
+    rng = np.random.default_rng(0)
+    ranks = [[rng.standard_normal(5).astype("f") for _ in range(9)] for _ in range(4)]
+    for spec in (
+        cpd.ReduceSpec(wire="qsgd bits=4 bucket=8"),
+        cpd.ReduceSpec("e4m3", order="tree"),
+        cpd.ReduceSpec("e4m3", order="ring"),
+    ):
+        with cpd.comm.local(4) as group:
+            moved = group.run(
+                lambda comm, spec=spec: comm.all_reduce(ranks[comm.rank], spec, report=True)[1]
+            )
+        for rank, report in enumerate(moved):
+            cost = cpd.study.cost(spec, 4, [5] * 9, rank=rank)
+            assert report.traffic.bytes_sent == cost.bytes_sent
+            assert report.traffic.bytes_received == cost.bytes_received

@@ -14,7 +14,7 @@ from cpd.study.networks import networks
 def test_each_number_of_a_machine_has_a_source():
     for name, one in machines().items():
         assert one.summary, name
-        wanted = {"gpus", "speed", "tflops", "within", "between"}
+        wanted = {"gpus", "speed", "tflops", "within", "between", "codec_gbps"}
         wanted |= {"dollars"} if one.dollars else set()
         assert wanted == set(one.sources), name
         assert one is machine(name)

@@ -7,6 +7,7 @@ import pytest
 
 import cpd
 from cpd.study import CodecRate, Link, Machine, Network, StepTime, machine, network, step_time
+from cpd.study.costs import Round
 from cpd.study.published import FIGURES, by_ratio, check_figure, compared, fit, rms, table
 from cpd.study.step_rows import StepRow, mark_front, step_rows
 from cpd.study.throughput import all_reduce_of, codec_values, measured_rate
@@ -92,7 +93,66 @@ def test_rows_of_shapes_count():
     assert messages("int8_rows", 2, text, Network("flat", ((512,),))).bytes_sent == 512 + 4
 
 
+# ---- where a codec's rate is from ---------------------------------------------------------------
+
+
+def test_no_codec_is_timed_unless_asked(monkeypatch):
+    def refuse(text):
+        raise AssertionError(f"{text} was timed")
+
+    monkeypatch.setattr("cpd.study.throughput.measured_rate", refuse)
+    on = machine("nvlink-like")
+    found = step_time(EIGHT, on, 8, "bf16", compute=0)
+    encoded, decoded = codec_values(cpd.ReduceSpec("bf16"), 8)
+    assert found.codec == pytest.approx((encoded + decoded) * 8 * 4e-9 / 2700)
+    assert found.codec_source.startswith(on.sources["codec_gbps"])
+    assert "2,700 GB/s" in found.codec_source
+    given = step_time(EIGHT, on, 8, "bf16", compute=0, codec_rate=CodecRate(5.0, 5.0))
+    assert given.codec_source == "given: 5 GB/s"
+    text = "alpha=0 beta=1"
+    default = step_time(EIGHT, machine(text), 8, "bf16", compute=0)
+    assert default.codec_source.startswith("default, an H200's")
+    own = step_time(EIGHT, machine(f"{text} codec_gbps=2"), 8, "bf16", compute=0)
+    assert own.codec == pytest.approx((encoded + decoded) * 8 * 4e-9 / 2)
+    assert step_time(EIGHT, on, 8, "fp32", compute=0).codec_source == ""
+    with pytest.raises(ValueError, match="'measured', got 'here'"):
+        step_time(EIGHT, on, 8, "bf16", compute=0, codec_rate="here")
+
+
+def test_a_codec_is_timed_when_asked(monkeypatch):
+    rate = CodecRate(1.0, 2.0)
+    monkeypatch.setattr("cpd.study.throughput.measured_rate", lambda text: rate)
+    found = step_time(EIGHT, machine("nvlink-like"), 8, "bf16", compute=0, codec_rate="measured")
+    assert found.codec_source == "bf16 measured on this CPU: 1 GB/s encoded, 2 decoded"
+
+
 # ---- two levels -------------------------------------------------------------------------------
+
+
+
+def test_a_gpu_sends_through_its_own_port():
+    """Llama-3 8B in bf16 over 512 ranks: in every step of a ring one GPU of each host sends 1/512
+    of it through 50 GB/s. Only eight GPUs at once fill the host's 400 GB/s."""
+    on = machine("nvlink-like")
+    assert on.seconds([Round(1, 1e9, across=1, within=0)]) == pytest.approx(0.02, rel=1e-3)
+    assert on.seconds([Round(1, 1e9, across=8, within=0)]) == pytest.approx(0.02, rel=1e-3)
+    assert on.seconds([Round(1, 1e9, across=16, within=0)]) == pytest.approx(0.04, rel=1e-3)
+    net = Network("llama", ((8_030_261_248,),))
+    ring = step_time(net, on, 512, all_reduce_of("bf16", "ring"), compute=0, codec_rate=FREE)
+    share = math.ceil(8_030_261_248 / 512) * 2
+    assert ring.messages == pytest.approx(2 * 511 * (5e-6 + share / 5e10))
+    spec = all_reduce_of("bf16", "hierarchical", 8)
+    masters = 2 * 63 * (5e-6 + 8_030_261_248 / 64 * 2 / 5e10)  # one GPU of each host, twice a ring
+    found = step_time(net, on, 512, spec, compute=0, codec_rate=FREE).messages
+    inside = 4 * 7 * (3e-6 + 8_030_261_248 / 8 * 2 / 4.5e11)
+    assert masters < found < masters + 4 * inside
+    without = machine("alpha=3e-6 beta=4.5e11 gpus=8 alpha_between=5e-6 beta_between=4e11")
+    assert without.seconds([Round(1, 1e9, 1, 0)]) == pytest.approx(0.0025, rel=1e-2)
+    one = machine(f"{without.name} port=5e10")
+    assert one.seconds([Round(1, 1e9, 1, 0)]) == on.seconds([Round(1, 1e9, 1, 0)])
+    with pytest.raises(ValueError, match="port must be finite and at least 0"):
+        machine(f"{without.name} port=-1")
+
 
 SPECS = [
     ("owner", None),
