@@ -206,7 +206,7 @@ def multi_head_attention(
 def _attending(recipe: RecipeLike) -> Recipe:
     """The recipe of an attention; an accumulator is that of its products."""
     how = _recipe(recipe)
-    return how if isinstance(recipe, Recipe) else Recipe(how.forward, attention=how)
+    return how if isinstance(recipe, Recipe) else Recipe(sums=how, attention=how)
 
 
 def _product(

@@ -23,9 +23,9 @@ from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
-from cpd.nn.ready import name_of
+from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import OPERANDS, CastSpec, Recipe, RecipeLike, is_native
+from cpd.nn.recipe import NATIVE, OPERANDS, CastSpec, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Decision, Rule, Rules
@@ -42,9 +42,10 @@ WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
 @checked
 def convert(
     model: nn.Module,
-    recipe: RecipeLike,
+    recipe: RecipeLike = NATIVE,
     rules: Rules = (),
     *,
+    sums: Sums | None = None,
     coverage: float | bool = WARN_BELOW,
 ) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
@@ -58,8 +59,9 @@ def convert(
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or one
-            accumulator (or its format) for all sums, whose operands are then not cast.
+        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a format,
+            scaled or not, to which activation, weight and gradient of all three GEMMs are cast,
+            with torch's own sums. Default: no casts, for `sums` alone.
         rules: pairs (selector, recipe or None) or a dict of them, None: left in torch; the first
             that matches decides, and the recipe's own rules come after these. Or a function of a
             layer's name and module, which returns its recipe, None, or ... where the recipe's own
@@ -67,6 +69,7 @@ def convert(
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
+        sums: as for `cpd.recipe`: the accumulator of the three GEMMs of every layer.
         coverage: the first training step of `model` counts which of its products run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
             number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
@@ -83,9 +86,9 @@ def convert(
     `rules` that matches nothing; the model is then unchanged.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
-    >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
-    emulated (recipe e6m9 chunked chunk=64): 1
-      Linear  × 1  products  0  forward='e6m9 chunked chunk=64'
+    >>> print(convert(model, "e5m2", [("last 1", None)]))
+    emulated (activation, weight and gradient of all three GEMMs in e5m2, native sums): 1
+      Linear  × 1  products  0  forward='native', activation='e5m2', weight='e5m2', gradient='e5m2'
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'
@@ -95,7 +98,7 @@ def convert(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     root = _within(model)
     warn_below = _share(coverage)
-    plan = _Plan(root, _recipe(recipe), _pairs(rules), rules if callable(rules) else None)
+    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
@@ -184,9 +187,8 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     A converted model loads the state_dict of either, strictly: from one without the clock and the
     histories it keeps its own. Its own state_dict has them, and training resumes with equal bits.
 
-    >>> import cpd
     >>> model = nn.Linear(2, 2)
-    >>> report = convert(model, cpd.Recipe("e4m3 sequential rounding=stochastic"))
+    >>> report = convert(model, sums="e4m3 sequential rounding=stochastic")
     >>> list(model.state_dict()), list(plain_state_dict(model))
     (['weight', 'bias', 'cpd_clock'], ['weight', 'bias'])
     """
@@ -336,7 +338,8 @@ class _Plan:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
-        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how))
+        name, title = name_of(self._how), title_of(self._how)
+        return Report(self.rows, self.notes, states, self.elsewhere, name, title)
 
     def _clock(self, delayed: list[Delayed], step: Tensor | None) -> None:
         phases = [how for layer in self.layers for how in layer.state.phases()]
@@ -461,20 +464,9 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
     found: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
         for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
-            for note in (*_of_sums_alone(how), *_of_integers(how), *_of_types(how, layer.module)):
+            for note in (*_of_integers(how), *_of_types(how, layer.module)):
                 found.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in found.items()]
-
-
-def _of_sums_alone(how: Recipe) -> Iterator[str]:
-    """Of a recipe that is one format, by which its author may have meant operands."""
-    sums = {str(sum_) for sum_ in how.sums[:3]}
-    text = "" if is_native(how.forward) else how.forward.format.name  # type: ignore[union-attr]
-    if sums == {f"{text} sequential"} and not any(how.operands):
-        yield (
-            f"operands stay as they are, only sums are rounded: cpd.Recipe('native', "
-            f"activation={text!r}, weight={text!r}, gradient={text!r}) rounds operands"
-        )
 
 
 def _of_integers(how: Recipe) -> Iterator[str]:

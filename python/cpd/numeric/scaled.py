@@ -111,7 +111,7 @@ class Scaled(Spec):
             raise ValueError("scale_max must be positive")
         made = _made(
             options(
-                element=_format(element).name,
+                element=element if isinstance(element, str) else _element(_format(element).name),
                 block=block_text(block),
                 scale=_format(scale).name,
                 rule=word("rule", rule),
@@ -206,6 +206,11 @@ def block_text(block: Any) -> str:
         rows, columns = (int32("block", each) for each in block)
         return f"{rows}x{columns}"
     return str(int32("block", block))
+
+
+def _element(name: str) -> str:
+    """The text of an element's format, in which `e4m3` alone is refused."""
+    return "(4,3)" if name == "e4m3" else name
 
 
 def _type(value: object) -> str:

@@ -100,7 +100,9 @@ def test_counted_by_hand():
     assert (coverage.parameters, coverage.emulated_parameters) == (weights, weights)
 
 
-@pytest.mark.parametrize("recipe", ["mxfp8", "e6m9 chunked", "nvfp4", "te-delayed"])
+@pytest.mark.parametrize(
+    "recipe", ["mxfp8", cpd.Recipe(sums="e6m9 chunked"), "int8 row", "nvfp4", "te-delayed"], ids=str
+)
 def test_all_recipes_count_the_same_products(recipe):
     model, report = _converted(recipe)
     _quiet_step(model)
@@ -109,7 +111,7 @@ def test_all_recipes_count_the_same_products(recipe):
 
 
 def test_recipes_by_their_names():
-    model, report = _converted("mxfp8", rules=[("head", "e4m3"), ("embed", None)])
+    model, report = _converted("mxfp8", rules=[("head", cpd.Recipe(sums="e4m3")), ("embed", None)])
     _quiet_step(model)
     shares = {"mxfp8": 3 * LINEARS / ALL, "e4m3 sequential": 3 * HEAD / ALL}
     assert list(report.coverage().by_recipe.items()) == [
@@ -242,7 +244,7 @@ def test_limits_below_which_it_does_not_warn(limit):
 @pytest.mark.parametrize("limit", [-0.1, 1.1, "0.9", None])
 def test_limits_that_are_none(limit):
     with pytest.raises((ValueError, TypeError), match="coverage"):
-        cpd.convert(nn.Linear(2, 2), "e4m3", coverage=limit)
+        cpd.convert(nn.Linear(2, 2), cpd.Recipe(sums="e4m3"), coverage=limit)
 
 
 def test_a_recipe_that_rounds_nothing_in_layers():
@@ -352,7 +354,9 @@ def test_functional_products_of_ones_own():
             self.weight = nn.Parameter(torch.randn(4, 4))
 
         def forward(self, x):
-            return F.linear(cpd.functional.linear(x, self.weight, recipe="e4m3"), self.weight)
+            return F.linear(
+                cpd.functional.linear(x, self.weight, recipe=cpd.Recipe(sums="e4m3")), self.weight
+            )
 
     model, report = _converted("mxfp8", Own(), coverage=0)
     model(torch.randn(2, 4)).sum().backward()

@@ -84,7 +84,7 @@ def test_first_weights_depend_on_the_seed_alone():
         TrainOptions(loss_scale=2.0**-3, overflow="saturate", last_layer_fp32=True, lr=0.125),
         TrainOptions(depth=3, width=32, nodes=4, batch=8, epochs=2, momentum=0.0),
         TrainOptions(order="tree", exchange="gather", fp32_epochs=3, exempt=("*.bias", "output.*")),
-        TrainOptions(recipe="e6m9 chunked"),
+        TrainOptions(recipe=cpd.Recipe(sums="e6m9 chunked")),
         TrainOptions(wire="qsgd bits=4 bucket=512", min_size=10_000, exchange="gather"),
         TrainOptions(wire="mxfp8"),
         TrainOptions(recipe="aps-e3m0"),
@@ -364,13 +364,17 @@ def test_options_change_a_recipes_wire(tmp_path):
 
 def test_a_recipes_schedule_is_followed(digits, tmp_path):
     file = tmp_path / "mine.toml"
-    file.write_text(cpd.Recipe("native", schedule=[("epoch", 1, "e4m3 chunked")]).to_toml())
+    file.write_text(
+        cpd.Recipe("native", schedule=[("epoch", 1, cpd.Recipe(sums="e4m3 chunked"))]).to_toml()
+    )
     two = replace(QUICK, epochs=2, recipe=str(file))
     result = train(two, data=digits)
     plain = train(replace(two, recipe=None), data=digits)
     assert result.loss[0] == plain.loss[0]
     assert result.loss[1] != plain.loss[1]
-    steps = cpd.Recipe("native", schedule=[("step", result.steps_per_epoch, "e4m3 chunked")])
+    steps = cpd.Recipe(
+        "native", schedule=[("step", result.steps_per_epoch, cpd.Recipe(sums="e4m3 chunked"))]
+    )
     file.write_text(steps.to_toml())
     assert train(two, data=digits).weights == result.weights
 

@@ -100,8 +100,7 @@ class Cell:
         how = self.options._asdict()
         q = self.format
         spec: Any = ScaledCast(q, **how) if isinstance(q, Scaled) else CastSpec(q, **how)
-        given: dict[str, Any] = {"activation": spec, "weight": spec, "gradient": spec, **others}
-        return Recipe(self.sum, **given)
+        return Recipe(spec, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
