@@ -259,6 +259,7 @@ class _Plan:
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
+        _check_layers(self.layers)
         self.notes = [
             *self._unused(len(rules)),
             *_notes(how, self._modules),
@@ -469,6 +470,50 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
     return [f"{note} (first: {name})" for note, name in found.items()]
 
 
+def _check_layers(layers: list[_Layer]) -> None:
+    """Raises TypeError or ValueError where the first call of a layer would."""
+    for layer in layers:
+        for name, p in layer.module.named_parameters(recurse=False):
+            path = f"{layer.name}.{name}".lstrip(".")
+            kind = type(p)
+            if kind.__module__.partition(".")[0] != "torch" and (
+                kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+            ):
+                raise TypeError(
+                    f"{path} is a {kind.__module__.partition('.')[0]} {kind.__name__}, which CPD "
+                    "cannot read: convert the model before it is quantized, or give a rule "
+                    f"({layer.name!r}, None) for the layer"
+                )
+            if (p.is_floating_point() or p.is_complex()) and p.dtype not in _FLOATS:
+                raise TypeError(
+                    f"{path} is {operators.name_of(p.dtype)}: emulated layers take float32, "
+                    "bfloat16 and float16; call model.float(), or give a rule "
+                    f"({layer.name!r}, None) for the layer"
+                )
+        for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
+            _check_results(how, layer)
+
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _check_results(how: Recipe, layer: _Layer) -> None:
+    """Raises ValueError where a layer's results do not hold the format of its sums."""
+    weight = getattr(layer.module, "weight", None)
+    if not isinstance(weight, Tensor) or is_native(how.forward) or how.output is not None:
+        return
+    held, format = operators.name_of(weight.dtype), how.forward.format.name  # type: ignore[union-attr]
+    if weight.is_floating_point() and not holds(held, format):
+        raise ValueError(
+            f"{layer.name or 'the model'}: its results are {held}, which cannot represent every "
+            f"value of the sums' format {format}: give the recipe output={_NAMES[held]!r}, or make "
+            "the layer float32"
+        )
+
+
+_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
+
+
 def _of_integers(how: Recipe) -> Iterator[str]:
     for name in OPERANDS:
         spec = getattr(how, name)
@@ -487,13 +532,6 @@ def _of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
             f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
             "to: calls will raise; make them float32"
         )
-    if not is_native(how.forward) and how.output is None:
-        format = how.forward.format.name  # type: ignore[union-attr]
-        if not holds(held, format):
-            yield (
-                f"results in {held} do not hold the sums' format {format}: calls will raise; give "
-                "the recipe an output=, or make the layer float32"
-            )
 
 
 def _elsewhere(how: Recipe) -> list[str]:

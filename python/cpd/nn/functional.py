@@ -136,8 +136,9 @@ def linear(
     `recipe`: a `cpd.Recipe`, a recipe's name, or a format for all operands. The sums over all rows
     of the input that give the weight's gradient run in row-major order.
 
+    >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40, requires_grad=True)
-    >>> linear(x, w, torch.full((3,), 0.5), recipe="e4m3")[0].tolist()
+    >>> linear(x, w, torch.full((3,), 0.5), recipe=cpd.Recipe(sums="e4m3"))[0].tolist()
     [16.0, 16.0, 16.0]
     """
     how = _recipe(recipe)
@@ -175,8 +176,9 @@ def bilinear(
     that · input2, over J, whose stream is changed by XOR 1. Then the bias is added, by torch.
     `delayed`: where scaling is delayed, a `cpd.nn.delayed.Delayed` of two products.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 4), torch.ones(1, 4, 40)
-    >>> bilinear(x, torch.ones(1, 40), w, recipe="e4m3").tolist()
+    >>> bilinear(x, torch.ones(1, 40), w, recipe=cpd.Recipe(sums="e4m3")).tolist()
     [[64.0]]
     """
     how = _recipe(recipe)

@@ -24,7 +24,7 @@ from cpd.numeric.scaled_cast import (
 from cpd.numeric.shown import shown
 from cpd.numeric.streams import MAX_LAYERS
 
-MAX_MANTISSA = 23
+MAX_EXPONENT, MAX_MANTISSA = 8, 23
 
 NATIVE: Literal["native"] = "native"
 """The sum of torch's own kernel."""
@@ -117,6 +117,11 @@ def operand(name: str, value: OperandLike | None) -> OperandSpec | None:
         raise ValueError(
             f"{name} takes formats with a mantissa of up to {MAX_MANTISSA} bits, as operands are "
             f"at most float32, got {f.name!r}, which has {f.man}"
+        )
+    if f.exp > MAX_EXPONENT:
+        raise ValueError(
+            f"{name} takes formats of up to {MAX_EXPONENT} exponent bits, as operands are at most "
+            f"float32, got {f.name!r}, which has {f.exp}"
         )
     return spec
 

@@ -111,7 +111,9 @@ class Scaled(Spec):
             raise ValueError("scale_max must be positive")
         made = _made(
             options(
-                element=element if isinstance(element, str) else _element(_format(element).name),
+                element=element
+                if isinstance(element, str)
+                else element_text(_format(element).name),
                 block=block_text(block),
                 scale=_format(scale).name,
                 rule=word("rule", rule),
@@ -208,7 +210,7 @@ def block_text(block: Any) -> str:
     return str(int32("block", block))
 
 
-def _element(name: str) -> str:
+def element_text(name: str) -> str:
     """The text of an element's format, in which `e4m3` alone is refused."""
     return "(4,3)" if name == "e4m3" else name
 

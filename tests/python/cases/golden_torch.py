@@ -18,12 +18,12 @@ def recipes() -> dict[str, Any]:
     drawing = cpd.Accumulator(STOCHASTIC, seed=5, stream=9)
     kahan = cpd.Accumulator("e4m3 kahan rounding=stochastic random_bits=4", seed=2**63)
     return {
-        "fp32": "fp32",
-        "e4m3": "e4m3",
-        "e4m3 kahan": "e4m3 kahan",
-        "e6m9 chunked": "e6m9 chunked chunk=4 inner=e5m5",
-        "e6m9 fma": "e6m9 fma",
-        "e5m2 pairwise": "e5m2 pairwise",
+        "fp32": cpd.Recipe(sums="fp32"),
+        "e4m3": cpd.Recipe(sums="e4m3"),
+        "e4m3 kahan": cpd.Recipe(sums="e4m3 kahan"),
+        "e6m9 chunked": cpd.Recipe(sums="e6m9 chunked chunk=4 inner=e5m5"),
+        "e6m9 fma": cpd.Recipe(sums="e6m9 fma"),
+        "e5m2 pairwise": cpd.Recipe(sums="e5m2 pairwise"),
         "drawing": cpd.Recipe(
             forward=drawing, grad_input=kahan, grad_weight=drawing, grad_bias=drawing, layer=3
         ),

@@ -363,3 +363,42 @@ def test_functional_products_of_ones_own():
     recipes = {(p.operation, p.recipe) for p in report.coverage().products if not p.backward}
     assert recipes == {("cpd.matmul", "e4m3 sequential"), ("aten.mm", "")}
     assert report.coverage().emulated_parameters == 0
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "bf16"])
+def test_each_parameter_counts_once(recipe):
+    """Query, key, value and output: 4 · 64² numbers, all of them emulated, whatever attention is;
+    a weight counts by what a parametrization makes it of; a tied one counts once."""
+
+    def counted(model, *x):
+        report = cpd.convert(model, recipe, coverage=0)
+        model(*x).square().sum().backward()
+        found = report.coverage()
+        assert found.emulated_parameters == found.parameters
+        return found.parameters
+
+    x = torch.randn(2, 8, 64)
+    assert counted(Attending(), x) == 4 * 64 * 64
+    norms = nn.utils.parametrizations
+    assert counted(nn.Sequential(norms.spectral_norm(nn.Linear(64, 32))), x) == 64 * 32
+    assert counted(nn.Sequential(norms.weight_norm(nn.Linear(64, 32))), x) == 64 * 32 + 32
+    tied = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    tied[2].weight = tied[0].weight
+    assert counted(tied, x) == 64 * 64
+
+
+def test_a_parameter_in_a_product_that_torch_computes_is_not_emulated():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16))
+    report = cpd.convert(model, "mxfp8", [("1", None)], coverage=0)
+    model(torch.randn(4, 64)).sum().backward()
+    assert report.coverage().emulated_parameters == 64 * 64
+    assert report.coverage().parameters == 64 * 64 + 64 * 16

@@ -174,6 +174,9 @@ def test_sums_stand_beside_a_format():
 def test_near_names():
     with pytest.raises(ValueError, match="did you mean te-current"):
         cpd.recipe("fp8")
+    for text in ("e9m3", "e8m24"):
+        with pytest.raises(ValueError, match=r"takes formats .* as operands are at most float32"):
+            cpd.Recipe(text)
     for text in ("F8_E4M3", "FP8_E4M3", "fp8_e4m3"):
         with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
             cpd.format(text)

@@ -87,8 +87,9 @@ def test_layers_copy_and_pickle():
 
 
 def test_layers_of_one_recipe_draw_different_bits():
-    first = cpd.nn.Linear(30, 30, recipe=SOME, layer=1)
-    second = cpd.nn.Linear.from_torch(first, SOME, layer=2)
+    how = cpd.Recipe(sums=SOME)
+    first = cpd.nn.Linear(30, 30, recipe=how, layer=1)
+    second = cpd.nn.Linear.from_torch(first, how, layer=2)
     x = values(20, 30)
     assert same(first(x), first(x))
     assert not same(first(x), second(x))
@@ -96,7 +97,7 @@ def test_layers_of_one_recipe_draw_different_bits():
 
 def test_checkpointing_repeats_the_bits():
     stream = torch.tensor(3 << 36)
-    model = network(cpd.Accumulator.parse(SOME, 1, stream))
+    model = network(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
     x = values(3, 1, 8, 8).requires_grad_()
     leaves = [x, *model.parameters()]
     wanted = torch.autograd.grad(model(x).sum(), leaves)
