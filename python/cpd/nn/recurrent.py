@@ -152,8 +152,9 @@ def rnn(
     """torch.nn.RNN's computation: output and last hidden state; arguments as for `lstm`, and
     `nonlinearity`: "tanh" or "relu".
 
+    >>> import cpd
     >>> x, w, u = torch.ones(2, 1, 2), torch.ones(1, 2), torch.ones(1, 1)
-    >>> how = {"recipe": "e4m3", "nonlinearity": "relu"}
+    >>> how = {"recipe": cpd.Recipe(sums="e4m3"), "nonlinearity": "relu"}
     >>> y, h = rnn(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, **how)
     >>> y.flatten().tolist()
     [2.0, 4.0]
