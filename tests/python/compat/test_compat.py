@@ -586,7 +586,7 @@ def test_transformer_engines_tensors(engine):
     assert quantizer.make_empty((2, 32), device="cpu").size() == (2, 32)
 
 
-STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
+STOCHASTIC = "(4,3) rounding=stochastic random_bits=8"
 
 
 def test_without_transformer_engine():

@@ -205,7 +205,7 @@ def test_results_of_layers_take_no_scaled_formats():
     assert cpd.Recipe(sums="fp32", weight="int8").weight.format == cpd.format("int8")
 
 
-@pytest.mark.parametrize("name", ["mxfp8", "nvfp4 choose=mae", "int8 row", "MXFP4", "e4m3 32"])
+@pytest.mark.parametrize("name", ["mxfp8", "nvfp4 choose=mae", "int8 row", "MXFP4", "(4,3) 32"])
 def test_other_places_say_that_they_take_no_scales(name):
     message = "is a scaled format .cpd.scaled.; here one without scales is needed"
     for call in (
