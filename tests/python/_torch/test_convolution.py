@@ -300,7 +300,7 @@ def test_types(sums):
     how = {"recipe": sums, "dtype": torch.float32}
     y = case.ours(x.bfloat16(), w, b.half(), **how)
     assert close(y, case.torchs(x.bfloat16().float(), w, b.half().float()))
-    wanted = case.ours(x, w, b, recipe=sums)
+    wanted = case.ours(x, w, b, recipe=cpd.Recipe(sums=sums))
     with torch.autocast("cpu", torch.bfloat16):
         assert same(case.ours(x, w, b, **how), wanted)
         if sums == "native":
