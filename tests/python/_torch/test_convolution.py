@@ -297,7 +297,7 @@ def test_types(sums):
         got, _ = run(case, leaves, recipe=recipe)
         assert {t.dtype for t in got} == {dtype}
     x, w, b = operands(case)
-    how = {"recipe": sums, "dtype": torch.float32}
+    how = {"recipe": cpd.Recipe(sums=sums), "dtype": torch.float32}
     y = case.ours(x.bfloat16(), w, b.half(), **how)
     assert close(y, case.torchs(x.bfloat16().float(), w, b.half().float()))
     wanted = case.ours(x, w, b, recipe=cpd.Recipe(sums=sums))
