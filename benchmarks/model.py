@@ -224,7 +224,7 @@ def _chunked_row(case: Case, plain: nn.Module, x: Tensor, full: str, options: Na
     alone, on operands in the same layouts, those of convolutions unfolded beforehand. The
     difference is unfolding and everything else that is not a product."""
     model = copy.deepcopy(plain)
-    cpd.convert(model, cpd.Recipe(SUMS))
+    cpd.convert(model, cpd.Recipe(sums=SUMS))
     small = x[: max(1, x.shape[0] // 8)]
     products = _products(plain, small)
     work = 2 * sum(m * k * n for m, k, n in products)

@@ -29,6 +29,7 @@
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/fixed_point.h"
+#include "cpd/spec/format_names.h"
 #include "cpd/spec/hadamard.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/presets.h"
@@ -164,6 +165,7 @@ void BindScaled(py::module_& m) {
           },
           py::arg("shape"), py::arg("axis"));
   m.def("names_scaled", &NamesScaled, py::arg("text"));
+  m.attr("E4M3_IS_AMBIGUOUS") = std::string(kE4m3IsAmbiguous);
 }
 
 // ---- accumulators ---------------------------------------------------------------------------

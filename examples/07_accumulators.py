@@ -34,7 +34,7 @@ def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
     model = digit_classifier(DEPTH, WIDTH, seed=0)
     if accumulator is None:
         return model
-    recipe = cpd.Recipe(accumulator, activation=OPERANDS, weight=OPERANDS, gradient=OPERANDS)
+    recipe = cpd.Recipe(sums=accumulator, activation=OPERANDS, weight=OPERANDS, gradient=OPERANDS)
     for name, module in list(model.named_children()):
         if isinstance(module, torch.nn.Linear):
             setattr(model, name, cpd.nn.Linear.from_torch(module, recipe))

@@ -43,7 +43,9 @@ LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 def cases() -> dict[str, cpd.Recipe | None]:
     """By name: operands, sums."""
-    h100 = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2")
+    h100 = cpd.Recipe(
+        forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
+    )
     made: dict[str, cpd.Recipe | None] = {"fp32, native": None}
     for name in ("te-delayed", "mxfp8", "nvfp4"):
         made[f"{name}, native"] = cpd.recipe(name)

@@ -125,6 +125,30 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
       DidYouMean(name, kOptions));
 }
 
+[[noreturn]] void RefuseRounding(const Format& format) {
+  throw Error("block_fma: rounding= has no effect, as " + ToString(format) +
+              " holds every sum of the unit: sum_rounding= is how the unit rounds its sums");
+}
+
+/// Whether a unit's sums are rounded once more, into the accumulator's format.
+bool RoundsSums(const BlockFma& unit, const Format& format) {
+  return unit.promote != 0 || !Holds(format, unit.sum);
+}
+
+/// Refuses a unit without its operands' formats, and a rounding without effect.
+void CheckUnitText(const BlockFma& unit, const Format& format,
+                   std::span<const std::string_view> given, bool is_preset) {
+  const auto has = [&](std::string_view name) {
+    return std::ranges::find(given, name) != given.end();
+  };
+  if (!is_preset && !(has("a") && has("b"))) {
+    throw Error(
+        "block_fma needs a= and b=, the formats that its operands hold, as in 'fp32 block_fma "
+        "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
+  }
+  if (has("rounding") && !RoundsSums(unit, format)) RefuseRounding(format);
+}
+
 /// Takes the scheme out of the words behind a format: the first that is no option.
 std::string_view TakeScheme(std::vector<std::string_view>& words, std::string_view text) {
   const auto found = std::ranges::find_if_not(words, IsOption);
@@ -178,7 +202,13 @@ void Check(const Accumulator& accumulator, bool on_gpu) {
   if (accumulator.chunk < 1) {
     throw Error("chunk must be at least 1, got " + std::to_string(accumulator.chunk));
   }
-  if (accumulator.unit) Check(*accumulator.unit);
+  if (accumulator.unit) {
+    Check(*accumulator.unit);
+    const bool rounds = accumulator.rounding.mode != Rounding::nearest_even;
+    if (rounds && !RoundsSums(*accumulator.unit, accumulator.format)) {
+      RefuseRounding(accumulator.format);
+    }
+  }
   if (accumulator.fixed) Check(*accumulator.fixed);
 }
 
@@ -199,12 +229,14 @@ std::string ToString(const Accumulator& accumulator) {
 Accumulator ParseAccumulator(std::string_view text) {
   std::vector<std::string_view> words = Words(text);
   Accumulator accumulator;
+  std::vector<std::string_view> given;
   bool is_fma = false;
+  const bool is_preset = !words.empty() && NamesPreset(words[0]);
   if (!words.empty() && NamesFixed(words[0]) && !NamesScheme(words)) {
     accumulator.scheme = Scheme::fixed;
     accumulator.fixed = FixedNamed(words[0]);
     words.erase(words.begin());
-  } else if (!words.empty() && NamesPreset(words[0])) {
+  } else if (is_preset) {
     accumulator = Preset(words[0]);
     words.erase(words.begin());
   } else {
@@ -216,11 +248,13 @@ Accumulator ParseAccumulator(std::string_view text) {
   }
   ParseOptions(words, "an accumulator", [&](std::string_view name, std::string_view value) {
     ParseOption(accumulator, name, value);
+    given.push_back(name);
   });
   if (is_fma && accumulator.product) {
     throw Error("scheme fma has exact products, got product=" + ToString(*accumulator.product));
   }
   Check(accumulator);
+  if (accumulator.unit) CheckUnitText(*accumulator.unit, accumulator.format, given, is_preset);
   return accumulator;
 }
 

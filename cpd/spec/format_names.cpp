@@ -162,7 +162,10 @@ std::string Meant(std::string_view text) {
   const std::string joined = Joined(text);
   const std::size_t begin = WidthsBegin(joined);
   const std::string own = begin == std::string::npos ? joined : joined.substr(begin);
-  if (own != text && IsFormat(own)) return "'" + own + "'";
+  // F8_E4M3, FP8_E4M3, fp8_e4m3: safetensors, ONNX and vLLM mean OCP's.
+  if (own != text && IsFormat(own)) {
+    return begin != 0 && own == "e4m3" ? "'e4m3fn'" : "'" + own + "'";
+  }
   std::vector<std::string> suffixed;
   if (begin != std::string::npos) {
     const std::size_t end = own.find_first_not_of("0123456789", 3);
@@ -190,6 +193,17 @@ std::string_view OwnNameOf(std::string_view name) {
     if (theirs == name) return ours;
   }
   return {};
+}
+
+Format ParseUnambiguous(std::string_view name) {
+  if (Lower(name) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
+  return ParseFormat(name);
+}
+
+std::string Unambiguous(std::string text) {
+  constexpr std::string_view kBare = "e4m3";
+  if (text == kBare || text.starts_with("e4m3 ")) text.replace(0, kBare.size(), "(4,3)");
+  return text;
 }
 
 std::string FormatMeant(std::string_view text) {

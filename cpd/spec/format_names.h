@@ -27,4 +27,18 @@ std::string FormatMeant(std::string_view text);
 /// Why `text`, in any letter case, names no format.
 std::string NoSuchFormat(std::string_view text);
 
+/// What a bare `e4m3` may mean, for errors.
+inline constexpr std::string_view kE4m3IsAmbiguous =
+    "e4m3 is ambiguous: write e4m3fn (OCP's, with a max of 448) or (4,3) (IEEE-like, with Inf and "
+    "a "
+    "max of 240)";
+
+/// Parses a format where readers take `e4m3` for OCP's. Throws Error for a bare `e4m3`, in any
+/// letter case.
+Format ParseUnambiguous(std::string_view name);
+
+/// The text of a format, or of a cast that begins with one, which ParseUnambiguous reads: `(4,3)`
+/// in the place of `e4m3`.
+std::string Unambiguous(std::string text);
+
 }  // namespace cpd

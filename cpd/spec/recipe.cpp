@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "cpd/spec/accumulator_arguments.h"
+#include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
+#include "cpd/spec/options.h"
 
 namespace cpd {
 namespace {
@@ -55,18 +57,25 @@ constexpr std::array<Field<Result>, 5> kResultFields{
 // ---- texts ----------------------------------------------------------------------------------
 
 std::string TextOf(const Sum& sum) { return sum ? ToString(*sum) : "native"; }
-std::string TextOf(const Cast& cast) { return cast ? ToString(*cast) : "none"; }
+std::string TextOf(const Cast& cast) { return cast ? Unambiguous(ToString(*cast)) : "none"; }
 std::string TextOf(const OwnCast& cast) { return cast ? TextOf(*cast) : "same"; }
-std::string TextOf(const Result& cast) { return cast ? ToString(*cast) : "none"; }
+std::string TextOf(const Result& cast) { return cast ? Unambiguous(ToString(*cast)) : "none"; }
 
 void Read(Sum& sum, std::string_view text) {
   sum.reset();
   if (text != "native") sum = MakeAccumulator({.format = std::string(text)});
 }
 
+/// A cast in a recipe, where a bare e4m3 is refused.
+OperandCast ParseCast(std::string_view text) {
+  const auto words = Words(text);
+  if (!words.empty() && Lower(words[0]) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
+  return ParseOperandCast(text);
+}
+
 void Read(Cast& cast, std::string_view text) {
   cast.reset();
-  if (text != "none") cast = ParseOperandCast(text);
+  if (text != "none") cast = ParseCast(text);
 }
 
 void Read(OwnCast& cast, std::string_view text) {
@@ -77,7 +86,7 @@ void Read(OwnCast& cast, std::string_view text) {
 void Read(Result& result, std::string_view text) {
   result.reset();
   if (text == "none") return;
-  const OperandCast cast = ParseOperandCast(text);
+  const OperandCast cast = ParseCast(text);
   if (const auto* const plain = std::get_if<CastSpec>(&cast)) {
     result = *plain;
     return;

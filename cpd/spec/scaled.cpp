@@ -10,6 +10,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cpd/spec/format_names.h"
 #include "cpd/spec/names.h"
 #include "cpd/spec/options.h"
 
@@ -127,7 +128,7 @@ struct IsSet {
 
 void ParseOption(Scaled& scaled, IsSet& is_set, std::string_view name, std::string_view text) {
   if (name == "element") {
-    scaled.element = ParseFormat(text);
+    scaled.element = ParseUnambiguous(text);
   } else if (name == "block") {
     scaled.block = ParseBlockShape(text);
   } else if (name == "scale") {
@@ -178,7 +179,7 @@ std::string Decimal(float value) {
 
 /// The text that begins with `head`, which reads as `base`.
 std::string TextFrom(std::string head, Scaled base, const Scaled& scaled) {
-  if (base.element != scaled.element) Put(head, "element", scaled.element);
+  if (base.element != scaled.element) Put(head, "element", Unambiguous(ToString(scaled.element)));
   if (base.block != scaled.block) head += " " + ToString(scaled.block);
   if (base.scale != scaled.scale) {
     Put(head, "scale", scaled.scale);
@@ -441,6 +442,7 @@ Scaled ParseScaled(std::string_view text) {
     ParseOption(scaled, is_set, name, value);
   });
   Check(scaled);
+  if (Lower(head) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
   return scaled;
 }
 
@@ -458,7 +460,7 @@ std::string ToString(const Scaled& scaled) {
                              base.block.kind == scaled.block.kind;
     if (is_its_kind) offer(name, base);
   }
-  const std::string element = ToString(scaled.element);
+  const std::string element = Unambiguous(ToString(scaled.element));
   if (const int bits = IntegerBits(element, "sm")) offer("bfp" + std::to_string(bits), Bfp(bits));
   if (IsIntegerName(element)) {
     Scaled rows = IntegerRows(element);

@@ -117,6 +117,25 @@ TEST(Accumulator, FmaMeansSequentialWithExactProducts) {
   EXPECT_NE(parse_error("fp32 fma chunk=2").find("chunk is for scheme chunked"), std::string::npos);
 }
 
+TEST(Accumulator, UnitsNameTheirOperandsAndHowTheyRound) {
+  const std::string unit = "bf16 block_fma a=e4m3fn b=e4m3fn block=4 fraction_bits=20 sum=bf16";
+  for (const char* mode : {" rounding=nearest_even", " rounding=toward_zero"}) {
+    EXPECT_EQ(parse_error(unit + mode),
+              "block_fma: rounding= has no effect, as bf16 holds every sum of the unit: "
+              "sum_rounding= is how the unit rounds its sums");
+    EXPECT_EQ(parse_error("deepseek-promoted" + std::string(mode)), "");
+  }
+  EXPECT_NE(parse_error("h100-fp8 rounding=up").find("sum_rounding="), std::string::npos);
+  EXPECT_EQ(parse_error("fp16 block_fma a=fp16 b=fp16 rounding=up"), "");  // of fp32 sums
+  EXPECT_EQ(ParseAccumulator(unit + " sum_rounding=nearest_even").unit->rounding,
+            Rounding::nearest_even);
+  for (const char* operands : {"", " a=fp16", " b=fp16"}) {
+    const std::string error = parse_error("fp32 block_fma block=4" + std::string(operands));
+    EXPECT_NE(error.find("needs a= and b="), std::string::npos) << operands;
+  }
+  EXPECT_EQ(parse_error("h100-fp8 a=e5m2"), "");
+}
+
 TEST(Accumulator, RandomOnesRoundTrip) {
   std::mt19937_64 generator(5);
   const auto between = [&](int low, int high) {
@@ -143,6 +162,8 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
       unit.promote = std::int64_t{unit.block} * between(0, 3);
       a.unit = unit;
+      // a rounding without effect is refused
+      if (unit.promote == 0 && Holds(a.format, unit.sum)) a.rounding.mode = Rounding::nearest_even;
     } else {
       const int product = between(0, 2);
       if (product == 1) a.product = format();

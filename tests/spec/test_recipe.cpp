@@ -91,9 +91,9 @@ TEST(Recipe, DefaultsAreLeftOut) {
        "native"},
       {"native; grad_bias=fp32 sequential", "native; grad_bias=fp32 sequential"},
       {"e4m3", "e4m3 sequential"},
-      {"e4m3; grad_input=e4m3 sequential; grad_weight=e4m3; grad_bias=fp32", "e4m3 sequential"},
+      {"e4m3; grad_input=e4m3 sequential; grad_weight=(4,3); grad_bias=fp32", "e4m3 sequential"},
       {"e4m3; grad_bias=native", "e4m3 sequential; grad_bias=native"},
-      {"  int32 ;  weight=e4m3 ", "fp32 fixed width=32 fraction=0; weight=e4m3"},
+      {"  int32 ;  weight=e5m2 ", "fp32 fixed width=32 fraction=0; weight=e5m2"},
       {"native; weight=mxfp8 overflow=saturate", "native; weight=mxfp8"},
       {"native; output=bf16 rounding=nearest_even", "native; output=bf16"},
       {"native;", "native"}};
@@ -195,14 +195,14 @@ TEST(Recipe, RoundingsByPurpose) {
                    {"recast_activation", "mxfp8"},
                    {"recast_gradient", "e5m2"},
                    {"cast_output", "bf16"}}));
-  EXPECT_EQ(got("native; activation=mxfp8; gradient=e5m2; grad_input_gradient=e4m3; "
+  EXPECT_EQ(got("native; activation=mxfp8; gradient=e5m2; grad_input_gradient=(4,3); "
                 "grad_input_weight=e3m4; grad_weight_activation=none; grad_weight_gradient=mxfp4"),
             (Texts{{"given", "native"},
                    {"grad_input", "native"},
                    {"grad_weight", "native"},
                    {"grad_bias", "native"},
                    {"cast_activation", "mxfp8"},
-                   {"cast_gradient", "e4m3"},
+                   {"cast_gradient", "(4,3)"},
                    {"recast_weight", "e3m4"},
                    {"recast_gradient", "mxfp4"}}));
 }
@@ -235,21 +235,21 @@ TEST(Recipe, OneCastServesBothGemms) {
     EXPECT_TRUE(once(std::string("native; activation=") + cast, Purpose::cast_activation)) << cast;
     EXPECT_FALSE(once(std::string("native; weight=") + cast, Purpose::cast_activation)) << cast;
   }
-  EXPECT_TRUE(once("native; weight=e4m3; grad_input_weight=e4m3", Purpose::cast_weight));
+  EXPECT_TRUE(once("native; weight=(4,3); grad_input_weight=(4,3)", Purpose::cast_weight));
   for (const char* text :
        {"native; weight=mxfp8", "native; weight=fp8-row", "native; weight=mxfp8 4x4 factor=0.5",
-        "native; weight=e4m3; grad_input_weight=none", "native; grad_input_weight=e4m3",
-        "native; weight=e4m3; grad_input_weight=e5m2",
+        "native; weight=(4,3); grad_input_weight=none", "native; grad_input_weight=(4,3)",
+        "native; weight=(4,3); grad_input_weight=e5m2",
         "fp32; weight=fp8-tensor; scales_at=block"}) {
     EXPECT_FALSE(once(text, Purpose::cast_weight)) << text;
   }
-  EXPECT_TRUE(once("fp32; weight=e4m3; scales_at=block", Purpose::cast_weight));
+  EXPECT_TRUE(once("fp32; weight=(4,3); scales_at=block", Purpose::cast_weight));
   EXPECT_THROW(once("native", Purpose::cast_gradient), Error);
 }
 
 TEST(Recipe, WhatTheGemmsTake) {
   const Recipe recipe = ParseRecipe(
-      "e4m3; activation=e5m2; weight=mxfp8; gradient=e3m4; grad_input_weight=e4m3; "
+      "e4m3; activation=e5m2; weight=mxfp8; gradient=e3m4; grad_input_weight=(4,3); "
       "grad_weight_activation=e2m1; output=bf16; norm=bf16; softmax=bf16; embedding=bf16; "
       "residual=bf16; scales_at=block");
   const auto text = [&](bool activation, bool weight) {
@@ -257,9 +257,9 @@ TEST(Recipe, WhatTheGemmsTake) {
   };
   EXPECT_EQ(text(false, false),
             "e4m3 sequential; activation=e5m2; weight=mxfp8; gradient=e3m4; "
-            "grad_input_weight=e4m3; grad_weight_activation=e2m1; scales_at=block");
+            "grad_input_weight=(4,3); grad_weight_activation=e2m1; scales_at=block");
   EXPECT_EQ(text(true, false),
-            "e4m3 sequential; weight=mxfp8; gradient=e3m4; grad_input_weight=e4m3; "
+            "e4m3 sequential; weight=mxfp8; gradient=e3m4; grad_input_weight=(4,3); "
             "scales_at=block");
   EXPECT_EQ(text(true, true), "e4m3 sequential; gradient=e3m4; scales_at=block");
 }

@@ -4,14 +4,13 @@
 import argparse
 import json
 import math
-import re
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeAlias
 
 from cpd import _core
 from cpd.cli.errors import one_line
 from cpd.comm.spec import ORDERS
-from cpd.numeric.names import did_you_mean
+from cpd.numeric.names import did_you_mean, listed
 from cpd.numeric.shown import shown
 
 
@@ -170,8 +169,8 @@ def integer(
 
 
 def names(text: str) -> list[str]:
-    """Words between commas, where these are not in parentheses."""
-    return [word.strip() for word in re.split(r",(?![^(]*\))", text)]
+    """Words between commas, where these are not in brackets."""
+    return listed(text)
 
 
 def integers(text: str) -> list[int]:

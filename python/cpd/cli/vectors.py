@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +16,7 @@ from cpd._files import STDOUT
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console
+from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
     from cpd.hardware.testbench import Ports
@@ -37,7 +38,9 @@ Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix 
 sum (of terms), block_fma (dot by a matrix unit) and mma (by one that takes
 scales), each with the signals inside, unless the unit does not align every term.
 FORMAT: of the operands, one for all or one each; of a cast the operand's and the
-result's, or the result's alone (from fp32); of a unit by default its own.
+result's, or the result's alone (from fp32); of a unit by default its own. Results
+are in the first operand's format (fma e4m3fn,e4m3fn,fp32: e4m3fn) unless
+--out-format says otherwise.
 
 Kinds: testfloat (`a b result flags`, flags NX 1, UF 2, OF 4, DZ 8, NV 16),
 readmemh (a word a line, first field on top, with a SystemVerilog package), csv,
@@ -50,7 +53,11 @@ def register(commands: Commands) -> None:
     parser = add_command(commands, "vectors", _run, "vectors for hardware", _TEXT)
     parser.add_argument("operation", nargs="?", metavar="OPERATION")
     parser.add_argument("formats", nargs="?", metavar="FORMAT[,FORMAT…]")
-    parser.add_argument("--out-format", metavar="FORMAT", help="of the result")
+    parser.add_argument(
+        "--out-format",
+        metavar="FORMAT",
+        help="of the result; default that of the first operand (fma a,b,c: of a); a cast's last",
+    )
     parser.add_argument("--rounding", default="nearest_even", metavar="MODE")
     parser.add_argument("--overflow", default="ieee", choices=_core.OVERFLOWS)
     parser.add_argument(
@@ -160,7 +167,7 @@ def _ports(options: argparse.Namespace) -> Ports:
     from cpd.hardware.testbench import Ports
 
     names = ("clock", "latency", "valid_in", "valid_out", "any_nan", "flags")
-    signals = tuple(re.split(r",\s*", options.signals)) if options.signals else ()
+    signals = tuple(listed(options.signals)) if options.signals else ()
     return Ports(**{name: getattr(options, name) for name in names}, signals=signals)
 
 
@@ -190,7 +197,11 @@ def _made(options: argparse.Namespace) -> Vectors:
 
 
 def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
-    formats = re.split(r",\s*", options.formats) if options.formats else ()
+    formats = listed(options.formats) if options.formats else []
+    for text in (*formats, options.out_format):
+        if text is not None and text.lower() == "e4m3":
+            print(_E4M3, file=sys.stderr)
+            break
     return {
         "operation": options.operation,
         "formats": formats,
@@ -201,9 +212,26 @@ def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
         "variant": options.variant,
         "tininess": options.tininess,
         "nan_signals": options.nan_signals,
-        "accumulator": options.acc,
+        "accumulator": _with_operands(options.acc, formats),
         "length": options.length,
     }
+
+
+_E4M3 = (
+    "note: e4m3 is IEEE-like here, with Inf and a max of 240; OCP's format, with a max of 448, is "
+    "e4m3fn"
+)
+
+
+def _with_operands(acc: str | None, formats: list[str]) -> str | None:
+    """The accumulator's text; a unit without operand formats gets those of the command."""
+    words = () if acc is None else acc.split()
+    if "block_fma" not in words or not formats:
+        return acc
+    given = {word.partition("=")[0] for word in words}
+    operands = {"a": formats[0], "b": formats[min(1, len(formats) - 1)]}
+    missing = [f" {name}={text}" for name, text in operands.items() if name not in given]
+    return f"{acc}{''.join(missing)}"
 
 
 def _check(options: argparse.Namespace) -> int:

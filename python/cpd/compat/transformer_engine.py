@@ -73,7 +73,8 @@ def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
     Raises ValueError for a recipe with delayed scaling, of which TransformerEngine keeps the state
     only for its own; the factory raises RuntimeError where transformer_engine cannot be imported.
 
-    >>> qfactory("e6m9 kahan")
+    >>> import cpd
+    >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
     cpd.compat.transformer_engine.qfactory(cpd.Recipe(forward='e6m9 kahan'))
     """
     how = _recipe(recipe)

@@ -84,7 +84,7 @@ def scaled_dot_product_attention(
 
     >>> import cpd
     >>> q = k = torch.eye(2)
-    >>> how = cpd.Recipe("fp32", attention="e4m3", softmax="e4m3")
+    >>> how = cpd.Recipe(attention=cpd.Recipe(sums="e4m3"), softmax="(4,3)")
     >>> scaled_dot_product_attention(q, k, torch.eye(2), recipe=how)    # 0.6698 and 0.3302
     tensor([[0.6875, 0.3438],
             [0.3438, 0.6875]])
@@ -149,9 +149,10 @@ def multi_head_attention(
     (one accumulator: for the projections, and attention as torch computes it). `delayed`: where
     scaling is delayed, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`.
 
+    >>> import cpd
     >>> x, w = torch.ones(3, 1, 4), torch.full((12, 4), 0.5)
     >>> y, _ = multi_head_attention(x, x, x, 4, 2, w, None, None, None, False, 0.0, w[:4], None,
-    ...                             need_weights=False, recipe="e4m3")
+    ...                             need_weights=False, recipe=cpd.Recipe(sums="e4m3"))
     >>> y[0].tolist()
     [[4.0, 4.0, 4.0, 4.0]]
     """
@@ -206,7 +207,7 @@ def multi_head_attention(
 def _attending(recipe: RecipeLike) -> Recipe:
     """The recipe of an attention; an accumulator is that of its products."""
     how = _recipe(recipe)
-    return how if isinstance(recipe, Recipe) else Recipe(how.forward, attention=how)
+    return how if isinstance(recipe, Recipe) else Recipe(sums=how, attention=how)
 
 
 def _product(

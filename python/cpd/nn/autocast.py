@@ -62,8 +62,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     activation checkpointing must enter the context itself, as it is recomputed outside of any
     context around it: else a call raises RuntimeError. Not for several threads at once.
 
+    >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
-    >>> with autocast("e4m3"):
+    >>> with autocast(cpd.Recipe(sums="e4m3")):
     ...     (x @ w.T)[0].tolist()
     [16.0, 16.0, 16.0]
     """

@@ -23,9 +23,9 @@ from cpd.nn.coverage import WARN_BELOW, Census, forget
 from cpd.nn.coverage import detach as detach_census
 from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
-from cpd.nn.ready import name_of
+from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import OPERANDS, CastSpec, Recipe, RecipeLike, is_native
+from cpd.nn.recipe import NATIVE, OPERANDS, CastSpec, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Decision, Rule, Rules
@@ -42,9 +42,10 @@ WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
 @checked
 def convert(
     model: nn.Module,
-    recipe: RecipeLike,
+    recipe: RecipeLike = NATIVE,
     rules: Rules = (),
     *,
+    sums: Sums | None = None,
     coverage: float | bool = WARN_BELOW,
     amax_group: Any = None,
 ) -> Report:
@@ -59,8 +60,9 @@ def convert(
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or one
-            accumulator (or its format) for all sums, whose operands are then not cast.
+        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a format,
+            scaled or not, to which activation, weight and gradient of all three GEMMs are cast,
+            with torch's own sums. Default: no casts, for `sums` alone.
         rules: pairs (selector, recipe or None) or a dict of them, None: left in torch; the first
             that matches decides, and the recipe's own rules come after these. Or a function of a
             layer's name and module, which returns its recipe, None, or ... where the recipe's own
@@ -68,6 +70,7 @@ def convert(
             names; a class of modules or "type:" and its name; both also mean all that is within
             such a module; "first N", "last N" of the layers with products; "first N blocks", "last
             N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
+        sums: as for `cpd.recipe`: the accumulator of the three GEMMs of every layer.
         coverage: the first training step counts which products of `model` run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
             number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
@@ -96,9 +99,9 @@ def convert(
     `rules` that matches nothing; the model is then unchanged.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
-    >>> print(convert(model, "e6m9 chunked", [("last 1", None)]))
-    emulated (recipe e6m9 chunked chunk=64): 1
-      Linear  × 1  products  0  forward='e6m9 chunked chunk=64'
+    >>> print(convert(model, "e5m2", [("last 1", None)]))
+    emulated (activation, weight and gradient of all three GEMMs in e5m2, native sums): 1
+      Linear  × 1  products  0  forward='native', activation='e5m2', weight='e5m2', gradient='e5m2'
     not emulated: 2
       GELU    × 1  1  torch computes it: no emulation of this class
       Linear  × 1  2  left in torch by the rule 'last 1'
@@ -109,7 +112,7 @@ def convert(
     root = _within(model)
     warn_below = _share(coverage)
     group = ranks.named(amax_group)
-    plan = _Plan(root, _recipe(recipe), _pairs(rules), rules if callable(rules) else None)
+    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), rules if callable(rules) else None)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
@@ -198,9 +201,8 @@ def plain_state_dict(model: nn.Module) -> dict[str, Any]:
     A converted model loads the state_dict of either, strictly: from one without the clock and the
     histories it keeps its own. Its own state_dict has them, and training resumes with equal bits.
 
-    >>> import cpd
     >>> model = nn.Linear(2, 2)
-    >>> report = convert(model, cpd.Recipe("e4m3 sequential rounding=stochastic"))
+    >>> report = convert(model, sums="e4m3 sequential rounding=stochastic")
     >>> list(model.state_dict()), list(plain_state_dict(model))
     (['weight', 'bias', 'cpd_clock'], ['weight', 'bias'])
     """
@@ -271,6 +273,7 @@ class _Plan:
         self._inner: dict[str, str] = {}
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
+        _check_layers(self.layers)
         self.notes = [
             *self._unused(len(rules)),
             *_notes(how, self._modules),
@@ -353,7 +356,8 @@ class _Plan:
             keep_from_ddp(self._root)
         self._encoders()
         states = [layer.state for layer in self.layers]
-        return Report(self.rows, self.notes, states, self.elsewhere, name_of(self._how), made)
+        name, title = name_of(self._how), title_of(self._how)
+        return Report(self.rows, self.notes, states, self.elsewhere, name, title, made)
 
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
@@ -488,20 +492,53 @@ def _of_layers(layers: list[_Layer]) -> list[str]:
     found: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
         for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
-            for note in (*_of_sums_alone(how), *_of_integers(how), *_of_types(how, layer.module)):
+            for note in (*_of_integers(how), *_of_types(how, layer.module)):
                 found.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in found.items()]
 
 
-def _of_sums_alone(how: Recipe) -> Iterator[str]:
-    """Of a recipe that is one format, by which its author may have meant operands."""
-    sums = {str(sum_) for sum_ in how.sums[:3]}
-    text = "" if is_native(how.forward) else how.forward.format.name  # type: ignore[union-attr]
-    if sums == {f"{text} sequential"} and not any(how.operands):
-        yield (
-            f"operands stay as they are, only sums are rounded: cpd.Recipe('native', "
-            f"activation={text!r}, weight={text!r}, gradient={text!r}) rounds operands"
+def _check_layers(layers: list[_Layer]) -> None:
+    """Raises TypeError or ValueError where the first call of a layer would."""
+    for layer in layers:
+        for name, p in layer.module.named_parameters(recurse=False):
+            path = f"{layer.name}.{name}".lstrip(".")
+            kind = type(p)
+            if kind.__module__.partition(".")[0] != "torch" and (
+                kind.__torch_dispatch__ is not Tensor.__torch_dispatch__
+            ):
+                raise TypeError(
+                    f"{path} is a {kind.__module__.partition('.')[0]} {kind.__name__}, which CPD "
+                    "cannot read: convert the model before it is quantized, or give a rule "
+                    f"({layer.name!r}, None) for the layer"
+                )
+            if (p.is_floating_point() or p.is_complex()) and p.dtype not in _FLOATS:
+                raise TypeError(
+                    f"{path} is {operators.name_of(p.dtype)}: emulated layers take float32, "
+                    "bfloat16 and float16; call model.float(), or give a rule "
+                    f"({layer.name!r}, None) for the layer"
+                )
+        for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
+            _check_results(how, layer)
+
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def _check_results(how: Recipe, layer: _Layer) -> None:
+    """Raises ValueError where a layer's results do not hold the format of its sums."""
+    weight = getattr(layer.module, "weight", None)
+    if not isinstance(weight, Tensor) or is_native(how.forward) or how.output is not None:
+        return
+    held, format = operators.name_of(weight.dtype), how.forward.format.name  # type: ignore[union-attr]
+    if weight.is_floating_point() and not holds(held, format):
+        raise ValueError(
+            f"{layer.name or 'the model'}: its results are {held}, which cannot represent every "
+            f"value of the sums' format {format}: give the recipe output={_NAMES[held]!r}, or make "
+            "the layer float32"
         )
+
+
+_NAMES = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 def _of_integers(how: Recipe) -> Iterator[str]:
@@ -522,13 +559,6 @@ def _of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
             f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
             "to: calls will raise; make them float32"
         )
-    if not is_native(how.forward) and how.output is None:
-        format = how.forward.format.name  # type: ignore[union-attr]
-        if not holds(held, format):
-            yield (
-                f"results in {held} do not hold the sums' format {format}: calls will raise; give "
-                "the recipe an output=, or make the layer float32"
-            )
 
 
 def _elsewhere(how: Recipe) -> list[str]:

@@ -68,8 +68,10 @@ def conv1d(
     """The convolution of torch.nn.functional.conv1d: input N × C × L (or C × L), weight out ×
     C/groups × kernel, bias out. Otherwise as `conv2d`.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 8, 4), torch.ones(1, 8, 3)
-    >>> conv1d(x, w, padding=1, recipe="e4m3")[0, 0].tolist()    # 16 and 24 products of 1
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv1d(x, w, padding=1, recipe=how)[0, 0].tolist()    # 16 and 24 products of 1
     [16.0, 16.0, 16.0, 16.0]
     """
     geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
@@ -120,8 +122,10 @@ def conv2d(
     out × in matrices, one for each place in the kernel; those of images have R along the last
     dimension. Scales are applied to each operand.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
-    >>> conv2d(x, w, padding=1, recipe="e4m3")[0, 0, 1].tolist()    # 12 and 18 products of 1
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv2d(x, w, padding=1, recipe=how)[0, 0, 1].tolist()    # 12 and 18 products of 1
     [12.0, 16.0, 16.0, 12.0]
     """
     geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
@@ -147,8 +151,10 @@ def conv3d(
     """The convolution of torch.nn.functional.conv3d: input N × C × D × H × W (or C × D × H × W),
     weight out × C/groups × the kernel's three dimensions, bias out. Otherwise as `conv2d`.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 1, 3, 3, 3), torch.ones(2, 1, 3, 3, 3)
-    >>> conv3d(x, w, padding=1, recipe="e4m3")[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv3d(x, w, padding=1, recipe=how)[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
     [16.0, 16.0, 16.0]
     """
     geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
@@ -174,8 +180,10 @@ def conv_transpose1d(
     """The transposed convolution of torch.nn.functional.conv_transpose1d: input N × C × L (or
     C × L), weight C × out/groups × kernel, bias out. Otherwise as `conv_transpose2d`.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 20, 2), torch.ones(20, 1, 2)
-    >>> conv_transpose1d(x, w, recipe="e4m3")[0, 0].tolist()    # 20, 40 and 20 products of 1
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv_transpose1d(x, w, recipe=how)[0, 0].tolist()    # 20, 40 and 20 products of 1
     [16.0, 16.0, 16.0]
     """
     geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
@@ -208,8 +216,10 @@ def conv_transpose2d(
     stochastically, it draws random bits too. Blocks of a weight run along its first dimension for
     the result, along its second for the input's gradient; otherwise operands are those of `conv2d`.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
-    >>> conv_transpose2d(x, w, stride=2, recipe="e4m3")[0, 0, :2].tolist()
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv_transpose2d(x, w, stride=2, recipe=how)[0, 0, :2].tolist()
     [[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]]
     """
     geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
@@ -236,8 +246,10 @@ def conv_transpose3d(
     (or C × D × H × W), weight C × out/groups × the kernel's three dimensions, bias out. Otherwise
     as `conv_transpose2d`.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 20, 1, 1, 1), torch.ones(20, 1, 1, 1, 2)
-    >>> conv_transpose3d(x, w, recipe="e4m3").flatten().tolist()    # 20 products of 1 each
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> conv_transpose3d(x, w, recipe=how).flatten().tolist()    # 20 products of 1 each
     [16.0, 16.0]
     """
     geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)

@@ -205,12 +205,15 @@ class Counter(TorchDispatchMode):
         self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
-        left = {one.module for one in products if not one.recipe}
-        weights = {
-            name: sum(
-                p.numel() for p in self.modules[name].parameters(recurse=False) if p.dim() > 1
-            )
-            for name in dict.fromkeys(one.module for one in products)
+        of_modules = {
+            name: weights(self.modules[name]) for name in {one.module for one in products}
+        }
+        every = {id(p): p.numel() for of_module in of_modules.values() for p in of_module}
+        left = {
+            id(p)
+            for one in products
+            if not one.recipe and not _is_attention(self.modules[one.module], one.operation)
+            for p in of_modules[one.module]
         }
         converted = [
             name
@@ -219,10 +222,29 @@ class Counter(TorchDispatchMode):
         ]
         return Coverage(
             products,
-            sum(weights.values()),
-            sum(number for name, number in weights.items() if name not in left),
+            sum(every.values()),
+            sum(number for key, number in every.items() if key not in left),
             tuple(name for name in converted if name not in self._called),
         )
+
+
+def weights(module: nn.Module) -> list[Tensor]:
+    """The parameters of two dimensions or more that enter a module's own products: also those that
+    its parametrizations make its weights of, and those of a projection that it never calls."""
+    sources = [module.parameters(recurse=False)]
+    parametrizations = getattr(module, "parametrizations", None)
+    if isinstance(parametrizations, nn.Module):
+        sources.append(parametrizations.parameters())
+    if isinstance(module, nn.MultiheadAttention):
+        sources.append(weights(module.out_proj))
+    return [p for p in chain(*sources) if p.dim() > 1]
+
+
+def _is_attention(module: nn.Module, operation: str) -> bool:
+    """Whether an operation multiplies queries, keys, values and their weights, no parameters."""
+    if "scaled_dot_product" in operation:
+        return True
+    return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
 
 
 class _Eagerly:

@@ -37,9 +37,11 @@ class Coverage:
 
     Attributes:
         products: all of them, in the order of their first calls.
-        parameters: how many parameters, those of two dimensions or more, the modules with products
-            have of their own.
-        emulated_parameters: those of them in modules whose products were all emulated.
+        parameters: how many parameters, those of two dimensions or more, enter the products of
+            modules, each counted once: also those of parametrizations, and of the projections that
+            nn.MultiheadAttention multiplies by itself.
+        emulated_parameters: those of them in modules whose products of parameters were all
+            emulated.
         never_called: names of the converted layers that were not called.
     """
 

@@ -38,7 +38,7 @@ def embedding(
     is a ValueError.
 
     >>> import cpd
-    >>> table, how = torch.tensor([[0.3, 17.0], [1.0, 1.1]]), cpd.Recipe("fp32", embedding="e4m3")
+    >>> table, how = torch.tensor([[0.3, 17.0], [1.0, 1.1]]), cpd.Recipe(embedding="(4,3)")
     >>> embedding(torch.tensor([1, 0]), table, recipe=how).tolist()
     [[1.0, 1.125], [0.3125, 16.0]]
     """

@@ -55,7 +55,7 @@ from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
 from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
 from cpd.nn.delayed import at as delayed_at
-from cpd.nn.recipe import Recipe, RecipeLike, recipe
+from cpd.nn.recipe import Recipe, RecipeLike, SumLike, product_recipe, recipe
 from cpd.nn.streams import at, stream_of
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.numbers import Number
@@ -67,7 +67,7 @@ _recipe = recipe  # the parameter of the same name hides it
 def matmul(
     a: Tensor,
     b: Tensor,
-    acc: RecipeLike,
+    acc: RecipeLike | SumLike,
     *,
     backward: AccumulatorLike | None = None,
     dtype: torch.dtype | None = None,
@@ -76,7 +76,8 @@ def matmul(
 ) -> Tensor:
     """The matrix product by torch.matmul's rules: vectors, matrices, batches that broadcast.
 
-    `acc`: a `cpd.Recipe`, of which a is the activation and b the weight, or one accumulator.
+    `acc`: an accumulator for all three products, or a format for the sequential sum in it; or a
+    `cpd.Recipe` or the text of one, where a is the activation and b the weight.
     `backward`: the accumulator of both backward GEMMs, where it is not `acc`; not with a recipe.
 
     The gradient of a broadcast operand sums over the broadcast dimensions too, in the same sum: k
@@ -91,8 +92,8 @@ def matmul(
     if backward is not None:
         if isinstance(acc, Recipe):
             raise ValueError("backward goes with an accumulator; a recipe has its own")
-        acc = Recipe(acc, backward, backward)
-    how = _recipe(acc)
+        acc = Recipe(sums=(acc, backward, backward))
+    how = product_recipe(acc)
     for name, x in (("a", a), ("b", b)):
         check_operand(name, x, like="a")
         if x.dim() == 0:
@@ -132,11 +133,12 @@ def linear(
 ) -> Tensor:
     """input · weightᵀ + bias: input … × in, weight out × in, bias out.
 
-    `recipe`: a `cpd.Recipe`, or one accumulator for all three GEMMs. The sums over all rows of the
-    input that give the weight's gradient run in row-major order.
+    `recipe`: a `cpd.Recipe`, a recipe's name, or a format for all operands. The sums over all rows
+    of the input that give the weight's gradient run in row-major order.
 
+    >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40, requires_grad=True)
-    >>> linear(x, w, torch.full((3,), 0.5), recipe="e4m3")[0].tolist()
+    >>> linear(x, w, torch.full((3,), 0.5), recipe=cpd.Recipe(sums="e4m3"))[0].tolist()
     [16.0, 16.0, 16.0]
     """
     how = _recipe(recipe)
@@ -174,8 +176,9 @@ def bilinear(
     that · input2, over J, whose stream is changed by XOR 1. Then the bias is added, by torch.
     `delayed`: where scaling is delayed, a `cpd.nn.delayed.Delayed` of two products.
 
+    >>> import cpd
     >>> x, w = torch.ones(1, 4), torch.ones(1, 4, 40)
-    >>> bilinear(x, torch.ones(1, 40), w, recipe="e4m3").tolist()
+    >>> bilinear(x, torch.ones(1, 40), w, recipe=cpd.Recipe(sums="e4m3")).tolist()
     [[64.0]]
     """
     how = _recipe(recipe)

@@ -49,9 +49,10 @@ def grouped_mm(
     Rows and columns after the last group are zeros. The ends of groups are read by the host: a
     compiled program is divided there. Raises ValueError for shapes that do not go together.
 
+    >>> import cpd
     >>> a, b = torch.ones(3, 40), torch.ones(2, 40, 1)
     >>> ends = torch.tensor([1, 3], dtype=torch.int32)
-    >>> grouped_mm(a, b, offs=ends, recipe="e4m3").flatten().tolist()
+    >>> grouped_mm(a, b, offs=ends, recipe=cpd.Recipe(sums="e4m3")).flatten().tolist()
     [16.0, 16.0, 16.0]
     """
     how = _recipe(recipe)

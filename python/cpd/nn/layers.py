@@ -31,7 +31,8 @@ class Linear(nn.Linear):
         layer: number by which layers of one recipe draw different random bits (`cpd.Recipe`);
             default: the recipe's own.
 
-    >>> layer = Linear(8, 2, recipe="e4m3 kahan")
+    >>> import cpd
+    >>> layer = Linear(8, 2, recipe=cpd.Recipe(sums="e4m3 kahan"))
     >>> layer
     Linear(in_features=8, out_features=2, bias=True, forward='e4m3 kahan')
     >>> layer(torch.ones(5, 8)).shape
@@ -71,7 +72,8 @@ class Linear(nn.Linear):
         with a forward of its own, a module that is parametrized, compiled by itself or lazy, and
         out_proj of torch.nn.MultiheadAttention, which never calls it.
 
-        >>> Linear.from_torch(torch.nn.Linear(3, 4, bias=False), "fp32")
+        >>> import cpd
+        >>> Linear.from_torch(torch.nn.Linear(3, 4, bias=False), cpd.Recipe(sums="fp32"))
         Linear(in_features=3, out_features=4, bias=False, forward='fp32 sequential')
         """
         _check_module(module, nn.Linear, cls)
@@ -99,7 +101,8 @@ class Conv2d(nn.Conv2d):
     Arguments and state are those of torch.nn.Conv2d, so that either loads the other's state_dict,
     and `recipe` and `layer` as in `Linear`.
 
-    >>> layer = Conv2d(2, 4, 3, padding="same", recipe="e6m9 chunked")
+    >>> import cpd
+    >>> layer = Conv2d(2, 4, 3, padding="same", recipe=cpd.Recipe(sums="e6m9 chunked"))
     >>> layer(torch.ones(1, 2, 5, 5)).shape
     torch.Size([1, 4, 5, 5])
     """

@@ -46,7 +46,7 @@ def layer_norm(
 
     >>> import cpd
     >>> x = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
-    >>> layer_norm(x, (4,), recipe=cpd.Recipe("fp32", norm="e4m3"))
+    >>> layer_norm(x, (4,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[-1.0000, -0.6250,  0.0938,  1.6250]])
     """
     how = _Rounding(recipe, stream, dtype)
@@ -67,7 +67,7 @@ def rms_norm(
     """torch.nn.functional.rms_norm, rounded to `recipe.norm`. `eps`: default that of float32.
 
     >>> import cpd
-    >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe("fp32", norm="e4m3"))
+    >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[0.2031, 1.3750]])
     """
     how = _Rounding(recipe, stream, dtype)
@@ -91,7 +91,7 @@ def group_norm(
 
     >>> import cpd
     >>> x = torch.arange(8.0).reshape(1, 4, 2)
-    >>> group_norm(x, 2, recipe=cpd.Recipe("fp32", norm="e4m3"))[0, :2].tolist()
+    >>> group_norm(x, 2, recipe=cpd.Recipe(norm="(4,3)"))[0, :2].tolist()
     [[-1.375, -0.4375], [0.4375, 1.375]]
     """
     how = _Rounding(recipe, stream, dtype)
@@ -118,7 +118,7 @@ def batch_norm(
 
     >>> import cpd
     >>> x, mean, var = torch.tensor([[0.0], [3.0]]), torch.zeros(1), torch.ones(1)
-    >>> how = cpd.Recipe("fp32", norm="e4m3")
+    >>> how = cpd.Recipe(norm="(4,3)")
     >>> batch_norm(x, mean, var, training=True, recipe=how).flatten().tolist(), mean.item()
     ([-1.0, 1.0], 0.15000000596046448)
     """
@@ -147,7 +147,7 @@ def instance_norm(
 
     >>> import cpd
     >>> x = torch.tensor([[[0.0, 1.0, 5.0]]])
-    >>> instance_norm(x, recipe=cpd.Recipe("fp32", norm="e4m3")).tolist()
+    >>> instance_norm(x, recipe=cpd.Recipe(norm="(4,3)")).tolist()
     [[[-0.9375, -0.46875, 1.375]]]
     """
     if (running_mean is None) != (running_var is None):

@@ -181,8 +181,23 @@ _HEAD = (
 )  # fmt: skip
 
 
+MOST = 40
+"""The most rows that a table shows."""
+
+
 def table(rows: Sequence[Row]) -> str:
-    """A text table: one line for each row, columns aligned."""
+    """A text table, columns aligned: one line for each row, in the model's order; of more than
+    `MOST` rows only those with the lowest SQNR, the lowest first, and a line on the others."""
+    if len(rows) <= MOST:
+        return _aligned(rows)
+    worst = sorted((row for row in rows if row.sqnr is not None), key=lambda row: row.sqnr or 0.0)
+    shown = worst[:MOST] if worst else rows[:MOST]
+    which = "with the lowest SQNR" if worst else "first in the model"
+    more = f"the {len(shown)} rows {which}, of {len(rows)}: watch.rows and watch.to_csv() have all"
+    return f"{_aligned(shown)}\n{more}"
+
+
+def _aligned(rows: Sequence[Row]) -> str:
     lines = [_HEAD, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = 0, 1, 2, 3, len(_HEAD) - 1

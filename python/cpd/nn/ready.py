@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cpd.nn.recipe import NAMED, SUMS, Recipe, RecipeLike, Sum, is_native
+from cpd.nn.recipe import NAMED, Recipe, RecipeLike, Sums
 from cpd.numeric.checked import checked
-from cpd.numeric.scaled_cast import ScaledCast
+from cpd.numeric.scaled_cast import operand_text
 
 NATIVE = "native"
 _TE = "block=tensor scale=fp32 arithmetic=te"
@@ -19,27 +19,30 @@ _RHT = "transform=hadamard16:te"
 
 
 @checked
-def recipe(given: RecipeLike | dict[str, Any] | Path, sums: RecipeLike | None = None) -> Recipe:
+def recipe(given: RecipeLike | dict[str, Any] | Path, sums: Sums | None = None) -> Recipe:
     """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
-    .json), of plain data (`Recipe.from_dict`), of a recipe's text (`Recipe.text`), or, for an
-    accumulator's text, the one that uses it throughout; a `Recipe` is returned as it is.
+    .json), of plain data (`Recipe.from_dict`), or of a recipe's text (`Recipe.text`); or, for a
+    format, scaled or not, the one that casts the operands of all three GEMMs to it. A `Recipe` is
+    returned as it is.
 
     `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
     torch's own, which named recipes have, also in its rules and schedule. A matrix unit, which
     takes elements, leaves rules, schedule and attention unchanged, and scales are then applied at
     the end, or to the sums over blocks where the formats have blocks.
 
-    `bf16` and `fp16` name recipes here: `cpd.Recipe("bf16")` is the sum in bfloat16.
+    A name wins over a format: `bf16`, `fp16` and `mxfp8` name recipes.
 
     >>> recipe("mxfp8").gradient
     cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
+    >>> recipe("int8 row").gradient
+    cpd.ScaledCast('int8 row')
     >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
     'e6m9 chunked chunk=64'
     >>> recipe("native; weight=mxfp8; output=bf16")
     cpd.Recipe(forward='native', weight='mxfp8', output='bf16')
     """
     made = Recipe.of(given)
-    return made if sums is None else _with_sums(made, _of_sums(sums))
+    return made if sums is None else made.with_sums(sums)
 
 
 def named_recipes() -> dict[str, Recipe]:
@@ -56,38 +59,25 @@ def name_of(how: Recipe) -> str:
     return _names().get(how.text, how.text)
 
 
+def title_of(how: Recipe) -> str:
+    """What a report's first line says of a recipe."""
+    name = _names().get(how.text)
+    if name is not None:
+        return f"recipe {name}"
+    operands, sums = set(how.operands), {str(sum_) for sum_ in how.sums[:3]}
+    if operands == {None} and sums != {NATIVE} and len(sums) == 1:
+        return f"sums in {sums.pop()}, operands not cast"
+    cast = how.activation
+    if cast is None or {how.activation, how.weight, how.gradient, *operands} != {cast}:
+        return f"recipe {how.text}"
+    summed = "native sums" if sums == {NATIVE} else f"sums {', '.join(sorted(sums))}"
+    return f"activation, weight and gradient of all three GEMMs in {operand_text(cast)}, {summed}"
+
+
 @functools.cache
 def _names() -> dict[str, str]:
     made = {name: make() for name, make in _READY.items()}
     return {how.text: name for name, how in made.items() if how.rounds}
-
-
-def _of_sums(how: Any) -> Recipe:
-    return how if isinstance(how, Recipe) else Recipe(how)
-
-
-def _with_sums(base: Recipe, sums: Recipe) -> Recipe:
-    """`base` with the sums of `sums`."""
-    taken: dict[str, Sum] = {name: getattr(sums, name) for name in SUMS}
-    unit = None if is_native(sums.forward) else sums.forward.unit  # type: ignore[union-attr]
-    if unit is not None:
-        return base.replace(**taken, scales_at=_unit_scales_at(base))
-
-    def summed(one: Recipe | None) -> Recipe | None:
-        return None if one is None else _with_sums(one, sums)
-
-    rules = tuple((selector, summed(rule)) for selector, rule in base.rules)
-    phases = tuple((unit, start, summed(phase)) for unit, start, phase in base.schedule)
-    return base.replace(**taken, attention=summed(base.attention), rules=rules, schedule=phases)
-
-
-def _unit_scales_at(how: Recipe) -> str:
-    """The `scales_at` with a matrix unit's sums, which follows from the operands' blocks."""
-    scaled = [spec.scaled for spec in how.operands if isinstance(spec, ScaledCast)]
-    if not scaled:
-        return how.scales_at
-    is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
-    return "epilogue" if is_whole else "block"
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -180,16 +170,13 @@ def _mxfp4_rht_sr() -> Recipe:
 
 def _ibm_fp8_2018() -> Recipe:
     sums = "e6m9 chunked chunk=64"
-    outermost = Recipe(sums, activation="e6m9", weight="e6m9", gradient="e6m9")
     return Recipe(
-        sums,
-        activation="e5m2",
-        weight="e5m2",
-        gradient="e5m2",
+        "e5m2",
+        sums=sums,
         update="e6m9 update=stochastic",
         state="momentum=e6m9 rounding=stochastic",
         loss_scale=1000.0,
-        rules=[("first 1", outermost), ("last 1", outermost)],
+        rules=dict.fromkeys(("first 1", "last 1"), Recipe("e6m9", sums=sums)),
         source="Wang et al., NeurIPS 2018, arXiv 1812.08011: operands (5,2), sums (6,9) in chunks "
         "of 64, weights and momenta (6,9), stochastic; first and last layer (6,9); loss scale 1000",
     )

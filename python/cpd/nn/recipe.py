@@ -5,46 +5,41 @@ are cast to, and what the rest of a training step rounds to."""
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
+from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
+from cpd.nn.recipe_arguments import NATIVE as NATIVE
+from cpd.nn.recipe_arguments import Sum, SumLike
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
 from cpd.nn.recipe_parts import ROUNDED as ROUNDED
 from cpd.nn.recipe_parts import SUMS as SUMS
-from cpd.nn.recipe_parts import Kept, kept
+from cpd.nn.recipe_parts import Kept, kept, unit_scales_at
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, accumulator
+from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
 from cpd.numeric.checked import checked, is_compiling
-from cpd.numeric.formats import is_scaled
 from cpd.numeric.names import did_you_mean
-from cpd.numeric.numbers import Number, check_number, integer
+from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled import Scaled
-from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
+from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_text
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
-MAX_MANTISSA = 23
 NAMED: dict[str, Callable[[], Recipe]] = {}
 """What makes the named recipes, by name; `cpd.nn.ready` adds them."""
 
-NATIVE: Literal["native"] = "native"
-"""The sum of torch's own kernel."""
-
-Sum: TypeAlias = "Accumulator | Literal['native']"
-SumLike: TypeAlias = "AccumulatorLike | Literal['native']"
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None]"
 )
@@ -57,17 +52,25 @@ class Recipe:
     GEMMs, and to what the rest of a training step rounds.
 
     Args:
-        forward: the sum of the forward GEMM; here and below `"native"`, torch's own kernel, or an
-            `Accumulator`, its text, a preset's name, or a format for the sequential sum.
-        grad_input: of the backward GEMM that gives the gradient of the input; default `forward`.
-        grad_weight: of the backward GEMM that gives the gradient of the weight; default `forward`.
+        format: what the activation, the weight and the gradient are cast to in all three GEMMs: a
+            format, scaled or not, a dtype, a cast, or a text of one. Or the name of a recipe
+            (`cpd.named_recipes`), which is then the whole recipe, `sums` apart. Default
+            `"native"`: no casts. A bare `e4m3` is refused, here and in all casts of a recipe: OCP's
+            is `e4m3fn`, the IEEE-like one `(4,3)`.
+        sums: how the three GEMMs sum: an `Accumulator`, its text, a preset's name, or a format for
+            the sequential sum in it; or a tuple of those of forward, grad_input and grad_weight; or
+            a recipe with the sums. Default `"native"`, torch's own kernel.
+        forward, grad_input, grad_weight: the sum of one GEMM: the forward one; the backward one
+            that gives the gradient of the input; the one that gives the gradient of the weight.
+            Default `sums`; without `sums` the backward ones are as `forward`.
         grad_bias: of the sum that gives the gradient of the bias, of which each term is rounded
             only as it is added; default fp32, in order, or `"native"` where `forward` is.
         activation, weight, gradient: what the input, the weight and the gradient of the output are
             cast to before each GEMM that they enter: a `CastSpec` or `ScaledCast`, a format, scaled
-            or not, or a text; None: no cast. The casts pass gradients straight through; the bias's
-            gradient sums what is not yet cast. Blocks of scaled formats run along each GEMM's sum:
-            where the cast depends on that, the original tensor is cast again for each GEMM.
+            or not, or a text; None: no cast. Default `format`. The casts pass gradients straight
+            through; the bias's gradient sums what is not yet cast. Blocks of scaled formats run
+            along each GEMM's sum: where the cast depends on that, the original tensor is cast again
+            for each GEMM.
         grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
             than `gradient` and `weight`; None: no cast. Default `"same"`.
         grad_weight_activation, grad_weight_gradient: the operands of that GEMM, where they are
@@ -75,7 +78,8 @@ class Recipe:
         scales_at: where the scales of scaled operands are applied: to each `operand` (to its
             values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
             (see `cpd.gemm`); the last two for linear layers and products of matrices with
-            accumulators, as matrix units, which take elements, need it.
+            accumulators, as matrix units, which take elements, need it. Default `operand`; for a
+            matrix unit given as `sums`, what its operands' blocks allow.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
@@ -93,7 +97,8 @@ class Recipe:
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
             layers) that holds from then on; before the first, this one does. Here, in rules and as
-            attention, a recipe may be whatever `cpd.recipe` takes: its name, a format, a file.
+            attention, a recipe may be whatever `cpd.recipe` takes: its name, a file, or a format,
+            which casts operands.
         source: where the recipe comes from, in words.
 
     Where an accumulator is a matrix unit with two operand formats, the first is the activation's
@@ -112,13 +117,17 @@ class Recipe:
 
     Immutable, hashable, picklable. Raises ValueError or TypeError for anything else.
 
-    >>> Recipe("e4m3", grad_weight="e6m9 chunked", weight="e4m3").grad_input.format
-    cpd.format('e4m3')
+    >>> Recipe("int8 row")
+    cpd.Recipe(forward='native', activation='int8 row', weight='int8 row', gradient='int8 row')
+    >>> Recipe("e4m3fn", sums="e6m9 chunked", grad_weight="fp32", gradient="e5m2").grad_input.format
+    cpd.format('e6m9')
     >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
-    >>> Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2", **fp8).grad_input.unit.a
+    >>> h100 = Recipe(sums=("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"), **fp8)
+    >>> h100.grad_input.unit.a
     cpd.format('e5m2')
-    >>> Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2")
-    cpd.Recipe(forward='native', activation='mxfp8', weight='mxfp8', gradient='mxfp8-e5m2')
+    >>> Recipe("e6m9 kahan")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: 'e6m9 kahan' is an accumulator, ...: give it as sums='e6m9 kahan', ...
     """
 
     forward: Sum
@@ -151,14 +160,16 @@ class Recipe:
 
     def __init__(
         self,
-        forward: SumLike,
+        format: OperandLike | Literal["native"] = NATIVE,
+        *,
+        sums: Sums | None = None,
+        forward: SumLike | None = None,
         grad_input: SumLike | None = None,
         grad_weight: SumLike | None = None,
-        *,
         grad_bias: SumLike | None = None,
-        activation: OperandLike | None = None,
-        weight: OperandLike | None = None,
-        gradient: OperandLike | None = None,
+        activation: OperandLike | Literal["same"] | None = "same",
+        weight: OperandLike | Literal["same"] | None = "same",
+        gradient: OperandLike | Literal["same"] | None = "same",
         output: CastLike | None = None,
         layer: int = 0,
         grad_input_gradient: OperandLike | Literal["same"] | None = "same",
@@ -177,18 +188,12 @@ class Recipe:
         rules: Rules = (),
         schedule: Iterable[tuple[str, int, RecipeLike | None]] = (),
         source: str = "",
-        scales_at: str = "operand",
+        scales_at: str | None = None,
     ) -> None:
         said = dict(locals())
         del said["self"]
-        said["forward"] = first = _sum("forward", forward)
-        usual = {"grad_input": first, "grad_weight": first, "grad_bias": _usual_bias(first)}
-        for name, sum_ in usual.items():
-            if said[name] is None:
-                said[name] = sum_
-        parts = {name: _READERS[name](name, value) for name, value in said.items()}
-        parts["_kept"] = kept(parts)
-        for name, part in parts.items():
+        is_named = isinstance(format, str) and format.lower() in NAMED
+        for name, part in (_named_parts(said) if is_named else _read_parts(said)).items():
             object.__setattr__(self, name, part)
 
     def operand(self, name: str) -> OperandSpec | None:
@@ -218,9 +223,15 @@ class Recipe:
     def parse(cls, text: str) -> Recipe:
         """The recipe of a text as `text` gives it. Raises ValueError, naming the key.
 
-        >>> Recipe.parse("e4m3; weight=mxfp8; grad_input_weight=none")
+        >>> Recipe.parse("e4m3 sequential; weight=mxfp8; grad_input_weight=none")
         cpd.Recipe(forward='e4m3 sequential', weight='mxfp8', grad_input_weight=None)
         """
+        first = text.partition(";")[0].strip()
+        if read.names_cast(first):
+            raise ValueError(
+                f"a recipe's text begins with its forward sum, as 'native' or '{first} sequential'"
+                f", got the format {first!r}; cpd.Recipe({first!r}, …) casts operands to it"
+            )
         texts = _core.Recipe.parse(text).fields().items()
         said: dict[str, Any] = {name: None if one == "none" else one for name, one in texts}
         return cls(**said)
@@ -228,8 +239,8 @@ class Recipe:
     @classmethod
     def of(cls, given: Any) -> Recipe:
         """The recipe of a name (`cpd.named_recipes`), a file (a path that ends in .toml or .json),
-        plain data, a text, or an accumulator for all sums; a recipe as it is. Raises ValueError,
-        with the nearest name, or TypeError for anything else.
+        plain data, a recipe's text, or a format for all operands; a recipe as it is. Raises
+        ValueError, with the nearest name, or TypeError for anything else.
 
         >>> Recipe.of("mxfp8").gradient
         cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
@@ -242,25 +253,20 @@ class Recipe:
             isinstance(given, str) and given.endswith((".toml", ".json"))
         ):
             return recipe_files.from_file(os.fspath(given), cls)
-        if isinstance(given, str) and given.lower() in NAMED:
-            return NAMED[given.lower()]()
+        if not isinstance(given, str):
+            return cls(given)
+        if ";" in given:
+            return cls.parse(given)
         try:
-            return cls.parse(given) if isinstance(given, str) and ";" in given else cls(given)
-        except TypeError as error:
-            raise TypeError(
-                "a recipe is a cpd.Recipe, a name, a file (.toml or .json), plain data, or an "
-                f"accumulator, got {shown(given)}"
-            ) from error
+            return cls(given)
         except ValueError as error:
-            if not isinstance(given, str) or ";" in given:
-                raise
-            meant = did_you_mean(given, NAMED)
-            if not meant and not str(error).startswith("unknown"):
-                raise  # which says what is wrong with an accumulator or a format
-            hint = f"{meant} " if meant else ""
+            if not str(error).startswith(("unknown", "no format", "a scaled format's options")):
+                raise  # the format or the accumulator exists
+            meant = _MEANT.get(given.lower()) or did_you_mean(given, NAMED)
+            hint = f"; {meant}" if meant else ""
             raise ValueError(
-                f"{shown(given)} is no recipe ({hint}there are {', '.join(sorted(NAMED))}), no "
-                "file, .toml or .json, and no accumulator"
+                f"unknown recipe {shown(given)}: expected one of {', '.join(sorted(NAMED))}, a "
+                f".toml or .json file, or a format of operands{hint}"
             ) from error
 
     @property
@@ -335,7 +341,7 @@ class Recipe:
     def for_layer(self, layer: int) -> Recipe:
         """The recipe with another layer number.
 
-        >>> Recipe("e4m3").for_layer(3).layer
+        >>> Recipe("e4m3fn").for_layer(3).layer
         3
         """
         return replace(self, layer=layer)
@@ -343,7 +349,7 @@ class Recipe:
     def with_stream(self, stream: Number) -> Recipe:
         """The recipe with this stream in all its accumulators and casts.
 
-        >>> drawing = Recipe("e4m3 sequential rounding=stochastic", gradient="e5m2")
+        >>> drawing = Recipe(sums="e4m3 sequential rounding=stochastic", gradient="e5m2")
         >>> drawing.with_stream(5).grad_weight.stream
         5
         """
@@ -352,12 +358,34 @@ class Recipe:
         return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
 
     def replace(self, **changes: Any) -> Recipe:
-        """The recipe with other arguments.
+        """The recipe with other arguments. `format` replaces all operands' casts, `sums` all sums.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
         cpd.format('e5m2')
+        >>> Recipe("int8 row").replace(sums="int32").grad_weight.text
+        'fp32 fixed width=32 fraction=0'
         """
-        return replace(self, **changes)
+        dropped = (*OPERANDS, *OVERRIDES) if "format" in changes else ()
+        dropped += SUMS if "sums" in changes else ()
+        dropped += ("scales_at",) if "sums" in changes and self.scales_at == "operand" else ()
+        parts = {name: part for name, part in arguments(self).items() if name not in dropped}
+        return Recipe(**parts | changes)
+
+    def with_sums(self, sums: Sums) -> Recipe:
+        """The recipe with these sums, also in its rules, schedule and attention, which a matrix
+        unit leaves as they are."""
+        made = self.replace(sums=sums)
+        if not is_native(made.forward) and made.forward.unit is not None:  # type: ignore[union-attr]
+            return made
+
+        def summed(how: Recipe | None) -> Recipe | None:
+            return None if how is None else how.with_sums(sums)
+
+        return made.replace(
+            attention=summed(self.attention),
+            rules=tuple((selector, summed(how)) for selector, how in self.rules),
+            schedule=tuple((unit, start, summed(how)) for unit, start, how in self.schedule),
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data, for `from_dict`: what differs from the defaults."""
@@ -407,140 +435,76 @@ class Recipe:
 
 
 def _quoted(value: Any) -> str:
-    is_spec = isinstance(value, (Accumulator, CastSpec, ScaledCast))
-    return repr(str(value) if is_spec else value)
+    if isinstance(value, (CastSpec, ScaledCast)):
+        return repr(operand_text(value))
+    return repr(str(value) if isinstance(value, Accumulator) else value)
 
 
-def _usual_bias(forward: Sum) -> SumLike:
-    return NATIVE if is_native(forward) else "fp32"
+def _read_parts(said: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a recipe with these arguments."""
+    cast, given = read.formats(said.pop("format")), said.pop("sums")
+    sums = given.sums if isinstance(given, Recipe) else read.sums(given)
+    for name in OPERANDS:
+        if _is_usual(said[name], "same"):
+            said[name] = cast
+    for name, sum_ in zip(SUMS, sums, strict=False):
+        if said[name] is None:
+            said[name] = sum_
+    first = said["forward"] = read.sum_("", NATIVE if said["forward"] is None else said["forward"])
+    usual = {"grad_input": first, "grad_weight": first, "grad_bias": read.usual_bias(first)}
+    for name, default in usual.items():
+        if said[name] is None:
+            said[name] = default
+    is_free = said["scales_at"] is None
+    said["scales_at"] = "operand" if is_free else said["scales_at"]
+    parts = {name: _READERS[name](name, value) for name, value in said.items()}
+    if is_free and sums:
+        parts["scales_at"] = unit_scales_at(parts)
+    return parts | {"_kept": kept(parts)}
 
 
-def _sum(name: str, value: SumLike) -> Sum:
-    return NATIVE if isinstance(value, str) and value == NATIVE else accumulator(value)
-
-
-def _operand(name: str, value: OperandLike | None) -> OperandSpec | None:
-    """A cast of an operand, or None. Raises ValueError for formats that operands do not have."""
-    if value is None:
-        return None
-    spec = operand_spec(value)
-    f = spec.format
-    if f.man > MAX_MANTISSA:
+def _named_parts(said: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a named recipe. Raises ValueError where other arguments are given."""
+    name, sums = said.pop("format"), said.pop("sums")
+    others = [one for one, value in said.items() if not _is_usual(value, _USUAL[one])]
+    if others:
         raise ValueError(
-            f"{name} takes formats with a mantissa of up to {MAX_MANTISSA} bits, as operands are "
-            f"at most float32, got {f.name!r}, which has {f.man}"
+            f"{name!r} names a whole recipe, got {', '.join(others)} beside it: write "
+            f"cpd.recipe({name!r}).replace({others[0]}=…), or a format with options"
         )
-    return spec
+    made = NAMED[name.lower()]()
+    made = made if sums is None else made.with_sums(sums)
+    return {one: getattr(made, one) for one in Recipe.__dataclass_fields__}
 
 
-def _override(name: str, value: Any) -> Any:
-    return value if isinstance(value, str) and value == "same" else _operand(name, value)
-
-
-def _cast(name: str, value: CastLike | Scaled | None) -> CastSpec | None:
-    """A cast of results, or None. Raises ValueError for scaled formats."""
-    if value is None:
-        return None
-    if isinstance(value, (Scaled, ScaledCast)) or (isinstance(value, str) and is_scaled(value)):
-        raise ValueError(
-            f"{name} takes formats without scales, got {value}; the operands of products, "
-            "activation, weight and gradient, take scaled ones too"
-        )
-    spec = operand_spec(value) if isinstance(value, str) else cast_spec(value)
-    assert isinstance(spec, CastSpec)  # scaled formats were refused above
-    return spec
-
-
-def _layer(name: str, value: Any) -> int:
-    number = integer(name, value)
-    if not 0 <= number < MAX_LAYERS:
-        raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
-    return number
+def _is_usual(value: Any, usual: Any) -> bool:
+    return type(value) is type(usual) and bool(value == usual)
 
 
 def _nested(name: str, value: Any) -> Recipe | None:
     return None if value is None else Recipe.of(value)
 
 
-def _words(name: str, value: Any) -> Any:
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, got {type(value).__name__}")
-    return value
-
-
-def _loss_scale(name: str, value: Any) -> Any:
-    if value is None or (isinstance(value, str) and value == "dynamic"):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"loss_scale must be None, a number or 'dynamic', got {shown(value)}")
-    if not 0 < value <= sys.float_info.max:
-        raise ValueError(f"loss_scale must be above 0 and finite, got {shown(value)}")
-    return float(value)
-
-
-def _scales_at(name: str, value: Any) -> Any:
-    if value not in _core.SCALES_AT:
-        allowed = ", ".join(_core.SCALES_AT)
-        raise ValueError(f"scales_at must be one of {allowed}, got {shown(value)}")
-    return value
-
-
 def _rules(name: str, value: Any) -> tuple[tuple[str, Recipe | None], ...]:
-    """Rules, with classes as texts, so that files can hold them."""
-    found = []
-    for each in value.items() if isinstance(value, Mapping) else _items(name, value):
-        if not isinstance(each, (tuple, list)) or len(each) != 2:
-            raise TypeError(f"rules must be pairs (selector, recipe or None), got {shown(each)}")
-        selector, how = each
-        if isinstance(selector, type):
-            selector = f"type:{selector.__module__}.{selector.__qualname__}"
-        if not isinstance(selector, str):
-            raise TypeError(f"a rule's selector must be a str or a class, got {shown(selector)}")
-        found.append((selector, _nested(name, how)))
-    return tuple(found)
+    return read.rules(name, value, _nested)
 
 
-def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Any], ...]:
-    found: list[tuple[str, int, Any]] = []
-    for each in _items(name, value):
-        if not isinstance(each, (tuple, list)) or len(each) != 3:
-            raise TypeError(
-                "schedule must be triples ('step' or 'epoch', from, recipe or None), "
-                f"got {shown(each)}"
-            )
-        unit, start, how = each
-        if unit not in ("step", "epoch"):
-            raise ValueError(f"schedule: the unit must be 'step' or 'epoch', got {shown(unit)}")
-        number = integer(name, start)
-        if found and (unit != found[-1][0] or number <= found[-1][1]):
-            raise ValueError(
-                "schedule must have one unit, and numbers that grow, got "
-                f"{found[-1][:2]} before {(unit, number)}"
-            )
-        if number < 0:
-            raise ValueError(f"schedule starts at 0 or later, got {number}")
-        found.append((unit, number, _nested(name, how)))
-    return tuple(found)
-
-
-def _items(name: str, value: Any) -> list[Any]:
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeError(f"{name} must be a sequence, got {shown(value)}")
-    return list(value)
+def _schedule(name: str, value: Any) -> tuple[tuple[str, int, Recipe | None], ...]:
+    return read.schedule(name, value, _nested)
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(SUMS, _sum),
-    **dict.fromkeys(OPERANDS, _operand),
-    **dict.fromkeys(OVERRIDES, _override),
-    **dict.fromkeys(("output", *ROUNDED), _cast),
-    **dict.fromkeys(("update", "state", "wire", "source"), _words),
-    "layer": _layer,
+    **dict.fromkeys(SUMS, read.sum_),
+    **dict.fromkeys(OPERANDS, read.operand),
+    **dict.fromkeys(OVERRIDES, read.override),
+    **dict.fromkeys(("output", *ROUNDED), read.cast),
+    **dict.fromkeys(("update", "state", "wire", "source"), read.words),
+    "layer": read.layer,
     "attention": _nested,
-    "loss_scale": _loss_scale,
+    "loss_scale": read.loss_scale,
     "rules": _rules,
     "schedule": _schedule,
-    "scales_at": _scales_at,
+    "scales_at": read.scales_at,
 }
 """For each argument, the function that checks and converts it to what a recipe holds."""
 _SHOWN = (
@@ -567,28 +531,52 @@ def _with_stream(value: Any, stream: Number) -> Any:
     return value.with_stream(stream) if isinstance(value, Recipe) else value
 
 
-RecipeLike: TypeAlias = "Recipe | SumLike"
-"""A `Recipe`, or one accumulator (or `"native"`) for all three GEMMs."""
+_USUAL = {
+    name: one.default
+    for name, one in inspect.signature(Recipe).parameters.items()
+    if name not in ("format", "sums")
+}
+"""The default of each argument that names of recipes leave no room for."""
+_MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
+
+Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
+RecipeLike: TypeAlias = "Recipe | OperandLike"
+"""A `Recipe`, its name, file or text, or a format (or `"native"`) for all operands."""
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """A `Recipe` as it is; or the recipe that uses one accumulator throughout, that of a recipe's
-    text, or a named one (`cpd.named_recipes`; "bf16" and "fp16" are accumulators here).
+    """A `Recipe` as it is, or what `Recipe.of` makes of anything else.
 
-    >>> recipe("e6m9 chunked") == Recipe("e6m9 chunked")
-    True
     >>> recipe("native; weight=mxfp8") == Recipe("native", weight="mxfp8")
     True
     """
     if isinstance(given, Recipe):
         return given
     if not isinstance(given, str):
-        return Recipe(given)
-    return _named(given) if is_compiling() else _kept_named(given)
+        return Recipe.of(given)
+    return Recipe.of(given) if is_compiling() else _kept_named(given)
 
 
-def _named(text: str) -> Recipe:
-    return Recipe(text) if text in ("bf16", "fp16") else Recipe.of(text)
+_kept_named = functools.lru_cache(maxsize=1024)(Recipe.of)
 
 
-_kept_named = functools.lru_cache(maxsize=1024)(_named)
+def product_recipe(given: RecipeLike | SumLike) -> Recipe:
+    """The recipe of a product's `acc`: a `Recipe` as it is; that of a recipe's text or name, bf16
+    and fp16 apart; or one accumulator, or a format for the sequential sum in it, throughout.
+
+    >>> product_recipe("bf16").forward, product_recipe("mxfp8").weight.text
+    (cpd.Accumulator.parse('bf16 sequential'), 'mxfp8 rule=rceil arithmetic=te')
+    """
+    if isinstance(given, Recipe):
+        return given
+    if not isinstance(given, str):
+        return Recipe(sums=accumulator(given))
+    return _named_product(given) if is_compiling() else _kept_product(given)
+
+
+def _named_product(text: str) -> Recipe:
+    is_recipe = ";" in text or (text.lower() in NAMED and text.lower() not in ("bf16", "fp16"))
+    return Recipe.of(text) if is_recipe else Recipe(sums=text)
+
+
+_kept_product = functools.lru_cache(maxsize=1024)(_named_product)

@@ -15,7 +15,13 @@ from cpd.numeric.accumulator import Accumulator, accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number
-from cpd.numeric.scaled_cast import ScaledCast, operand_spec, with_numbers
+from cpd.numeric.scaled_cast import (
+    ScaledCast,
+    operand_spec,
+    operand_text,
+    refuse_e4m3,
+    with_numbers,
+)
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 
@@ -24,6 +30,7 @@ RecipeT = TypeVar("RecipeT")
 NONE = "none"
 """Stands for None where that is not the default: TOML has no null."""
 
+_OF_SUMS = (*SUMS, "sums")
 _CASTS = ("activation", "weight", "gradient", "output", *OVERRIDES, *ROUNDED)
 
 
@@ -69,12 +76,11 @@ def from_dict(data: dict[str, Any], make: type[RecipeT], where: str = "") -> Rec
     """
     if not isinstance(data, dict):
         raise TypeError(f"{where or 'a recipe'} must be a table of keys, got {shown(data)}")
-    keys = [one.name for one in fields(make) if one.init]  # type: ignore[arg-type]
+    keys = ["format", "sums"]
+    keys += [one.name for one in fields(make) if one.init]  # type: ignore[arg-type]
     for key in data:
         if key not in keys:
             raise ValueError(f"{where}{key} is no key of a recipe{_nearest(key, keys)}")
-    if "forward" not in data:
-        raise ValueError(f"{where}forward is missing: 'native', or an accumulator")
     values: dict[str, Any] = {}
     for key, value in data.items():
         values[key] = _read(key, value, make, f"{where}{key}")
@@ -160,7 +166,8 @@ def _plain_data(name: str, value: Any) -> Any:
     if isinstance(value, (Accumulator, CastSpec, ScaledCast)):
         numbers = {key: _whole(name, getattr(value, key)) for key in ("seed", "stream")}
         drawn = {key: number for key, number in numbers.items() if number}
-        return {"text": value.text, **drawn} if drawn else value.text
+        text = value.text if isinstance(value, Accumulator) else operand_text(value)
+        return {"text": text, **drawn} if drawn else text
     return value
 
 
@@ -184,7 +191,11 @@ def _read(key: str, value: Any, make: type[Any], where: str) -> Any:
         ]
     if key == "attention":
         return _recipe(value, make, f"{where}.")
-    if key not in (*SUMS, *_CASTS):
+    if key == "format" and isinstance(value, str):
+        return value
+    if key == "sums" and isinstance(value, list):
+        return tuple(_read("forward", one, make, where) for one in value)
+    if key not in (*SUMS, *_CASTS, "format", "sums"):
         return value
     try:
         return _spec(key, value)
@@ -201,13 +212,17 @@ def _spec(key: str, value: Any) -> Any:
             raise ValueError(
                 f"must be a text, or a table of text, seed and stream, got {shown(value)}"
             )
-        return accumulator(value) if key in SUMS else operand_spec(value)
+        if key in _OF_SUMS:
+            return accumulator(value)
+        refuse_e4m3(key, value)
+        return operand_spec(value)
     unknown = sorted(set(value) - {"text", "seed", "stream"})
     if unknown or "text" not in value:
         raise ValueError(f"must have the keys text, seed and stream, got {sorted(value)}")
     text, seed, stream = value["text"], value.get("seed", 0), value.get("stream", 0)
-    if key in SUMS:
+    if key in _OF_SUMS:
         return Accumulator.parse(text, seed, stream)
+    refuse_e4m3(key, text)
     spec = operand_spec(text)
     if isinstance(spec, ScaledCast):
         return spec.with_numbers(seed, stream)

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from cpd import _core
 from cpd.numeric import purposes
+from cpd.numeric.cast import CastSpec
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, operand_text
 
 SUMS = tuple(purposes.SUMS.values())
 OPERANDS = purposes.TENSORS
@@ -74,6 +75,17 @@ def kept(parts: dict[str, Any]) -> Kept:
     )
 
 
+def unit_scales_at(parts: dict[str, Any]) -> str:
+    """The default of `scales_at`: for a matrix unit's sums what the operands' blocks allow."""
+    forward = parts["forward"]
+    casts = [parts[name] for name in (*OPERANDS, *OVERRIDES)]
+    scaled = [cast.scaled for cast in casts if isinstance(cast, ScaledCast)]
+    if is_native(forward) or forward.unit is None or not scaled:
+        return "operand"
+    is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
+    return "epilogue" if is_whole else "block"
+
+
 def _check_histories(parts: dict[str, Any]) -> None:
     """Raises ValueError where a GEMM's own cast of a tensor keeps a history and differs from the
     tensor's cast, if only by its seed, which texts do not have."""
@@ -96,7 +108,7 @@ def _text(parts: dict[str, Any]) -> str:
     said += [f"{name}={_word(parts[name])}" for name in SUMS[1:]]
     for name in (*OPERANDS, "output", *ROUNDED):
         if parts[name] is not None:
-            said.append(f"{name}={parts[name].text}")
+            said.append(f"{name}={operand_text(parts[name])}")
     for name in OVERRIDES:
         if not is_same(parts[name]):
             said.append(f"{name}={_word(parts[name])}")
@@ -107,7 +119,9 @@ def _text(parts: dict[str, Any]) -> str:
 def _word(part: Any) -> str:
     if part is None:
         return "none"
-    return part if isinstance(part, str) else part.text
+    if isinstance(part, str):
+        return part
+    return operand_text(part) if isinstance(part, (CastSpec, ScaledCast)) else str(part.text)
 
 
 @constant

@@ -22,8 +22,8 @@ def schema() -> dict[str, Any]:
     """A JSON schema (draft 2020-12) of what `Recipe.from_toml` and `Recipe.from_json` read: keys,
     types and bounds. What the texts of formats and accumulators mean, it does not check.
 
-    >>> schema()["$defs"]["recipe"]["required"]
-    ['forward']
+    >>> list(schema()["$defs"]["recipe"]["properties"])[:3]
+    ['format', 'sums', 'forward']
     """
     about = _arguments(Recipe)
     keys = _keys()
@@ -36,7 +36,6 @@ def schema() -> dict[str, Any]:
             "recipe": {
                 "type": "object",
                 "properties": properties,
-                "required": ["forward"],
                 "additionalProperties": False,
             },
             "nested": {"anyOf": [_TEXT, _RECIPE]},
@@ -47,12 +46,13 @@ def schema() -> dict[str, Any]:
 
 def _keys() -> dict[str, dict[str, Any]]:
     """The schema of each key's value, in the order of a recipe's arguments."""
-    specs = (*SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED)
+    specs = ("format", *SUMS, *OPERANDS, *OVERRIDES, "output", *ROUNDED)
     schedule = [_object(step=_FROM, recipe=_NESTED), _object(epoch=_FROM, recipe=_NESTED)]
     rules = {"type": "array", "items": _object(layers=_TEXT, recipe=_NESTED)}
     of: dict[str, dict[str, Any]] = {
         **dict.fromkeys(specs, _SPEC),
         **dict.fromkeys(("update", "state", "wire", "source"), _TEXT),
+        "sums": {"anyOf": [_SPEC, {"type": "array", "items": _SPEC, "minItems": 3, "maxItems": 4}]},
         "layer": {**_FROM, "maximum": MAX_LAYERS - 1},
         "attention": _NESTED,
         "loss_scale": {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "dynamic"}]},

@@ -85,9 +85,11 @@ def lstm(
         recipe, stream: as for `cpd.functional.linear`; see the module's text.
         batch_sizes: of a PackedSequence; the output is then packed, too.
 
+    >>> import cpd
     >>> x, w, u = torch.ones(3, 1, 2), torch.ones(4, 2), torch.ones(4, 1)
     >>> state = torch.zeros(1, 1, 1), torch.zeros(1, 1, 1)
-    >>> y, h, c = lstm(x, state, [w, u], has_biases=False, recipe="e4m3")
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> y, h, c = lstm(x, state, [w, u], has_biases=False, recipe=how)
     >>> y.flatten().tolist() == [*y[:2].flatten().tolist(), h.item()], y.shape
     (True, torch.Size([3, 1, 1]))
     """
@@ -116,8 +118,10 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """torch.nn.GRU's computation: output and last hidden state; arguments as for `lstm`.
 
+    >>> import cpd
     >>> x, w, u = torch.ones(2, 1, 2), torch.ones(3, 2), torch.ones(3, 1)
-    >>> y, h = gru(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, recipe="e4m3")
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> y, h = gru(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, recipe=how)
     >>> bool(y[-1] == h[0])
     True
     """
@@ -148,8 +152,9 @@ def rnn(
     """torch.nn.RNN's computation: output and last hidden state; arguments as for `lstm`, and
     `nonlinearity`: "tanh" or "relu".
 
+    >>> import cpd
     >>> x, w, u = torch.ones(2, 1, 2), torch.ones(1, 2), torch.ones(1, 1)
-    >>> how = {"recipe": "e4m3", "nonlinearity": "relu"}
+    >>> how = {"recipe": cpd.Recipe(sums="e4m3"), "nonlinearity": "relu"}
     >>> y, h = rnn(x, torch.zeros(1, 1, 1), [w, u], has_biases=False, **how)
     >>> y.flatten().tolist()
     [2.0, 4.0]
@@ -180,8 +185,10 @@ def lstm_cell(
     """torch.nn.LSTMCell's computation: the next hidden and cell state. input batch × in, each state
     batch × size; the module's text says what is rounded.
 
+    >>> import cpd
     >>> state = torch.zeros(1, 1), torch.zeros(1, 1)
-    >>> h, c = lstm_cell(torch.ones(1, 2), state, torch.ones(4, 2), torch.ones(4, 1), recipe="e4m3")
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> h, c = lstm_cell(torch.ones(1, 2), state, torch.ones(4, 2), torch.ones(4, 1), recipe=how)
     >>> h.shape, c.shape
     (torch.Size([1, 1]), torch.Size([1, 1]))
     """
@@ -205,8 +212,10 @@ def gru_cell(
 ) -> Tensor:
     """torch.nn.GRUCell's computation: the next hidden state; arguments as for `lstm_cell`.
 
+    >>> import cpd
     >>> h = torch.zeros(1, 1)
-    >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe="e4m3").item()
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe=how).item()
     0.0
     """
     weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
@@ -230,8 +239,10 @@ def rnn_cell(
     """torch.nn.RNNCell's computation: the next hidden state; arguments as for `lstm_cell`, and
     `nonlinearity`: "tanh" or "relu".
 
+    >>> import cpd
     >>> x, h, w, u = torch.ones(1, 20), torch.ones(1, 1), torch.ones(1, 20), torch.ones(1, 1)
-    >>> rnn_cell(x, h, w, u, recipe="e4m3", nonlinearity="relu")
+    >>> how = cpd.Recipe(sums="e4m3")
+    >>> rnn_cell(x, h, w, u, recipe=how, nonlinearity="relu")
     tensor([[17.]])
     """
     weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)

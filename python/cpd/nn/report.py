@@ -55,6 +55,7 @@ class Report(Sequence[Row]):
         states: Sequence[State] = (),
         elsewhere: Sequence[str] = (),
         recipe: str = "",
+        title: str = "",
         clock: Clock | None = None,
     ) -> None:
         self.rows = tuple(rows)
@@ -62,6 +63,7 @@ class Report(Sequence[Row]):
         self._notes = tuple(notes)
         self._clock = clock
         self.recipe = recipe
+        self._title = title or f"recipe {recipe}"
         self._states = tuple(states)
 
     @property
@@ -142,7 +144,7 @@ class Report(Sequence[Row]):
     def __str__(self) -> str:
         parts = [] if self.rows else ["nothing to emulate: no module of the model computes"]
         for title, rows, said in (
-            (f"emulated (recipe {self.recipe})", self.emulated, "how"),
+            (f"emulated ({self._title})", self.emulated, "how"),
             ("not emulated", self.not_emulated, "why_not"),
         ):
             if rows:

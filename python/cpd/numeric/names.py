@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors for wrong names: `checked_name`, `did_you_mean`."""
+"""Lists of names, and errors for wrong ones: `listed`, `checked_name`, `did_you_mean`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 from cpd.numeric.shown import shown
+
+
+def listed(text: str) -> list[str]:
+    """The words between commas, except for commas in brackets of any kind.
+
+    >>> listed("(4,3), fixed<32,12>,e[2,3]m4")
+    ['(4,3)', 'fixed<32,12>', 'e[2,3]m4']
+    """
+    return [word.strip() for word in re.split(r",(?![^(\[<]*[)\]>])", text)]
 
 
 def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:

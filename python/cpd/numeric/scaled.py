@@ -109,9 +109,11 @@ class Scaled(Spec):
     ) -> None:
         if scale_max is not None and not float(scale_max) > 0:
             raise ValueError("scale_max must be positive")
+        text = element_text(_format(element).name)
+        is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
         made = _made(
             options(
-                element=_format(element).name,
+                element="e4m3" if is_bare else text,
                 block=block_text(block),
                 scale=_format(scale).name,
                 rule=word("rule", rule),
@@ -206,6 +208,11 @@ def block_text(block: Any) -> str:
         rows, columns = (int32("block", each) for each in block)
         return f"{rows}x{columns}"
     return str(int32("block", block))
+
+
+def element_text(name: str) -> str:
+    """The text of an element's format, as a bare `e4m3` is refused."""
+    return "(4,3)" if name == "e4m3" else name
 
 
 def _type(value: object) -> str:

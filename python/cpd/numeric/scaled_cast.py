@@ -144,6 +144,18 @@ def operand_spec(given: OperandLike) -> OperandSpec:
     return ScaledCast(to) if isinstance(to, Scaled) else cast_spec(to)
 
 
+def refuse_e4m3(name: str, given: Any) -> None:
+    """Raises ValueError for a text that begins with a bare `e4m3`, which readers take for OCP's."""
+    if isinstance(given, str) and given.split()[:1] and given.split()[0].lower() == "e4m3":
+        raise ValueError(f"{name}: {_core.E4M3_IS_AMBIGUOUS}")
+
+
+def operand_text(spec: OperandSpec) -> str:
+    """The text of a cast as recipes hold it, in which IEEE-like `e4m3` is `(4,3)`."""
+    text = spec.text
+    return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text
+
+
 def is_whole(spec: OperandSpec) -> bool:
     """Whether the result hangs not on the axis that is summed over: a format without scales, one
     scale for a tensor, or square blocks; and no transform."""

@@ -100,7 +100,9 @@ def test_compiled_layers_draw_by_their_numbers():
         return cpd.functional.linear(x, w, recipe=how.with_stream(stream)).sum()
 
     drawing = cpd.CastSpec("e5m2", rounding="stochastic")
-    recipe = cpd.Recipe("e4m3 sequential rounding=stochastic", gradient=drawing, output=drawing)
+    recipe = cpd.Recipe(
+        sums="e4m3 sequential rounding=stochastic", gradient=drawing, output=drawing
+    )
     run, _ = compiled(loss)
     x, w = torch.randn(4, 20), torch.randn(5, 20, requires_grad=True)
     for layer in (0, 1, 7, 2**16 - 1):

@@ -43,7 +43,7 @@ def run(case, leaves, **how):
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_fp32_sums_are_torchs(case):
     leaves = leaves_of(case)
-    got, g = run(case, leaves, recipe="fp32")
+    got, g = run(case, leaves, recipe=cpd.Recipe(sums="fp32"))
     wanted = case.torchs(*leaves)
     assert all(t.is_contiguous() for t in got)
     assert close(got, [wanted, *torch.autograd.grad(wanted, leaves, g)])
@@ -53,7 +53,7 @@ def test_fp32_sums_are_torchs(case):
 def test_sums_of_integers_are_exact(case):
     """By torch in float64: which product meets which."""
     leaves = [t.mul(4).round().clamp(-8, 8).requires_grad_() for t in operands(case)]
-    y = case.ours(*leaves, recipe="fp32")
+    y = case.ours(*leaves, recipe=cpd.Recipe(sums="fp32"))
     g = values(*y.shape, seed=7).mul(4).round()
     doubles = [t.detach().double().requires_grad_() for t in leaves]
     wanted = case.torchs(*doubles)
@@ -170,7 +170,7 @@ WITH_CASTS = ("1d moved", "2d", "2d moved", "3d", "2d transposed, moved", "3d tr
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("case", WITH_CASTS)
 def test_operands_are_those_cast_by_hand(case, name, sums):
-    case, recipe = CASES[case], cpd.Recipe(sums, layer=5, **ALL[name])
+    case, recipe = CASES[case], cpd.Recipe(sums=sums, layer=5, **ALL[name])
     leaves = leaves_of(case)
     (y, *grads), g = run(case, leaves, recipe=recipe, stream=STREAM)
     x, w, b = (t.detach() for t in leaves)
@@ -235,7 +235,7 @@ def drawing(purpose, layer):
 @pytest.mark.parametrize("name", ["1d moved", "2d transposed, moved", "3d"])
 def test_stochastic_sums_draw_by_places_in_the_padded_result(name):
     case = CASES[name]
-    recipe = cpd.Recipe(cpd.Accumulator.parse(SOME, 3, 9), layer=2)
+    recipe = cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 3, 9), layer=2)
     leaves = leaves_of(case)
     (y, *grads), g = run(case, leaves, recipe=recipe)
     x, w, b = (t.detach() for t in leaves)
@@ -259,7 +259,9 @@ def test_unfolding_in_parts_changes_nothing(name, monkeypatch):
 def test_operands_of_a_matrix_unit_keep_their_places():
     """Gradients may be values of e5m2 that are none of e4m3fn; weights and activations are not."""
     casts = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
-    how = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2", **casts)
+    how = cpd.Recipe(
+        forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2", **casts
+    )
     for case in CASES.values():
         leaves = leaves_of(case)
         y = case.ours(*leaves, recipe=how)
@@ -291,14 +293,14 @@ def test_types(sums):
     case = CASES["2d moved"]
     for dtype, output in ((torch.bfloat16, "bf16"), (torch.float16, "fp16")):
         leaves = leaves_of(case, dtype)
-        recipe = cpd.Recipe(sums, activation="mxfp8", output=output)
+        recipe = cpd.Recipe(sums=sums, activation="mxfp8", output=output)
         got, _ = run(case, leaves, recipe=recipe)
         assert {t.dtype for t in got} == {dtype}
     x, w, b = operands(case)
-    how = {"recipe": sums, "dtype": torch.float32}
+    how = {"recipe": cpd.Recipe(sums=sums), "dtype": torch.float32}
     y = case.ours(x.bfloat16(), w, b.half(), **how)
     assert close(y, case.torchs(x.bfloat16().float(), w, b.half().float()))
-    wanted = case.ours(x, w, b, recipe=sums)
+    wanted = case.ours(x, w, b, recipe=cpd.Recipe(sums=sums))
     with torch.autocast("cpu", torch.bfloat16):
         assert same(case.ours(x, w, b, **how), wanted)
         if sums == "native":
@@ -308,7 +310,7 @@ def test_types(sums):
 # ---- errors --------------------------------------------------------------------------------------
 
 X, W = values(2, 4, 5), values(6, 4, 3)
-AT_BLOCKS = cpd.Recipe("fp32", activation="mxfp8", weight="mxfp8", scales_at="block")
+AT_BLOCKS = cpd.Recipe(sums="fp32", activation="mxfp8", weight="mxfp8", scales_at="block")
 
 
 @pytest.mark.parametrize(
@@ -387,5 +389,5 @@ def test_conv_transpose2d_errors(arguments, error, message):
 def test_output_padding_may_exceed_the_stride_below_the_dilation():
     case = Case((1, 2, 3, 3), (2, 2, 2, 2), True, (1, 1), dilation=(3, 3), more=(2, 1))
     leaves = leaves_of(case)
-    got, _ = run(case, leaves, recipe="fp32")
+    got, _ = run(case, leaves, recipe=cpd.Recipe(sums="fp32"))
     assert close(got[0], case.torchs(*leaves))

@@ -72,7 +72,7 @@ def test_second_gradients_pass_straight_through_casts():
 def test_emulated_sums_have_no_second_gradients(name):
     case = CASES[name]
     with pytest.raises(RuntimeError, match=f"cpd's {case.name} has no gradients of its gradients"):
-        second_gradients(lambda *a: case.ours(*a, recipe="fp32"), leaves_of(case))
+        second_gradients(lambda *a: case.ours(*a, recipe=cpd.Recipe(sums="fp32")), leaves_of(case))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_tangents_pass_straight_through(name, recipe):
         cast_w = cpd.cast(w, "e3m2", "toward_zero", "saturate")
     else:
         cast_w, _ = oracle.weight_cast(recipe, "weight", w, inner, case.groups)
-    plain = cpd.Recipe(recipe.forward)
+    plain = cpd.Recipe(sums=recipe.forward)
 
     def product(x, w):
         return case.ours(x, w, recipe=plain)
@@ -105,7 +105,7 @@ def test_tangents_pass_straight_through(name, recipe):
 @pytest.mark.parametrize("name", ["1d", "2d moved", "1d transposed, moved", "2d transposed"])
 @pytest.mark.parametrize(
     "recipe",
-    [NARROW, cpd.Recipe("e4m3", **SHORT), cpd.Recipe("e4m3", **RECIPES["current"])],
+    [NARROW, cpd.Recipe(sums="e4m3", **SHORT), cpd.Recipe(sums="e4m3", **RECIPES["current"])],
     ids=["narrow", "blocks", "tensors"],
 )
 def test_each_sample_of_vmap_has_the_bits_it_has_alone(name, recipe):
@@ -156,7 +156,7 @@ def test_vmap_of_native_sums_is_torchs():
 @pytest.mark.parametrize("sums", ["native", "e4m3"])
 @pytest.mark.parametrize("casts", ["nvfp4", "formats"])
 def test_compiled_is_eager(name, sums, casts):
-    case, recipe = CASES[name], cpd.Recipe(sums, **RECIPES[casts])
+    case, recipe = CASES[name], cpd.Recipe(sums=sums, **RECIPES[casts])
 
     def step(f, stream):
         leaves = leaves_of(case)
@@ -221,7 +221,7 @@ def operators():
     numbers = torch.arange(2 * len(Purpose)).view(-1, 2)
     gradient = "e5m2 rounding=stochastic random_bits=8"
     blocks = (
-        "native; activation=mxfp8; weight=e4m3; gradient=nvfp4 rounding=stochastic; "
+        "native; activation=mxfp8; weight=(4,3); gradient=nvfp4 rounding=stochastic; "
         "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
     )
     draws = f"{SOME}; grad_input=e4m3 kahan; gradient={gradient}"
@@ -258,7 +258,7 @@ def test_opcheck(number):
 def test_meta_tensors_have_shapes(sums):
     for case in CASES.values():
         leaves = [t.to("meta").requires_grad_() for t in operands(case)]
-        y = case.ours(*leaves, recipe=cpd.Recipe(sums, **SHORT))
+        y = case.ours(*leaves, recipe=cpd.Recipe(sums=sums, **SHORT))
         assert y.shape == case.torchs(*leaves).shape
         got = torch.autograd.grad(y.sum(), leaves)
         assert [g.shape for g in got] == [t.shape for t in leaves]

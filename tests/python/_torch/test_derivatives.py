@@ -21,7 +21,7 @@ import cpd.functional as F  # noqa: E402
 
 W = torch.linspace(-1, 2, 12).view(3, 4)
 """A second operand, a constant."""
-EXACT_SUMS = cpd.Recipe("fp32")
+EXACT_SUMS = cpd.Recipe(sums="fp32")
 H4 = torch.tensor([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]]) / 2
 
 
@@ -232,7 +232,7 @@ def test_tangents_of_products_are_products(text):
 
 
 def test_tangents_of_a_layer():
-    recipe = cpd.Recipe("e5m2 kahan", activation="e4m3", weight="e4m3", gradient="e2m1")
+    recipe = cpd.Recipe(sums="e5m2 kahan", activation="(4,3)", weight="(4,3)", gradient="e2m1")
     x, w, of_x = torch.randn(6, 5), torch.randn(3, 5), torch.randn(6, 5)
     y, tangent = jvp(lambda x: F.linear(x, w, recipe=recipe), (x,), (of_x,))
     assert torch.equal(y, F.linear(x, w, recipe=recipe))
@@ -348,7 +348,7 @@ DRAWING = {
     "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3", "kahan", rounding="stochastic"), 0),
     "gemm": lambda x: cpd.gemm(x, x.mT, cpd.Accumulator("e4m3", rounding="stochastic")),
     "linear": lambda x: F.linear(
-        x, x, recipe=cpd.Recipe(cpd.Accumulator("e4m3", rounding="stochastic"))
+        x, x, recipe=cpd.Recipe(sums=cpd.Accumulator("e4m3", rounding="stochastic"))
     ),
     "encode": lambda x: cpd.encode(x, "e2m1", "stochastic"),
 }
@@ -407,7 +407,7 @@ def test_gradients_of_examples():
     w, x = torch.randn(3, 4), torch.randn(5, 2, 4)
 
     def loss(w, x):
-        return F.linear(x, w, recipe=cpd.Recipe(acc, activation="e4m3")).square().sum()
+        return F.linear(x, w, recipe=cpd.Recipe(sums=acc, activation="(4,3)")).square().sum()
 
     got = vmap(grad(loss), (None, 0), randomness="same")(w, x)
     assert torch.equal(got, torch.stack([grad(loss)(w, one) for one in x]))

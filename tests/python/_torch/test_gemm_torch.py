@@ -290,7 +290,7 @@ def test_a_stream_changed_before_the_backward_pass_is_noticed():
 @pytest.mark.parametrize("text", [*ACCUMULATORS, "h100-fp8 b=e5m2"])
 def test_a_weights_gradient_has_its_layout_and_the_sums_of_the_transpose(text):
     x, w, g = values(2, 9, 5).round(), values(4, 5, seed=1), values(2, 9, 4, seed=2).round()
-    recipe = cpd.Recipe("fp32", grad_weight=text)
+    recipe = cpd.Recipe(sums="fp32", grad_weight=text)
     w.requires_grad_()
     (of_w,) = torch.autograd.grad(cpd.functional.linear(x, w, recipe=recipe, stream=3), w, g)
     drawn = recipe.grad_weight.rounding == "stochastic"

@@ -125,11 +125,11 @@ CALLS = {
     "sum": lambda x, y: cpd.sum(x * y, "e4m3 kahan", 0),
     "gemm": lambda x, y: cpd.gemm(x, y.mT, "e4m3"),
     "hadamard": lambda x, y: cpd.hadamard((x * y)[:, :4], "hadamard4"),
-    "linear": lambda x, y: F.linear(x, y, y[0, :4], recipe="e4m3 kahan"),
+    "linear": lambda x, y: F.linear(x, y, y[0, :4], recipe=cpd.Recipe(sums="e4m3 kahan")),
     "linear, cast": lambda x, y: F.linear(x, y, recipe=cpd.recipe("mxfp8")),
     "linear, one scale": lambda x, y: F.linear(x, y, recipe=cpd.recipe("te-current")),
     "linear, scales at blocks": lambda x, y: F.linear(x, y, recipe=cpd.recipe("deepseek-v3")),
-    "conv": lambda x, y: F.conv1d(x[None], y[:, :4, None], recipe="e4m3"),
+    "conv": lambda x, y: F.conv1d(x[None], y[:, :4, None], recipe=cpd.Recipe(sums="e4m3")),
 }
 
 
@@ -176,7 +176,7 @@ def test_plain_calls_pass_the_dispatcher_by(monkeypatch):
 
 def test_a_layer_is_seen_by_its_name():
     layer = torch.nn.Linear(6, 4)
-    cpd.convert(layer, "e4m3")
+    cpd.convert(layer, cpd.Recipe(sums="e4m3"))
     with Seen() as seen:
         layer(X).sum().backward()
     assert "cpd::matmul" in seen.names
@@ -189,9 +189,9 @@ def test_below_autograd_nothing_is_recorded():
     """As in another library's operator, whose derivatives are its own."""
     x = X.clone().requires_grad_()
     with torch._C._AutoDispatchBelowAutograd():
-        y = F.linear(x, X, recipe="e4m3")
+        y = F.linear(x, X, recipe=cpd.Recipe(sums="e4m3"))
     assert not y.requires_grad
-    assert F.linear(x, X, recipe="e4m3").requires_grad
+    assert F.linear(x, X, recipe=cpd.Recipe(sums="e4m3")).requires_grad
 
 
 @pytest.mark.parametrize("module", ["cpd._torch.rounding", "cpd.nn.quantizers"])

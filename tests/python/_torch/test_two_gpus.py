@@ -211,7 +211,7 @@ def test_operands_on_both_are_refused() -> None:
         "hadamard": lambda: cpd.hadamard(a, "hadamard16", out=b),
         "scaled": lambda: cpd.cast(a, "mxfp8", out=b),
         "amax": lambda: cpd.cast(a, "fp8-tensor", amax=b[0, 0]),
-        "linear": lambda: functional.linear(a, b, recipe="e4m3"),
+        "linear": lambda: functional.linear(a, b, recipe=cpd.Recipe(sums="e4m3")),
         "matmul": lambda: functional.matmul(a, b, "e4m3"),
     }
     for name, call in calls.items():

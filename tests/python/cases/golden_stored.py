@@ -41,9 +41,9 @@ def layers() -> dict[str, Any]:
     """Layers and the hook's state, whole."""
     import torch
 
-    linear = cpd.nn.Linear(4, 3, recipe=cpd.Recipe("e4m3 kahan", activation="e4m3fn"), layer=2)
+    linear = cpd.nn.Linear(4, 3, recipe=cpd.Recipe(sums="e4m3 kahan", activation="e4m3fn"), layer=2)
     linear.load_state_dict(state())
-    conv = cpd.nn.Conv2d(2, 3, (2, 1), recipe="e6m9 chunked")
+    conv = cpd.nn.Conv2d(2, 3, (2, 1), recipe=cpd.Recipe(sums="e6m9 chunked"))
     with torch.no_grad():
         conv.weight.copy_(tensor(floats((3, 2, 2, 1), 602)))
         conv.bias.copy_(tensor(floats((3,), 603)))  # type: ignore[union-attr]

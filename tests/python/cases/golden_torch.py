@@ -18,17 +18,19 @@ def recipes() -> dict[str, Any]:
     drawing = cpd.Accumulator(STOCHASTIC, seed=5, stream=9)
     kahan = cpd.Accumulator("e4m3 kahan rounding=stochastic random_bits=4", seed=2**63)
     return {
-        "fp32": "fp32",
-        "e4m3": "e4m3",
-        "e4m3 kahan": "e4m3 kahan",
-        "e6m9 chunked": "e6m9 chunked chunk=4 inner=e5m5",
-        "e6m9 fma": "e6m9 fma",
-        "e5m2 pairwise": "e5m2 pairwise",
-        "drawing": cpd.Recipe(drawing, kahan, drawing, grad_bias=drawing, layer=3),
+        "fp32": cpd.Recipe(sums="fp32"),
+        "e4m3": cpd.Recipe(sums="e4m3"),
+        "e4m3 kahan": cpd.Recipe(sums="e4m3 kahan"),
+        "e6m9 chunked": cpd.Recipe(sums="e6m9 chunked chunk=4 inner=e5m5"),
+        "e6m9 fma": cpd.Recipe(sums="e6m9 fma"),
+        "e5m2 pairwise": cpd.Recipe(sums="e5m2 pairwise"),
+        "drawing": cpd.Recipe(
+            forward=drawing, grad_input=kahan, grad_weight=drawing, grad_bias=drawing, layer=3
+        ),
         "casts": cpd.Recipe(
-            "e6m9 kahan",
-            "e5m10 chunked chunk=8",
-            "fp32",
+            forward="e6m9 kahan",
+            grad_input="e5m10 chunked chunk=8",
+            grad_weight="fp32",
             grad_bias="e8m11",
             activation="e4m3fn",
             weight=cpd.CastSpec("e4m3fn", "up", "saturate"),
@@ -36,9 +38,9 @@ def recipes() -> dict[str, Any]:
             output=cpd.CastSpec("e5m5", "stochastic", seed=6),
         ),
         "unit": cpd.Recipe(
-            "h100-fp8",
-            "h100-fp8 a=e5m2",
-            "h100-fp8",
+            forward="h100-fp8",
+            grad_input="h100-fp8 a=e5m2",
+            grad_weight="h100-fp8",
             activation="e4m3fn",
             weight="e4m3fn",
             gradient="e5m2",
@@ -86,13 +88,15 @@ def linear_cases(make: Make) -> Cases:
     for name, recipe in recipes().items():
         results = _with_gradients(lambda x, w, b, r=recipe: linear(x, w, b, recipe=r), x, w, b)
         yield from _all(name, results)
-    yield from _all("no bias", _with_gradients(lambda x, w: linear(x, w, recipe="e4m3"), x, w))
+    yield from _all(
+        "no bias", _with_gradients(lambda x, w: linear(x, w, recipe=cpd.Recipe(sums="e4m3")), x, w)
+    )
     for dtype in (torch.bfloat16, torch.float16):
         given = [x.to(dtype), w.to(dtype), b.to(dtype)]
-        how = cpd.Recipe("fp32", output="e4m3")
+        how = cpd.Recipe(sums="fp32", output="(4,3)")
         results = _with_gradients(lambda x, w, b, r=how: linear(x, w, b, recipe=r), *given)
         yield from _all(str(dtype).removeprefix("torch."), results)
-    layers = (cpd.nn.Linear(40, 6, recipe=cpd.Recipe(STOCHASTIC), layer=n) for n in (0, 2))
+    layers = (cpd.nn.Linear(40, 6, recipe=cpd.Recipe(sums=STOCHASTIC), layer=n) for n in (0, 2))
     for number, layer in enumerate(layers):
         with torch.no_grad():
             layer.weight.copy_(w)
@@ -124,10 +128,13 @@ def conv2d_cases(make: Make) -> Cases:
     for name, way in ways.items():
         kernel = w[:, :2].contiguous() if name == "groups" else w
         results = _with_gradients(
-            lambda x, w, b, way=way: conv2d(x, w, b, recipe="e4m3 kahan", **way), x, kernel, b
+            lambda x, w, b, way=way: conv2d(x, w, b, recipe=cpd.Recipe(sums="e4m3 kahan"), **way),
+            x,
+            kernel,
+            b,
         )
         yield from _all(name, results)
-    yield "one image", conv2d(x[0], w, recipe="e4m3")
+    yield "one image", conv2d(x[0], w, recipe=cpd.Recipe(sums="e4m3"))
 
 
 def derivatives_cases(make: Make) -> Cases:

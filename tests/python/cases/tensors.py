@@ -13,11 +13,11 @@ from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 NARROW = cpd.Recipe(
-    "e4m3",
-    "e5m2 kahan",
-    "e6m9 chunked chunk=5 product=exact",
+    forward="e4m3",
+    grad_input="e5m2 kahan",
+    grad_weight="e6m9 chunked chunk=5 product=exact",
     grad_bias="e5m3",
-    activation="e4m3",
+    activation="(4,3)",
     weight=cpd.CastSpec("e3m2", "toward_zero", "saturate"),
     gradient="e5m2",
 )

@@ -253,4 +253,14 @@ def test_names_are_whole_where_there_is_room(checkpoint, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     arguments = ["--formats=e4m3", "--scales=nv", "--accumulators=e6m9 kahan,fp32"]
     said = told(capsys, checkpoint, *arguments, "--rounding=stochastic:8,nearest_even")
-    assert said.out.count("e4m3 16 scale=e4m3fn tensor_scale=fp32 ") == 4
+    assert said.out.count("(4,3) 16 scale=e4m3fn tensor_scale=fp32 ") == 4
+
+
+def test_commas_in_brackets_are_no_lists(tmp_path, capsys):
+    """`fixed<32,12>` can stand in a list of accumulators, `(4,3)` in one of formats."""
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).standard_normal((4, 32)).astype("f"))
+    lists = ["--formats=(4,3),e5m2", "--accumulators=fixed<32,12>,fp32"]
+    assert main(["sweep", str(tmp_path / "x.npy"), *lists, f"--csv={tmp_path / 'cells.csv'}"]) == 0
+    written = (tmp_path / "cells.csv").read_text(encoding="utf-8")
+    assert written.count("fixed width=32 fraction=12") == 2
+    assert "4 cells" in capsys.readouterr().out

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 import pytest
-import reduce_oracle
-from oracle import Spec
 
 import cpd
+import reduce_oracle
+from oracle import Spec
 
 
 def _format(text):
@@ -143,4 +143,6 @@ def test_a_layer_with_nan_and_infinities_is_scaled_by_its_finite_values():
     spec = cpd.ReduceSpec("e3m4", "fp32", aps=True, result="fp32")
     found, report = cpd.simulate_all_reduce(ranks, spec, report=True)
     assert report[0].shift == 3  # e3m4 holds 2^3, the largest of the values is 1
-    assert found[0][0] == 2 and np.isnan(found[0][1]) and found[0][2] == np.inf
+    assert found[0][0] == 2
+    assert np.isnan(found[0][1])
+    assert found[0][2] == np.inf

@@ -524,9 +524,9 @@ def linear(factory, roles, x, w, g, bias):
 
 RECIPES = (
     cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2"),
-    cpd.Recipe("e6m9 kahan", activation="e4m3fn", weight="mxfp4 factor=0.75", gradient="e5m2"),
+    cpd.Recipe(sums="e6m9 kahan", activation="e4m3fn", weight="mxfp4 factor=0.75", gradient="e5m2"),
     cpd.Recipe("native", grad_weight_gradient="nvfp4", grad_weight_activation="nvfp4"),
-    cpd.Recipe("e4m3", "e5m2", "fp32"),
+    cpd.Recipe(forward="e4m3", grad_input="e5m2", grad_weight="fp32"),
 )
 
 
@@ -586,14 +586,17 @@ def test_transformer_engines_tensors(engine):
     assert quantizer.make_empty((2, 32), device="cpu").size() == (2, 32)
 
 
-STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
+STOCHASTIC = "(4,3) rounding=stochastic random_bits=8"
 
 
 def test_without_transformer_engine():
     if "transformer_engine" in sys.modules:
         pytest.skip("TransformerEngine is installed")
-    factory = transformer_engine.qfactory("e4m3")
-    for call in (lambda: factory("linear_input"), lambda: transformer_engine.custom_recipe("e4m3")):
+    factory = transformer_engine.qfactory(cpd.Recipe(sums="e4m3"))
+    for call in (
+        lambda: factory("linear_input"),
+        lambda: transformer_engine.custom_recipe(cpd.Recipe(sums="e4m3")),
+    ):
         with pytest.raises(RuntimeError, match=r"needs TransformerEngine 2.20 or newer"):
             call()
     with pytest.raises(ValueError, match="a recipe with a history needs state in each layer"):

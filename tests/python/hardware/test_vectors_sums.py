@@ -403,6 +403,6 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="these vectors have none"):
         plain_unit(made.fields, "mma", Ports(signals=("sum",)))
     unit = cpd.Accumulator(preset="cdna3-fp16").unit
-    drawn = cpd.Accumulator("fp32", unit=unit, rounding="stochastic")
+    drawn = cpd.Accumulator("bf16", unit=unit, rounding="stochastic")
     with pytest.raises(ValueError, match="round to nearest, not at random"):
         make("block_fma", accumulator=drawn, random=5)

@@ -28,15 +28,16 @@ DRAWN = cpd.CastSpec("e4m3", "stochastic", seed=3, random_bits=8)
 NATIVE = cpd.Recipe("native", attention="native")
 RECIPES = {
     "native": NATIVE,
-    "softmax": cpd.Recipe("native", softmax="e4m3"),
+    "softmax": cpd.Recipe("native", softmax="(4,3)"),
     "fp8": cpd.Recipe("native", attention=FP8, softmax="e5m6"),
     "mx": cpd.Recipe(
-        "native", attention=cpd.Recipe("fp32", activation="mxfp8", weight="mxfp8", output="bf16")
+        "native",
+        attention=cpd.Recipe(sums="fp32", activation="mxfp8", weight="mxfp8", output="bf16"),
     ),
     "drawing": cpd.Recipe(
-        SUMS,
+        sums=SUMS,
         weight=DRAWN,
-        attention=cpd.Recipe(SUMS, gradient=DRAWN, layer=3),
+        attention=cpd.Recipe(sums=SUMS, gradient=DRAWN, layer=3),
         softmax=DRAWN,
         layer=3,
     ),
@@ -127,13 +128,18 @@ def test_attention_by_hand_and_torchs(name, case):
 
 def test_attention_without_a_recipe_for_it_is_torchs():
     q, k, v = tensors(2, 3)
-    how = cpd.Recipe("e4m3", norm="e4m3")
+    how = cpd.Recipe(sums="e4m3", norm="(4,3)")
     assert same(
         ours.scaled_dot_product_attention(q, k, v, recipe=how),
         F.scaled_dot_product_attention(q, k, v),
     )
-    narrow = ours.scaled_dot_product_attention(q, k, v, recipe="e4m3")
-    assert same(narrow, by_hand(q, k, v, None, cpd.Recipe("e4m3", attention="e4m3"))[0])
+    given = cpd.Recipe(attention=cpd.Recipe("e5m2", sums="e4m3"))
+    narrow = ours.scaled_dot_product_attention(q, k, v, recipe=given)
+    assert same(narrow, by_hand(q, k, v, None, given)[0])
+    cast = ours.scaled_dot_product_attention(q, k, v, recipe="int8 row")  # of both products
+    given = cpd.Recipe(attention="int8 row")
+    assert same(cast, ours.scaled_dot_product_attention(q, k, v, recipe=given))
+    assert not same(cast, F.scaled_dot_product_attention(q, k, v))
 
 
 def test_heads_may_share_keys():
@@ -167,7 +173,7 @@ def test_dropout_is_torchs():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_types_have_scores_in_float32(dtype):
     q, k, v = (x.to(dtype) for x in tensors(2))
-    how = cpd.Recipe("native", attention="native", softmax="e4m3")
+    how = cpd.Recipe("native", attention="native", softmax="(4,3)")
     got = ours.scaled_dot_product_attention(q, k, v, recipe=how)
     scores = q.float() @ k.float().mT * (1 / math.sqrt(8))
     weights = cpd.cast(torch.softmax(scores, -1), "e4m3").to(dtype)
@@ -414,7 +420,7 @@ def test_a_converted_layer_takes_no_layer_that_it_would_pass_over():
     module = layer()
     cpd.convert(module, RECIPES["fp8"])
     with pytest.raises(TypeError, match="reads the weight of its out_proj"):
-        module.out_proj = cpd.nn.Linear(8, 8, recipe="e4m3")
+        module.out_proj = cpd.nn.Linear(8, 8, recipe=cpd.Recipe(sums="e4m3"))
 
 
 def test_a_converted_encoder_computes_the_same_in_eval_mode():
@@ -422,7 +428,7 @@ def test_a_converted_encoder_computes_the_same_in_eval_mode():
     torch.manual_seed(0)
     block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     model = torch.nn.TransformerEncoder(block, 2)
-    how = cpd.Recipe("e5m3", attention="e5m3", softmax="e4m3", norm="e5m6")
+    how = cpd.Recipe(sums="e5m3", attention=cpd.Recipe(sums="e5m3"), softmax="(4,3)", norm="e5m6")
     cpd.convert(model, how)
     x = normal(2, 7, 8)
     for mask in (None, PADDING):
@@ -452,7 +458,10 @@ def test_exported_programs_have_eagers_bits(tmp_path):
 def test_a_converted_encoder_on_cuda():
     torch.manual_seed(0)
     block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
-    cpd.convert(block, cpd.Recipe("e8m20", attention="e8m20", softmax="e8m20", norm="e8m20"))
+    cpd.convert(
+        block,
+        cpd.Recipe(sums="e8m20", attention=cpd.Recipe(sums="e8m20"), softmax="e8m20", norm="e8m20"),
+    )
     x = normal(2, 7, 8)
     wanted = with_gradients(lambda: block(x), list(block.parameters()))
     block.cuda()

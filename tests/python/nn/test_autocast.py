@@ -20,15 +20,15 @@ from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import compiled, leaves_of, normal, same  # noqa: E402
 
 HOW = cpd.Recipe(
-    "e6m9 chunked",
-    activation="e4m3",
+    sums="e6m9 chunked",
+    activation="(4,3)",
     weight="e3m2",
     gradient="e5m2",
     norm="e5m3",
-    softmax="e4m3",
+    softmax="(4,3)",
     embedding="e3m2",
-    residual="e4m3",
-    attention="e6m9 chunked",
+    residual="(4,3)",
+    attention=cpd.Recipe(sums="e6m9 chunked"),
 )
 X, W, B, A = normal(5, 8), normal(6, 8), normal(6), normal(2, 5, 8)
 W3 = normal(2, 8, 8)
@@ -215,7 +215,7 @@ CASES = {
     ),
 }
 LAYER = nn.Linear(8, 4)
-ADDS = cpd.Recipe("e6m9 chunked", residual="e4m3")
+ADDS = cpd.Recipe(sums="e6m9 chunked", residual="(4,3)")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -244,7 +244,7 @@ def test_gradients():
 
 
 def test_what_stays_torchs_is_counted():
-    with cpd.autocast("e4m3") as mode:
+    with cpd.autocast(cpd.Recipe(sums="e4m3")) as mode:
         torch.einsum("ij,kj,kj->ik", X, W, W)
         torch.einsum("ij,kj,kj->ik", X, W, W)
         X.double() @ W.double().T
@@ -273,7 +273,7 @@ def _lstm():
     ],
 )  # fmt: skip
 def test_every_product_is_emulated_or_counted(run, left):
-    with cpd.autocast("e4m3") as mode:
+    with cpd.autocast(cpd.Recipe(sums="e4m3")) as mode:
         run()
     assert mode.left == left
 
@@ -292,7 +292,7 @@ def test_backward_passes_are_not_counted():
 
 
 def test_calls_draw_different_bits():
-    how = cpd.Recipe("native", activation="e4m3 rounding=stochastic", layer=3)
+    how = cpd.Recipe("native", activation="(4,3) rounding=stochastic", layer=3)
     stream = torch.tensor(7 << 36)
     for given in (7 << 36, stream):
         mode = cpd.autocast(how, stream=given)
@@ -322,10 +322,10 @@ def test_converted_layers_are_left_alone():
 
 
 def test_modes_within_one_another():
-    with cpd.autocast("e4m3"), cpd.autocast("e6m9 chunked"):
+    with cpd.autocast(cpd.Recipe(sums="e4m3")), cpd.autocast(cpd.Recipe(sums="e6m9 chunked")):
         inner = X @ W.T
     assert same(inner, functional.matmul(X, W.T, "e6m9 chunked"))
-    with cpd.autocast("e4m3"), torch.device("cpu"):
+    with cpd.autocast(cpd.Recipe(sums="e4m3")), torch.device("cpu"):
         assert same(X @ W.T, functional.matmul(X, W.T, "e4m3"))
 
 
@@ -335,7 +335,7 @@ def work(x, w, b):
 
 def test_compiled_within_and_around():
     x, w, b = leaves_of((2, 5, 8), (6, 8), (6,))
-    how = HOW.replace(activation="e4m3 rounding=stochastic")
+    how = HOW.replace(activation="(4,3) rounding=stochastic")
     stream = torch.tensor(1 << 36)
 
     def within(x, w, b):
@@ -391,4 +391,4 @@ def test_arguments():
     with pytest.raises(ValueError, match="keeps no scales of former steps"):
         cpd.autocast("te-delayed")
     with pytest.raises(TypeError, match="stream must be an int"):
-        cpd.autocast("e4m3", stream=1.5)
+        cpd.autocast(cpd.Recipe(sums="e4m3"), stream=1.5)

@@ -13,8 +13,8 @@ import cpd
 import models_at_hand as at_hand
 
 RECIPES = {
-    "plain": cpd.Recipe("e6m9 chunked", weight="e4m3"),
-    "drawing": cpd.Recipe("native", activation="e4m3 rounding=stochastic", weight="e4m3fn"),
+    "plain": cpd.Recipe(sums="e6m9 chunked", weight="(4,3)"),
+    "drawing": cpd.Recipe("native", activation="(4,3) rounding=stochastic", weight="e4m3fn"),
     "delayed": cpd.recipe("te-delayed"),
 }
 

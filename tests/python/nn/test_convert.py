@@ -306,7 +306,9 @@ def test_selectors(selector, left):
 def test_the_first_rule_that_matches_decides():
     model = Model()
     how = cpd.Recipe("native", activation="e5m2", rules=[("blocks.0", None), ("blocks.*", FP8)])
-    report = cpd.convert(model, how, [("blocks.0.up", "e6m9 chunked"), ("last 1", "mxfp8")])
+    report = cpd.convert(
+        model, how, [("blocks.0.up", cpd.Recipe(sums="e6m9 chunked")), ("last 1", "mxfp8")]
+    )
     said = {row.name: row.how for row in report.emulated}
     assert list(said) == [name for name in ALL if name != "blocks.0.down"]
     assert "e6m9 chunked" in said["blocks.0.up"]
@@ -343,7 +345,7 @@ def test_wrong_rules(rules, error, message):
 
 
 def test_rules_of_classes_within_recipes():
-    how = cpd.Recipe("native", weight="e4m3", rules=[(nn.Linear, None)])
+    how = cpd.Recipe("native", weight="(4,3)", rules=[(nn.Linear, None)])
     assert all(
         row.why_not.startswith("left in torch")
         for row in cpd.convert(mlp(), how)
@@ -373,7 +375,7 @@ def test_wrong_models():
 
 @pytest.mark.parametrize("unit", ["step", "epoch"])
 def test_a_schedule_follows_set_step(unit):
-    later = cpd.Recipe("e6m9 chunked")
+    later = cpd.Recipe(sums="e6m9 chunked")
     schedule = [(unit, 2, None), (unit, 4, later)]
     model, x = mlp(), normal(5, 8)
     cpd.convert(model, cpd.Recipe("native", activation="e4m3fn", schedule=schedule))
@@ -426,7 +428,7 @@ class Odd(nn.Module):
         self.replaced = nn.Linear(4, 4)
         self.replaced.forward = lambda x: x
         self.lazy = nn.LazyLinear(4)
-        self.ours = cpd.nn.Linear(4, 4, recipe="e4m3")
+        self.ours = cpd.nn.Linear(4, 4, recipe=cpd.Recipe(sums="e4m3"))
         self.prelu = nn.PReLU()
         self.coded = Coded()
         self.gelu, self.relu, self.flatten = nn.GELU(), nn.ReLU(), nn.Flatten()

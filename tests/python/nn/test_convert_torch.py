@@ -31,7 +31,7 @@ DRAWING = cpd.Recipe(
     weight="e4m3fn",
     gradient="e5m2 rounding=stochastic random_bits=8",
 )
-SUMS = cpd.Recipe("e6m9 chunked", weight="e4m3")
+SUMS = cpd.Recipe(sums="e6m9 chunked", weight="(4,3)")
 HOW = pytest.mark.parametrize("how", [SUMS, DRAWING], ids=["sums", "drawing"])
 
 
@@ -83,7 +83,7 @@ def train(model, optimizer, steps):
 
 def test_compiled_training():
     """One graph for all steps, and one more for each phase; the same bits."""
-    later = cpd.Recipe("e6m9 chunked", activation="e4m3")
+    later = cpd.Recipe(sums="e6m9 chunked", activation="(4,3)")
     how = DRAWING.replace(schedule=[("step", 2, None), ("step", 4, later)])
     eager, model = converted(how), converted(how)
     call, counter = compiled(model)
@@ -360,7 +360,7 @@ def test_tied_weights_and_layers_used_twice():
     assert g[3].any()
 
 
-FP8_AND_TABLE = cpd.Recipe("native", weight="e4m3fn", gradient="e5m2", embedding="e4m3")
+FP8_AND_TABLE = cpd.Recipe("native", weight="e4m3fn", gradient="e5m2", embedding="(4,3)")
 
 
 def test_sparse_gradients():
@@ -452,7 +452,7 @@ def test_double_backward(sums):
     layer = nn.Linear(4, 4)
     weight = cpd.cast(layer.weight.detach(), "e4m3fn").requires_grad_()
     plain = lambda x: F.linear(x, weight, layer.bias.detach())  # noqa: E731
-    cpd.convert(layer, cpd.Recipe(sums, weight="e4m3fn"))
+    cpd.convert(layer, cpd.Recipe(sums=sums, weight="e4m3fn"))
     found = []
     for call, w in ((layer, layer.weight), (plain, weight)):
         x = normal(2, 4).requires_grad_()

@@ -101,7 +101,9 @@ def test_counted_by_hand():
     assert (coverage.parameters, coverage.emulated_parameters) == (weights, weights)
 
 
-@pytest.mark.parametrize("recipe", ["mxfp8", "e6m9 chunked", "nvfp4", "te-delayed"])
+@pytest.mark.parametrize(
+    "recipe", ["mxfp8", cpd.Recipe(sums="e6m9 chunked"), "int8 row", "nvfp4", "te-delayed"], ids=str
+)
 def test_all_recipes_count_the_same_products(recipe):
     model, report = _converted(recipe)
     _quiet_step(model)
@@ -110,7 +112,7 @@ def test_all_recipes_count_the_same_products(recipe):
 
 
 def test_recipes_by_their_names():
-    model, report = _converted("mxfp8", rules=[("head", "e4m3"), ("embed", None)])
+    model, report = _converted("mxfp8", rules=[("head", cpd.Recipe(sums="e4m3")), ("embed", None)])
     _quiet_step(model)
     shares = {"mxfp8": 3 * LINEARS / ALL, "e4m3 sequential": 3 * HEAD / ALL}
     assert list(report.coverage().by_recipe.items()) == [
@@ -243,7 +245,7 @@ def test_limits_below_which_it_does_not_warn(limit):
 @pytest.mark.parametrize("limit", [-0.1, 1.1, "0.9", None])
 def test_limits_that_are_none(limit):
     with pytest.raises((ValueError, TypeError), match="coverage"):
-        cpd.convert(nn.Linear(2, 2), "e4m3", coverage=limit)
+        cpd.convert(nn.Linear(2, 2), cpd.Recipe(sums="e4m3"), coverage=limit)
 
 
 def test_a_recipe_that_rounds_nothing_in_layers():
@@ -438,10 +440,51 @@ def test_functional_products_of_ones_own():
             self.weight = nn.Parameter(torch.randn(4, 4))
 
         def forward(self, x):
-            return F.linear(cpd.functional.linear(x, self.weight, recipe="e4m3"), self.weight)
+            return F.linear(
+                cpd.functional.linear(x, self.weight, recipe=cpd.Recipe(sums="e4m3")), self.weight
+            )
 
     model, report = _converted("mxfp8", Own(), coverage=0)
     model(torch.randn(2, 4)).sum().backward()
     recipes = {(p.operation, p.recipe) for p in report.coverage().products if not p.backward}
     assert recipes == {("cpd.matmul", "e4m3 sequential"), ("aten.mm", "")}
     assert report.coverage().emulated_parameters == 0
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
+
+    def forward(self, x):
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("recipe", ["mxfp8", "bf16"])
+def test_each_parameter_counts_once(recipe):
+    """Query, key, value and output: 4 · 64² numbers, all of them emulated, whatever attention is;
+    a weight counts by what a parametrization makes it of; a tied one counts once."""
+
+    def counted(model, *x):
+        report = cpd.convert(model, recipe, coverage=0)
+        model(*x).square().sum().backward()
+        found = report.coverage()
+        assert found.emulated_parameters == found.parameters
+        return found.parameters
+
+    x = torch.randn(2, 8, 64)
+    assert counted(Attending(), x) == 4 * 64 * 64
+    norms = nn.utils.parametrizations
+    assert counted(nn.Sequential(norms.spectral_norm(nn.Linear(64, 32))), x) == 64 * 32
+    assert counted(nn.Sequential(norms.weight_norm(nn.Linear(64, 32))), x) == 64 * 32 + 32
+    tied = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    tied[2].weight = tied[0].weight
+    assert counted(tied, x) == 64 * 64
+
+
+def test_a_parameter_in_a_product_that_torch_computes_is_not_emulated():
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 16))
+    report = cpd.convert(model, "mxfp8", [("1", None)], coverage=0)
+    model(torch.randn(4, 64)).sum().backward()
+    assert report.coverage().emulated_parameters == 64 * 64
+    assert report.coverage().parameters == 64 * 64 + 64 * 16

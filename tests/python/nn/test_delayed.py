@@ -243,7 +243,7 @@ def in_place_models(in_place):
     yield nn.Sequential(nn.Conv3d(3, 8, 2), relu()), (3, 4, 4, 4)
 
 
-@pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "e4m3"])
+@pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "e4m3fn"])
 @pytest.mark.parametrize("number", range(5))
 def test_activations_in_place(recipe, number):
     (model, shape), (twin, _) = (list(in_place_models(how))[number] for how in (True, False))

@@ -381,7 +381,7 @@ def test_it_is_saved_and_training_resumes():
 
 def test_attention_alone_delays():
     model = stack()
-    cpd.convert(model, cpd.Recipe("native", weight="e4m3", attention=WITHIN), coverage=False)
+    cpd.convert(model, cpd.Recipe("native", weight="(4,3)", attention=WITHIN), coverage=False)
     steps_of(model, [normal(2, 5, 8)])
     state = model.layers[0].self_attn.cpd_delayed
     assert state.scale.numel() == 0
@@ -397,4 +397,4 @@ def test_errors():
         ours.scaled_dot_product_attention(x, x, x, recipe=HOW)
     with pytest.raises(ValueError, match="autocast keeps no scales"):
         cpd.autocast(cpd.Recipe("native", attention=WITHIN))
-    assert Delayed.of(cpd.Recipe("e4m3")) is None
+    assert Delayed.of(cpd.Recipe(sums="e4m3")) is None

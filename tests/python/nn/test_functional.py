@@ -71,7 +71,7 @@ def test_matmul_with_accumulators_of_its_own():
 def test_linear_is_torchs(shape, biased):
     x, w, bias = leaves_of(shape, (5, 7), (5,))
     leaves = (x, w, bias) if biased else (x, w)
-    got, wanted = functional.linear(*leaves, recipe="fp32"), F.linear(*leaves)
+    got, wanted = functional.linear(*leaves, recipe=cpd.Recipe(sums="fp32")), F.linear(*leaves)
     assert close(got, wanted)
     g = values(*wanted.shape, seed=3)
     pairs = torch.autograd.grad(got, leaves, g), torch.autograd.grad(wanted, leaves, g)
@@ -101,9 +101,9 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
         cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=next(seeds), stream=9)
         for _ in range(3)
     ]
-    how = cpd.Recipe(
-        *accs[:3], grad_bias=accs[3], activation=casts[0], weight=casts[1], gradient=casts[2]
-    ).for_layer(11)
+    how = cpd.Recipe(sums=accs, activation=casts[0], weight=casts[1], gradient=casts[2]).for_layer(
+        11
+    )
     x, w, bias = leaves_of((18, 7), (5, 7), (5,))
     y = functional.linear(x, w, bias, recipe=how)
 
@@ -131,9 +131,9 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
 def test_types_of_a_layer():
     for dtype in (torch.bfloat16, torch.float16):
         x, w, bias = leaves_of((4, 7), (5, 7), (5,), dtype=dtype)
-        y = functional.linear(x, w, bias, recipe="e4m3")
+        y = functional.linear(x, w, bias, recipe=cpd.Recipe(sums="e4m3"))
         assert y.dtype == dtype
-        wide = functional.linear(x, w, bias, recipe="fp32", dtype=torch.float32)
+        wide = functional.linear(x, w, bias, recipe=cpd.Recipe(sums="fp32"), dtype=torch.float32)
         assert same(wide, cpd.gemm(x, w.t(), "fp32", bias, dtype=torch.float32))
         g = values(4, 5, seed=3)
         for t, grad in zip((x, w, bias), torch.autograd.grad(wide, (x, w, bias), g), strict=True):
@@ -147,7 +147,7 @@ def test_types_of_a_layer():
 
 def test_output_is_rounded_once_more():
     x, w, bias = leaves_of((4, 7), (5, 7), (5,), dtype=torch.bfloat16)
-    y = functional.linear(x, w, bias, recipe=cpd.Recipe("fp32", output="bf16"))
+    y = functional.linear(x, w, bias, recipe=cpd.Recipe(sums="fp32", output="bf16"))
     sums = cpd.gemm(x, w.t(), "fp32", bias, dtype=torch.float32)
     assert same(y, cpd.cast(sums, "bf16").bfloat16())
     for_x, for_w = torch.autograd.grad(y.float().sum(), (x, w))
@@ -156,14 +156,16 @@ def test_output_is_rounded_once_more():
     assert same(for_w, cpd.gemm(x.detach().t(), ones, "fp32", dtype=torch.float32).bfloat16().t())
     spec = cpd.CastSpec("e4m3", "stochastic", "saturate", random_bits=8, seed=2, stream=3)
     images, kernels = leaves_of((1, 2, 5, 5), (3, 2, 3, 3))
-    y = functional.conv2d(images, kernels, recipe=cpd.Recipe("e6m9", output=spec, layer=4))
+    y = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9", output=spec, layer=4))
     options = {"seed": 2, "stream": 3 ^ (11 << 60) ^ (4 << 20), "random_bits": 8}
-    sums = functional.conv2d(images, kernels, recipe="e6m9")
+    sums = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9"))
     assert same(y, cpd.cast(sums, "e4m3", "stochastic", "saturate", **options))
-    y = functional.matmul(images, images.mT, cpd.Recipe("fp32", output="e4m3"), dtype=torch.half)
+    y = functional.matmul(
+        images, images.mT, cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
+    )
     assert same(y, cpd.cast(functional.matmul(images, images.mT, "fp32"), "e4m3").half())
     with pytest.raises(ValueError, match="fp16 does not hold"):
-        functional.linear(x, w, recipe=cpd.Recipe("fp32", output="bf16"), dtype=torch.half)
+        functional.linear(x, w, recipe=cpd.Recipe(sums="fp32", output="bf16"), dtype=torch.half)
 
 
 # ---- conv2d --------------------------------------------------------------------------------------
@@ -183,7 +185,7 @@ def test_conv2d_is_torchs(moves):
     for kernel, biased in (((3, 2), True), ((1, 1), False)):
         x, w, bias = leaves_of((2, 4, 7, 8), (6, 4 // moves["groups"], *kernel), (6,))
         leaves = (x, w, bias) if biased else (x, w)
-        got = functional.conv2d(*leaves, **moves, recipe="fp32")
+        got = functional.conv2d(*leaves, **moves, recipe=cpd.Recipe(sums="fp32"))
         wanted = F.conv2d(*leaves, **moves)
         assert close(got, wanted)
         assert got.is_contiguous()
@@ -197,7 +199,7 @@ def test_conv2d_is_torchs(moves):
 def test_padding_modes_are_torchs(mode, padding):
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(2, 3, (4, 3), padding=padding, padding_mode=mode)
-    ours = cpd.nn.Conv2d.from_torch(layer, "fp32")
+    ours = cpd.nn.Conv2d.from_torch(layer, cpd.Recipe(sums="fp32"))
     for x in (values(2, 2, 6, 7), values(2, 6, 7)):
         leaves = x.requires_grad_(), layer.weight, layer.bias
         got, wanted = ours(x), layer(x)
@@ -255,11 +257,13 @@ def test_conv2d_one_by_one(moves):
     [
         NARROW,
         "e4m3",
-        cpd.Recipe(SOME, "e4m3", "e4m3 pairwise"),
+        cpd.Recipe(forward=SOME, grad_input="e4m3", grad_weight="e4m3 pairwise"),
         "h100-bf16",
-        cpd.Recipe(cpd.Accumulator.parse("e4m3 sequential rounding=stochastic", seed=3)),
+        cpd.Recipe(sums=cpd.Accumulator.parse("e4m3 sequential rounding=stochastic", seed=3)),
         cpd.Recipe(
-            cpd.Accumulator.parse("e5m4 chunked chunk=8 rounding=stochastic random_bits=8", seed=4)
+            sums=cpd.Accumulator.parse(
+                "e5m4 chunked chunk=8 rounding=stochastic random_bits=8", seed=4
+            )
         ),
     ],
     ids=str,
@@ -274,7 +278,7 @@ def test_unfolding_in_parts_changes_nothing(recipe, monkeypatch):
     g = values(7, 6, 4, 4, seed=4).bfloat16().float()
 
     def run():
-        y = functional.conv2d(*leaves, recipe=recipe)
+        y = functional.conv2d(*leaves, recipe=cpd.nn.recipe.product_recipe(recipe))
         return [y, *torch.autograd.grad(y, leaves, g)]
 
     wanted = run()
@@ -316,9 +320,9 @@ def test_conv2d_takes_any_layout():
 def test_operands_of_a_matrix_unit_keep_their_places():
     """Gradients may be values of e5m2 that are none of e4m3fn; weights and activations are not."""
     how = cpd.Recipe(
-        "h100-fp8",
-        "h100-fp8 a=e5m2",
-        "h100-fp8 b=e5m2",
+        forward="h100-fp8",
+        grad_input="h100-fp8 a=e5m2",
+        grad_weight="h100-fp8 b=e5m2",
         activation="e4m3fn",
         weight="e4m3fn",
         gradient="e5m2",
@@ -334,14 +338,14 @@ def test_operands_of_a_matrix_unit_keep_their_places():
 def test_second_gradients():
     x, w = leaves_of((3, 4), (2, 4))
     (for_x,) = torch.autograd.grad(
-        functional.linear(x, w, recipe="fp32").square().sum(), x, create_graph=True
+        functional.linear(x, w, recipe=cpd.Recipe(sums="fp32")).square().sum(), x, create_graph=True
     )
     got = torch.autograd.grad(for_x.square().sum(), (x, w))
     (for_x,) = torch.autograd.grad(F.linear(x, w).square().sum(), x, create_graph=True)
     wanted = torch.autograd.grad(for_x.square().sum(), (x, w))
     assert all(close(p, q) for p, q in zip(got, wanted, strict=True))
     x, w = leaves_of((1, 2, 4, 4), (2, 2, 3, 3))
-    y = functional.conv2d(x, w, recipe="fp32")
+    y = functional.conv2d(x, w, recipe=cpd.Recipe(sums="fp32"))
     (for_x,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no gradients of its gradients"):
         for_x.sum().backward()
@@ -384,11 +388,15 @@ X, W, B = values(2, 4, 5, 5), values(6, 2, 3, 3), values(6)
         ({"dtype": torch.float16}, ValueError, "does not hold fp32: give the recipe an output="),
         ({"recipe": None}, TypeError, "format"),
         ({"recipe": "e9m3"}, ValueError, "e9m3|exp"),
-        ({"recipe": cpd.Recipe("fp32", activation="e8m0"), "input": X.half()}, ValueError, "e8m0"),
+        (
+            {"recipe": cpd.Recipe(sums="fp32", activation="e8m0"), "input": X.half()},
+            ValueError,
+            "e8m0",
+        ),
     ],
 )
 def test_conv2d_errors(arguments, error, message):
-    good = {"input": X, "weight": W, "bias": B, "groups": 2, "recipe": "fp32"}
+    good = {"input": X, "weight": W, "bias": B, "groups": 2, "recipe": cpd.Recipe(sums="fp32")}
     with pytest.raises(error, match=message):
         functional.conv2d(**good | arguments)
     with pytest.raises(TypeError, match="recipe"):
@@ -410,7 +418,12 @@ def test_conv2d_errors(arguments, error, message):
     ],
 )
 def test_linear_errors(arguments, error, message):
-    good = {"input": values(2, 5), "weight": values(3, 5), "bias": values(3), "recipe": "fp32"}
+    good = {
+        "input": values(2, 5),
+        "weight": values(3, 5),
+        "bias": values(3),
+        "recipe": cpd.Recipe(sums="fp32"),
+    }
     with pytest.raises(error, match=message):
         functional.linear(**good | arguments)
 
@@ -428,4 +441,4 @@ def test_matmul_errors():
         with pytest.raises(error, match=message):
             functional.matmul(*bad)
     with pytest.raises(ValueError, match="a recipe has its own"):
-        functional.matmul(a, b, cpd.Recipe("fp32"), backward="e4m3")
+        functional.matmul(a, b, cpd.Recipe(sums="fp32"), backward="e4m3")

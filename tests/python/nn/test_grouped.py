@@ -9,8 +9,8 @@ import cpd
 
 RECIPES = [
     cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2"),
-    cpd.Recipe("e6m9 chunked", activation="e5m2", weight="e4m3"),
-    cpd.Recipe("e4m3 sequential rounding=stochastic", gradient="e5m2 rounding=stochastic"),
+    cpd.Recipe(sums="e6m9 chunked", activation="e5m2", weight="(4,3)"),
+    cpd.Recipe(sums="e4m3 sequential rounding=stochastic", gradient="e5m2 rounding=stochastic"),
 ]
 K, N = 32, 5
 
@@ -77,7 +77,7 @@ def test_rows_after_the_last_group_are_zeros():
         torch.ones(5, 4),
         torch.ones(2, 4, 3),
         offs=torch.tensor([1, 3], dtype=torch.int32),
-        recipe="fp32",
+        recipe=cpd.Recipe(sums="fp32"),
     )
     assert y.sum(1).tolist() == [12.0, 12.0, 12.0, 0.0, 0.0]
 
@@ -97,11 +97,16 @@ def test_rows_after_the_last_group_are_zeros():
 def test_bad_groups(shapes, ends, message):
     offs = None if ends is None else torch.tensor(ends)
     with pytest.raises(ValueError, match=message):
-        cpd.functional.grouped_mm(*map(torch.ones, shapes), offs=offs, recipe="e4m3")
+        cpd.functional.grouped_mm(
+            *map(torch.ones, shapes), offs=offs, recipe=cpd.Recipe(sums="e4m3")
+        )
 
 
 def test_a_bias_is_refused_as_by_torch():
     with pytest.raises(ValueError, match="bias must be None"):
         cpd.functional.grouped_mm(
-            torch.ones(2, 2, 2), torch.ones(2, 2, 2), bias=torch.ones(2), recipe="e4m3"
+            torch.ones(2, 2, 2),
+            torch.ones(2, 2, 2),
+            bias=torch.ones(2),
+            recipe=cpd.Recipe(sums="e4m3"),
         )

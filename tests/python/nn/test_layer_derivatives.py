@@ -35,7 +35,7 @@ from tensors import normal as values  # noqa: E402
 
 NARROW = dataclasses.replace(tensors.NARROW, output="e5m3")
 DRAWING = cpd.Recipe(
-    SOME,
+    sums=SOME,
     activation=cpd.CastSpec("e4m3", "stochastic", random_bits=8, seed=3),
     gradient=cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=4),
 )
@@ -106,7 +106,7 @@ TRANSFORMS = {
 @pytest.mark.parametrize(("ours", "torchs", "shapes"), PRODUCTS.values(), ids=PRODUCTS)
 def test_transforms_are_torchs(transform, ours, torchs, shapes):
     args = operands(shapes)
-    assert close(transform(ours("fp32"), args), transform(torchs, args))
+    assert close(transform(ours(cpd.Recipe(sums="fp32")), args), transform(torchs, args))
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -114,10 +114,12 @@ def test_second_gradients_are_torchs_or_an_error(name):
     ours, torchs, shapes = PRODUCTS[name]
     args = operands(shapes)
     if "conv2d" not in name:
-        assert close(second_gradients(ours("fp32"), args), second_gradients(torchs, args))
+        assert close(
+            second_gradients(ours(cpd.Recipe(sums="fp32")), args), second_gradients(torchs, args)
+        )
         return
     with pytest.raises(RuntimeError, match="no gradients of its gradients"):
-        second_gradients(ours("fp32"), args)
+        second_gradients(ours(cpd.Recipe(sums="fp32")), args)
 
 
 # ---- forward mode --------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ def test_tangents_of_images_pass_straight_through():
     cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
 
     def product(x, w):
-        return functional.conv2d(x, w, recipe="e4m3")
+        return functional.conv2d(x, w, recipe=cpd.Recipe(sums="e4m3"))
 
     _, tangent = jvp(conv2d(NARROW), args, tangents)
     wanted = tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b.view(-1, 1, 1))
@@ -166,7 +168,7 @@ def test_tangents_draw_bits_of_their_own():
     def drawing(purpose):
         return cpd.Accumulator.parse(SOME, 3, 9 ^ purpose << 60 ^ 2 << 20)
 
-    how = cpd.Recipe(acc, layer=2)
+    how = cpd.Recipe(sums=acc, layer=2)
     _, tangent = jvp(lambda *a: functional.linear(*a, recipe=how), (x, w), (of_x, of_w))
     wanted = cpd.gemm(of_x, w.t(), drawing(12)) + cpd.gemm(x, of_w.t(), drawing(13))
     assert same(tangent, wanted)
@@ -186,7 +188,7 @@ def test_tangents_draw_bits_of_their_own():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_tangents_have_the_results_type(dtype):
     x, w = (t.to(dtype) for t in operands(((3, 4), (5, 4))))
-    how = cpd.Recipe("fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
+    how = cpd.Recipe(sums="fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
     primal, tangent = jvp(lambda x: functional.linear(x, w, recipe=how), (x,), (x,))
     assert primal.dtype == tangent.dtype == dtype
     assert torch.allclose(tangent.float(), F.linear(x.float(), w.float()), rtol=1e-2, atol=1e-2)
@@ -196,7 +198,11 @@ def test_autocast_takes_no_part_in_tangents():
     x, w, b = operands(LINEAR[2])
     with torch.autocast("cpu", torch.bfloat16):
         _, tangent = jvp(
-            lambda x: functional.linear(x, w, b, recipe="fp32", dtype=torch.float32), (x,), (x,)
+            lambda x: functional.linear(
+                x, w, b, recipe=cpd.Recipe(sums="fp32"), dtype=torch.float32
+            ),
+            (x,),
+            (x,),
         )
     assert torch.allclose(tangent, F.linear(x, w), rtol=1e-5, atol=1e-5)
 
@@ -242,15 +248,16 @@ def stacked(args, dims, samples=3):
     return together, each
 
 
-@pytest.mark.parametrize(
-    "recipe", [NARROW, DRAWING, "h100-bf16"], ids=["narrow", "drawing", "unit"]
-)
+UNIT = cpd.Recipe(sums="h100-bf16")
+
+
+@pytest.mark.parametrize("recipe", [NARROW, DRAWING, UNIT], ids=["narrow", "drawing", "unit"])
 @pytest.mark.parametrize(("ours", "torchs", "shapes"), PRODUCTS.values(), ids=PRODUCTS)
 def test_each_sample_has_the_bits_it_has_alone(recipe, ours, torchs, shapes):
     args = [x.bfloat16().float() for x in operands(shapes)]
     f = ours(recipe)
     functions = [f]
-    if recipe != "h100-bf16":  # whose gradients would have to be bf16
+    if recipe is not UNIT:  # whose gradients would have to be bf16
         functions.append(grad(loss(f), ALL))
     for dims, function in itertools.product(DIMS, functions):
         together, each = stacked(args, dims)
@@ -265,7 +272,7 @@ def test_a_batch_of_streams():
 
     def f(stream):
         how = cpd.Accumulator.parse(SOME, 1, stream)
-        return functional.linear(x, w, b, recipe=cpd.Recipe(how, activation="e4m3"))
+        return functional.linear(x, w, b, recipe=cpd.Recipe(sums=how, activation="(4,3)"))
 
     got = vmap(f)(streams)
     assert same(got, torch.stack([f(stream) for stream in streams]))
@@ -277,7 +284,7 @@ def test_random_bits_of_a_batch(name):
     """An error, unless torch.vmap is told which; only backward may draw."""
     ours, _, shapes = PRODUCTS[name]
     args = operands(shapes)
-    for how in (DRAWING, cpd.Recipe("e4m3", grad_weight=SOME)):
+    for how in (DRAWING, cpd.Recipe(sums="e4m3", grad_weight=SOME)):
         f = ours(how)
         many = torch.stack([args[0]] * 3)
         with pytest.raises(RuntimeError, match="randomness='same'"):
@@ -287,12 +294,12 @@ def test_random_bits_of_a_batch(name):
             assert torch.equal(y[0], y[1]) == alike
 
     def of_batch(w):
-        f = ours(cpd.Recipe("e4m3", grad_weight=SOME))
+        f = ours(cpd.Recipe(sums="e4m3", grad_weight=SOME))
         y = vmap(lambda x: f(x, w, args[2]), randomness="same")(many)
         return y.square().sum()
 
     def one_by_one(w):
-        f = ours(cpd.Recipe("e4m3", grad_weight=SOME))
+        f = ours(cpd.Recipe(sums="e4m3", grad_weight=SOME))
         return torch.stack([f(x, w, args[2]) for x in many]).square().sum()
 
     assert same(grad(of_batch)(args[1]), grad(one_by_one)(args[1]))

@@ -24,10 +24,13 @@ from cpd import functional  # noqa: E402
 from tensors import SOME, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
-OF_BF16 = cpd.Recipe("fp32", output="bf16")
+OF_BF16 = cpd.Recipe(sums="fp32", output="bf16")
 
 
-def linear(*shape, recipe="e4m3", **options):
+E4M3_SUMS = cpd.Recipe(sums="e4m3")
+
+
+def linear(*shape, recipe=E4M3_SUMS, **options):
     torch.manual_seed(0)
     return cpd.nn.Linear(*shape, recipe=recipe, **options)
 
@@ -42,7 +45,7 @@ def test_attention_does_not_take_a_layer_that_it_would_pass_over(kind):
 
     def replace():
         if kind == "from_torch":
-            attention.out_proj = cpd.nn.Linear.from_torch(before, "e4m3")
+            attention.out_proj = cpd.nn.Linear.from_torch(before, cpd.Recipe(sums="e4m3"))
         else:
             attention.out_proj = linear(8, 8)
 
@@ -85,14 +88,20 @@ def test_transformer_layers_call_theirs_in_eval_mode_too(kind):
     layer = block(kind).eval()
     plain = copy.deepcopy(layer)
     for name in ("linear1", "linear2"):
-        setattr(layer, name, cpd.nn.Linear.from_torch(getattr(layer, name), "e4m3", layer=1))
+        setattr(
+            layer,
+            name,
+            cpd.nn.Linear.from_torch(getattr(layer, name), cpd.Recipe(sums="e4m3"), layer=1),
+        )
     x = values(2, 5, 8)
     given = (x,) if kind == "encoder" else (x, values(2, 3, 8, seed=1))
 
     def by_hand():
         handles = [
             one.register_forward_hook(
-                lambda m, i, o: functional.linear(*i, m.weight, m.bias, recipe="e4m3")
+                lambda m, i, o: functional.linear(
+                    *i, m.weight, m.bias, recipe=cpd.Recipe(sums="e4m3")
+                )
             )
             for one in (plain.linear1, plain.linear2)
         ]
@@ -116,7 +125,9 @@ def test_transformer_layers_call_theirs_in_eval_mode_too(kind):
 def test_an_encoder_of_padded_batches_calls_its_layers_or_says_why_not():
     def replaced(layer):
         for name in ("linear1", "linear2"):
-            setattr(layer, name, cpd.nn.Linear.from_torch(getattr(layer, name), "e4m3"))
+            setattr(
+                layer, name, cpd.nn.Linear.from_torch(getattr(layer, name), cpd.Recipe(sums="e4m3"))
+            )
         return layer
 
     x, padding = values(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
@@ -154,7 +165,7 @@ def test_from_torch_keeps_hooks():
     module.register_load_state_dict_pre_hook(lambda m, *rest: calls.append(("load pre", m)))
     module.register_load_state_dict_post_hook(lambda m, keys: calls.append(("load", m)))
     names = ["pre", "forward", "backward pre", "backward", "state pre", "state", "load pre", "load"]
-    ours = cpd.nn.Linear.from_torch(module, "e4m3")
+    ours = cpd.nn.Linear.from_torch(module, cpd.Recipe(sums="e4m3"))
     for layer in (ours, module):
         calls.clear()
         layer(values(2, 4).requires_grad_()).sum().backward()
@@ -172,7 +183,7 @@ def test_from_torch_keeps_the_rest():
     module.note = ["mine"]
     module.register_buffer("scale", torch.ones(2), persistent=False)
     module.child = nn.Identity()
-    ours = cpd.nn.Conv2d.from_torch(module, "e4m3")
+    ours = cpd.nn.Conv2d.from_torch(module, cpd.Recipe(sums="e4m3"))
     assert ours.note is module.note
     assert ours.scale is module.scale
     assert ours.child is module.child
@@ -180,7 +191,7 @@ def test_from_torch_keeps_the_rest():
     assert not ours.training
     assert not ours.weight.requires_grad
     assert ours.bias.requires_grad
-    again = cpd.nn.Conv2d.from_torch(ours, "e5m2")
+    again = cpd.nn.Conv2d.from_torch(ours, cpd.Recipe(sums="e5m2"))
     assert str(again.recipe) == "forward='e5m2 sequential'"
     assert str(ours.recipe) == "forward='e4m3 sequential'"
     ours.register_parameter("more", nn.Parameter(torch.ones(1)))
@@ -191,7 +202,7 @@ def test_tied_weights_stay_tied():
     model = nn.ModuleDict({"embedding": nn.Embedding(7, 4), "head": nn.Linear(4, 7, bias=False)})
     model["head"].weight = model["embedding"].weight
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    model["head"] = cpd.nn.Linear.from_torch(model["head"], "e4m3")
+    model["head"] = cpd.nn.Linear.from_torch(model["head"], cpd.Recipe(sums="e4m3"))
     assert model["head"].weight is model["embedding"].weight
     before = model["head"].weight.detach().clone()
     model["head"](model["embedding"](torch.tensor([1, 2]))).sum().backward()
@@ -245,7 +256,7 @@ def test_from_torch_refuses_what_it_cannot_keep(make, error, message):
     module = make()
     kind = cpd.nn.Linear if isinstance(module, nn.Linear) else cpd.nn.Conv2d
     with pytest.raises(error, match=message):
-        kind.from_torch(module, "e4m3")
+        kind.from_torch(module, cpd.Recipe(sums="e4m3"))
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
@@ -265,7 +276,7 @@ def test_from_torch_takes_what_computes_alike():
         prune.random_unstructured(nn.Linear(4, 3), "weight", 0.5),
     ]
     for module in modules:
-        ours = cpd.nn.Linear.from_torch(module, "fp32")
+        ours = cpd.nn.Linear.from_torch(module, cpd.Recipe(sums="fp32"))
         assert list(ours.state_dict()) == list(module.state_dict())
         for _ in range(2):
             assert torch.allclose(ours(values(2, 4)), module(values(2, 4)), atol=1e-6)
@@ -280,7 +291,7 @@ def test_layers_can_be_parametrized():
     layer.parametrizations.weight.original0.data.mul_(2)
     assert same(
         layer(values(2, 4)),
-        functional.linear(values(2, 4), layer.weight, layer.bias, recipe="e4m3"),
+        functional.linear(values(2, 4), layer.weight, layer.bias, recipe=cpd.Recipe(sums="e4m3")),
     )
     layer(values(2, 4)).sum().backward()
     assert layer.parametrizations.weight.original1.grad is not None
@@ -292,7 +303,7 @@ def test_layers_can_be_parametrized():
 def test_a_deep_copy_goes_on_with_its_stream():
     stream = torch.zeros((), dtype=torch.int64)
     how = cpd.Recipe(
-        cpd.Accumulator.parse(SOME, 1, stream),
+        sums=cpd.Accumulator.parse(SOME, 1, stream),
         activation=cpd.CastSpec("e4m3", "stochastic", stream=stream, random_bits=4),
     )
     model = nn.Sequential(linear(40, 30, recipe=how))
@@ -313,14 +324,14 @@ def test_copies_of_specs_look_at_the_same_stream():
     stream = torch.zeros((), dtype=torch.int64)
     acc = cpd.Accumulator.parse(SOME, 1, stream)
     cast = cpd.CastSpec("e4m3", "stochastic", stream=stream)
-    for spec in (acc, cast, cpd.Recipe(acc, weight=cast)):
+    for spec in (acc, cast, cpd.Recipe(sums=acc, weight=cast)):
         assert copy.copy(spec) is spec
         assert copy.deepcopy({"spec": spec})["spec"] is spec
 
 
 def test_a_loaded_layer_gets_a_stream_of_its_own():
     stream = torch.tensor(5 << 36)
-    layer = linear(40, 30, recipe=cpd.Recipe(cpd.Accumulator.parse(SOME, 1, stream)))
+    layer = linear(40, 30, recipe=cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
     loaded = pickle.loads(pickle.dumps(layer))
     x = values(20, 40)
     assert same(loaded(x), layer(x))
@@ -340,7 +351,9 @@ SPECS = {
     "unit": cpd.Accumulator(preset="h100-fp8"),
     "rule": cpd.BlockFma("e4m3", "e5m2"),
     "cast": cpd.CastSpec("e5m2", "stochastic", seed=3),
-    "recipe": cpd.Recipe("h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16", layer=3),
+    "recipe": cpd.Recipe(
+        sums="h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16", layer=3
+    ),
     "reduce": cpd.ReduceSpec("e4m3", aps=True),
     "schedule": cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"], first_steps=3),
 }
@@ -359,7 +372,7 @@ def test_torch_loads_specs_by_default(name):
 def test_torch_loads_a_recipe_with_a_tensor():
     stream = torch.tensor(7 << 36)
     file = io.BytesIO()
-    torch.save(cpd.Recipe(cpd.Accumulator.parse(SOME, 1, stream)), file)
+    torch.save(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)), file)
     file.seek(0)
     assert torch.load(file).forward.stream == stream
 
@@ -382,7 +395,7 @@ def test_torch_loads_a_recipe_in_a_fresh_process(imports, loads, tmp_path):
         f"{imports}\n"
         f"loaded = torch.load({str(path)!r})\n"
         "import cpd\n"
-        "assert loaded['recipe'] == cpd.Recipe('e4m3')\n"
+        "assert loaded['recipe'] == cpd.Recipe(sums='e4m3')\n"
         "layer = cpd.nn.Linear(4, 3, recipe=loaded['recipe'])\n"
         "layer.load_state_dict(loaded['state'])\n"
     )
@@ -398,7 +411,7 @@ def test_importing_cpd_leaves_torch_alone():
 
 
 def test_whole_models_save_and_load():
-    model = nn.Sequential(linear(4, 3, recipe=cpd.Recipe(SOME, weight="e4m3")), nn.ReLU())
+    model = nn.Sequential(linear(4, 3, recipe=cpd.Recipe(sums=SOME, weight="(4,3)")), nn.ReLU())
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -415,7 +428,7 @@ def test_whole_models_save_and_load():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_gives_the_results_type(dtype):
-    how = cpd.Recipe("fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
+    how = cpd.Recipe(sums="fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
     images = values(1, 2, 4, 4)
     convolution = cpd.nn.Conv2d(2, 3, 3, recipe=how)
     layer = linear(8, 3, recipe=how)
@@ -426,7 +439,7 @@ def test_autocast_gives_the_results_type(dtype):
         "linear": lambda: functional.linear(x, w, recipe=how),
         "matmul": lambda: functional.matmul(x, w.t(), how),
         "conv2d": lambda: functional.conv2d(images, convolution.weight, recipe=how),
-        "narrow": lambda: functional.linear(x, w, recipe="e4m3"),
+        "narrow": lambda: functional.linear(x, w, recipe=cpd.Recipe(sums="e4m3")),
     }
     for name, call in calls.items():
         plain = call()
@@ -438,10 +451,10 @@ def test_autocast_gives_the_results_type(dtype):
             with torch.autocast("cpu", enabled=False):
                 assert same(call(), plain)
     with torch.autocast("cpu", dtype):
-        wide = functional.linear(x, w, recipe="fp32", dtype=torch.float32)
+        wide = functional.linear(x, w, recipe=cpd.Recipe(sums="fp32"), dtype=torch.float32)
         assert wide.dtype == torch.float32
         with pytest.raises(ValueError, match=r"does not hold .*output="):
-            linear(8, 3, recipe="fp32")(x)
+            linear(8, 3, recipe=cpd.Recipe(sums="fp32"))(x)
 
 
 def test_autocast_mixes_with_torchs_layers():
@@ -482,7 +495,7 @@ def test_layers_under_torchs_other_ways():
     meta = linear(4, 3, device="meta")
     assert meta(x.to("meta")).shape == (2, 3)
     assert meta(x.to("meta")).device.type == "meta"
-    made = torch.nn.utils.skip_init(cpd.nn.Linear, 4, 3, recipe="e4m3")
+    made = torch.nn.utils.skip_init(cpd.nn.Linear, 4, 3, recipe=cpd.Recipe(sums="e4m3"))
     made.load_state_dict(layer.state_dict())
     assert same(made(x).detach(), wanted)
     layer.share_memory()
@@ -501,7 +514,7 @@ def test_empty_batches(shape):
     y.sum().backward()
     assert x.grad.shape == shape
     assert not layer.weight.grad.any()
-    convolution = cpd.nn.Conv2d(4, 3, 2, recipe="e4m3")
+    convolution = cpd.nn.Conv2d(4, 3, 2, recipe=cpd.Recipe(sums="e4m3"))
     y = convolution(values(0, 4, 3, 3))
     assert y.shape == (0, 3, 2, 2)
     y.sum().backward()
@@ -517,7 +530,7 @@ def test_sums_of_nothing_are_the_bias():
 
 def test_channels_last_models():
     torch.manual_seed(0)
-    layer = cpd.nn.Conv2d(2, 4, 3, recipe="e4m3")
+    layer = cpd.nn.Conv2d(2, 4, 3, recipe=cpd.Recipe(sums="e4m3"))
     x = values(2, 2, 5, 5)
     wanted = layer(x)
     last = layer.to(memory_format=torch.channels_last)

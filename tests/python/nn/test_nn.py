@@ -62,7 +62,7 @@ def test_from_torch_shares_the_parameters():
         (torch.nn.Conv2d(4, 6, (3, 2), (2, 1), "valid", (1, 2), 2), cpd.nn.Conv2d),
         (torch.nn.Conv2d(4, 4, 3, padding=1, bias=False, padding_mode="circular"), cpd.nn.Conv2d),
     ):
-        ours = kind.from_torch(layer, "e4m3", layer=3)
+        ours = kind.from_torch(layer, cpd.Recipe(sums="e4m3"), layer=3)
         assert isinstance(ours, type(layer))
         assert ours.weight is layer.weight
         assert ours.bias is layer.bias
@@ -75,11 +75,11 @@ def test_from_torch_shares_the_parameters():
         assert repr(ours).startswith(repr(layer)[:-1])
         assert "forward='e4m3 sequential'" in repr(ours)
     with pytest.raises(TypeError, match=r"module must be a torch.nn.Linear, got Conv2d"):
-        cpd.nn.Linear.from_torch(torch.nn.Conv2d(1, 1, 1), "fp32")
+        cpd.nn.Linear.from_torch(torch.nn.Conv2d(1, 1, 1), cpd.Recipe(sums="fp32"))
 
 
 def test_layers_copy_and_pickle():
-    model = network(cpd.Recipe(SOME, gradient="e5m2"))
+    model = network(cpd.Recipe(sums=SOME, gradient="e5m2"))
     x = values(3, 1, 8, 8)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert same(other(x), model(x))
@@ -87,8 +87,9 @@ def test_layers_copy_and_pickle():
 
 
 def test_layers_of_one_recipe_draw_different_bits():
-    first = cpd.nn.Linear(30, 30, recipe=SOME, layer=1)
-    second = cpd.nn.Linear.from_torch(first, SOME, layer=2)
+    how = cpd.Recipe(sums=SOME)
+    first = cpd.nn.Linear(30, 30, recipe=how, layer=1)
+    second = cpd.nn.Linear.from_torch(first, how, layer=2)
     x = values(20, 30)
     assert same(first(x), first(x))
     assert not same(first(x), second(x))
@@ -96,7 +97,7 @@ def test_layers_of_one_recipe_draw_different_bits():
 
 def test_checkpointing_repeats_the_bits():
     stream = torch.tensor(3 << 36)
-    model = network(cpd.Accumulator.parse(SOME, 1, stream))
+    model = network(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
     x = values(3, 1, 8, 8).requires_grad_()
     leaves = [x, *model.parameters()]
     wanted = torch.autograd.grad(model(x).sum(), leaves)
@@ -113,7 +114,7 @@ def test_compiled_training(backend):
     stream = torch.zeros((), dtype=torch.int64)
     acc = cpd.Accumulator.parse(SOME, 1, stream)
     cast = cpd.CastSpec("e5m2", "stochastic", random_bits=8, stream=stream)
-    model = network(cpd.Recipe(acc, grad_weight="e6m9 chunked", gradient=cast, weight="e4m3"))
+    model = network(cpd.Recipe(sums=acc, grad_weight="e6m9 chunked", gradient=cast, weight="(4,3)"))
     counter = CompileCounterWithBackend(backend)
     program = torch.compile(model, fullgraph=True, backend=counter)
     x = values(3, 1, 8, 8)
@@ -137,7 +138,9 @@ def test_training_learns():
     torch.manual_seed(0)
     x = torch.randn(64, 1, 8, 8)
     target = (x.mean((1, 2, 3)) > 0).long()
-    model = network(cpd.Recipe("e5m6", "e5m6", "e6m9 chunked", gradient="e5m2"))
+    model = network(
+        cpd.Recipe(forward="e5m6", grad_input="e5m6", grad_weight="e6m9 chunked", gradient="e5m2")
+    )
     optimizer = torch.optim.SGD(model.parameters(), 0.2)
     losses = []
     for _ in range(30):
@@ -156,7 +159,8 @@ def test_first_use_may_be_compiled():
 
     script = (
         "import cpd, torch\n"
-        "run = torch.compile(lambda x: cpd.functional.linear(x, x, recipe=cpd.Recipe('e4m3')),\n"
+        "how = cpd.Recipe(sums='e4m3')\n"
+        "run = torch.compile(lambda x: cpd.functional.linear(x, x, recipe=how),\n"
         "                    fullgraph=True, backend='eager')\n"
         "assert run(torch.ones(1, 40)).item() == 16\n"
     )

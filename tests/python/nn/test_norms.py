@@ -19,7 +19,7 @@ from cpd.numeric.purposes import Purpose  # noqa: E402
 from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
-NARROW = cpd.Recipe("native", norm="e4m3", embedding="e4m3")
+NARROW = cpd.Recipe("native", norm="(4,3)", embedding="(4,3)")
 DRAWN = cpd.CastSpec("e4m3", "stochastic", seed=3, random_bits=8)
 DRAWING = cpd.Recipe("native", norm=DRAWN, embedding=DRAWN)
 PLAIN = cpd.Recipe("native")

@@ -95,7 +95,7 @@ def product(a, b, how):
 @pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_linear_layer_is_the_step_written_by_hand(name, sums):
-    recipe = cpd.Recipe(sums, layer=5, **RECIPES[name])
+    recipe = cpd.Recipe(sums=sums, layer=5, **RECIPES[name])
     x, w, b = values(5, 40, 48), values(24, 48, seed=1), values(24, seed=2)
     g = values(5, 40, 24, seed=3)
     leaves = [t.clone().requires_grad_() for t in (x, w, b)]
@@ -132,7 +132,7 @@ def _turned(cast):
 @pytest.mark.parametrize("sums", ["native", "e6m9 chunked"])
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_product_of_batches_is_the_one_written_by_hand(name, sums):
-    recipe = cpd.Recipe(sums, **RECIPES[name])
+    recipe = cpd.Recipe(sums=sums, **RECIPES[name])
     a, b = values(3, 33, 40), values(3, 40, 17, seed=1)
     g = values(3, 33, 17, seed=2)
     x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
@@ -185,7 +185,9 @@ def test_gradients_of_gradients_go_through_torchs_own_kernels():
 
 
 def test_samples_of_vmap_have_scales_of_their_own():
-    recipe = cpd.Recipe("e6m9", activation=CURRENT, weight="mxfp8", grad_weight_activation=None)
+    recipe = cpd.Recipe(
+        sums="e6m9", activation=CURRENT, weight="mxfp8", grad_weight_activation=None
+    )
     x, w = values(4, 8, 64), values(16, 64, seed=1)
     x = x * torch.tensor([1.0, 100, 0.01, 3]).view(4, 1, 1)
     together = torch.vmap(lambda x: functional.linear(x, w, recipe=recipe))(x)
@@ -273,17 +275,17 @@ def encoded(spec, x, axis):
 
 AT = {
     "unit": (
-        cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"),
+        cpd.Recipe(forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"),
         {"activation": CURRENT, "weight": CURRENT, "gradient": CURRENT.replace("e4m3fn", "e5m2")},
         "epilogue",
     ),
     "deepseek": (
-        cpd.Recipe("deepseek-promoted"),
+        cpd.Recipe(sums="deepseek-promoted"),
         {"activation": "fp8-block", "weight": "fp8-block 128x128", "gradient": "fp8-block"},
         "block",
     ),
     "formats": (
-        cpd.Recipe("e6m9 chunked"),
+        cpd.Recipe(sums="e6m9 chunked"),
         {"activation": "e4m3fn", "weight": "mxfp8", "gradient": "mxfp8"},
         "block",
     ),
@@ -341,4 +343,4 @@ def test_where_scales_cannot_be_applied(arguments, message):
     with pytest.raises(ValueError, match=message):
         cpd.Recipe("native", **arguments)
     with pytest.raises(ValueError, match="takes no factor, got one in weight"):
-        cpd.Recipe("fp32", weight="mxfp4 factor=0.75", scales_at="block")
+        cpd.Recipe(sums="fp32", weight="mxfp4 factor=0.75", scales_at="block")

@@ -96,7 +96,7 @@ def layers() -> dict[str, Run]:
 
     return {
         "linear, mxfp8": run("mxfp8", linear, x),
-        "linear, kahan": run(cpd.Recipe("e4m3 kahan"), linear, x),
+        "linear, kahan": run(cpd.Recipe(sums="e4m3 kahan"), linear, x),
         "convolution, mxfp8": run("mxfp8", lambda: torch.nn.Conv2d(4, 4, 3, padding=1), image),
     }
 

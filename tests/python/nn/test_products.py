@@ -11,7 +11,8 @@ import cpd
 from cpd.nn.products import macs, name_of
 
 ONES = {"dtype": torch.float32}
-MM = cpd.Recipe("native", weight="e4m3")
+FP32 = cpd.Recipe(sums="fp32")
+MM = cpd.Recipe("native", weight="(4,3)")
 
 
 class Counted(TorchDispatchMode):
@@ -62,18 +63,18 @@ PRODUCTS = {
     ),
     "ours matmul": (lambda a, b: cpd.functional.matmul(a, b, MM), [(2, 3, 5), (2, 5, 7)]),
     "ours linear": (lambda a, b: cpd.functional.linear(a, b, recipe=MM), [(2, 3, 5), (7, 5)]),
-    "our sums": (lambda a, b: cpd.functional.linear(a, b, recipe="fp32"), [(2, 3, 5), (7, 5)]),
+    "our sums": (lambda a, b: cpd.functional.linear(a, b, recipe=FP32), [(2, 3, 5), (7, 5)]),
     "ours conv2d": (
         lambda x, w: cpd.functional.conv2d(x, w, stride=2, groups=2, recipe=MM),
         [(2, 4, 9, 8), (6, 2, 3, 2)],
     ),
     "ours conv_transpose2d": (
-        lambda x, w: cpd.functional.conv_transpose2d(x, w, stride=2, groups=2, recipe="fp32"),
+        lambda x, w: cpd.functional.conv_transpose2d(x, w, stride=2, groups=2, recipe=FP32),
         [(2, 4, 5, 3), (4, 3, 3, 2)],
     ),
     "ours scaled": (
         lambda a, b: cpd.functional.linear(
-            a, b, recipe=cpd.Recipe("fp32", activation="mxfp8", weight="mxfp8", scales_at="block")
+            a, b, recipe=FP32.replace(activation="mxfp8", weight="mxfp8", scales_at="block")
         ),
         [(2, 64), (7, 64)],
     ),

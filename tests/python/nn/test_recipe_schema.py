@@ -20,9 +20,9 @@ jsonschema = pytest.importorskip("jsonschema")
 MADE = {
     **cpd.named_recipes(),
     "every key": cpd.Recipe(
-        "e6m9 kahan",
-        "fp32",
-        "e6m9 chunked chunk=64",
+        forward="e6m9 kahan",
+        grad_input="fp32",
+        grad_weight="e6m9 chunked chunk=64",
         grad_bias="bf16",
         activation="mxfp8",
         weight="mxfp8",
@@ -48,7 +48,7 @@ MADE = {
     ),
 }
 WRONG = [
-    {},
+    {"sums": ["fp32", "fp32"]},
     {"forward": "native", "weigth": "mxfp8"},
     {"forward": 3},
     {"forward": "native", "weight": 4},
@@ -62,7 +62,7 @@ WRONG = [
     {"forward": "native", "scales_at": "output"},
     {"forward": "native", "wire": 8},
     {"forward": "native", "rules": [{"layers": "a"}]},
-    {"forward": "native", "rules": [{"layers": "a", "recipe": {"weight": "mxfp8"}}]},
+    {"forward": "native", "rules": [{"layers": "a", "recipe": {"weight": 8}}]},
     {"forward": "native", "schedule": [{"recipe": "bf16"}]},
     {"forward": "native", "schedule": [{"step": -1, "recipe": "bf16"}]},
     {"forward": "native", "attention": {"forward": "native", "wieght": "bf16"}},
@@ -93,7 +93,7 @@ def test_refuses(validator, data):
 def test_every_key_is_there_and_explained():
     properties = schema()["$defs"]["recipe"]["properties"]
     assert list(properties) == list(inspect.signature(cpd.Recipe).parameters)
-    assert set(MADE["every key"].to_dict()) == set(properties) - {"scales_at"}
+    assert set(MADE["every key"].to_dict()) == set(properties) - {"scales_at", "format", "sums"}
     for key, of in properties.items():
         assert len(of["description"]) > 10, key
         assert "\n" not in of["description"]

@@ -12,8 +12,8 @@ import pytest
 import cpd
 
 RICH = cpd.Recipe(
-    "e6m9 chunked",
-    "native",
+    forward="e6m9 chunked",
+    grad_input="native",
     grad_weight=cpd.Accumulator("e6m9", "chunked", rounding="stochastic", seed=3, stream=9),
     activation="mxfp8",
     weight=cpd.CastSpec("e4m3", "stochastic", seed=5),
@@ -30,7 +30,7 @@ RICH = cpd.Recipe(
     state="momentum=bf16",
     wire="e4m3 aps",
     loss_scale="dynamic",
-    rules=[("*.lm_head", None), ("type:Conv2d", cpd.Recipe("e4m3"))],
+    rules=[("*.lm_head", None), ("type:Conv2d", cpd.Recipe(sums="e4m3"))],
     schedule=[("step", 10, cpd.Recipe("native")), ("step", 20, None)],
     source="a test",
     layer=7,
@@ -53,13 +53,13 @@ def test_the_text_says_sums_casts_and_scales():
     assert RICH.text == (
         "e6m9 chunked chunk=64; grad_input=native; "
         "grad_weight=e6m9 chunked chunk=64 rounding=stochastic; activation=mxfp8; "
-        "weight=e4m3 rounding=stochastic; gradient=nvfp4 rounding=stochastic random_bits=8; "
+        "weight=(4,3) rounding=stochastic; gradient=nvfp4 rounding=stochastic random_bits=8; "
         "grad_input_weight=none; "
         "grad_weight_gradient=nvfp4 transform=hadamard16:te rounding=stochastic; output=bf16; "
         "norm=bf16; softmax=e5m10; embedding=bf16; residual=bf16"
     ).replace("e5m10", cpd.format("e5m10").name)
-    assert cpd.Recipe("e4m3").text == "e4m3 sequential"
-    scaled = cpd.Recipe("e4m3", weight="mxfp8", scales_at="block")
+    assert cpd.Recipe(sums="e4m3").text == "e4m3 sequential"
+    scaled = cpd.Recipe(sums="e4m3", weight="mxfp8", scales_at="block")
     assert scaled.text == "e4m3 sequential; weight=mxfp8; scales_at=block"
 
 
@@ -86,7 +86,7 @@ TRAINING = ("update", "state", "wire", "loss_scale", "source", "layer")
     [
         ("native; weigth=mxfp8", "unknown option 'weigth' of a recipe; .*did you mean 'weight'"),
         ("native; weight=mxfp9", "weight: unknown format 'mxfp9'"),
-        ("e9m3; weight=mxfp8", "forward: exp must be"),
+        ("e8m3; weight=mxfp8", "begins with its forward sum, as 'native' or 'e8m3 sequential'"),
         ("native; norm=mxfp8", "norm: must be a format without scales, got 'mxfp8'"),
         ("native; weight=mxfp8; scales_at=block", "takes accumulators, got forward='native'"),
     ],
@@ -99,7 +99,7 @@ def test_errors_of_texts_name_the_key(text, message):
 
 def test_what_the_operators_take():
     recipe = cpd.Recipe(
-        "e4m3 sequential rounding=stochastic",
+        sums="e4m3 sequential rounding=stochastic",
         activation="e4m3fn rounding=stochastic",
         weight="mxfp8",
         gradient="e5m2 rounding=stochastic",
@@ -129,11 +129,10 @@ def test_what_the_operators_take():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "forward is missing"),
         ({"forward": "native", "weigth": "e4m3"}, "weigth is no key .* did you mean weight"),
-        ({"forward": "native", "zzz": 1}, "zzz is no key of a recipe; there are forward"),
+        ({"forward": "native", "zzz": 1}, "zzz is no key .*; there are format, sums, forward"),
         ({"forward": "e9m3"}, "forward: exp must be"),
-        ({"forward": "native", "weight": "e4m3 48 x"}, "weight: a scaled"),
+        ({"forward": "native", "weight": "(4,3) 48 x"}, "weight: a scaled"),
         ({"forward": "native", "weight": 3}, "weight: must be a text"),
         ({"forward": "native", "weight": {"txt": "e4m3"}}, "weight: must have the keys text"),
         ({"forward": "native", "norm": "mxfp8"}, "norm takes formats without scales"),
@@ -176,8 +175,8 @@ def test_names():
     assert set(cpd.named_recipes()) == set(wanted.split())
     assert all(one.source for one in cpd.named_recipes().values())
     assert cpd.recipe("NVFP4") == cpd.named_recipes()["nvfp4"]
-    assert cpd.recipe("e6m9 chunked") == cpd.Recipe("e6m9 chunked")
-    with pytest.raises(ValueError, match=r"'nvfp5' is no recipe \(did you mean nvfp4\? there are"):
+    assert cpd.recipe(cpd.Recipe(sums="e6m9 chunked")) == cpd.Recipe(sums="e6m9 chunked")
+    with pytest.raises(ValueError, match=r"unknown recipe 'nvfp5': expected .* mean nvfp4\?"):
         cpd.recipe("nvfp5")
     assert cpd.recipe("te-delayed").delays
     assert cpd.recipe("nvfp4").draws
@@ -185,7 +184,7 @@ def test_names():
 
 
 def test_what_is_no_recipe():
-    with pytest.raises(TypeError, match=r"a recipe is a cpd\.Recipe, a name, .* got None"):
+    with pytest.raises(TypeError, match=r"a recipe is a cpd\.Recipe, .* got None"):
         cpd.recipe(None)
 
 
@@ -197,14 +196,16 @@ def test_other_sums():
 
 
 def test_matrix_units_get_elements():
-    unit = cpd.Recipe("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2")
+    unit = cpd.Recipe(
+        forward="h100-fp8", grad_input="h100-fp8 a=e5m2", grad_weight="h100-fp8 b=e5m2"
+    )
     assert cpd.recipe("te-delayed", sums=unit).scales_at == "epilogue"
     given = cpd.recipe("nvfp4", sums="rtx-blackwell-nvfp4")
     assert given.scales_at == "block"
     assert given.rules == cpd.recipe("nvfp4").rules
     with pytest.raises(ValueError, match="activation=mxfp8 has scales: say scales_at='block'"):
         unit.replace(activation="mxfp8")
-    assert cpd.Recipe("h100-bf16", activation="mxfp8").activation.text == "mxfp8"
+    assert cpd.Recipe(sums="h100-bf16", activation="mxfp8").activation.text == "mxfp8"
 
 
 @pytest.mark.parametrize(

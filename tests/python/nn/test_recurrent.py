@@ -23,8 +23,8 @@ from tensors import NARROW, close, compiled, normal, same  # noqa: E402
 
 NATIVE = cpd.Recipe("native", activation="fp32")  # a cast that changes nothing: emulated
 DRAWING = cpd.Recipe(
-    "e4m3 sequential rounding=stochastic random_bits=8",
-    activation="e4m3 rounding=stochastic random_bits=8",
+    sums="e4m3 sequential rounding=stochastic random_bits=8",
+    activation="(4,3) rounding=stochastic random_bits=8",
     gradient="e5m2 rounding=stochastic random_bits=8",
 )
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
@@ -182,7 +182,7 @@ def test_a_layer_is_a_loop_by_hand(kind, recipe):
 # ---- all time steps in one node -----------------------------------------------------------------
 
 
-FORMATS = ("native; activation=e4m3; weight=e4m3; gradient=e5m2", "te-current", "mxfp8", "bf16")
+FORMATS = ("native; activation=(4,3); weight=(4,3); gradient=e5m2", "te-current", "mxfp8", "bf16")
 
 
 class Unchanged(TorchDispatchMode):
@@ -287,7 +287,7 @@ def test_second_derivatives_of_native_sums_are_the_loops(kind, at_once):
     layer = torchs(kind)
     x, hx = normal(3, 2, 3).requires_grad_(), states(layer, kind, 2)
     leaves = [x, *layer.parameters()]
-    how = cpd.recipe("native; activation=e4m3; weight=e4m3")
+    how = cpd.recipe("native; activation=(4,3); weight=(4,3)")
 
     def derivatives():
         y = function(kind)(x, hx, layer._flat_weights, *arguments(layer), recipe=how)[0]
@@ -379,7 +379,7 @@ def test_what_is_counted_or_draws_is_computed_step_by_step(at_once):
     assert counted.share == 1
     assert sum(p.calls for p in counted.products) == 3 + 3 * 5 - 2  # no gradients of x and h_0
     assert not at_once
-    for recipe in ("te-delayed", "nvfp4", "e4m3", "mxfp4-rht-sr"):
+    for recipe in ("te-delayed", "nvfp4", cpd.Recipe(sums="e4m3"), "mxfp4-rht-sr"):
         other = wide_layer("lstm")
         cpd.convert(other, recipe, coverage=False, rules=[("*", cpd.recipe(recipe))])
         other(x)
@@ -429,7 +429,9 @@ def test_cells_are_torchs_and_the_loops(kind, recipe):
 def test_each_product_has_a_stream_of_its_own():
     """The same operands in each time step come out in different ways."""
     w, u = torch.zeros(1, 3), torch.full((1, 1), 0.3)
-    recipe = cpd.Recipe("e8m3 sequential rounding=stochastic", "fp32", "fp32")
+    recipe = cpd.Recipe(
+        forward="e8m3 sequential rounding=stochastic", grad_input="fp32", grad_weight="fp32"
+    )
     x, h = torch.zeros(60, 1, 3), torch.ones(1, 1, 1)
     seen = set()
     for t in range(20):

@@ -15,12 +15,14 @@ from cpd._torch.rounding import rounded
 
 RECIPES = {
     "casts": cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8-e5m2"),
-    "sums": cpd.Recipe("e6m9 chunked", activation="e5m2", weight="e4m3", gradient="e5m2"),
-    "attention": cpd.Recipe("native", weight="e4m3fn", softmax="e4m3", attention="e6m9 chunked"),
+    "sums": cpd.Recipe(sums="e6m9 chunked", activation="e5m2", weight="(4,3)", gradient="e5m2"),
+    "attention": cpd.Recipe(
+        "native", weight="e4m3fn", softmax="(4,3)", attention=cpd.Recipe(sums="e6m9 chunked")
+    ),
     "norms": cpd.Recipe("native", weight="e4m3fn", norm="bf16"),
 }
 DRAWING = cpd.Recipe(
-    "native", activation="e4m3 rounding=stochastic", weight="e4m3", gradient="e5m2"
+    "native", activation="(4,3) rounding=stochastic", weight="(4,3)", gradient="e5m2"
 )
 
 
@@ -117,7 +119,7 @@ def test_within_autocast_a_converted_module_keeps_its_recipe():
     module = Scores()
     cpd.convert(module, RECIPES["sums"], coverage=False)
     alone = module(_x(2, 5, 32))
-    with cpd.autocast("e3m0"):
+    with cpd.autocast(cpd.Recipe(sums="e3m0")):
         assert torch.equal(module(_x(2, 5, 32)), alone)
 
 
@@ -134,8 +136,11 @@ def test_a_subclass_with_another_forward_is_not_known():
         def forward(self, x):
             return x @ self.weight
 
-    assert "cpd.nn.register" in str(cpd.convert(Other(), "e4m3", coverage=False)[0].why_not) or (
-        "functional code" in cpd.convert(Other(), "e4m3", coverage=False)[0].why_not
+    assert "cpd.nn.register" in str(
+        cpd.convert(Other(), cpd.Recipe(sums="e4m3"), coverage=False)[0].why_not
+    ) or (
+        "functional code"
+        in cpd.convert(Other(), cpd.Recipe(sums="e4m3"), coverage=False)[0].why_not
     )
 
 
@@ -168,7 +173,7 @@ def test_a_norm_of_ones_own():
     cpd.nn.register(Norm, "norm")
     module, plain = Norm(), Norm()
     plain.load_state_dict(module.state_dict())
-    cpd.convert(module, cpd.Recipe("native", norm="e4m3"), coverage=False)
+    cpd.convert(module, cpd.Recipe("native", norm="(4,3)"), coverage=False)
     spec = cpd.CastSpec("e4m3")
     by_hand = _gradients(plain, _x(3, 8), lambda x: rounded(plain(x), spec, spec))
     assert _same(_gradients(module, _x(3, 8)), by_hand)
@@ -208,7 +213,7 @@ def test_bilinear():
 def test_bags_of_rows(mode):
     module = nn.EmbeddingBag(9, 8, mode=mode)
     plain = copy.deepcopy(module)
-    cpd.convert(module, cpd.Recipe("native", embedding="e4m3"), coverage=False)
+    cpd.convert(module, cpd.Recipe("native", embedding="(4,3)"), coverage=False)
     rows, starts = torch.tensor([1, 2, 4, 5, 4, 3]), torch.tensor([0, 4])
     assert torch.equal(module(rows, starts), cpd.cast(plain(rows, starts), "e4m3"))
 
@@ -327,7 +332,11 @@ def test_models_of_transformers_compiled_as_eager(name):
     for compiled in (False, True):
         torch.compiler.reset()
         model, inputs = at_hand.of_transformers(name)
-        cpd.convert(model, RECIPES["casts"].replace(attention="e6m9 chunked"), coverage=False)
+        cpd.convert(
+            model,
+            RECIPES["casts"].replace(attention=cpd.Recipe(sums="e6m9 chunked")),
+            coverage=False,
+        )
         run = torch.compile(model, backend="aot_eager") if compiled else model
         loss = at_hand.loss_of(run(**inputs))
         loss.backward()

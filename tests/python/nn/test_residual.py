@@ -14,7 +14,7 @@ from cpd._torch.rounding import rounded
 from tensors import compiled, normal, same
 
 HOW = cpd.Recipe("native", weight="e4m3fn", residual="e5m2")
-DRAWING = cpd.Recipe("native", residual="e4m3 rounding=stochastic")
+DRAWING = cpd.Recipe("native", residual="(4,3) rounding=stochastic")
 
 
 class Twice(nn.Module):

@@ -168,7 +168,9 @@ def test_aliases_are_the_same_formats_and_print_as_before(theirs: str, ours: str
 def wherever(f: Any) -> list[cpd.Format]:
     """The format in every place where one may stand."""
     x = np.float32([1.0, 2.0])
-    recipe = cpd.Recipe(f, grad_bias=f, weight=f, output=f)
+    held = cpd.format(f)  # a recipe refuses a bare e4m3
+    recipe = cpd.Recipe(sums=f, grad_bias=f, weight=held, output=held)
+    assert cpd.Recipe(held).weight == recipe.weight
     unit = cpd.BlockFma(f, f, sum=f)
     chunked = cpd.Accumulator(f, "chunked", product=f, inner=f)
     spec = cpd.ReduceSpec(f, f, result=f)
@@ -180,7 +182,7 @@ def wherever(f: Any) -> list[cpd.Format]:
     assert cpd.sum(x, f).item() == 3
     assert cpd.gemm(x.reshape(1, 2), x.reshape(2, 1), f).item() == 5
     assert cpd.simulate_all_reduce([[x], [x]], spec)[0].tolist() == [2.0, 4.0]
-    assert cpd.nn.recipe.recipe(f).forward == recipe.forward
+    assert cpd.nn.recipe.product_recipe(f).forward == recipe.forward
     operands = cpd.Accumulator(preset="h100-fp8", operands=(f, f))
     assert operands.unit is not None
     return [
@@ -379,8 +381,10 @@ def test_compiled_programs_take_them_all(given: Any) -> None:
 
     def program(x: Any) -> Any:
         y = cpd.cast(x, given)
-        return cpd.gemm(y, y, given), cpd.sum(x, given), cpd.functional.linear(x, y, recipe=given)
+        products = cpd.functional.matmul(x, y, given), cpd.functional.linear(x, y, recipe=cast)
+        return cpd.gemm(y, y, given), cpd.sum(x, given), *products
 
+    cast = cpd.format(given) if isinstance(given, str) else given  # "E4M3" is refused there
     torch._dynamo.reset()
     compiled = torch.compile(program, fullgraph=True, backend="eager")
     for got, wanted in zip(compiled(x), program(x), strict=True):

@@ -412,7 +412,7 @@ def test_layers_take_integers() -> None:
     def whole(*shape: int) -> Any:
         return torch.randint(-128, 128, shape, generator=generator).float()
 
-    recipe = cpd.Recipe("int32", "int32", "int32")
+    recipe = cpd.Recipe(forward="int32", grad_input="int32", grad_weight="int32")
     layer, plain = cpd.nn.Linear(16, 5, recipe=recipe), torch.nn.Linear(16, 5)
     convolution = cpd.nn.Conv2d(2, 3, 3, recipe=recipe)
     plain_convolution = torch.nn.Conv2d(2, 3, 3)

@@ -178,7 +178,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "scale": lambda x: cpd.Scaled("e2m1", block=16, scale="e9m3"),
     "reduction": lambda x: cpd.ReduceSpec("fp64"),
     "reduction's result": lambda x: cpd.ReduceSpec("e4m3", result="fp64"),
-    "recipe": lambda x: cpd.Recipe("e9m30"),
+    "recipe": lambda x: cpd.Recipe(sums="e9m30"),
     "values": lambda x: cpd.format("e9m3").values(),
     "wire": lambda x: cpd.ReduceSpec(wire="fp64"),
 }

@@ -25,7 +25,7 @@ VALUES = [
     cpd.Hadamard(32),
     cpd.ScaledCast("mxfp8"),
     cpd.scaled("nvfp4"),
-    cpd.Recipe("e4m3 kahan", weight="e5m2"),
+    cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
     cpd.compress.codec("qsgd bits=4"),
     cpd.ReduceSpec("e4m3", order="ring", aps=True),
     cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"]),

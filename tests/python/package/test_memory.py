@@ -110,8 +110,8 @@ def forward():
         "gemm stochastic": lambda: cpd.gemm(x, y, stochastic("e4m3"), z),
         "hadamard": lambda: cpd.hadamard(x, "hadamard2:signs=0x1"),
         "hadamard out": lambda: cpd.hadamard(x, "hadamard2", 0, out=out),
-        "linear": lambda: F.linear(x, y, recipe=cpd.Recipe("e4m3")),
-        "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe("e4m3")),
+        "linear": lambda: F.linear(x, y, recipe=cpd.Recipe(sums="e4m3")),
+        "conv2d": lambda: F.conv2d(image, kernel, recipe=cpd.Recipe(sums="e4m3")),
         "numpy cast": lambda: cpd.cast(a, "e4m3"),
         "numpy encode": lambda: cpd.encode(a, "e4m3"),
         "numpy cast scaled": lambda: cpd.cast(a, "nvfp4"),
@@ -131,7 +131,7 @@ def backward():
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)
     t = torch.rand(2, 2)
-    recipe = cpd.Recipe("e4m3", gradient=cpd.CastSpec("e5m2", "stochastic"))
+    recipe = cpd.Recipe(sums="e4m3", gradient=cpd.CastSpec("e5m2", "stochastic"))
 
     models = {}
     for name in ("nvfp4", "te-delayed"):

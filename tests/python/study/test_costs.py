@@ -212,9 +212,7 @@ def test_nonsense(sizes: Any, largest: Any, error: type[Exception], told: str) -
 def test_owners_of_small_layers_take_turns():
     """A thousand layers of one bucket each: no rank owns more than 16 of them, of 64 ranks."""
     spec = cpd.ReduceSpec(wire="qsgd bits=4 bucket=512")
-    sent = [
-        cpd.study.cost(spec, 64, [257] * 1000, rank=rank).bytes_sent for rank in range(64)
-    ]
+    sent = [cpd.study.cost(spec, 64, [257] * 1000, rank=rank).bytes_sent for rank in range(64)]
     bucket = 4 + math.ceil(257 * 4 / 8)  # a norm and codes
     for rank, found in enumerate(sent):
         owned = 16 if rank < 1000 % 64 else 15

@@ -129,7 +129,6 @@ def test_a_codec_is_timed_when_asked(monkeypatch):
 # ---- two levels -------------------------------------------------------------------------------
 
 
-
 def test_a_gpu_sends_through_its_own_port():
     """Llama-3 8B in bf16 over 512 ranks: in every step of a ring one GPU of each host sends 1/512
     of it through 50 GB/s. Only eight GPUs at once fill the host's 400 GB/s."""

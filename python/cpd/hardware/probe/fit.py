@@ -304,7 +304,8 @@ def _units(
             yield Known(Accumulator(unit=unit))
             continue
         for f, last in itertools.product(dict.fromkeys(results), ("nearest_even", "toward_zero")):
-            yield Known(Accumulator(f, unit=unit, rounding=last))
+            if last == "nearest_even" or rounds_sums(unit, f):
+                yield Known(Accumulator(f, unit=unit, rounding=last))
 
 
 def _adders(shape: Blocks) -> list[dict[str, Any]]:
@@ -343,6 +344,11 @@ def has_unit(rule: Rule) -> bool:
     return isinstance(rule, Known) and rule.accumulator.unit is not None
 
 
+def rounds_sums(unit: BlockFma, f: Format) -> bool:
+    """Whether the sums of a unit are rounded once more, into f."""
+    return bool(unit.promote) or f.man < unit.sum.man or f.max < unit.sum.max
+
+
 def unit_in(rule: Rule) -> BlockFma:
     assert isinstance(rule, Known)
     assert rule.accumulator.unit is not None
@@ -356,7 +362,8 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
     try:
         unit = dataclasses.replace(unit_in(rule), **fields)
         f = unit.sum if "sum" in fields and not unit.promote else acc.format
-        return Known(Accumulator(f, unit=unit, rounding=acc.rounding))
+        rounding = acc.rounding if rounds_sums(unit, f) else "nearest_even"
+        return Known(Accumulator(f, unit=unit, rounding=rounding))
     except ValueError:
         return None
 

@@ -17,7 +17,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, format, is_scaled
 from cpd.numeric.options import Options
-from cpd.numeric.scaled import Scaled, format_or_scaled, scaled
+from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, scaled
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
@@ -100,8 +100,7 @@ class Cell:
         how = self.options._asdict()
         q = self.format
         spec: Any = ScaledCast(q, **how) if isinstance(q, Scaled) else CastSpec(q, **how)
-        given: dict[str, Any] = {"activation": spec, "weight": spec, "gradient": spec, **others}
-        return Recipe(self.sum, **given)
+        return Recipe(spec, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
         return asdict(self)
@@ -216,7 +215,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
             yield element.name
             continue
         try:
-            yield scaled(f"{element.name} {options}").text
+            yield scaled(f"{element_text(element.name)} {options}").text
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(

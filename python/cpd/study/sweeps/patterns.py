@@ -11,6 +11,7 @@ from typing import Any
 
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.formats import format, format_text
+from cpd.numeric.names import listed
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 
@@ -83,7 +84,7 @@ def texts(what: str, given: Any) -> list[str]:
         if not isinstance(one, str):
             found.append(_text(what, one))
             continue
-        for pattern in re.split(r",(?![^(\[]*[)\]])", one):
+        for pattern in listed(one):
             if not pattern.strip():
                 raise ValueError(f"{what}: a name is missing in {shown(one)}")
             found += (_KIND.sub(r"\1\2", text) for text in expand(pattern.strip()))
@@ -112,7 +113,7 @@ def mixed(given: Any) -> list[str]:
     ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']
     """
     made = []
-    for pattern in re.split(r",(?![^(\[]*[)\]])", given) if isinstance(given, str) else ():
+    for pattern in listed(given) if isinstance(given, str) else ():
         kinds: dict[str, list[str]] = {}
         for name in expand(pattern.strip()) if "[" in pattern else ():
             with contextlib.suppress(ValueError):

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name given as a recipe: formats cast the operands of all three GEMMs, names of recipes win,
+accumulators and a bare e4m3 are refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+FORMATS = [
+    "e4m3fn",
+    "int8",
+    "int8 row",
+    "mxfp4",
+    "fp8-row",
+    "(5,2)",
+    (5, 2),
+    torch.float8_e4m3fn,
+    np.float16,
+    cpd.format("(4,3)"),
+    cpd.scaled("nvfp4"),
+    "e5m2 overflow=saturate",
+]
+ACCUMULATORS = ["e4m3 kahan", "fp32 sequential", "h100-fp8", "int32", "fixed<32,12>"]
+
+
+def taken_by(given):
+    """What takes a recipe, given `given`."""
+    x, model = torch.ones(2, 4), lambda: torch.nn.Linear(4, 3)
+    yield lambda: cpd.Recipe(given)
+    yield lambda: cpd.recipe(given)
+    yield lambda: cpd.convert(model(), given, coverage=False)
+    yield lambda: cpd.convert(torch.nn.Sequential(model()), "native", [("0", given)])
+    yield lambda: cpd.convert(torch.nn.Sequential(model()), "native", lambda name, module: given)
+    yield lambda: cpd.autocast(given).__enter__()
+    yield lambda: cpd.Recipe("native", rules=[("0", given)])
+    yield lambda: cpd.Recipe("native", schedule=[("step", 1, given)])
+    yield lambda: cpd.Recipe("native", attention=given)
+    yield lambda: cpd.functional.linear(x, x, recipe=given)
+    yield lambda: cpd.nn.Linear(4, 3, recipe=given)
+
+
+def rounded(x, given, dim):
+    """The cast of an operand, with blocks along the GEMM's sum."""
+    spec = cpd.numeric.scaled_cast.operand_spec(given)
+    x = x.transpose(dim, -1).contiguous()
+    to = spec.scaled if isinstance(spec, cpd.ScaledCast) else spec.format
+    saturates = isinstance(spec, cpd.ScaledCast) or spec.overflow == "saturate"
+    y = cpd.cast(x, to, overflow="saturate" if saturates else "ieee")
+    return y.transpose(dim, -1)
+
+
+@pytest.mark.parametrize("given", FORMATS, ids=str)
+def test_a_format_casts_the_operands_of_all_three_gemms(given):
+    generator = torch.Generator().manual_seed(3)
+    x, w, g = (torch.randn(n, generator=generator) for n in ((32, 64), (48, 64), (32, 48)))
+    layer = torch.nn.Linear(64, 48, bias=False)
+    layer.weight.data = w.clone()
+    cpd.convert(layer, given, coverage=False)
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf)
+    y.backward(g)
+    exact = (
+        rounded(x, given, -1).double() @ rounded(w, given, -1).double().T,
+        rounded(g, given, -1).double() @ rounded(w, given, 0).double(),
+        rounded(g, given, 0).double().T @ rounded(x, given, 0).double(),
+    )
+    for got, wanted in zip((y, leaf.grad, layer.weight.grad), exact, strict=True):
+        assert torch.allclose(got.double(), wanted, rtol=1e-5, atol=1e-5 * wanted.abs().max())
+
+
+@pytest.mark.parametrize("given", ["bf16", "fp16", "mxfp8", "MXFP8", "te-current"])
+def test_names_of_recipes_win(given):
+    named = cpd.named_recipes()[given.lower()]
+    assert cpd.Recipe(given) == cpd.recipe(given) == named
+    assert cpd.Recipe(given).attention == named.attention
+    assert cpd.Recipe(given, sums="fp32") == cpd.recipe(given, sums="fp32")
+    with pytest.raises(ValueError, match=r"names a whole recipe, got layer, norm beside it"):
+        cpd.Recipe(given, norm="bf16", layer=2)
+
+
+@pytest.mark.parametrize("given", ACCUMULATORS)
+def test_an_accumulator_is_refused_and_sums_named(given):
+    for call in taken_by(given):
+        with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
+            call()
+    with pytest.raises(TypeError, match="give it as sums="):
+        cpd.Recipe(cpd.Accumulator(given))
+    made = cpd.Recipe(sums=given)
+    assert made.forward == made.grad_input == made.grad_weight == cpd.Accumulator(given)
+    assert not any(made.operands)
+
+
+@pytest.mark.parametrize("given", ["e4m3", "E4M3", "e4m3 overflow=saturate", "e4m3 32"])
+def test_a_bare_e4m3_is_refused(given):
+    for call in taken_by(given):
+        with pytest.raises(ValueError, match=r"e4m3fn .*448.* \(4,3\) .*240"):
+            call()
+    for name in ("activation", "grad_input_weight", "output", "norm"):
+        with pytest.raises(ValueError, match="ambiguous"):
+            cpd.Recipe("native", **{name: given})
+        with pytest.raises(ValueError, match="ambiguous"):
+            cpd.Recipe.from_dict({name: given})
+        with pytest.raises(ValueError, match="ambiguous"):
+            cpd.Recipe.parse(f"native; {name}={given}")
+
+
+def test_scaled_elements_refuse_a_bare_e4m3():
+    for make in (
+        lambda: cpd.scaled("e4m3 32"),
+        lambda: cpd.scaled("E4M3 block=tensor scale=fp32"),
+        lambda: cpd.scaled("mxfp8 element=e4m3"),
+        lambda: cpd.Scaled("e4m3"),
+    ):
+        with pytest.raises(ValueError, match=r"e4m3fn .*448.* \(4,3\) .*240"):
+            make()
+    held = cpd.Scaled(cpd.format("e4m3"), 16)
+    assert held.text == "(4,3) 16"
+    assert cpd.scaled(held.text) == held == pickle.loads(pickle.dumps(held))
+
+
+def test_casts_and_sums_take_e4m3_as_before():
+    x = np.float32([300.0, 1.0])
+    assert cpd.cast(x, "e4m3", overflow="saturate").tolist() == [240.0, 1.0]
+    assert cpd.sum(x[1:], "e4m3").item() == 1
+    assert cpd.Recipe(sums="e4m3").forward == cpd.Accumulator("e4m3")
+
+
+def test_the_ieee_like_format_survives_texts_files_and_pickles():
+    how = cpd.Recipe("(4,3) rounding=stochastic", output=(4, 3), norm=cpd.format("e4m3"))
+    assert "(4,3)" in how.text
+    assert cpd.Recipe.parse(how.text).text == how.text
+    for made in (
+        cpd.Recipe.from_toml(how.to_toml()),
+        cpd.Recipe.from_json(how.to_json()),
+        pickle.loads(pickle.dumps(how)),
+        eval(repr(how), {"cpd": cpd}),
+    ):
+        assert made == how
+
+
+def test_files_of_before_keep_their_meaning():
+    how = cpd.Recipe.from_toml('forward = "e4m3"\ngrad_weight = "e6m9 chunked"\nweight = "e5m2"')
+    assert how.sums[:3] == tuple(map(cpd.Accumulator, ("e4m3", "e4m3", "e6m9 chunked")))
+    assert how.activation is None
+    with pytest.raises(ValueError, match=r"weight: .*ambiguous"):
+        cpd.Recipe.from_toml('forward = "native"\nweight = "e4m3"')
+    short = cpd.Recipe.from_toml('format = "int8 row"\nsums = ["fp32", "fp32", "fp32 kahan"]')
+    assert short == cpd.Recipe("int8 row", sums=("fp32", "fp32", "fp32 kahan"))
+    with pytest.raises(ValueError, match=r"begins with its forward sum.*'fp32 sequential'"):
+        cpd.recipe("fp32; weight=mxfp8")
+
+
+def test_sums_stand_beside_a_format():
+    how = cpd.Recipe("fp8-row", sums="h100-fp8", gradient="e5m2 row scale=fp32")
+    assert (how.scales_at, how.gradient.text) == ("epilogue", "e5m2 row scale=fp32")
+    bare = cpd.Recipe("fp8-row", gradient="e5m2 row scale=fp32")
+    assert how == cpd.recipe(bare, sums="h100-fp8")
+    assert how.replace(sums="fp32").scales_at == "epilogue"
+    model = torch.nn.Linear(32, 8)
+    (row,) = cpd.convert(model, "fp8-row", sums="h100-fp8", coverage=False)
+    assert "scales_at='epilogue'" in row.how
+    with pytest.raises(ValueError, match="of forward, grad_input, grad_weight and"):
+        cpd.Recipe(sums=("fp32", "fp32", "fp32", "fp32", "fp32"))
+
+
+def test_near_names():
+    with pytest.raises(ValueError, match="did you mean te-current"):
+        cpd.recipe("fp8")
+    for text in ("e9m3", "e8m24"):
+        with pytest.raises(ValueError, match=r"takes formats .* as operands are at most float32"):
+            cpd.Recipe(text)
+    for text in ("F8_E4M3", "FP8_E4M3", "fp8_e4m3"):
+        with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
+            cpd.format(text)
