@@ -69,7 +69,7 @@ class ReduceReport:
 class Communicator:
     """One rank's end of a group of ranks: see `cpd.comm` for how to get one.
 
-    Every rank makes the same calls in the same order, with layers of the same sizes; they compare
+    Every rank makes the same calls in the same order, with layers of the same shapes; they compare
     what they are about to do before anything moves. Layers are lists of NumPy arrays or torch
     tensors (float32; float16 and bfloat16 are widened, which is exact) of any shape and layout, all
     on one device; results are float32, of the same kinds and shapes. The bits are those of
@@ -189,7 +189,14 @@ class Communicator:
             sum_, counts = spec._native(), flag("report", report)
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.all_reduce(
-                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
+                given.values,
+                results.values,
+                sum_,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         self._traffic += _traffic(made.traffic)
         results.put_back()
@@ -242,7 +249,15 @@ class Communicator:
         values = [] if results is None else results.values
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce(
-                given.values, values, sum_, root, counts, given.numbers, kept, given.rows
+                given.values,
+                values,
+                sum_,
+                root,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         if results is not None:
             results.put_back()
@@ -297,7 +312,14 @@ class Communicator:
             sum_, counts = spec._native(), flag("report", report)
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce_scatter(
-                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
+                given.values,
+                results.values,
+                sum_,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         self._traffic += _traffic(made.traffic)
         return (results.layers, _report(made)) if report else results.layers
@@ -322,7 +344,9 @@ class Communicator:
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, counts = _format(format)._held, flag("report", report)
         with self._one_call:
-            made = self._native.all_gather(given.values, stacked.values, wire, options)
+            made = self._native.all_gather(
+                given.values, stacked.values, wire, options, given.dimensions
+            )
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
         return (gathered, _traffic(made)) if counts else gathered
 
