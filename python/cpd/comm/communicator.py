@@ -75,6 +75,9 @@ class Communicator:
     on one device; results are float32, of the same kinds and shapes. The bits are those of
     `cpd.simulate_all_reduce` over the ranks' layers, whatever moves the messages.
 
+    A rank that skips a call pairs its next call with the others' last one. A spec with `step=` shows
+    that: the steps differ, which is a `Mismatch`.
+
     A call raises `Mismatch` on all ranks where they differ, `RankLost` on all that are left where
     one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
     then as they were, unless they are `out`. After the latter two the communicator is broken, as
@@ -88,7 +91,8 @@ class Communicator:
     waiting for the timeout. So they do where any exception ends the `with` block (also `sys.exit`
     with a status other than 0), or an uncaught one ends the program (not `sys.exit`): a rank that
     ends so takes part in nothing more, and no communicator of all ranks can be made again under
-    MPI.
+    MPI. SIGTERM ends Python without a word: install `signal.signal(signal.SIGTERM, lambda *_:
+    sys.exit(143))` and use a `with` block, so that the other ranks need not wait for the timeout.
 
     Calls release the GIL. Also a context manager, which closes the communicator.
 
