@@ -75,8 +75,8 @@ class Communicator:
     on one device; results are float32, of the same kinds and shapes. The bits are those of
     `cpd.simulate_all_reduce` over the ranks' layers, whatever moves the messages.
 
-    A rank that skips a call pairs its next call with the others' last one. A spec with `step=` shows
-    that: the steps differ, which is a `Mismatch`.
+    A rank that skips a call pairs its next call with the others' last one. A spec with `step=`
+    shows that: the steps differ, which is a `Mismatch`.
 
     A call raises `Mismatch` on all ranks where they differ, `RankLost` on all that are left where
     one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
