@@ -112,6 +112,13 @@ CudaValues MakeCudaValues(std::uintptr_t address, std::int64_t size, int device_
 /// Layers' numbers in random streams, or values of their rows; none: LayerOptions's.
 using Numbers = std::vector<std::int64_t>;
 
+LayerOptions OptionsOf(const Numbers& numbers, GivenStates states, const Numbers& rows,
+                       const Numbers& shapes) {
+  LayerOptions options{numbers, states.value_or(nullptr), rows};
+  options.shapes = shapes;
+  return options;
+}
+
 /// NumPy arrays and CudaValues.
 using Arrays = std::vector<py::object>;
 
@@ -124,38 +131,40 @@ std::vector<TensorView> ViewsOf(const Arrays& arrays) {
 
 ReduceReport AllReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                              const ReduceSpec& spec, bool counts, const Numbers& numbers,
-                             GivenStates states, const Numbers& rows) {
+                             GivenStates states, const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().AllReduce(from, to, spec, counts, {numbers, states.value_or(nullptr), rows});
+  return comm.get().AllReduce(from, to, spec, counts, OptionsOf(numbers, states, rows, shapes));
 }
 
 ReduceReport ReduceArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                           const ReduceSpec& spec, int root, bool counts, const Numbers& numbers,
-                          GivenStates states, const Numbers& rows) {
+                          GivenStates states, const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().Reduce(from, to, spec, root, counts, {numbers, states.value_or(nullptr), rows});
+  return comm.get().Reduce(from, to, spec, root, counts, OptionsOf(numbers, states, rows, shapes));
 }
 
 ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Arrays& out,
                                  const ReduceSpec& spec, bool counts, const Numbers& numbers,
-                                 GivenStates states, const Numbers& rows) {
+                                 GivenStates states, const Numbers& rows, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
   return comm.get().ReduceScatter(from, to, spec, counts,
-                                  {numbers, states.value_or(nullptr), rows});
+                                  OptionsOf(numbers, states, rows, shapes));
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,
-                        const RoundingOptions& rounding) {
+                        const RoundingOptions& rounding, const Numbers& shapes) {
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
+  LayerOptions options;
+  options.shapes = shapes;
   const ReleaseGil release;
-  return comm.get().AllGather(from, to, format, rounding);
+  return comm.get().AllGather(from, to, format, rounding, options);
 }
 
 std::vector<py::bytes> AllGatherBytes(const Bound& comm, const py::bytes& own) {
@@ -178,6 +187,7 @@ void BindCommunicator(py::module_& m) {
   const auto numbers = py::arg("numbers") = Numbers();
   const auto states = py::arg("states") = py::none();
   const auto rows = py::arg("rows") = Numbers();
+  const auto shapes = py::arg("shapes") = Numbers();
   py::class_<Traffic>(m, "Traffic")
       .def_readonly("steps", &Traffic::steps)
       .def_readonly("messages", &Traffic::messages)
@@ -197,13 +207,13 @@ void BindCommunicator(py::module_& m) {
       .def_property_readonly("broken", [](const Bound& c) { return c.get().broken(); })
       .def_property_readonly("closed", &Bound::closed)
       .def("all_reduce", &AllReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers, states, rows)
+           py::arg("counts"), numbers, states, rows, shapes)
       .def("reduce", &ReduceArrays, py::arg("x"), py::arg("out"), py::arg("spec"), py::arg("root"),
-           py::arg("counts"), numbers, states, rows)
+           py::arg("counts"), numbers, states, rows, shapes)
       .def("reduce_scatter", &ReduceScatterArrays, py::arg("x"), py::arg("out"), py::arg("spec"),
-           py::arg("counts"), numbers, states, rows)
+           py::arg("counts"), numbers, states, rows, shapes)
       .def("all_gather", &AllGatherArrays, py::arg("x"), py::arg("out"), py::arg("format"),
-           py::arg("rounding"))
+           py::arg("rounding"), shapes)
       .def("all_gather_bytes", &AllGatherBytes, py::arg("data"))
       .def(
           "barrier", [](const Bound& c) { c.get().Barrier(); }, NoGil())

@@ -106,7 +106,7 @@ class Collective {
     intent.emplace_back("chunk", std::to_string(options_.chunk));
     const std::string refusal = Prepare(check);
     Enter(Phase::handshake, 0, link_.transport());
-    Handshake(link_, intent, sizes_, refusal, layers_.numbers);
+    Handshake(link_, intent, sizes_, refusal, layers_.numbers, layers_.shapes);
     if (!refusal.empty()) throw Refusal{refusal_};
     AgreeOnScales();
   }
@@ -524,12 +524,13 @@ ReduceReport Communicator::ReduceScatter(std::span<const TensorView> x,
 }
 
 Traffic Communicator::AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
-                                const Format& format, const RoundingOptions& rounding) {
+                                const Format& format, const RoundingOptions& rounding,
+                                const LayerOptions& layers) {
   ReduceSpec spec;
   spec.format = format;
   spec.rounding = rounding;
   return impl_->Guarded(
-      [&] { return Collective(impl_->link, impl_->options, x, out, spec, {}).AllGather(); });
+      [&] { return Collective(impl_->link, impl_->options, x, out, spec, layers).AllGather(); });
 }
 
 std::vector<std::vector<std::uint8_t>> Communicator::AllGatherBytes(

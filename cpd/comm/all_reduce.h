@@ -49,8 +49,8 @@ class CPD_API Communicator {
 
   /// out[l] = the sum over ranks of x[l]. x and out: float32, contiguous, all on one device, the
   /// sizes equal on all ranks; out[l] may be x[l] itself, else they do not overlap. `counts`: fill
-  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers, equal
-  /// on all ranks, and this rank's states of a codec. Throws Mismatch, RankLost, Corrupt, Error; x,
+  /// LayerReport's counts (equal on all ranks; one pass more). `layers`: the layers' numbers and shapes,
+  /// equal on all ranks, and this rank's states of a codec. Throws Mismatch, RankLost, Corrupt, Error; x,
   /// unless it is out, and the states are then unchanged.
   ReduceReport AllReduce(std::span<const TensorView> x, std::span<const TensorView> out,
                          const ReduceSpec& spec, bool counts = false,
@@ -67,7 +67,8 @@ class CPD_API Communicator {
   /// Gathers every rank's x, rounded to `format` and sent packed: out[l] holds size() times x[l]'s
   /// values, rank ascending.
   Traffic AllGather(std::span<const TensorView> x, std::span<const TensorView> out,
-                    const Format& format, const RoundingOptions& rounding);
+                    const Format& format, const RoundingOptions& rounding,
+                    const LayerOptions& layers = {});
   /// Gathers every rank's bytes, of any lengths, rank ascending. Throws Mismatch, RankLost,
   /// Corrupt.
   std::vector<std::vector<std::uint8_t>> AllGatherBytes(std::span<const std::uint8_t> own);

@@ -61,6 +61,9 @@ struct LayerOptions {
   /// For virtual ranks: whether the report has the contributions' bytes, for which those of a codec
   /// whose sizes vary are encoded once more.
   bool counts_bytes = true;
+  /// For real ranks, which compare them: of each layer in turn the number of its dimensions, then
+  /// its dimensions; empty: all layers have one dimension.
+  std::span<const std::int64_t> shapes{};
 };
 
 class Reduction {

@@ -13,12 +13,12 @@ namespace {
 constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that travel first
 constexpr const char* kVersion = "5";  // of the protocol between ranks
 
-/// FNV-1a over the sizes.
-std::uint64_t Hash(std::span<const std::int64_t> sizes) {
+/// FNV-1a over sizes or shapes.
+std::uint64_t Hash(std::span<const std::int64_t> numbers) {
   std::uint64_t hash = 0xCBF29CE484222325U;
-  for (const std::int64_t size : sizes) {
+  for (const std::int64_t number : numbers) {
     for (int byte = 0; byte < 8; ++byte) {
-      hash = (hash ^ (static_cast<std::uint64_t>(size) >> (8 * byte) & 0xFF)) * 0x100000001B3U;
+      hash = (hash ^ (static_cast<std::uint64_t>(number) >> (8 * byte) & 0xFF)) * 0x100000001B3U;
     }
   }
   return hash;
@@ -158,6 +158,50 @@ std::string Differs(const std::string& what, const std::string& first, int rank,
   throw Mismatch("the ranks do not agree on the layers' sizes");
 }
 
+/// Each layer's shape as Python writes it: (2, 3).
+std::vector<std::string> ShapeTexts(std::span<const std::int64_t> shapes) {
+  std::vector<std::string> texts;
+  for (std::size_t at = 0; at < shapes.size();) {
+    const auto rank = static_cast<std::size_t>(shapes[at++]);
+    std::string text = "(";
+    for (std::size_t d = 0; d < rank && at < shapes.size(); ++d) {
+      text += (d == 0 ? "" : ", ") + std::to_string(shapes[at++]);
+    }
+    texts.push_back(text + (rank == 1 ? ",)" : ")"));
+  }
+  return texts;
+}
+
+/// Throws the Mismatch that names the first layer whose shape differs.
+[[noreturn]] void NameShape(Link& link, std::span<const std::int64_t> shapes,
+                            std::span<const std::int64_t> numbers) {
+  const auto bytes = [](std::span<const std::int64_t> values) {
+    return std::span{reinterpret_cast<const std::uint8_t*>(values.data()), values.size_bytes()};
+  };
+  const auto count = static_cast<std::int64_t>(shapes.size_bytes());
+  const std::vector<std::uint8_t> counted = link.AllGather(Phase::handshake, bytes({&count, 1}));
+  std::vector<std::int64_t> lengths(counted.size() / sizeof(count));
+  std::memcpy(lengths.data(), counted.data(), counted.size());
+  const std::vector<std::uint8_t> all = link.AllGather(Phase::handshake, bytes(shapes), lengths);
+  std::vector<std::string> first;
+  std::size_t begin = 0;
+  for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
+    const auto length = static_cast<std::size_t>(lengths[rank]);
+    std::vector<std::int64_t> own(length / sizeof(count));
+    if (length > 0) std::memcpy(own.data(), all.data() + begin, length);
+    begin += length;
+    const std::vector<std::string> texts = ShapeTexts(own);
+    if (rank == 0) first = texts;
+    for (std::size_t l = 0; l < std::min(first.size(), texts.size()); ++l) {
+      if (texts[l] == first[l]) continue;
+      const std::int64_t number = numbers.empty() ? static_cast<std::int64_t>(l) : numbers[l];
+      throw Mismatch(Differs("the shape of layer " + std::to_string(number), first[l],
+                             static_cast<int>(rank), texts[l]));
+    }
+  }
+  throw Mismatch("the ranks do not agree on the layers' shapes");
+}
+
 }  // namespace
 
 Intent IntentOf(const std::string& operation, const ReduceSpec& spec) {
@@ -196,10 +240,12 @@ std::string NumbersText(std::span<const std::int64_t> numbers) {
 }
 
 void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> sizes,
-               const std::string& refusal, std::span<const std::int64_t> numbers) {
+               const std::string& refusal, std::span<const std::int64_t> numbers,
+               std::span<const std::int64_t> shapes) {
   Intent own{intent.front(),
              {"number of layers", std::to_string(sizes.size())},
-             {"layers' sizes", std::to_string(Hash(sizes))}};
+             {"layers' sizes", std::to_string(Hash(sizes))},
+             {"layers' shapes", std::to_string(Hash(shapes))}};
   own.insert(own.end(), intent.begin() + 1, intent.end());
   const std::vector<Announcement> announced = GatherAnnouncements(link, own, refusal);
   if (!refusal.empty()) return;
@@ -216,6 +262,7 @@ void Handshake(Link& link, const Intent& intent, std::span<const std::int64_t> s
     for (std::size_t i = 0; i < fields; ++i) {
       if (first[i] == other[i]) continue;
       if (first[i].first == "layers' sizes") NameLayer(link, sizes, numbers);
+      if (first[i].first == "layers' shapes") NameShape(link, shapes, numbers);
       throw Mismatch(Differs(first[i].first, first[i].second, rank, other[i].second));
     }
     throw Mismatch(Differs("the call", first.back().first, rank, other.back().first));

@@ -32,6 +32,7 @@ from cpd.ops.arguments import (
     check_out_memory,
     check_random_is_used,
     check_random_range,
+    check_whole,
     product_shape,
 )
 
@@ -93,6 +94,7 @@ def check(name: str, x: Any, allowed: tuple[str, ...], like: str = "x") -> None:
 
 
 def check_place(name: str, x: Tensor) -> None:
+    check_whole(name, x)
     if x.layout is not torch.strided:
         raise TypeError(f"{name} must be a dense (strided) tensor, got {x.layout}")
     if not (x.is_cpu or x.is_cuda or x.is_meta):
@@ -106,6 +108,7 @@ def check_out(out: Any, shape: Any, x: Tensor, inputs: dict[str, Tensor | None])
         raise TypeError(f"out must be a torch tensor like x, got {type(out).__name__}")
     if out.dtype != x.dtype:
         raise TypeError(f"out must be of type {x.dtype}, got {out.dtype}")
+    check_whole("out", out)
     if out.layout is not torch.strided or out.shape != shape or out.device != x.device:
         check_place("out", out)
         if out.shape != shape:
@@ -235,6 +238,7 @@ def checked_integers(
     check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {describe(random)}")
+    check_whole("random", random)
     if shape is not None and tuple(random.shape) != tuple(shape):
         raise ValueError(f"random must have {wanted}, {tuple(shape)}, got {tuple(random.shape)}")
     if random.device != x.device:
@@ -266,6 +270,8 @@ _INTEGERS = (
 
 
 def describe(x: object) -> str:
+    if isinstance(x, Tensor) and x.is_nested:
+        return f"nested tensor of {x.dtype}"
     if isinstance(x, Tensor):
         return f"tensor of {x.dtype} with shape {tuple(x.shape)}"
     return type(x).__name__
@@ -273,7 +279,8 @@ def describe(x: object) -> str:
 
 def check_codes(name: str, codes: Any, like: Any) -> None:
     """Raises unless `codes` are packed codes, on the device of `like`."""
-    if not isinstance(codes, Tensor) or codes.dtype != torch.uint8 or codes.dim() != 1:
+    is_bytes = isinstance(codes, Tensor) and codes.dtype == torch.uint8
+    if not is_bytes or codes.is_nested or codes.dim() != 1:
         raise TypeError(f"{name} must be a 1-D uint8 tensor, got {describe(codes)}")
     check_place(name, codes)
     if codes.device != like.device:

@@ -24,7 +24,7 @@ from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.ops.arguments import check_storage
+from cpd.ops.arguments import check_storage, check_whole
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """The purposes of the two casts, by which their random streams differ."""
@@ -48,6 +48,7 @@ def rounded(
     """
     if forward is None and backward is None:
         return x
+    check_whole("x", x)
     pairs = []
     for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
         _check(spec, x)

@@ -257,4 +257,6 @@ def _verdict(found: Check, options: argparse.Namespace) -> str:
         summary += f" ({', '.join(f'{name} {count}' for name, count in places.items())})"
     if found.other_nans:
         summary += f"; {found.other_nans} NaN of another code"
+    if rule := found.rule_of_quiet_nans():
+        summary += f"; {rule}"
     return summary

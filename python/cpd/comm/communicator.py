@@ -69,11 +69,14 @@ class ReduceReport:
 class Communicator:
     """One rank's end of a group of ranks: see `cpd.comm` for how to get one.
 
-    Every rank makes the same calls in the same order, with layers of the same sizes; they compare
+    Every rank makes the same calls in the same order, with layers of the same shapes; they compare
     what they are about to do before anything moves. Layers are lists of NumPy arrays or torch
     tensors (float32; float16 and bfloat16 are widened, which is exact) of any shape and layout, all
     on one device; results are float32, of the same kinds and shapes. The bits are those of
     `cpd.simulate_all_reduce` over the ranks' layers, whatever moves the messages.
+
+    A rank that skips a call pairs its next call with the others' last one. A spec with `step=`
+    shows that: the steps differ, which is a `Mismatch`.
 
     A call raises `Mismatch` on all ranks where they differ, `RankLost` on all that are left where
     one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
@@ -88,7 +91,8 @@ class Communicator:
     waiting for the timeout. So they do where any exception ends the `with` block (also `sys.exit`
     with a status other than 0), or an uncaught one ends the program (not `sys.exit`): a rank that
     ends so takes part in nothing more, and no communicator of all ranks can be made again under
-    MPI.
+    MPI. SIGTERM ends Python without a word: install `signal.signal(signal.SIGTERM, lambda *_:
+    sys.exit(143))` and use a `with` block, so that the other ranks need not wait for the timeout.
 
     Calls release the GIL. Also a context manager, which closes the communicator.
 
@@ -189,7 +193,14 @@ class Communicator:
             sum_, counts = spec._native(), flag("report", report)
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.all_reduce(
-                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
+                given.values,
+                results.values,
+                sum_,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         self._traffic += _traffic(made.traffic)
         results.put_back()
@@ -242,7 +253,15 @@ class Communicator:
         values = [] if results is None else results.values
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce(
-                given.values, values, sum_, root, counts, given.numbers, kept, given.rows
+                given.values,
+                values,
+                sum_,
+                root,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         if results is not None:
             results.put_back()
@@ -297,7 +316,14 @@ class Communicator:
             sum_, counts = spec._native(), flag("report", report)
         with self._keeping(states, spec) as kept, self._one_call:
             made = self._native.reduce_scatter(
-                given.values, results.values, sum_, counts, given.numbers, kept, given.rows
+                given.values,
+                results.values,
+                sum_,
+                counts,
+                given.numbers,
+                kept,
+                given.rows,
+                given.dimensions,
             )
         self._traffic += _traffic(made.traffic)
         return (results.layers, _report(made)) if report else results.layers
@@ -322,7 +348,9 @@ class Communicator:
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
             wire, counts = _format(format)._held, flag("report", report)
         with self._one_call:
-            made = self._native.all_gather(given.values, stacked.values, wire, options)
+            made = self._native.all_gather(
+                given.values, stacked.values, wire, options, given.dimensions
+            )
         gathered = [[layer[rank] for layer in stacked.layers] for rank in range(self._size)]
         return (gathered, _traffic(made)) if counts else gathered
 

@@ -74,6 +74,11 @@ class Inputs:
         """The length of each layer's rows, for C++; empty where no codec works by rows."""
         return [layout.row for layout in self.layouts]
 
+    @property
+    def dimensions(self) -> list[int]:
+        """Each layer's number of dimensions, then its dimensions, for C++; ranks compare them."""
+        return [n for shape in self.shapes for n in (len(shape), *shape)]
+
 
 class Outputs:
     """Where a call's results go: new layers of the inputs' kinds, or `out`."""

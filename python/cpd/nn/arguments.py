@@ -25,11 +25,6 @@ from cpd.ops.arguments import check_storage, holds
 
 def check_operand(name: str, x: Any, like: str) -> None:
     """Raises unless `x` is a tensor that products take."""
-    if isinstance(x, Tensor) and x.is_nested:
-        raise TypeError(
-            f"{name} must be a dense tensor, got a nested one (torch.nn.TransformerEncoder makes "
-            "them of padded batches: give it enable_nested_tensor=False)"
-        )
     operators.check_float(name, x, like)
 
 

@@ -6,10 +6,7 @@
 
 from __future__ import annotations
 
-import math
-import re
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -20,7 +17,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpd._torch.rounding import rounded
-from cpd.nn import attention, convolution, embedding, functional, grouped, norms
+from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
@@ -28,6 +25,7 @@ from cpd.nn.recipe import RecipeLike
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
+from cpd.ops.arguments import check_whole
 
 
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
@@ -38,12 +36,17 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     recipe says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors;
     addmm, addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul
     and those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors
-    of one shape: all calls to them, also those that torch's own modules make. A converted layer
-    keeps its own recipe. All other products (lstm, cdist, multi_dot, einsum of three tensors, …),
-    and those of other types than float32, bfloat16 and float16, stay torch's; `left` counts them
-    by name, or as aten's operation, except in compiled code and within operators that other
-    packages define, which are not looked into. Attention that is written out of matmul and softmax
-    takes the recipe itself: `cpd.convert` knows attention as such.
+    of one shape: all calls to them, also those that torch's own modules make, by position or by
+    name, and with `out=`. A converted layer keeps its own recipe. All other products (lstm, cdist,
+    multi_dot, einsum of three tensors, …), those of sparse operands, and those of other types than
+    float32, bfloat16 and float16, stay torch's; `left` counts them by name, or as aten's operation,
+    except in compiled code and within operators that other packages define, which are not looked
+    into. Attention that is written out of matmul and softmax takes the recipe itself: `cpd.convert`
+    knows attention as such.
+
+    Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
+    einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
+    DTensors raise TypeError.
 
     Sums of addbmm, tensordot and einsum run over all summed dimensions, the last the fastest, in
     the order in which the first operand has them.
@@ -114,24 +117,39 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         if name is None:
             return func(*args, **keywords)
         form = self.forms.get(name)
-        if keywords.get("out") is None:
-            keywords = {key: value for key, value in keywords.items() if key != "out"}
-        if name in _OF_OPERANDS:
-            args, keywords = _in_order(args, keywords)
-        if form is not None and _are_ours(args) and "out" not in keywords:
-            if activation_checkpoint() is not self._around:
-                raise RuntimeError(
-                    "activation checkpointing would recompute this outside of cpd.autocast: enter "
-                    "the context within the function that is checkpointed"
-                )
-            result = form(self, *args, **keywords)
+        if form is not None:
+            result = self._formed(form, name, args, dict(keywords))
             if result is not NotImplemented:
                 return result
         if name in ADDITIONS or torch.compiler.is_compiling():
             return func(*args, **keywords)
-        self.left[name] = self.left.get(name, 0) + 1
         with unwatched():
-            return func(*args, **keywords)
+            result = func(*args, **keywords)
+        self.left[name] = self.left.get(name, 0) + 1
+        return result
+
+    def _formed(
+        self, form: Callable[..., Any], name: str, args: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        """The result of a function by its form; NotImplemented where torch's computes it."""
+        out = keywords.pop("out", None)
+        tensors = _tensors((*args, *keywords.values()))
+        if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
+            return NotImplemented
+        if name not in ADDITIONS:
+            for x in tensors:
+                check_whole(f"an operand of {name}", x)
+        if activation_checkpoint() is not self._around:
+            raise RuntimeError(
+                "activation checkpointing would recompute this outside of cpd.autocast: enter "
+                "the context within the function that is checkpointed"
+            )
+        if name in contractions.OF_OPERANDS:
+            args, keywords = contractions.in_order(args, keywords)
+        result = form(self, *args, **keywords)
+        if out is None or result is NotImplemented:
+            return result
+        return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def next(self, products: int = 1) -> dict[str, Any]:
         """Counts a call of so many products, and returns the keywords of its functional form: the
@@ -201,126 +219,6 @@ def pause(count: int) -> None:
 # ---- torch's functions, by name ------------------------------------------------------------------
 
 
-def _linear(mode: autocast, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    return functional.linear(input, weight, bias, **mode.next())
-
-
-def _matmul(mode: autocast, input: Tensor, other: Tensor) -> Tensor:
-    how = mode.next()
-    return functional.matmul(input, other, how.pop("recipe"), **how)
-
-
-def _rmatmul(mode: autocast, other: Tensor, input: Tensor) -> Tensor:
-    return _matmul(mode, input, other)
-
-
-def _addmm(
-    mode: autocast, input: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Tensor:
-    if input.dim() == 1 and beta == 1 and alpha == 1 and input.shape[0] == b.shape[-1]:
-        return _linear(mode, a, b.t(), input)
-    return _adding(_matmul)(mode, input, a, b, beta=beta, alpha=alpha)
-
-
-def _adding(product: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The form of beta * input + alpha * (a product)."""
-
-    def compute(
-        mode: autocast, input: Tensor, *operands: Tensor, beta: Any = 1, alpha: Any = 1
-    ) -> Tensor:
-        made = product(mode, *operands)
-        return torch.add(made if alpha == 1 else alpha * made, input, alpha=beta)
-
-    return compute
-
-
-def _in_place(form: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The form that writes into its first operand."""
-
-    def compute(mode: autocast, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
-        return input.copy_(form(mode, input, *operands, **factors))
-
-    return compute
-
-
-def _outer(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
-    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0))
-
-
-def _batch_summed(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
-    return _tensordot(mode, a, b, ([0, 2], [0, 1]))
-
-
-def _inner(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
-    return _tensordot(mode, a, b, ([-1], [-1])) if a.dim() and b.dim() else NotImplemented
-
-
-def _tensordot(mode: autocast, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    if isinstance(dims, Tensor):
-        dims = dims.tolist()
-    if isinstance(dims, int):
-        dims = list(range(a.dim() - dims, a.dim())), list(range(dims))
-    of_a, of_b = ([d % x.dim() for d in _listed(ds)] for x, ds in zip((a, b), dims, strict=True))
-    if not of_a:
-        return NotImplemented
-    letters = iter(string.ascii_letters)
-    in_a = [next(letters) for _ in range(a.dim())]
-    in_b = [next(letters) for _ in range(b.dim())]
-    for d, e in zip(of_a, of_b, strict=True):
-        in_b[e] = in_a[d]
-    free = [x for x in in_a + in_b if not (x in in_a and x in in_b)]
-    return _pair(mode, a, b, in_a, in_b, free)
-
-
-def _listed(dims: Any) -> list[int]:
-    return [dims] if isinstance(dims, int) else list(dims)
-
-
-def _einsum(mode: autocast, equation: Any, *operands: Any) -> Tensor:
-    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
-        operands = tuple(operands[0])
-    match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
-    if match is None or len(operands) != 2:
-        return NotImplemented
-    in_a, in_b = match[1], match[2]
-    out = match[3]
-    if out is None:
-        both = in_a + in_b
-        out = "".join(sorted(x for x in both if both.count(x) == 1))
-    once = all(len(set(text)) == len(text) for text in (in_a, in_b, out))
-    summed_alone = set(in_a) ^ set(in_b)
-    if not once or not summed_alone <= set(out) or not set(out) <= set(in_a + in_b):
-        return NotImplemented
-    return _pair(mode, *operands, list(in_a), list(in_b), list(out))
-
-
-_TWO = re.compile("([a-zA-Z]*),([a-zA-Z]*)(?:->([a-zA-Z]*))?")
-
-
-def _pair(
-    mode: autocast, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
-) -> Tensor:
-    """The product of two tensors by the letters of their dimensions: those of `out` are kept, the
-    others, which both have, are summed over in a's order."""
-    batch = [x for x in in_a if x in in_b and x in out]
-    summed = [x for x in in_a if x in in_b and x not in out]
-    rows, columns = ([x for x in own if x in out and x not in batch] for own in (in_a, in_b))
-    size = dict(zip(in_a + in_b, (*a.shape, *b.shape), strict=True))
-
-    def arranged(x: Tensor, own: list[str], *parts: list[str]) -> Tensor:
-        moved = x.permute([own.index(letter) for part in parts for letter in part])
-        return moved.reshape([size[i] for i in batch] + [_product(size, p) for p in parts[1:]])
-
-    left = arranged(a, in_a, batch, rows, summed)
-    made = _matmul(mode, left, arranged(b, in_b, batch, summed, columns))
-    has = batch + rows + columns
-    return made.reshape([size[x] for x in has]).permute([has.index(x) for x in out])
-
-
-def _product(size: dict[str, int], letters: list[str]) -> int:
-    return math.prod(size[x] for x in letters)
-
-
 def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
     groups = 1 if offs is None else offs.numel()
     return grouped.grouped_mm(a, b, offs=offs, **rest, **mode.next(groups))
@@ -351,7 +249,7 @@ def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor
     how = mode.next(0)
     to = how["recipe"].residual
     sum_of = torch.add(input, other, alpha=alpha)
-    if to is None or not isinstance(other, Tensor) or input.shape != other.shape:
+    if to is None or not isinstance(other, Tensor) or input.is_nested or input.shape != other.shape:
         return sum_of
     return rounded(sum_of, to, to, **_draws(how))
 
@@ -361,19 +259,7 @@ def _add_in_place(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) 
 
 
 FORMS: dict[str, Callable[..., Any]] = {
-    "linear": _linear,
-    "matmul": _matmul,
-    "rmatmul": _rmatmul,
-    "addmm": _addmm,
-    "addmm_": _in_place(_addmm),
-    "addr": _adding(_outer),
-    "addr_": _in_place(_adding(_outer)),
-    "addbmm": _adding(_batch_summed),
-    "addbmm_": _in_place(_adding(_batch_summed)),
-    "outer": _outer,
-    "inner": _inner,
-    "tensordot": _tensordot,
-    "einsum": _einsum,
+    **contractions.FORMS,
     "add": _add,
     "add_": _add_in_place,
     "bilinear": _as_torch(functional.bilinear, 2),
@@ -401,19 +287,12 @@ _LEFT = (
     *("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"),
 )
 _TORCHS = {
-    "matmul": "matmul mm mv bmm dot vdot __matmul__",
+    "matmul": "matmul __matmul__",
     "rmatmul": "__rmatmul__",
-    "addmm": "addmm addmv baddbmm",
-    "addmm_": "addmm_ addmv_ baddbmm_",
-    "addr": "addr",
-    "addr_": "addr_",
-    "addbmm": "addbmm",
-    "addbmm_": "addbmm_",
+    **{name: name for name in contractions.FORMS if name not in ("linear", "matmul", "rmatmul")},
+    "dot": "dot vdot",
     "outer": "outer ger",
-    "inner": "inner",
     "bilinear": "bilinear",
-    "tensordot": "tensordot",
-    "einsum": "einsum",
     "add": "add __add__ __radd__",
     "add_": "add_ __iadd__",
     "grouped_mm": "grouped_mm _grouped_mm",
@@ -441,7 +320,7 @@ def _names() -> dict[Any, str]:
     return found
 
 
-_OF_ATEN = ("matmul", "addmm", "addmm_", "addbmm", "addr", "outer", "inner", "grouped_mm")
+_OF_ATEN = {*contractions.FORMS, "grouped_mm"} - {"linear", "rmatmul", "tensordot", "einsum"}
 """Products whose operations of torch.ops.aten have the arguments of torch's functions."""
 
 
@@ -449,24 +328,35 @@ _NAMES = _names()
 _OURS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-_OF_OPERANDS = frozenset({*_OF_ATEN, "rmatmul", "addbmm_", "addr_", "tensordot"})
-"""Functions of tensors alone, whose names for them differ: mat2, batch2, vec2, other, …"""
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments and in their lists."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [x for x in value if isinstance(x, Tensor)]
+    return found
 
 
-def _in_order(
-    args: Sequence[Any], keywords: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of such a function with its tensors by position, as their names follow one
-    another in the alphabet, `input` first."""
-    names = [name for name, value in keywords.items() if isinstance(value, Tensor)]
-    names.sort(key=lambda name: (name not in ("input", "self"), name))
-    rest = {name: value for name, value in keywords.items() if name not in names}
-    return (*args, *(keywords[name] for name in names)), rest
-
-
-def _are_ours(operands: Sequence[Any]) -> bool:
-    """Whether tensors are of types that products take; indices and masks do not count."""
-    tensors = [x for x in operands if isinstance(x, Tensor)]
+def _are_ours(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors are dense and of types that products take; indices and masks do not count.
+    Products refuse nested tensors by themselves."""
     floats = [x.dtype for x in tensors if x.is_floating_point()]
+    dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
     exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
-    return exact and len(floats) > 0
+    return dense and exact and len(floats) > 0
+
+
+def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
+    """Whether a form may write into `out=`. torch refuses it where a gradient is asked for."""
+    if not isinstance(out, Tensor) or not _are_ours([out]):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)))
+
+
+def _written(out: Tensor, result: Tensor) -> Tensor:
+    """`out`, resized as torch does, with the result's values."""
+    if out.shape == result.shape:
+        return out.copy_(result)
+    return torch.ops.aten.clone.out(result, out=out)

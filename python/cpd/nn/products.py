@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
@@ -83,6 +84,28 @@ def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: 
 def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> int:
     """Of a linear layer's backward pass."""
     return sum(mask[:2]) * g.numel() * x.shape[-1]
+
+
+# ---- sparse matrices -----------------------------------------------------------------------------
+
+
+def _sparse(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: Any) -> int:
+    """Each stored value of `left` meets a row of a dense matrix."""
+    return left._nnz() * right.shape[-1]
+
+
+def _sparse_second(result: Tensor, c: Any, left: Tensor, right: Tensor, **kwargs: Any) -> int:
+    return _sparse(result, left, right)
+
+
+def _both_sparse(result: Tensor, left: Tensor, right: Tensor) -> int:
+    """Each stored value of `left` meets the stored values of a row."""
+    columns, rows = (x.to_sparse_coo().coalesce().indices() for x in (left, right))
+    return int(torch.bincount(rows[0], minlength=right.shape[0])[columns[1]].sum())
+
+
+def _sampled(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) -> int:
+    return result._nnz() * left.shape[-1]
 
 
 # ---- convolutions --------------------------------------------------------------------------------
@@ -171,6 +194,11 @@ _MACS: dict[str, Callable[..., int | None]] = {
     "aten::vdot": _first,
     "aten::matmul": _first,
     "aten::linear": _first,
+    "aten::_sparse_addmm": _sparse_second,
+    "aten::_sparse_sparse_matmul": _both_sparse,
+    "aten::hspmm": _sparse,
+    "aten::sparse_sampled_addmm": _sampled,
+    "aten::sspaddmm": _sparse_second,
     "aten::addmv": _second,
     "aten::addbmm": _batch_summed,
     "aten::_addmm_activation": _second,

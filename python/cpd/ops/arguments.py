@@ -64,6 +64,25 @@ def holds(dtype: str, f: str) -> bool:
     return True
 
 
+def check_whole(name: str, x: Any) -> None:
+    """Raises TypeError for a torch tensor of several tensors, or whose values are on several ranks.
+
+    Args:
+        name: the tensor's name in the error.
+        x: a torch tensor.
+    """
+    if x.is_nested:
+        raise TypeError(
+            f"{name} must be a dense tensor, got a nested one (torch.nn.TransformerEncoder makes "
+            "them of padded batches: give it enable_nested_tensor=False)"
+        )
+    if hasattr(x, "device_mesh"):
+        raise TypeError(
+            f"{name} must be a tensor of this rank, got a DTensor: tensor parallelism "
+            "(parallelize_module) is not supported; DDP and FSDP2 are"
+        )
+
+
 def check_random_is_used(rounding: str) -> None:
     if rounding != "stochastic":
         raise ValueError(f"random is for rounding='stochastic' only, got rounding={rounding!r}")

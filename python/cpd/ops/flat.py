@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import is_torch
-from cpd.ops.arguments import NARROW_FLOATS
+from cpd.ops.arguments import NARROW_FLOATS, check_whole
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +24,7 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
         if layer.device.type not in devices:
             allowed = " or ".join(device.upper() for device in devices)
             raise ValueError(f"{where} must be on the {allowed}, got {layer.device}")
+        check_whole(where, layer)
         if is_plain(layer):
             return
         if str(layer.layout) != "torch.strided":

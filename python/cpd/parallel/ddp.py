@@ -150,6 +150,9 @@ class HookState:
             self._comm, self._owns_comm = comm, False
         if module is not None:
             named = named_parameters(module)
+            for name, parameter in named.items():
+                if parameter.is_complex():
+                    raise TypeError(f"parameter {name} must be real, got {parameter.dtype}")
             self.schedule.check_names(list(named))
             self.names = list(named)
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
@@ -333,6 +336,10 @@ class _Bucket(NamedTuple):
             raise TypeError("sparse gradients cannot be reduced by CPD")
         if not parameters:
             raise ValueError("a bucket without parameters (DDP's join) cannot be reduced by CPD")
+        if any(parameter.is_complex() for parameter in parameters):
+            raise TypeError("complex parameters cannot be reduced by CPD: exclude them from DDP")
+        if buffer.numel() != sum(parameter.numel() for parameter in parameters):
+            raise ValueError("the bucket's size is not the sum of its parameters' sizes")
         gradients = [
             _as_parameter(gradient, parameter)
             for gradient, parameter in zip(bucket.gradients(), parameters, strict=True)

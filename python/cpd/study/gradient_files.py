@@ -71,6 +71,20 @@ def shown(name: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in name)
 
 
+def not_floats(what: str, dtype: np.dtype[Any]) -> str:
+    """The error for an array without floating-point values, or of a type that NumPy cannot name."""
+    if dtype.kind != "V" or dtype.names is not None or dtype.itemsize > 2:
+        return f"{what} must hold floating-point values, got {dtype}"
+    is_bf16 = dtype.itemsize == 2
+    named = "bfloat16" if is_bf16 else "any 8-bit type"
+    view = "bfloat16" if is_bf16 else "float8_e4m3fn"
+    return (
+        f"{what} must hold floating-point values of a type that NumPy names, got {dtype}, which "
+        f"stands for {named}: NumPy's files do not keep the names of ml_dtypes' types. Write "
+        f"x.view(ml_dtypes.{view}).astype(numpy.float32), or a .safetensors file"
+    )
+
+
 @contextmanager
 def _told(path: Path, kind: str) -> Iterator[None]:
     """Turns any exception while untrusted bytes are read into a ValueError of one line."""
@@ -137,7 +151,7 @@ def _npy(stream: IO[bytes], size: int, what: str) -> Array:
     if dtype.hasobject:
         raise _RefusedError(f"{what} holds pickled objects; only floating-point values are read")
     if dtype.newbyteorder("=") not in (np.float16, np.float32, np.float64):
-        raise _RefusedError(f"{what} must hold floating-point values, got {dtype}")
+        raise _RefusedError(not_floats(what, dtype))
     if min(shape, default=0) < 0:
         raise _RefusedError(f"{what} has a shape that does not exist, {shape}")
     wanted, held = math.prod(shape) * dtype.itemsize, size - stream.tell()

@@ -27,7 +27,7 @@ from cpd import _core
 from cpd._files import replaced, write_npz
 from cpd.numeric.later import Later
 from cpd.numeric.names import did_you_mean
-from cpd.study.gradient_files import Array, read_arrays, shown
+from cpd.study.gradient_files import Array, not_floats, read_arrays, shown
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +151,8 @@ def _as_float32(path: Path, name: str, array: Array, round: bool) -> Values:
         return np.asarray(array, np.float32, order="C")
     name = shown(name)
     if array.dtype != np.float64:
-        raise ValueError(f"{path}: '{name}' must hold floating-point values, got {array.dtype}")
+        what = f"'{name}'"
+        raise ValueError(f"{path}: {not_floats(what, array.dtype)}")
     # CPD's cast, compared by bits: other conversions flush subnormals where the program does.
     wide = np.asarray(array, order="C")
     narrow, again = np.empty(wide.shape, np.float32), np.empty_like(wide)

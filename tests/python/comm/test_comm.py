@@ -474,6 +474,24 @@ def test_wrong_arguments_of_one_rank_reach_all():
     comm_cases.check_refusals(run(3, comm_cases.refusals))
 
 
+@pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((6,), (1, 6)), ((6, 1), (6,))])
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce", "reduce_scatter", "all_gather"])
+def test_layers_of_other_shapes_are_refused_on_all_ranks(operation, shapes):
+    """Equal sizes are not enough, as of virtual ranks."""
+
+    def call(comm):
+        layer = np.arange(6, dtype=np.float32).reshape(shapes[comm.rank])
+        arguments = () if operation == "all_gather" else (FP32,)
+        try:
+            getattr(comm, operation)([np.ones(1, np.float32), layer], *arguments)
+        except Mismatch as error:
+            return str(error)
+        return "no error"
+
+    text = f"the shape of layer 1 is {shapes[0]} on rank 0 and {shapes[1]} on rank 1"
+    assert run(2, call) == [f"the ranks do not agree: {text}"] * 2
+
+
 def test_a_refusal_that_nobody_hears():
     """The rank has its own error, with a word about the others, and the group is broken."""
     with cpd.comm.local(2, timeout=0.5) as group:

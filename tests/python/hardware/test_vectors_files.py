@@ -346,6 +346,33 @@ def test_the_command_writes_and_checks(
 
 
 @pytest.mark.parametrize(
+    ("lines", "status", "rule"),
+    [
+        (["0000 7C00 7E00 7E00 10"], 0, "raises NV, as RISC-V and TestFloat"),
+        (["0000 7C00 7E00 7E00 00", "7C00 8000 7E00 7E00 00"], 0, "raises nothing"),
+        (["0000 7C00 7E00 7E00 00", "7C00 8000 7E00 7E00 10"], 0, "raises NV in 1 of 2 lines"),
+        (["0000 7C00 7E00 7E00 11"], 1, None),  # NX as well
+        (["3C00 3C00 7E00 7E00 10"], 1, None),  # 1 * 1
+        (["0000 7C00 7D00 7E00 00"], 1, None),  # a signaling NaN raises NV
+        (["0000 7C00 3C00 7E00 00"], 1, None),  # 0 * ∞ + 1 raises NV
+    ],
+)
+def test_both_rules_for_a_quiet_nan(
+    lines: list[str],
+    status: int,
+    rule: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "f.tv"
+    path.write_text("\n".join(lines) + "\n")
+    assert main(["vectors", "fma", "fp16", "--check", str(path)]) == status
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("fma(0, ∞, quiet NaN)" in told) == (rule is not None)
+    assert rule is None or rule in told
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "vectors",

@@ -265,7 +265,7 @@ def _lstm():
         (_lstm, {"lstm": 1}),
         (lambda: torch.einsum("ii,ij->j", X[:, :5], X), {"einsum": 1}),
         (lambda: torch.einsum("ij,k->k", X, B), {"einsum": 1}),
-        (lambda: torch.einsum("...j,kj->...k", X, W), {"einsum": 1}),
+        (lambda: torch.einsum("...j,kj->k", X, W), {"einsum": 1}),
         (lambda: torch.cov(X), {"aten.mm": 1}),
         (lambda: torch.linalg.matrix_power(A[:, :, :5], 2), {"aten.bmm": 1}),
         (lambda: torch.ops.aten.convolution(IMAGES, KERNEL, None, *([1, 1], [0, 0], [1, 1]),

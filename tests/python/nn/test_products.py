@@ -81,6 +81,24 @@ PRODUCTS = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_stored_values_of_sparse_operands():
+    """Zeros that are not stored are not multiplied."""
+    pattern = torch.tensor([[1.0, 0, 1, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
+    left, right = pattern.to_sparse(), torch.ones(4, 5)
+    csr = pattern.to_sparse_csr()
+    for run, wanted in (
+        (lambda: torch.sparse.mm(left, right), 5 * 5),
+        (lambda: torch.sparse.addmm(torch.zeros(3, 5), left, right), 5 * 5),
+        (lambda: torch.sparse.mm(left, pattern.mT.to_sparse()), int((pattern @ pattern.mT).sum())),
+        (lambda: torch.sparse.sampled_addmm(csr, torch.ones(3, 7), torch.ones(7, 4)), 5 * 7),
+        (lambda: torch.hspmm(left, right), 5 * 5),
+    ):
+        with Counted() as counted:
+            run()
+        assert counted.forward == wanted, counted.names
+
+
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_each_multiply_accumulate_is_counted(name):
     run, shapes = PRODUCTS[name]

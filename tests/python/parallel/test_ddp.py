@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 import spawn  # noqa: E402
+from cpd.comm.schedule import as_schedule  # noqa: E402
+from cpd.parallel.ddp import HookState, _Bucket  # noqa: E402
 from ddp_ranks import CASES  # noqa: E402
 from front_ends import require_gpu_itself  # noqa: E402
 
@@ -82,3 +84,23 @@ def test_on_the_gpu():
     require_gpu_itself("random generators")
     for rank in spawn.spawn_ranks("gloo", 2, "ddp_ranks:run_all", True):
         assert rank.result == {"on_the_gpu": ""}
+
+
+def test_complex_parameters_are_refused():
+    model = torch.nn.Linear(3, 2, dtype=torch.cfloat)
+    state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    with pytest.raises(TypeError, match=r"parameter weight must be real, got torch\.complex64"):
+        state.attach(module=model)
+
+    class Bucket:
+        def buffer(self):
+            return torch.zeros(2 * 6)
+
+        def parameters(self):
+            return [model.weight]
+
+        def gradients(self):
+            return [self.buffer()[:6]]
+
+    with pytest.raises(TypeError, match="complex parameters cannot be reduced"):
+        _Bucket.of(Bucket())

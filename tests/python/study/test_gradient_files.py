@@ -47,6 +47,21 @@ def test_compressed_npz(tmp_path):
     check(path, ["a", "b"], [X, X[:, 0]])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "way_out"), [("V2", "view(ml_dtypes.bfloat16)"), ("V1", "any 8-bit type")]
+)
+def test_types_that_numpy_cannot_name(tmp_path, capsys, dtype, way_out):
+    """What np.savez leaves of bfloat16 and 8-bit floats."""
+    path = tmp_path / "g.npz"
+    np.savez(path, w=np.zeros((4, 8), dtype))
+    with pytest.raises(ValueError, match="ml_dtypes") as caught:
+        load_gradients(path)
+    assert way_out in str(caught.value)
+    assert ".safetensors" in str(caught.value)
+    assert main(["roundoff", "--gradients", str(path), "--format", "e5m2"]) == 2
+    assert way_out in capsys.readouterr().err.replace("\n", " ")
+
+
 A, B = torch.from_numpy(X), torch.from_numpy(X[:, 0]).bfloat16()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.hardware.vectors.corners import CORNERS, corner_of, count_corners, flags_text
+from cpd.hardware.vectors.corners import CORNERS, FLAGS, corner_of, count_corners, flags_text
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File, VectorFileError
 from cpd.hardware.vectors.making import element_rule, rule_of
@@ -21,6 +21,7 @@ from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 
 _SHOWN = 10
+_NV = 1 << FLAGS.index("NV")
 _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 
 
@@ -28,7 +29,10 @@ _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 class Check:
     """The result of a check: of `lines` lines `wrong` differ in a result, a signal or a flag;
     `other_nans` have a NaN of another code, which counts as right. `shown`: the first wrong ones.
-    `coverage`: the lines' corner cases."""
+    `coverage`: the lines' corner cases.
+
+    `quiet_nan_fma`: how many lines of fma(0, ∞, quiet NaN) raise NV ("raise NV") and do not ("raise
+    nothing"). IEEE 754 leaves NV there to the implementation, so both count as right."""
 
     rule: ElementRule | SumRule
     lines: int = 0
@@ -37,6 +41,18 @@ class Check:
     wrong_in: Counter[str] = field(default_factory=Counter)
     shown: list[str] = field(default_factory=list)
     coverage: Counter[str] = field(default_factory=Counter)
+    quiet_nan_fma: Counter[str] = field(default_factory=Counter)
+
+    def rule_of_quiet_nans(self) -> str:
+        """The rule of the lines of fma(0, ∞, quiet NaN), in words; empty without such lines."""
+        raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
+        if not lines:
+            return ""
+        if not raised:
+            return "fma(0, ∞, quiet NaN) raises nothing"
+        if raised == lines:
+            return "fma(0, ∞, quiet NaN) raises NV, as RISC-V and TestFloat"
+        return f"fma(0, ∞, quiet NaN) raises NV in {raised} of {lines} lines: two rules in one file"
 
 
 @checked
@@ -90,12 +106,15 @@ def _compare(
     right, corners = rule.results(inputs)
     wrong = np.zeros(len(columns["line"]), bool)
     names = [f.name for f in rule.fields if f.role != "input"]
+    either = _either_rule(found, rule, columns, right)
     for name in names:
         differs = columns[name] != right[name]
         if name == "result" and not rule.has_integer_result:
             same = _both_nan(rule.result, columns[name], right[name]) & differs
             found.other_nans += int(np.count_nonzero(same))
             differs &= ~same
+        if name == "flags":
+            differs &= ~either
         differs = differs if differs.ndim == 1 else differs.any(axis=1)
         found.wrong_in[name] += int(np.count_nonzero(differs))
         wrong |= differs
@@ -104,6 +123,31 @@ def _compare(
     count_corners(found.coverage, right.get("flags"), corners)
     for i in np.flatnonzero(wrong)[: max(0, _SHOWN - len(found.shown))]:
         found.shown.append(_told(rule, file, columns, right, int(i)))
+
+
+def _either_rule(
+    found: Check, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
+) -> npt.NDArray[np.bool_]:
+    """Where the flags are right by one of the two rules for fma(0, ∞, quiet NaN), whose lines are
+    counted."""
+    lines = np.zeros(len(columns["line"]), bool)
+    if isinstance(rule, SumRule) or rule.operation != "fma":
+        return lines
+    corners = [
+        corner_of(f, columns[name].astype(np.uint32), "in")
+        for name, f in zip("abc", rule.formats, strict=True)
+    ]
+    zero, infinite, nan = (
+        [c & (1 << CORNERS.index(name)) != 0 for c in corners]
+        for name in ("zero_in", "infinity_in", "nan_in")
+    )
+    undefined = zero[0] & infinite[1] | infinite[0] & zero[1]
+    lines = undefined & nan[2] & (right["flags"] & _NV == 0)
+    raises = lines & (columns["flags"] == right["flags"] | _NV)
+    silent = lines & (columns["flags"] == right["flags"])
+    found.quiet_nan_fma["raise NV"] += int(np.count_nonzero(raises))
+    found.quiet_nan_fma["raise nothing"] += int(np.count_nonzero(silent))
+    return raises | silent
 
 
 def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch's products of two tensors, from mm to einsum, as `cpd.autocast` computes them.
+
+A form returns NotImplemented for operands that it does not take. torch's own function then computes
+the product or raises its own error.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd.nn import functional
+from cpd.ops.arguments import MAX_RANK
+
+if TYPE_CHECKING:
+    from cpd.nn.autocast import autocast
+
+Form = Callable[..., Tensor]
+
+
+def linear(mode: autocast, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return functional.linear(input, weight, bias, **mode.next())
+
+
+def _matmul(
+    mode: autocast, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    how = mode.next()
+    return functional.matmul(input, other, how.pop("recipe"), dtype=dtype, **how)
+
+
+def _rmatmul(mode: autocast, other: Tensor, input: Tensor) -> Tensor:
+    return _matmul(mode, input, other)
+
+
+def _outer(mode: autocast, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), dtype=dtype)
+
+
+def _batch_summed(
+    mode: autocast, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None
+) -> Tensor:
+    return _pair(mode, a, b, [*"bik"], [*"bkj"], [*"ij"])
+
+
+# ---- operands of fixed ranks ---------------------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """A product of two operands of fixed ranks."""
+
+    ranks: tuple[int, int]
+    equal: Sequence[tuple[int, int]]
+    """The dimensions of a and b that must have the same size."""
+    result: Sequence[tuple[int, int]]
+    """The result's dimensions: the operand's index and its dimension."""
+    compute: Form
+
+    def shape(self, a: Tensor, b: Tensor) -> list[int] | None:
+        """The result's shape; None for operands that torch's function refuses."""
+        if (a.dim(), b.dim()) != self.ranks:
+            return None
+        if any(a.shape[i] != b.shape[j] for i, j in self.equal):
+            return None
+        return [(a, b)[operand].shape[dim] for operand, dim in self.result]
+
+
+_MM = Kind((2, 2), [(1, 0)], [(0, 0), (1, 1)], _matmul)
+_MV = Kind((2, 1), [(1, 0)], [(0, 0)], _matmul)
+_BMM = Kind((3, 3), [(0, 0), (2, 1)], [(0, 0), (0, 1), (1, 2)], _matmul)
+_DOT = Kind((1, 1), [(0, 0)], [], _matmul)
+_OUTER = Kind((1, 1), [], [(0, 0), (1, 0)], _outer)
+_BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
+
+
+def _product(kind: Kind) -> Form:
+    """The form of a product of this kind."""
+
+    def compute(
+        mode: autocast, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None
+    ) -> Tensor:
+        if kind.shape(a, b) is None or not _holds(out_dtype, a):
+            return NotImplemented
+        return kind.compute(mode, a, b, dtype=out_dtype)
+
+    return compute
+
+
+def _adding(kind: Kind) -> Form:
+    """The form of beta * input + alpha * (a product of this kind)."""
+
+    def compute(
+        mode: autocast,
+        input: Tensor,
+        a: Tensor,
+        b: Tensor,
+        *,
+        beta: Any = 1,
+        alpha: Any = 1,
+        out_dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        shape = kind.shape(a, b)
+        if shape is None or not _expands(input, shape) or not _holds(out_dtype, a):
+            return NotImplemented
+        is_bias = kind is _MM and list(input.shape) == shape[1:]
+        if is_bias and beta == 1 and alpha == 1 and out_dtype is None:
+            return linear(mode, a, b.t(), input)
+        made = kind.compute(mode, a, b, dtype=out_dtype)
+        made = made if alpha == 1 else alpha * made
+        return _ignoring(input, made) if beta == 0 else torch.add(made, input, alpha=beta)
+
+    return compute
+
+
+def _ignoring(input: Tensor, made: Tensor) -> Tensor:
+    """`made` in the type of its sum with `input`, whose values are ignored. The gradient of `input`
+    is zero, as torch's."""
+    return torch.where(torch.ones((), dtype=torch.bool, device=made.device), made, input)
+
+
+def _in_place(form: Form) -> Form:
+    """The form that writes into its first operand."""
+
+    def compute(mode: autocast, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
+        result = form(mode, input, *operands, **factors)
+        if result is NotImplemented or result.shape != input.shape:
+            return NotImplemented
+        return input.copy_(result)
+
+    return compute
+
+
+def _expands(input: Tensor, shape: Sequence[int]) -> bool:
+    """Whether `input` broadcasts to this shape."""
+    sizes = tuple(input.shape)
+    last = shape[len(shape) - len(sizes) :]
+    return len(sizes) <= len(shape) and all(n in (1, m) for n, m in zip(sizes, last, strict=True))
+
+
+def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
+    """Whether a product of a's type may have `out_dtype`: as in torch its own type or float32."""
+    return out_dtype in (None, a.dtype, torch.float32)
+
+
+# ---- einsum and tensordot ------------------------------------------------------------------------
+
+
+def _inner(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+    if not a.dim() or not b.dim() or a.shape[-1] != b.shape[-1]:
+        return NotImplemented
+    return _tensordot(mode, a, b, ([-1], [-1]))
+
+
+def _tensordot(mode: autocast, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    pairs = _paired(dims, a.dim(), b.dim())
+    if pairs is None:
+        return NotImplemented
+    letters = iter(string.ascii_letters)
+    in_a = [next(letters) for _ in range(a.dim())]
+    in_b = [next(letters) for _ in range(b.dim())]
+    for d, e in pairs:
+        in_b[e] = in_a[d]
+    free = [x for x in in_a + in_b if not (x in in_a and x in in_b)]
+    return _pair(mode, a, b, in_a, in_b, free)
+
+
+def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
+    """The dimensions of a and b that tensordot sums over, counted from the front; None where torch
+    refuses `dims`."""
+    if isinstance(dims, Tensor):
+        dims = dims.tolist()
+    if isinstance(dims, int):
+        if not 0 <= dims <= min(of_a, of_b):
+            return None
+        dims = list(range(of_a - dims, of_a)), list(range(dims))
+    both = [[ds] if isinstance(ds, int) else list(ds) for ds in dims]
+    if len(both) != 2 or len(both[0]) != len(both[1]):
+        return None
+    for ds, rank in zip(both, (of_a, of_b), strict=True):
+        if not all(-rank <= d < rank for d in ds) or len({d % rank for d in ds}) < len(ds):
+            return None
+    return [(d % of_a, e % of_b) for d, e in zip(*both, strict=True)]
+
+
+def _einsum(mode: autocast, equation: Any, *operands: Any) -> Tensor:
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
+    if match is None or len(operands) != 2:
+        return NotImplemented
+    labels = [_labels(text, x.dim()) for text, x in zip(match.group(1, 2), operands, strict=True)]
+    in_a, in_b = labels
+    if in_a is None or in_b is None:
+        return NotImplemented
+    both = in_a + in_b
+    unnamed = sorted({x for x in both if x not in string.ascii_letters}, key=int)
+    if match[3] is None:
+        out = unnamed + sorted(x for x in both if x not in unnamed and both.count(x) == 1)
+    else:
+        before, dots, after = match[3].partition("...")
+        out = [*before, *(unnamed if dots else ()), *after]
+    return _pair(mode, *operands, in_a, in_b, out)
+
+
+_TERM = r"([a-zA-Z]*(?:\.\.\.[a-zA-Z]*)?)"
+_TWO = re.compile(f"{_TERM},{_TERM}(?:->{_TERM})?")
+
+
+def _labels(text: str, rank: int) -> list[str] | None:
+    """The labels of an operand's dimensions: letters, and numbers from the end, "-1" the last, for
+    the dimensions that an ellipsis covers. None where their number is not the operand's rank."""
+    before, dots, after = text.partition("...")
+    covered = rank - len(before) - len(after)
+    if covered < 0 or (covered > 0 and not dots):
+        return None
+    return [*before, *map(str, range(-covered, 0)), *after]
+
+
+def _pair(
+    mode: autocast, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
+) -> Tensor:
+    """The product of two tensors by the labels of their dimensions: `out` are the result's, and the
+    sums run over the others, which both tensors have, in a's order. A size of 1 broadcasts."""
+    size = _sizes(a, b, in_a, in_b, out)
+    batch = [x for x in in_a if x in in_b and x in out]
+    if size is None or len(batch) + 2 > MAX_RANK:
+        return NotImplemented
+    summed = [x for x in in_a if x in in_b and x not in out]
+    rows, columns = ([x for x in own if x in out and x not in batch] for own in (in_a, in_b))
+
+    def arranged(x: Tensor, own: list[str], *parts: list[str]) -> Tensor:
+        wide = [size[i] if i in summed else n for i, n in zip(own, x.shape, strict=True)]
+        moved = x.expand(wide).permute([own.index(i) for part in (batch, *parts) for i in part])
+        shape = [*moved.shape[: len(batch)], *(_count(size, part) for part in parts)]
+        return moved.reshape(shape)
+
+    left, right = arranged(a, in_a, rows, summed), arranged(b, in_b, summed, columns)
+    has = batch + rows + columns
+    made = _matmul(mode, left, right).reshape([size[x] for x in has])
+    return made.permute([has.index(x) for x in out])
+
+
+def _sizes(
+    a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
+) -> dict[str, int] | None:
+    """The size of each label. None where `_pair` does not compute the equation: labels that are
+    repeated or summed over in one tensor alone, and what torch refuses."""
+    once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
+    alone = set(in_a) ^ set(in_b)
+    if not once or not alone <= set(out) or not set(out) <= {*in_a, *in_b}:
+        return None
+    size = dict(zip(in_a, a.shape, strict=True))
+    for label, n in zip(in_b, b.shape, strict=True):
+        of_a = size.get(label, 1)
+        if n != of_a and 1 not in (n, of_a):
+            return None
+        size[label] = of_a if n == 1 else n
+    return size
+
+
+def _count(size: dict[str, int], labels: list[str]) -> int:
+    """The number of values that dimensions of these labels hold."""
+    count = 1
+    for label in labels:
+        count *= size[label]
+    return count
+
+
+# ---- their names ---------------------------------------------------------------------------------
+
+FORMS: dict[str, Form] = {
+    "linear": linear,
+    "matmul": _matmul,
+    "rmatmul": _rmatmul,
+    "mm": _product(_MM),
+    "mv": _product(_MV),
+    "bmm": _product(_BMM),
+    "dot": _product(_DOT),
+    "outer": _product(_OUTER),
+    "addmm": _adding(_MM),
+    "addmm_": _in_place(_adding(_MM)),
+    "addmv": _adding(_MV),
+    "addmv_": _in_place(_adding(_MV)),
+    "baddbmm": _adding(_BMM),
+    "baddbmm_": _in_place(_adding(_BMM)),
+    "addbmm": _adding(_BATCH_SUMMED),
+    "addbmm_": _in_place(_adding(_BATCH_SUMMED)),
+    "addr": _adding(_OUTER),
+    "addr_": _in_place(_adding(_OUTER)),
+    "inner": _inner,
+    "tensordot": _tensordot,
+    "einsum": _einsum,
+}
+"""The forms by their names in torch."""
+
+OF_OPERANDS = frozenset(FORMS) - {"linear", "einsum"}
+"""Functions whose tensors have different names: mat2, batch2, vec2, other, …"""
+
+
+def in_order(
+    args: Sequence[Any], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a function of OF_OPERANDS with its tensors by position, and all else by
+    keyword.
+
+    The names of tensors follow one another in the alphabet, `input` first. Numbers by position are
+    beta and alpha, which torch still takes there, and a dtype is `out_dtype`.
+    """
+    names = [n for n, x in keywords.items() if isinstance(x, Tensor) and n not in _FACTORS]
+    rest = {name: value for name, value in keywords.items() if name not in names}
+    names.sort(key=lambda name: (name not in ("input", "self"), name))
+    tensors: list[Any] = []
+    factors = iter(_FACTORS)
+    for value in args:
+        if isinstance(value, torch.dtype):
+            rest["out_dtype"] = value
+        elif isinstance(value, (int, float)) and len(tensors) < 2:
+            rest[next(factors)] = value
+        else:
+            tensors.append(value)
+    return (*tensors, *(keywords[name] for name in names)), rest
+
+
+_FACTORS = ("beta", "alpha")
