@@ -124,7 +124,9 @@ def _of_torch(
             return torch.convolution(x, w, c, *moves)
 
         fits = bias is None or bias.dtype == dtype
-        return summed_in_float32(convolve, x.values, w.values, dtype if fits else torch.float32).to(dtype)
+        return summed_in_float32(convolve, x.values, w.values, dtype if fits else torch.float32).to(
+            dtype
+        )
     y = scaled(_of_torch(Factor(x.values), Factor(w.values), None, moves, torch.float32), scales)
     return (y if bias is None else y + _along_channels(bias.float(), y.dim())).to(dtype)
 

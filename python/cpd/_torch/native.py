@@ -243,4 +243,3 @@ define(
 )
 """(a b) first second + c; `first` and `second` are scales."""
 differentiable("native_product", _setup, _backward, _tangent)
-

@@ -109,6 +109,8 @@ def split_operand(
     """`cast_operand`, of a text that `splits`: the short values apart from the scale."""
     _, scaled, how, size, _, history = parts(text)
     x = x.float()
+    if x.numel() == 0:
+        return Factor(x, None, True)
     if history:
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
         values = run("cast", x * multiplier, how, *numbers, None)
