@@ -410,7 +410,7 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
-            how = NATIVE, None, None, like_g.dtype
+            how = NATIVE, None, None, None, like_g.dtype
             of_g = ops.convolution(*pair, None, *ctx.moves, *how)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input

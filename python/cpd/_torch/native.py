@@ -85,8 +85,14 @@ def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
         return True
     if x.numel() == 0 or x.is_meta or isinstance(x, FakeTensor):
         return True
+    if dtype == torch.bfloat16 and x.dtype == torch.float32 and x.is_contiguous():
+        return int(x.view(torch.int32).bitwise_and(_BELOW_BFLOAT16).amax()) == 0
     y = x.to(dtype)
     return bool(((y == x) | (x != x)).all())
+
+
+_BELOW_BFLOAT16 = 0xFFFF
+"""The bits of a float32 number that bfloat16 lacks."""
 
 
 def _native_product(

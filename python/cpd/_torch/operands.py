@@ -22,7 +22,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import named_scaled
 from cpd.numeric.scaled_cast import OperandSpec, draws, operand_spec
-from cpd.ops.arguments import holds
+from cpd.ops.arguments import holds, holds_scaled
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
@@ -56,11 +56,11 @@ def keeps_type(dtype: str, text: str) -> bool:
     """Whether the cast of that text, of any tensor of that type, gives values of that type. A
     bfloat16 number rounded to at most eight significant bits, at any power of two, is one."""
     element, scaled, _, size, factor, history = parts(text)
-    if dtype == "float32":
-        return True
     if not scaled:
         return holds(dtype, element)
-    return dtype == "bfloat16" and _is_short(text) and not (size or factor != 1 or history)
+    return dtype == "float32" or (
+        holds_scaled(dtype, scaled) and not (size or factor != 1 or history)
+    )
 
 
 @constant
@@ -98,7 +98,7 @@ def splits(text: str, rank: int) -> bool:
     covers, bits = q.block, significant_bits(q.element)
     if q.tensor_scale is not None:
         covers, bits = q.outer, bits + significant_bits(q.scale)
-    if q.tensor_scale is not None and q.tensor_scale.name != "e8m23":
+    if q.tensor_scale is not None and q.tensor_scale.name != "fp32":
         return False
     return bits <= SHORT and (covers == "tensor" or (covers == "row" and rank == 2))
 

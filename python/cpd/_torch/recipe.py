@@ -139,11 +139,11 @@ class RecipeCall(NamedTuple):
         if first == second and (not first or is_whole(operand_spec(first))):
             cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype)
             return cast, cast
-        if all(needs) and first == second and casts_both(first) and g.is_contiguous():
-            if not (dtype in HALVES and splits(first, g.dim())):
-                both = cast_operand_both(g, first, axes)
-                short = is_short(first) and both[0].dtype == torch.float32
-                return Factor(both[0], None, short), Factor(both[1], None, short)
+        both = all(needs) and first == second and casts_both(first) and g.is_contiguous()
+        if both and not (dtype in HALVES and splits(first, g.dim())):
+            once, again = cast_operand_both(g, first, axes)
+            short = is_short(first) and once.dtype == torch.float32
+            return Factor(once, None, short), Factor(again, None, short)
         return (
             self.factor(Purpose.cast_gradient, g, axes[0], dtype) if for_input else Factor(g),
             self.factor(Purpose.recast_gradient, g, axes[1], dtype) if for_weight else Factor(g),
