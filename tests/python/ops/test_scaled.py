@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.ops.arguments import holds_scaled
 import oracle
 import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
+from cpd.ops.arguments import holds_scaled
 from front_ends import Call, FrontEnd, assert_bits
 from scaled_cases import FORMATS, spec_of
 from scaled_tries import (
