@@ -9,16 +9,17 @@ kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._tor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from cpd._torch.conv import correlate, slide, spread
 from cpd._torch.derivatives import Tangents, define, differentiable, saved, total
-from cpd._torch.gemm import Operand, Products, addend_gradient, keep
+from cpd._torch.gemm import Operand, Products, addend_gradient, keep, scaled_back
 from cpd._torch.library import ops
 from cpd._torch.moves import Moves
+from cpd._torch.native import HALVES, Factor, scaled, summed_in_float32
 from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
 from cpd._torch.vmap import BatchedCall, batched, recipe_draws, scales_apart, sum_draws
@@ -31,17 +32,19 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tenso
     moves, (*of_recipe, dtype) = _parted(rest)
     call = RecipeCall(*of_recipe)
     how, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
-    x, w = _entering_forward(call, x, w, moves)
+    with torch.no_grad():
+        x, w = _entering_forward(call, x, w, moves, dtype)
+    bias = None if bias is None else call.narrowed(bias, Purpose.given)
     if not call.leaves_factors():
         return _product(x, w, bias, size, moves, how, dtype)
-    y = _product(x, w, None, size, moves, how, dtype)
-    y = call.unfactored(y, Purpose.cast_activation, Purpose.cast_weight)
-    return y if bias is None else y + _along_channels(bias.to(dtype), y.dim())
+    left_out = call.left_out(Purpose.cast_activation, Purpose.cast_weight)
+    y = _product(x, w, None, size, moves, how, torch.float32) * (1 / left_out)
+    return (y if bias is None else y + _along_channels(bias.float(), y.dim())).to(dtype)
 
 
 def _product(
-    x: Tensor,
-    w: Tensor,
+    x: Factor,
+    w: Factor,
     bias: Tensor | None,
     size: Ints,
     moves: Moves,
@@ -51,6 +54,7 @@ def _product(
     """A convolution of operands as cast."""
     if how.is_native():
         return _of_torch(x, w, bias, moves, dtype)
+    x, w = x.values, w.values
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
     kernel = spread if moves.transposed else slide
     return kernel(x, w, size, c, moves, how, dtype)
@@ -65,7 +69,7 @@ def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *r
     `like`: the input, or None, for the layout of torch's own gradient; its values do not matter."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _input_of_torch(g, w, size, like, moves).to(dtype)
+        return _input_of_torch(g, w, size, like, moves, dtype)
     kernel = slide if moves.transposed else spread
     return kernel(g, w, size, None, moves, Sum(text, seed, stream), dtype)
 
@@ -77,7 +81,7 @@ def _convolution_weight(
     weight, or None."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
-        return _weight_of_torch(g, x, size, like, moves).to(dtype)
+        return _weight_of_torch(g, x, size, like, moves, dtype)
     how = Sum(text, seed, stream)
     if moves.transposed:
         return correlate(x, g, size, moves, how, dtype)
@@ -92,7 +96,7 @@ def _parted(rest: tuple[Any, ...]) -> tuple[Moves, tuple[Any, ...]]:
 def _fake_convolution(x: Tensor, w: Tensor, bias: Any, *rest: Any) -> Tensor:
     moves, (*of_recipe, dtype) = _parted(rest)
     if RecipeCall(*of_recipe).rounding(Purpose.given) == NATIVE:
-        return _of_torch(x, w, bias, moves, dtype)
+        return _of_torch(Factor(x), Factor(w), bias, moves, dtype)
     return x.new_empty(moves.size(x.shape, w.shape), dtype=dtype)
 
 
@@ -106,37 +110,51 @@ def _fake_gradient(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return fake
 
 
-# ---- sums of torch's own kernels, in the wider of the operands' types ----------------------------
+# ---- sums of torch's own kernels: in float32, rounded once into the result's type ---------------
 
 
 def _of_torch(
-    x: Tensor, w: Tensor, bias: Tensor | None, moves: Moves, dtype: torch.dtype
+    x: Factor, w: Factor, bias: Tensor | None, moves: Moves, dtype: torch.dtype
 ) -> Tensor:
-    common = torch.promote_types(x.dtype, w.dtype)
-    c = None if bias is None else bias.to(common)
-    with torch._C._DisableAutocast():
-        return torch.convolution(x.to(common), w.to(common), c, *moves).to(dtype)
+    scales = [f.scale for f in (x, w) if f.scale is not None]
+    if not scales:
+
+        def convolve(x: Tensor, w: Tensor) -> Tensor:
+            c = None if bias is None else bias.to(x.dtype)
+            return torch.convolution(x, w, c, *moves)
+
+        fits = bias is None or bias.dtype == dtype
+        return summed_in_float32(convolve, x.values, w.values, dtype if fits else torch.float32).to(
+            dtype
+        )
+    y = scaled(_of_torch(Factor(x.values), Factor(w.values), None, moves, torch.float32), scales)
+    return (y if bias is None else y + _along_channels(bias.float(), y.dim())).to(dtype)
 
 
-def _input_of_torch(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, moves: Moves) -> Tensor:
-    common = torch.promote_types(g.dtype, w.dtype)
-    g, w = g.to(common), w.to(common)
-    x = _template(g, size, like)
-    return _backward_of_torch(g, x, w, moves, [True, False, False])[0]
+def _input_of_torch(
+    g: Tensor, w: Tensor, size: Ints, like: Tensor | None, moves: Moves, dtype: torch.dtype
+) -> Tensor:
+    def compute(g: Tensor, w: Tensor) -> Tensor:
+        x = _template(g, size, like)
+        return _backward_of_torch(g, x, w, moves, [True, False, False])[0]
+
+    return summed_in_float32(compute, g, w, dtype)
 
 
-def _weight_of_torch(g: Tensor, x: Tensor, size: Ints, like: Tensor | None, moves: Moves) -> Tensor:
-    common = torch.promote_types(g.dtype, x.dtype)
-    g, x = g.to(common), x.to(common)
-    w = _template(g, size, like)
-    return _backward_of_torch(g, x, w, moves, [False, True, False])[1]
+def _weight_of_torch(
+    g: Tensor, x: Tensor, size: Ints, like: Tensor | None, moves: Moves, dtype: torch.dtype
+) -> Tensor:
+    def compute(g: Tensor, x: Tensor) -> Tensor:
+        w = _template(g, size, like)
+        return _backward_of_torch(g, x, w, moves, [False, True, False])[1]
+
+    return summed_in_float32(compute, g, x, dtype)
 
 
 def _backward_of_torch(
     g: Tensor, x: Tensor, w: Tensor, moves: Moves, asked: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    with torch._C._DisableAutocast():
-        return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)
+    return torch.ops.aten.convolution_backward(g, x, w, None, *moves, asked)
 
 
 def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
@@ -162,16 +180,18 @@ def has_tiles(text: str) -> bool:
     return isinstance(spec, ScaledCast) and "x" in spec.scaled.block
 
 
-def cast_images(cast: Callable[[Tensor, int], Tensor], x: Tensor, groups: int) -> Tensor:
+Cast: TypeAlias = Callable[[Tensor, int], Tensor]
+"""A cast along an axis."""
+
+
+def cast_images(cast: Cast, x: Tensor, groups: int) -> Tensor:
     """`cast(x, axis)` along the channels of a group."""
     if groups == 1:
         return cast(x, 1)
     return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
 
 
-def cast_kernels(
-    cast: Callable[[Tensor, int], Tensor], w: Tensor, axis: int, groups: int, tiles: bool
-) -> Tensor:
+def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> Tensor:
     """`cast(w, axis)` along the weight's first dimension or its second."""
     if not tiles and (axis == 1 or groups == 1):
         return cast(w, axis)
@@ -182,35 +202,61 @@ def cast_kernels(
     return y.movedim((-2, -1), (1, 2)).flatten(0, 1).contiguous()
 
 
+def _factor(
+    call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
+) -> Factor:
+    """An operand as it enters its product: `arrange` gives it, cast by what it is given. Short
+    values are bfloat16."""
+    made = Factor(torch.empty(()))
+
+    def cast(x: Tensor, axis: int) -> Tensor:
+        nonlocal made
+        made = call.factor(which, x, axis, dtype)
+        return made.values if made.scale is None else made.values.bfloat16()
+
+    return Factor(arrange(cast), made.scale)
+
+
 def _entering_forward(
-    call: RecipeCall, x: Tensor, w: Tensor, moves: Moves
-) -> tuple[Tensor, Tensor]:
-    if call.rounding(Purpose.cast_activation):
-        x = cast_images(lambda x, d: call.cast(Purpose.cast_activation, x, d), x, moves.groups)
-    if call.rounding(Purpose.cast_weight):
-        w = _cast_weight(call, Purpose.cast_weight, w, 0 if moves.transposed else 1, moves.groups)
-    return x, w
+    call: RecipeCall, x: Tensor, w: Tensor, moves: Moves, dtype: torch.dtype
+) -> tuple[Factor, Factor]:
+    first = 0 if moves.transposed else 1
+    return (
+        _cast_image(call, Purpose.cast_activation, x, moves.groups, dtype),
+        _cast_weight(call, Purpose.cast_weight, w, first, moves.groups, dtype),
+    )
 
 
-def _cast_weight(call: RecipeCall, which: Purpose, w: Tensor, axis: int, groups: int) -> Tensor:
+def _cast_image(
+    call: RecipeCall, which: Purpose, x: Tensor, groups: int, dtype: torch.dtype
+) -> Factor:
+    return _factor(call, which, dtype, lambda cast: cast_images(cast, x, groups))
+
+
+def _cast_weight(
+    call: RecipeCall, which: Purpose, w: Tensor, axis: int, groups: int, dtype: torch.dtype
+) -> Factor:
     tiles = has_tiles(call.rounding(which))
-    return cast_kernels(lambda w, d: call.cast(which, w, d), w, axis, groups, tiles)
+    return _factor(call, which, dtype, lambda cast: cast_kernels(cast, w, axis, groups, tiles))
 
 
 def _cast_gradients(
-    call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int
-) -> tuple[Tensor, Tensor]:
+    call: RecipeCall, g: Tensor, needs: Sequence[bool], groups: int, dtype: torch.dtype
+) -> tuple[Factor, Factor]:
     """The gradient as it enters the products of the input's gradient and of the weight's."""
-    if groups == 1:
-        return call.gradients(g, needs, (1, 0))
-    parts = g.unflatten(1, (groups, -1))
-    of_input, of_weight = call.gradients(parts, needs, (2, 0))
-    return of_input.flatten(1, 2), of_weight.flatten(1, 2)
+    axes = (1, 0) if groups == 1 else (2, 0)
+    parts = g if groups == 1 else g.unflatten(1, (groups, -1))
+    found = call.gradients(parts, needs, axes, dtype)
+    made = []
+    for values, scale, _ in found:
+        values = values if scale is None else values.bfloat16()
+        made.append(Factor(values if groups == 1 else values.flatten(1, 2), scale))
+    return made[0], made[1]
 
 
 def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     x, w, bias, *rest = inputs
-    ctx.moves, (ctx.recipe, *tensors, ctx.dtype) = _parted(tuple(rest))
+    ctx.moves, (ctx.recipe, *tensors, ctx.narrow, ctx.dtype) = _parted(tuple(rest))
     keep(ctx, x, w, bias, *tensors, forward=forward)
 
 
@@ -218,27 +264,55 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w, *tensors = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors)
-    to_input, to_weight = _cast_gradients(call, g, (for_input, for_weight), moves.groups)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, ctx.narrow)
+    type_x = call.gradient_type(like_x.dtype, Purpose.grad_input)
+    type_w = call.gradient_type(like_w.dtype, Purpose.grad_weight)
+    narrowest = type_x if type_x in HALVES else type_w
+    needs = for_input, for_weight
+    to_input, to_weight = _cast_gradients(call, g, needs, moves.groups, narrowest)
     sums = Products.of(call)
     of_input = of_weight = of_bias = None
     detached_x, detached_w = (None if t is None else t.detach() for t in (x, w))
     if for_input:
-        w = _cast_weight(call, Purpose.recast_weight, w, 1 if moves.transposed else 0, moves.groups)
-        of_input = ops.convolution_input(
-            to_input, w, like_x.shape, detached_x, *moves, *sums.grad_input, like_x.dtype
-        )
-        of_input = call.unfactored(of_input, Purpose.cast_gradient, Purpose.recast_weight)
+        first = 1 if moves.transposed else 0
+        y = _cast_weight(call, Purpose.recast_weight, w, first, moves.groups, type_x)
+        left_out = call.left_out(Purpose.cast_gradient, Purpose.recast_weight)
+
+        def of_x(g: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
+            return ops.convolution_input(
+                g, w, like_x.shape, detached_x, *moves, *sums.grad_input, dtype
+            )
+
+        of_input = _gradient(of_x, to_input, y, left_out, type_x).to(like_x.dtype)
     if for_weight:
-        x = call.cast(Purpose.recast_activation, x, 0)
-        of_weight = ops.convolution_weight(
-            to_weight, x, like_w.shape, detached_w, *moves, *sums.grad_weight, like_w.dtype
-        )
-        of_weight = call.unfactored(of_weight, Purpose.recast_activation, Purpose.recast_gradient)
+        y = _factor(call, Purpose.recast_activation, type_w, lambda cast: cast(x, 0))
+        left_out = call.left_out(Purpose.recast_activation, Purpose.recast_gradient)
+
+        def of_w(g: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+            return ops.convolution_weight(
+                g, x, like_w.shape, detached_w, *moves, *sums.grad_weight, dtype
+            )
+
+        of_weight = _gradient(of_w, to_weight, y, left_out, type_w).to(like_w.dtype)
     if for_bias:
         along = Operand((1, *like_bias.shape, *(1,) * (g.dim() - 2)), like_bias.dtype)
         of_bias = addend_gradient(g, along, sums.grad_bias).view(like_bias.shape)
     return of_input, of_weight, of_bias
+
+
+def _gradient(
+    compute: Callable[[Tensor, Tensor, torch.dtype], Tensor],
+    g: Factor,
+    other: Factor,
+    left_out: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The gradient that `compute` gives, times its operands' scales, without their factors."""
+    scales = [f.scale for f in (g, other) if f.scale is not None]
+    if not scales:
+        return scaled_back(lambda dtype: compute(g.values, other.values, dtype), left_out, dtype)
+    y = scaled(compute(g.values, other.values, torch.float32), scales)
+    return scaled_back(lambda _: y, left_out, dtype)
 
 
 _MOVES = (
@@ -279,9 +353,9 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
     x, w, *tensors = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, ctx.narrow)
     shape = moves.size(x.shape, w.shape)
-    x, w = _entering_forward(call, x, w, moves)
+    x, w = (f.values for f in _entering_forward(call, x, w, moves, torch.float32))
 
     def convolve(x: Tensor, w: Tensor, purpose: Purpose) -> Tensor:
         how = call.of_cast()._replace(numbers=_redrawn(call.numbers, purpose))
@@ -336,7 +410,7 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
         pair = (h, other) if of_input else (other, h)
         of_g = of_other = None
         if needs[0]:
-            how = NATIVE, None, None, like_g.dtype
+            how = NATIVE, None, None, None, like_g.dtype
             of_g = ops.convolution(*pair, None, *ctx.moves, *how)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input

@@ -10,6 +10,7 @@ GEMMs with it, as convolution does (`cpd._torch.convolution`). Documented in `cp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +18,11 @@ from torch import Tensor
 
 from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
 from cpd._torch.library import ops
+from cpd._torch.native import HALVES, Factor, as_factor
 from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.scaled_products import encoded, scaled_product
 from cpd._torch.scaled_products import turned as turned_operand
-from cpd._torch.sums import NATIVE, Ints, Sum, product
+from cpd._torch.sums import NATIVE, Ints, Sum, of_type, product
 from cpd.numeric.purposes import Purpose
 from cpd.ops.arguments import product_shape
 
@@ -38,21 +40,47 @@ def _like(x: Tensor | None) -> Operand | None:
     return None if x is None else Operand(x.shape, x.dtype)
 
 
-def contract(x: Tensor, y: Tensor, batch: Ints, like: Operand, how: Sum, blas: bool) -> Tensor:
+def contract(
+    x: Tensor | Factor,
+    y: Tensor | Factor,
+    batch: Ints,
+    like: Operand,
+    how: Sum,
+    blas: bool,
+    left_out: float = 1,
+    rounded: torch.dtype | None = None,
+) -> Tensor:
     """x times y, summed over the dimensions of `batch` along which `like` was broadcast as well,
-    before the matrices' own: k is row-major in them."""
+    before the matrices' own: k is row-major in them. `left_out`: a factor of the sums that the
+    result lacks; `rounded`: the type to which it is rounded first, if not its own."""
     missing = len(batch) - (len(like.shape) - 2)
     folded = [
         d for d, n in enumerate(batch) if n != 1 and (d < missing or like.shape[d - missing] == 1)
     ]
     if folded:
+        x, y = as_factor(x), as_factor(y)  # scales cover whole tensors where there are batches
+        scaled = x.scale, y.scale
+        short = x.short, y.short
+        x, y = x.values, y.values
         kept = [d for d in range(len(batch)) if d not in folded]
         row = len(batch)
         x = x.expand(*batch, *x.shape[-2:]).permute(*kept, row, *folded, row + 1)
         y = y.expand(*batch, *y.shape[-2:]).permute(*kept, *folded, row, row + 1)
         x = x.flatten(len(kept) + 1)
         y = y.flatten(len(kept), -2)
-    return product(x, y, None, how, like.dtype, blas).reshape(like.shape)
+        x, y = (Factor(v, s, b) for v, s, b in zip((x, y), scaled, short, strict=True))
+    first = like.dtype if rounded is None else rounded
+    z = scaled_back(lambda dtype: product(x, y, None, how, dtype, blas), left_out, first)
+    return of_type(z, like.dtype).reshape(like.shape)
+
+
+def scaled_back(
+    compute: Callable[[torch.dtype], Tensor], left_out: float, dtype: torch.dtype
+) -> Tensor:
+    """compute(dtype) / left_out, by its reciprocal in float32."""
+    if left_out == 1:
+        return compute(dtype)
+    return of_type(compute(torch.float32) * (1 / left_out), dtype)
 
 
 def addend_gradient(g: Tensor, like: Operand, how: Sum) -> Tensor:
@@ -106,19 +134,21 @@ def _product_gradients(
         of_a, of_b = _scaled_gradients(ctx, a, b, g, sums, call, turned)
         return of_a, of_b, of_c
     batch = g.shape[:-2]
-    to_input, to_weight = call.gradients(g, (for_a, for_b), (-1, -2))
+    type_a = call.gradient_type(like_a.dtype, Purpose.grad_input)
+    type_b = call.gradient_type(like_b.dtype, Purpose.grad_weight)
+    narrowest = type_a if type_a in HALVES else type_b
+    to_input, to_weight = call.gradients(g, (for_a, for_b), (-1, -2), narrowest)
     of_a = of_b = None
     if for_a:
-        weight = call.cast(Purpose.recast_weight, b, -2 if turned else -1)
+        weight = call.factor(Purpose.recast_weight, b, -2 if turned else -1, type_a)
         weight = weight if turned else weight.mT
-        of_a = contract(to_input, weight, batch, like_a, sums.grad_input, blas)
-        of_a = call.unfactored(of_a, Purpose.cast_gradient, Purpose.recast_weight)
+        left_out = call.left_out(Purpose.cast_gradient, Purpose.recast_weight)
+        of_a = contract(to_input, weight, batch, like_a, sums.grad_input, blas, left_out, type_a)
     if for_b:
-        activation = call.cast(Purpose.recast_activation, a, -2)
-        of_b = _weight_gradient(
-            activation, to_weight, batch, like_b, sums.grad_weight, blas, turned
-        )
-        of_b = call.unfactored(of_b, Purpose.recast_activation, Purpose.recast_gradient)
+        activation = call.factor(Purpose.recast_activation, a, -2, type_b)
+        left_out = call.left_out(Purpose.recast_activation, Purpose.recast_gradient)
+        rest = batch, like_b, sums.grad_weight, blas, turned, left_out, type_b
+        of_b = _weight_gradient(activation, to_weight, *rest)
     return of_a, of_b, of_c
 
 
@@ -149,17 +179,25 @@ def _scaled_gradients(
 
 
 def _weight_gradient(
-    a: Tensor, g: Tensor, batch: Ints, like: Operand, how: Sum, blas: bool, turned: bool
+    a: Factor,
+    g: Factor,
+    batch: Ints,
+    like: Operand,
+    how: Sum,
+    blas: bool,
+    turned: bool,
+    left_out: float,
+    rounded: torch.dtype,
 ) -> Tensor:
     """aᵀ g, or its transpose where `turned`: gᵀ a, which has the same sums and the weight's layout;
     random bits depend on the place in aᵀ g."""
     if not turned:
-        return contract(a.mT, g, batch, like, how, blas)
+        return contract(a.mT, g, batch, like, how, blas, left_out, rounded)
     if not how.is_stochastic():
-        return contract(g.mT, a, batch, like, how.swapped(), blas)
+        return contract(g.mT, a, batch, like, how.swapped(), blas, left_out, rounded)
     *rest, outputs, inputs = like.shape
     like = like._replace(shape=(*rest, inputs, outputs))
-    return contract(a.mT, g, batch, like, how, blas).mT
+    return contract(a.mT, g, batch, like, how, blas, left_out, rounded).mT
 
 
 def keep(
@@ -292,21 +330,26 @@ def _matmul(
     recipe: str,
     numbers: Tensor | None,
     multipliers: Tensor | None,
+    narrow: torch.dtype | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    call = RecipeCall(recipe, numbers, multipliers)
+    call = RecipeCall(recipe, numbers, multipliers, narrow)
     how = call.sum(Purpose.given)
     if call.scales_at != "operand":
         left = encoded(call, Purpose.cast_activation, a, -1)
         right = encoded(call, Purpose.cast_weight, b, -1 if turned else -2)
         right = turned_operand(right) if turned else right
         return scaled_product(left, right, c, how, call.scales_at, dtype)
-    a, b = _factors(a, b, turned, call)
+    with torch.no_grad():
+        x = call.factor(Purpose.cast_activation, a, -1, dtype)
+        y = call.factor(Purpose.cast_weight, b, -1 if turned else -2, dtype)
+    y = y.mT if turned else y
+    c = None if c is None else call.narrowed(c, Purpose.given)
     if call.leaves_factors():
-        y = product(a, b, None, how, dtype)
-        y = call.unfactored(y, Purpose.cast_activation, Purpose.cast_weight)
-        return y if c is None else y + c.to(dtype)
-    return product(a, b, c, how, dtype)
+        left_out = call.left_out(Purpose.cast_activation, Purpose.cast_weight)
+        z = product(x, y, None, how, torch.float32) * (1 / left_out)
+        return of_type(z if c is None else z + c.float(), dtype)
+    return product(x, y, c, how, dtype)
 
 
 def _factors(a: Tensor, b: Tensor, turned: bool, call: RecipeCall) -> tuple[Tensor, Tensor]:
@@ -322,19 +365,19 @@ def _fake_matmul(a: Tensor, b: Tensor, c: Any, turned: bool, *args: Any) -> Tens
 
 
 def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
-    a, b, c, ctx.turned, ctx.recipe, numbers, multipliers, ctx.dtype = inputs
+    a, b, c, ctx.turned, ctx.recipe, numbers, multipliers, ctx.narrow, ctx.dtype = inputs
     keep(ctx, a, b, c, numbers, multipliers, forward=forward)
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     a, b, *tensors = ctx.saved_tensors
-    call = RecipeCall(ctx.recipe, *tensors)
+    call = RecipeCall(ctx.recipe, *tensors, ctx.narrow)
     return _product_gradients(ctx, a, b, g, Products.of(call), call, turned=ctx.turned)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     a, b, *tensors = saved(ctx)
-    call = RecipeCall(ctx.recipe, *tensors)
+    call = RecipeCall(ctx.recipe, *tensors, ctx.narrow)
     a, b = _factors(a, b, ctx.turned, call)
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:

@@ -16,10 +16,13 @@ from torch import Tensor
 from cpd._torch.arguments import name_of
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
+from cpd._torch.native import Factor
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.compiling import constant
+from cpd.numeric.formats import Format
+from cpd.numeric.scaled import named_scaled
 from cpd.numeric.scaled_cast import OperandSpec, draws, operand_spec
-from cpd.ops.arguments import holds
+from cpd.ops.arguments import holds, holds_scaled
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
@@ -49,6 +52,89 @@ def factor_of(text: str) -> float:
 
 
 @constant
+def keeps_type(dtype: str, text: str) -> bool:
+    """Whether the cast of that text, of any tensor of that type, gives values of that type. A
+    bfloat16 number rounded to at most eight significant bits, at any power of two, is one."""
+    element, scaled, _, size, factor, history = parts(text)
+    if not scaled:
+        return holds(dtype, element)
+    return dtype == "float32" or (
+        holds_scaled(dtype, scaled) and not (size or factor != 1 or history)
+    )
+
+
+@constant
+def is_short(text: str) -> bool:
+    """Whether values of the cast of that text have at most eight significant bits."""
+    return bool(text) and _is_short(text)
+
+
+def _is_short(text: str) -> bool:
+    spec = operand_spec(text)
+    if isinstance(spec, CastSpec):
+        return significant_bits(spec.format) <= SHORT
+    q = spec.scaled
+    powers = q.scale.name == "e8m0" and q.tensor_scale is None
+    return powers and significant_bits(q.element) <= SHORT and not spec.history
+
+
+SHORT = 8
+"""The significant bits of bfloat16."""
+
+
+def significant_bits(f: Format) -> int:
+    """The greatest number of significant bits of a format's values."""
+    return f.man + 1
+
+
+@constant
+def splits(text: str, rank: int) -> bool:
+    """Whether `split_operand` takes the cast of that text, of tensors of that many dimensions: a
+    scale of the whole tensor, or of each row of a matrix, times values that are short."""
+    spec = operand_spec(text)
+    if isinstance(spec, CastSpec) or spec.factor != 1:
+        return False
+    q = spec.scaled
+    covers, bits = q.block, significant_bits(q.element)
+    if q.tensor_scale is not None:
+        covers, bits = q.outer, bits + significant_bits(q.scale)
+    if q.tensor_scale is not None and q.tensor_scale.name != "fp32":
+        return False
+    return bits <= SHORT and (covers == "tensor" or (covers == "row" and rank == 2))
+
+
+def split_operand(
+    x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
+) -> Factor:
+    """`cast_operand`, of a text that `splits`: the short values apart from the scale."""
+    _, scaled, how, size, _, history = parts(text)
+    x = x.float()
+    if x.numel() == 0:
+        return Factor(x, None, True)
+    if history:
+        assert multiplier is not None  # `cpd.nn.arguments` requires its state
+        values = run("cast", x * multiplier, how, *numbers, None)
+        return Factor(values, multiplier.reciprocal(), True)
+    if size:
+        x = whole_transforms(x, axis, size)
+    codes, blocks, outer = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
+    q, shape = named_scaled(scaled), list(x.shape)
+    if q.tensor_scale is None:
+        values = ops.decode(codes, q.element.name, shape, torch.float32)
+        grid = q.scales_shape(tuple(shape), axis)
+        return Factor(values, ops.decode(blocks, q.scale.name, list(grid), torch.float32), True)
+    grid = q.tensor_scales_shape(tuple(shape), axis)
+    ones = torch.ones_like(outer.view(torch.float32)).view(torch.uint8)
+    values = ops.decode_scaled(codes, scaled, axis, blocks, ones, shape, torch.float32)
+    return Factor(values, ops.decode(outer, q.tensor_scale.name, list(grid), torch.float32), True)
+
+
+def widened(x: Tensor, text: str) -> Tensor:
+    """`x` in float32 where its type does not hold the result of the cast of that text."""
+    return x if keeps_type(name_of(x.dtype), text) else x.float()
+
+
+@constant
 def operand_draws(text: str) -> bool:
     """Whether the cast of that text rounds stochastically."""
     spec = _parsed(text)
@@ -68,14 +154,13 @@ def covers_a_tensor(text: str) -> bool:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. A type that
-    does not hold the format becomes float32. Before a transform whose size does not divide the
+    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. The result is
+    float32 where x's type does not hold it. Before a transform whose size does not divide the
     extent, zeros are appended. `multiplier`: the scale of delayed scaling."""
     if not text:
         return x
-    element, scaled, how, size, factor, history = parts(text)
-    if not holds(name_of(x.dtype), element):
-        x = x.float()
+    _, scaled, how, size, factor, history = parts(text)
+    x = widened(x, text)
     if not scaled:
         return run("cast", x, how, *numbers, None)
     if history:
@@ -106,9 +191,8 @@ def casts_both(text: str) -> bool:
 def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     """`x` cast with blocks along each of two axes: `cast_operand` twice, of a text that
     `casts_both`; a GPU reads x once where it can (`CastBoth`, ops/scaled.h)."""
-    element, scaled, how, *_ = parts(text)
-    if not holds(name_of(x.dtype), element):
-        x = x.float()
+    _, scaled, how, *_ = parts(text)
+    x = widened(x, text)
     first, second = run("cast_scaled_both", x, scaled, list(axes), how).unbind()
     return first, second
 

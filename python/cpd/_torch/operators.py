@@ -65,6 +65,7 @@ from cpd.ops.arguments import (
     FLOATS,
     NARROW_FLOATS,
     Shape,
+    check_cast,
     check_result,
     check_storage,
     dimension,
@@ -91,12 +92,21 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
     integers = (
         None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
     )
-    check_storage(name_of(x.dtype), f.name)
+    check_cast(name_of(x.dtype), f)
     if out is None:
         return run("cast", x, *arguments, integers)
     check_out(out, x.shape, x, {"x": x, "random": integers})
     write(*_cast_out, x, *arguments, integers, out=out)
     return out
+
+
+def widened(x: Tensor, dtype: Any) -> Tensor:
+    """`x` in a wider type."""
+    check("x", x, FLOATS)
+    element = result_element(dtype, None, FLOATS)
+    if torch.promote_types(x.dtype, element) != element:
+        raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
+    return x.to(element)
 
 
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:

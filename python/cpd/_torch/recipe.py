@@ -12,23 +12,28 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from cpd import _core
+from cpd._torch.native import HALVES, Factor
 from cpd._torch.operands import (
     Pair,
     cast_operand,
     cast_operand_both,
     casts_both,
     factor_of,
+    is_short,
     operand_draws,
+    split_operand,
+    splits,
 )
-from cpd._torch.sums import NATIVE, Sum
+from cpd._torch.sums import NATIVE, Sum, of_type
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 from cpd.numeric.scaled_cast import is_whole, operand_spec
 
-SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType dtype"
+SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
 """What an operator takes of a recipe, and the type of its result."""
 
 
@@ -65,6 +70,9 @@ class RecipeCall(NamedTuple):
     """Seeds and streams, int64, a row for each purpose, by its number; None: nothing draws."""
     multipliers: Tensor | None
     """The scales of activation, weight and gradient, where scaling is delayed."""
+    narrow: torch.dtype | None = None
+    """Torch.autocast's type: of native products' operands that are not cast, and of the gradients
+    that they give, which are rounded to it before their operand's own type. None: no autocast."""
 
     @property
     def scales_at(self) -> str:
@@ -96,34 +104,58 @@ class RecipeCall(NamedTuple):
         """An operand as it enters its product, blocks along `axis`."""
         text = self.rounding(operand)
         if not text:
-            return x
+            return self.narrowed(x, _SUM_OF[operand])
         return cast_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
 
+    def factor(self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype) -> Factor:
+        """`cast`, for a product whose result has type `dtype`: where that is a 16-bit type and the
+        sum native, short values are apart from their scale, outside of differentiated code."""
+        text = self.rounding(operand)
+        native = self.rounding(_SUM_OF[operand]) == NATIVE
+        if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
+            return split_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
+        y = self.cast(operand, x, axis)
+        return Factor(y, None, y.dtype == torch.float32 and is_short(text))
+
+    def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
+        """An operand of the sum `purpose` that is not cast: in autocast's type if it is native."""
+        if self.narrow is None or self.rounding(purpose) != NATIVE:
+            return x
+        return of_type(x, self.narrow)
+
+    def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
+        """The type into which a sum that is a gradient is rounded, before `like`."""
+        if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
+            return like
+        return self.narrow
+
     def gradients(
-        self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int]
-    ) -> tuple[Tensor, Tensor]:
+        self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int], dtype: torch.dtype
+    ) -> tuple[Factor, Factor]:
         """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
-        as they are needed; cast once where one cast serves as both."""
+        as they are needed; cast once where one cast serves as both. `dtype`: of their results."""
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
         if first == second and (not first or is_whole(operand_spec(first))):
-            cast = self.cast(Purpose.cast_gradient, g, axes[0])
+            cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype)
             return cast, cast
-        if all(needs) and first == second and casts_both(first) and g.is_contiguous():
-            return cast_operand_both(g, first, axes)
+        both = all(needs) and first == second and casts_both(first) and g.is_contiguous()
+        if both and not (dtype in HALVES and splits(first, g.dim())):
+            once, again = cast_operand_both(g, first, axes)
+            short = is_short(first) and once.dtype == torch.float32
+            return Factor(once, None, short), Factor(again, None, short)
         return (
-            self.cast(Purpose.cast_gradient, g, axes[0]) if for_input else g,
-            self.cast(Purpose.recast_gradient, g, axes[1]) if for_weight else g,
+            self.factor(Purpose.cast_gradient, g, axes[0], dtype) if for_input else Factor(g),
+            self.factor(Purpose.recast_gradient, g, axes[1], dtype) if for_weight else Factor(g),
         )
 
     def leaves_factors(self) -> bool:
         """Whether the operands of the forward product have factors, which its result must lose."""
         return _parsed(self.text).left_out != 1
 
-    def unfactored(self, y: Tensor, first: Purpose, second: Purpose) -> Tensor:
-        """A product of two operands times the reciprocal of the factors that it contains."""
-        left_out = factor_of(self.rounding(first)) * factor_of(self.rounding(second))
-        return y if left_out == 1 else y * (1 / left_out)
+    def left_out(self, first: Purpose, second: Purpose) -> float:
+        """The factors that a product of two operands contains."""
+        return factor_of(self.rounding(first)) * factor_of(self.rounding(second))
 
     def of_cast(self) -> RecipeCall:
         """The call for an activation and a weight that are cast already."""
@@ -132,6 +164,23 @@ class RecipeCall(NamedTuple):
     def draws(self) -> bool:
         """Whether a rounding is stochastic, in the backward pass too."""
         return bool(_parsed(self.text).drawing)
+
+
+_SUM_OF = {
+    Purpose.cast_activation: Purpose.given,
+    Purpose.cast_weight: Purpose.given,
+    Purpose.cast_gradient: Purpose.grad_input,
+    Purpose.recast_weight: Purpose.grad_input,
+    Purpose.recast_activation: Purpose.grad_weight,
+    Purpose.recast_gradient: Purpose.grad_weight,
+}
+"""The sum that each operand enters."""
+
+
+def _differentiates() -> bool:
+    """Whether what is computed now is differentiated itself, so that operands must be tensors that
+    follow from their sources: the scales and codes of `split_operand` have no derivatives."""
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 
 @functools.lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.ops.arguments import check_storage, check_whole
+from cpd.ops.arguments import check_storage, check_whole, holds_scaled
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 """The purposes of the two casts, by which their random streams differ."""
@@ -60,13 +60,18 @@ def rounded(
 def _check(spec: OperandSpec | None, x: Tensor) -> None:
     if spec is None:
         return
-    check_storage(name_of(x.dtype), spec.format.name)
     if not isinstance(spec, ScaledCast):
+        check_storage(name_of(x.dtype), spec.format.name)
         return
     if spec.scaled.transform is not None or spec.factor != 1 or spec.history:
         raise ValueError(
             "a result is rounded without transform, factor and history, which go with the operands "
             f"of products, got {spec}"
+        )
+    if not holds_scaled(name_of(x.dtype), spec.scaled.text):
+        raise ValueError(
+            f"{name_of(x.dtype)} does not hold every value of {spec}: give x in float32, or a "
+            "format whose scales are powers of two"
         )
 
 

@@ -43,6 +43,7 @@ from cpd.ops.arguments import (
     ScaleSource,
     Shape,
     check_addend,
+    check_cast,
     check_level,
     check_level_type,
     check_scaled_bytes,
@@ -63,6 +64,7 @@ def cast_scaled(
     x: Tensor, q: Scaled, options: Options, out: Any, axis: int, source: ScaleSource, random: Any
 ) -> Tensor:
     arguments = _arguments(x, q, options, axis, source, random)
+    check_cast(name_of(x.dtype), q)
     if out is None:
         return run("cast_scaled", *arguments)
     *levels, _, _, integers = arguments[4:]

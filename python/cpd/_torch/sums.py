@@ -16,6 +16,7 @@ from torch import Tensor
 from cpd._torch.arguments import name_of
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
+from cpd._torch.native import Factor, as_factor, product_of_factors
 from cpd.numeric.accumulator import parsed
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
@@ -80,12 +81,18 @@ def _swapped(text: str) -> str:
 
 
 def product(
-    a: Tensor, b: Tensor, c: Tensor | None, how: Sum, dtype: torch.dtype, blas: bool = False
+    a: Tensor | Factor,
+    b: Tensor | Factor,
+    c: Tensor | None,
+    how: Sum,
+    dtype: torch.dtype,
+    blas: bool = False,
 ) -> Tensor:
     """c + a b by gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or
-    by torch's own kernel."""
+    by torch's own kernels (`cpd._torch.native`), which alone take factors with a scale."""
     if how.is_native():
-        return native_product(a, b, c, dtype)
+        return product_of_factors(as_factor(a), as_factor(b), c, dtype)
+    a, b = as_factor(a).values, as_factor(b).values
     if a.is_cpu:
         warn_if_slow(parsed(how.text), a, b, 2)
     y = run("gemm", a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
@@ -111,17 +118,6 @@ def product_part(
         warn_if_slow(parsed(how.text), a, b, 2)
     y = ops.gemm_part(a, b, c, how.text, how.seed, how.stream, how.into(dtype), *part)
     return y.to(dtype)
-
-
-def native_product(a: Tensor, b: Tensor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """c + a b as torch.nn.functional.linear computes it, in the wider of the operands' types."""
-    common = torch.promote_types(a.dtype, b.dtype)
-    a, b = of_type(a, common), of_type(b, common)
-    if c is None:
-        return of_type(a @ b, dtype)
-    c = of_type(c, common)
-    y = torch.addmm(c, a, b) if a.dim() == b.dim() == 2 else a @ b + c
-    return of_type(y, dtype)
 
 
 def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:

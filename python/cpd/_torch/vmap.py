@@ -133,7 +133,7 @@ def cast_draws(text: str) -> bool:
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
     """The recipe of a call, by its arguments' names."""
-    return RecipeCall(arguments["recipe"], arguments["numbers"], arguments["multipliers"])
+    return RecipeCall(*(arguments[name] for name in ("recipe", *RecipeCall._fields[1:])))
 
 
 def recipe_draws(arguments: dict[str, Any]) -> bool:
@@ -208,5 +208,6 @@ for _name in ("gemm", "gemm_plain", "gemm_flags"):
 for _name in ("hadamard", "hadamard_plain"):
     batched(_name, _widen_hadamard, lambda arguments: False)
 batched("matmul", widen_product, recipe_draws, scales_apart)
+batched("native_product", widen_product, lambda arguments: False)
 batched("encode", None)
 batched("decode", None, lambda arguments: False)

@@ -10,16 +10,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cpd import _core
 from cpd._torch import operators
 from cpd._torch.arguments import stacked_numbers, stream_number
 from cpd._torch.derivatives import run
-from cpd._torch.operands import cast_operand
+from cpd._torch.operands import cast_operand, widened
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
 from cpd.numeric.cast import CastSpec
+from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, draws
 from cpd.ops.arguments import check_storage, holds
 
 
@@ -43,12 +45,12 @@ def check_bias(bias: Tensor, weight: Tensor) -> None:
         raise ValueError(f"bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
 
 
-def asked(x: Tensor, dtype: torch.dtype | None) -> torch.dtype | None:
-    """The result's type that the caller or torch.autocast asks for; None: x's own."""
+def autocast_type(x: Tensor) -> torch.dtype | None:
+    """The type of torch.autocast where `x` is; None: no autocast."""
     place = x.device.type
-    if dtype is not None or not torch.amp.is_autocast_available(place):
-        return dtype
-    return torch.get_autocast_dtype(place) if torch.is_autocast_enabled(place) else None
+    if not torch.amp.is_autocast_available(place) or not torch.is_autocast_enabled(place):
+        return None
+    return torch.get_autocast_dtype(place)
 
 
 watchers: list[Callable[[Recipe], None]] = []
@@ -66,6 +68,10 @@ class Arguments(NamedTuple):
     """The type that is asked for the result."""
     element: torch.dtype
     """The type of the sums."""
+    narrow: torch.dtype | None
+    """Torch.autocast's type; None: no autocast, or the caller asks for a type."""
+    gemms: str
+    """The recipe's text as the operator takes it."""
     stream: Number | None
     delayed: Any
     numbers: Tensor | None
@@ -82,33 +88,45 @@ class Arguments(NamedTuple):
     ) -> Arguments:
         """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
         format that the recipe puts into it, or the state of delayed scaling is missing."""
-        dtype = asked(x, dtype)
-        element = _element(how, x, w, dtype)
+        narrow = None if dtype is not None else autocast_type(x)
+        dtype = narrow if dtype is None else dtype
+        element = _element(how, x, dtype)
         if how.delays and delayed is None:
             raise ValueError(
                 "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
                 "give delayed= a cpd.nn.delayed.Delayed of the recipe"
             )
         numbers = _numbers(how, x, stream)
-        return cls(how, *how.cast_before, dtype, element, stream, delayed, numbers)
+        before, gemms = how.cast_before, how.gemms
+        if _casts_within(how, x.dtype, w.dtype, element):
+            before, gemms = (None, None), _gemms_within(how.text)
+        return cls(how, *before, dtype, element, narrow, gemms, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
-        """The operator's recipe, numbers, multipliers and dtype (`cpd._torch.recipe`)."""
+        """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
         for watch in watchers:
             watch(self.how)
         multipliers = self.delayed.multipliers() if self.how.delays else None
-        return self.how.gemms, self.numbers, multipliers, self.element
+        return self.gemms, self.numbers, multipliers, self.narrow, self.element
+
+
+def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
+    """Whether the operator casts activation and weight itself, for each GEMM: where torch's kernels
+    multiply 16-bit values, apart from their scales if possible (`cpd._torch.native`)."""
+    if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
+        return False
+    return not any(spec is not None and draws(spec) for spec in how.cast_before)
+
+
+@constant
+def _gemms_within(text: str) -> str:
+    """The text of what GEMMs take of a recipe's text, casts of activation and weight included."""
+    gemms: str = _core.Recipe.parse(text).gemms(False, False).text
+    return gemms
 
 
 def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """Input and weight as they enter the operator."""
-    if is_native(arguments.how.forward) and x.dtype != w.dtype:
-        common = (
-            torch.promote_types(x.dtype, w.dtype) if arguments.dtype is None else arguments.dtype
-        )
-        x, w = x.to(common), w.to(common)
-    elif is_native(arguments.how.forward) and arguments.dtype is not None:
-        x, w = x.to(arguments.dtype), w.to(arguments.dtype)
     if arguments.how.delays:
         _note_delayed(arguments, x, w)
     return (
@@ -146,6 +164,7 @@ def cast_before(
     if spec is None:
         return x
     numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
+    x = widened(x, spec.text)
     if isinstance(spec, ScaledCast) and spec.history:
         which = "weight" if purpose == Purpose.cast_weight else "activation"
         delayed: Tensor = arguments.delayed.quantize(which, x, *numbers)
@@ -171,15 +190,13 @@ def pair_of(
     return seed, tagged(own, purpose, how.layer)
 
 
-def _element(how: Recipe, x: Tensor, w: Tensor, dtype: torch.dtype | None) -> torch.dtype:
+def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the sums."""
     element = operators.result_type(x, dtype)
-    casts = (x.dtype, how.activation), (w.dtype, how.weight), (element, how.output)
-    for held_by, spec in casts:
-        if isinstance(spec, CastSpec):
-            check_storage(operators.name_of(held_by), spec.format.name)
+    if isinstance(how.output, CastSpec):
+        check_storage(operators.name_of(element), how.output.format.name)
     if is_native(how.forward):
-        return element
+        return element if how.output is None else torch.float32
     if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]
         if how.output is None:
             raise ValueError(

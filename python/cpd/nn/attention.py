@@ -7,8 +7,9 @@
    attention recipe's `output`, if it has one; times `scale`; plus the mask (-inf where a boolean
    one is False, and above the diagonal where `is_causal`), in float32;
 2. weights: the softmax along each row, in float32, rounded once by `recipe.softmax`, and the
-   gradient that returns to them by the same, straight through; in the query's type; then dropout;
-3. weights · value.
+   gradient that returns to them by the same, straight through; in float32 where the attention
+   recipe casts them, else in the query's type; then dropout;
+3. weights · value, in the query's type, or torch.autocast's.
 
 Query and weights are the activations of the two products, key and value their weights, so that each
 operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
@@ -42,7 +43,7 @@ from torch.nn.functional import _mha_shape_check  # type: ignore[attr-defined]
 from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
-from cpd.nn.arguments import check_operand
+from cpd.nn.arguments import autocast_type, check_operand
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.delayed import attending_at
 from cpd.nn.functional import linear, matmul
@@ -106,7 +107,7 @@ def scaled_dot_product_attention(
     zeros = attn_mask is not None  # no other row can be empty
     weights = _weights(query, key, mask, factor, how, base, delayed, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
-    return _product(weights, value, how, VALUES, base, delayed, dtype)
+    return _weighted(weights, value, query, how, base, delayed, dtype)
 
 
 @refused_by_torch
@@ -190,7 +191,8 @@ def multi_head_attention(
         factor = 1 / math.sqrt(q.shape[-1])
         weights = _weights(q, k, mask, factor, how, inner, delayed, False)
         weights = F.dropout(weights, dropout) if dropout else weights
-        y = _product(weights, v, how, VALUES, inner, delayed, None)
+        y = _weighted(weights, v, q, how, inner, delayed, None)
+        weights = weights.to(q.dtype)
         weights = weights.mean(dim=1) if average_attn_weights else weights
         weights = weights if batched else weights.squeeze(0)
     else:
@@ -227,6 +229,31 @@ def _product(
     return y if dtype is None else y.to(dtype)
 
 
+def _weighted(
+    weights: Tensor,
+    value: Tensor,
+    query: Tensor,
+    how: Recipe,
+    base: Number | None,
+    delayed: Any,
+    dtype: torch.dtype | None,
+) -> Tensor:
+    """The sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
+    if weights.dtype == query.dtype:
+        return _product(weights, value, how, VALUES, base, delayed, dtype)
+    wanted = dtype or autocast_type(query) or query.dtype
+    # The gradient of weights in float32 is float32, too.
+    return _product(weights, value, how, VALUES, base, delayed, torch.float32).to(wanted)
+
+
+def _are_cast(how: Recipe) -> bool:
+    """Whether the weights are cast as they enter a product."""
+    of = how.attention
+    if of is None:
+        return False
+    return any(of.operand(name) is not None for name in ("activation", "grad_weight_activation"))
+
+
 def _weights(
     query: Tensor,
     key: Tensor,
@@ -237,9 +264,9 @@ def _weights(
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
-    """The weights of the values, in the query's type. A row whose mask leaves nothing is 0 where
-    `zeros`, else NaN."""
-    if how.softmax is not None:
+    """The weights of the values. A row whose mask leaves nothing is 0 where `zeros`, else NaN."""
+    are_cast = _are_cast(how)
+    if how.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), how.softmax.format.name)
     scores = _product(query, key.mT, how, SCORES, base, delayed, torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
@@ -249,7 +276,7 @@ def _weights(
     (weights,) = _softmax(scores, sizes=[int(zeros)])
     drawn = at(base, SOFTMAX)
     weights = rounded(weights, how.softmax, how.softmax, stream=drawn, layer=how.layer)
-    return weights.to(query.dtype)
+    return weights if are_cast else weights.to(query.dtype)
 
 
 @kept

@@ -18,12 +18,15 @@ the backward pass, that takes `randomness="same"`, and the samples are computed 
 "different" a sample draws by its place in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
-says otherwise. The operands are cast only as the recipe says; for torch's own kernel they first
-become autocast's type, as there.
+says otherwise. Operands that the recipe casts are cast from the type in which they arrive: a weight
+from its parameter as it is stored. In native sums all others, and the bias, become autocast's type,
+and a gradient is rounded to autocast's type before its operand's own.
 
 Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.linear of the cast
 operands, its gradients are qg @ qw and qg.mT @ qx, that of the bias torch's sum of what is not
-yet cast. Under `torch.vmap` torch's kernels compute the whole batch at once, with their own bits.
+yet cast. Products are those of the operands' exact values, summed in float32; scales are applied
+in float32, the bias is added, and the result is rounded once to its type. Under `torch.vmap`
+torch's kernels compute the whole batch at once, with their own bits.
 
 `stream`, an int or a one-element integer tensor on any device, replaces the streams of the
 recipe's parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a

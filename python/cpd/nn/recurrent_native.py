@@ -107,7 +107,8 @@ class _ProductGradients:
             summed = g if len(g) == 1 else g.sum([0], keepdim=True)
             self.of_bias = _sum(self.of_bias, summed.reshape(-1))
         needs = for_input, self.for_weight
-        to_input, to_weight = self.call.gradients(g, needs, (-1, -2))
+        cast = self.call.gradients(g, needs, (-1, -2), torch.float32)
+        to_input, to_weight = (factor.values for factor in cast)
         if self.for_weight:
             a = self.call.cast(Purpose.recast_activation, entered, -2)
             self._add_to_weight(to_weight.mT, a)

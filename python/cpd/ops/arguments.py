@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.numeric import formats
+from cpd.numeric import formats, scaled
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
@@ -80,6 +80,36 @@ def check_whole(name: str, x: Any) -> None:
         raise TypeError(
             f"{name} must be a tensor of this rank, got a DTensor: tensor parallelism "
             "(parallelize_module) is not supported; DDP and FSDP2 are"
+        )
+
+
+SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
+"""Of the 16-bit types."""
+
+
+@constant
+def holds_scaled(dtype: str, q: str) -> bool:
+    """Whether an element type holds every value of its tensors' casts to a scaled format, by name.
+
+    A number of a 16-bit type, rounded to at most as many bits at any power of two, is of that type,
+    but for float16's largest ones, which only rule `floor` does not round up.
+    """
+    if dtype not in SIGNIFICANT_BITS:
+        return True
+    f = scaled.named_scaled(q)
+    is_power = f.scale.name == "e8m0" and f.tensor_scale is None and f.transform is None
+    is_short = f.element.man + 1 <= SIGNIFICANT_BITS[dtype]
+    return is_power and is_short and (dtype == "bfloat16" or (f.rule, f.margin) == ("floor", 0))
+
+
+def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
+    """Raises ValueError where an element type does not hold the cast of one of its tensors."""
+    fits = holds_scaled(dtype, f.text) if isinstance(f, Scaled) else holds(dtype, f.name)
+    if not fits:
+        wider = "float64" if dtype == "float32" else "float32"
+        raise ValueError(
+            f"{dtype} does not hold every value of a cast to {f}: give dtype={wider}, the type of "
+            f"the result, or an x of that type"
         )
 
 

@@ -28,6 +28,7 @@ from cpd.ops.arguments import (
     ScaleSource,
     Shape,
     check_addend,
+    check_cast,
     check_level,
     check_level_type,
     check_out_memory,
@@ -51,12 +52,22 @@ from cpd.ops.slow import warn_if_slow
 def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
     native = options.native()
     x = _array("x", x)
-    check_storage(_name(x.dtype), f.name)
+    check_cast(_name(x.dtype), f)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out
     if out is not None:
         _check_out(out, x.shape, x.dtype, x=x, random=integers)
     _core.cast(x, f._held, native, y, integers)
+    return y
+
+
+def widened(x: Any, dtype: Any) -> Array:
+    """`x` in a wider type."""
+    x = _array("x", x)
+    element = _element(dtype, FLOATS)
+    if _name(x.dtype) != _name(element) and np.promote_types(x.dtype, element) != element:
+        raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
+    y: Array = x.astype(element, copy=False)
     return y
 
 
@@ -92,6 +103,7 @@ def cast_scaled(
 ) -> Array:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
+    check_cast(_name(x.dtype), q)
     levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
     y: Array = np.empty_like(x, subok=False) if out is None else out

@@ -112,15 +112,20 @@ def cast(
     random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    dtype: Any = None,
 ) -> Any:
     """Rounds each element of `x` to a value of the format `f`.
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
-    R in [0, 2^random_bits), of x's shape, used in place of the generated ones.
+    R in [0, 2^random_bits), of x's shape, used in place of the generated ones. `dtype`: the
+    result's type, which holds x's values; default x's own.
+
+    Raises ValueError where that type does not hold the result: bfloat16 and float16 hold elements
+    times scales only if scales are powers of two and the elements short (mxfp8, not nvfp4).
 
     A scaled format (`cpd.Scaled`) computes scales from blocks of x along `axis`, rounds x / scale
     to the elements' format (`overflow` None: saturating) and gives element * scale, rounded once
-    into binary32 and then to x's type, which is not float64. Its gradient is straight through,
+    into binary32, in the result's type, which is not float64. Its gradient is straight through,
     scales included; with a transform (`Scaled`) values, tangents and gradients are those of
     `hadamard`. `scales`: used in place of computed ones, as from `encode` or as float32 numbers of
     the grid's shape (`Scaled.scales_shape`); of two levels a pair, of which the blocks' may be
@@ -137,6 +142,8 @@ def cast(
     """
     to = format_or_scaled(f)
     options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
+    if dtype is not None:
+        x = _front_end(x).widened(x, dtype)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         source = ScaleSource(scales, amax)

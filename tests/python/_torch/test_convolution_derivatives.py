@@ -229,9 +229,9 @@ def operators():
         case = CASES[name]
         x, w, b = operands(case)
         g = values(*case.torchs(x, w).shape, seed=3)
-        yield ops.convolution, (x, w, b, *case.moves, draws, numbers, None, torch.float32)
-        yield ops.convolution, (x, w, None, *case.moves, "native", None, None, torch.float32)
-        yield ops.convolution, (x, w, b, *case.moves, blocks, numbers, None, torch.float32)
+        yield ops.convolution, (x, w, b, *case.moves, draws, numbers, None, None, torch.float32)
+        yield ops.convolution, (x, w, None, *case.moves, "native", None, None, None, torch.float32)
+        yield ops.convolution, (x, w, b, *case.moves, blocks, numbers, None, None, torch.float32)
         for rest in ((SOME, *numbers[0], torch.float32), ("native", None, None, torch.float32)):
             yield ops.convolution_input, (g, w, list(x.shape), None, *case.moves, *rest)
             yield ops.convolution_weight, (g, x, list(w.shape), None, *case.moves, *rest)

@@ -50,6 +50,10 @@ def test_equals_the_casts_by_hand(forward, backward, options):
     axes = axis if isinstance(axis, tuple) else (axis, axis)
     for dtype in (torch.float32, torch.bfloat16):
         x = normal(6, 40, dtype=dtype).requires_grad_()
+        if forward == "nvfp4" and dtype == torch.bfloat16:
+            with pytest.raises(ValueError, match="bfloat16 does not hold every value of nvfp4"):
+                q(x)
+            continue
         g = normal(6, 40, seed=1, dtype=dtype)
         y = q(x)
         assert same(y, by_hand(x.detach(), q.forward, axes[0]))

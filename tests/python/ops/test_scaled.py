@@ -19,6 +19,7 @@ import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
+from cpd.ops.arguments import holds_scaled
 from front_ends import Call, FrontEnd, assert_bits
 from scaled_cases import FORMATS, spec_of
 from scaled_tries import (
@@ -88,13 +89,18 @@ def tries_of_roundings(step: int) -> list[Try]:
         for of in formats
         for rounding in MODES
         for storage in (np.float32, ml_dtypes.bfloat16, np.float16)
-        if storage == np.float32 or rounding in ("nearest_even", "down")
+        if storage == np.float32
+        or (rounding in ("nearest_even", "down") and is_held(np.dtype(storage).name, of))
     ]
+
+
+def is_held(storage: str, of: dict[str, Any]) -> bool:
+    return holds_scaled(storage, cpd.Scaled(**(of | {"block": BLOCK})).text)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 def test_roundings_and_types(front_end: FrontEnd) -> None:
-    """Of x's types, bfloat16 and float16 get the binary32 value rounded once more."""
+    """Of x's types, bfloat16 and float16 where they hold the result."""
     check(front_end, tries_of_roundings(13))
 
 
@@ -481,3 +487,14 @@ def test_torchao(element: str, rule: str) -> None:
     got, made = cpd.encode(x, cpd.Scaled(element, 32, "e8m0", rule))
     assert got.tolist() == codes.view(torch.uint8).reshape(-1).tolist()
     assert made.tolist() == scales.view(torch.uint8).reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "fp8-row", "mxfp8 rule=rceil", "e8m3"])
+def test_a_type_that_does_not_hold_the_result_is_refused(front_end: FrontEnd, name: str) -> None:
+    x = np.linspace(-3, 3, 32).astype(np.float16)
+    front_end.refuse(ValueError, "float16 does not hold .*give dtype=float32", cpd.cast, x, name)
+    y = cpd.cast(x, name, dtype=np.float32)
+    assert y.dtype == np.float32
+    assert np.array_equal(y, cpd.cast(x.astype(np.float32), name))
+    with pytest.raises(ValueError, match="dtype must hold every value of x"):
+        cpd.cast(x.astype(np.float32), name, dtype=np.float16)

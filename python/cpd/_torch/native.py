@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products by torch's own kernels: exact products of the operands, summed in float32, then scaled,
+added to the bias and rounded once into the result's type.
+
+Torch's 16-bit kernels compute that where both operands and the result have one 16-bit type. Here
+are the other products: of operands that a 16-bit type does not hold, such as an element times a
+scale that is not a power of two. The operator torch.ops.cpd.native_product is opaque to compilers,
+as its fast paths depend on values.
+"""
+
+# torch's registries are untyped.
+# mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd.ops.arguments import product_shape
+
+HALVES = frozenset((torch.bfloat16, torch.float16))
+"""The 16-bit types of results."""
+
+
+class Factor(NamedTuple):
+    """A matrix of a product: its values times `scale`.
+
+    Attributes:
+        values: a tensor of matrices.
+        scale: float32, of a shape that broadcasts to the product; None: 1.
+        short: whether values are float32 and have at most eight significant bits, as bfloat16 has.
+    """
+
+    values: Tensor
+    scale: Tensor | None = None
+    short: bool = False
+
+    @property
+    def mT(self) -> Factor:  # noqa: N802  # as a tensor's
+        """The transpose."""
+        scale = None if self.scale is None or self.scale.dim() == 0 else self.scale.mT
+        return Factor(self.values.mT, self.scale if scale is None else scale, self.short)
+
+
+def as_factor(x: Tensor | Factor) -> Factor:
+    """A matrix as a factor."""
+    return x if isinstance(x, Factor) else Factor(x)
+
+
+def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """c + a b, the sum in float32, rounded once into `dtype`."""
+    x, y = a.values, b.values
+    scales: list[Any] = [f.scale for f in (a, b) if f.scale is not None]
+    if not scales and x.dtype == y.dtype == dtype and (c is None or c.dtype == dtype):
+        if c is None:
+            return without_autocast(torch.matmul, x, y)
+        if x.dim() == y.dim() == 2 and c.dim() <= 2:
+            return without_autocast(torch.addmm, c, x, y)
+    if not scales and x.dtype == y.dtype == dtype == torch.float32:
+        made = without_autocast(torch.matmul, x, y)
+        return made if c is None else made + c
+    scales += [None] * (2 - len(scales))
+    return run("native_product", x, y, c, *scales, a.short, b.short, dtype)
+
+
+def without_autocast(function: Any, *operands: Tensor) -> Tensor:
+    """`function` of operands as they are, also within torch.autocast."""
+    if not torch.is_autocast_enabled(operands[0].device.type):
+        return function(*operands)
+    with torch._C._DisableAutocast():
+        return function(*operands)
+
+
+def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
+    """Whether `dtype` holds all values of `x`, read by the host."""
+    if x.dtype == dtype:
+        return True
+    if x.numel() == 0 or x.is_meta or isinstance(x, FakeTensor):
+        return True
+    if dtype == torch.bfloat16 and x.dtype == torch.float32 and x.is_contiguous():
+        return int(x.view(torch.int32).bitwise_and(_BELOW_BFLOAT16).amax()) == 0
+    y = x.to(dtype)
+    return bool(((y == x) | (x != x)).all())
+
+
+_BELOW_BFLOAT16 = 0xFFFF
+"""The bits of a float32 number that bfloat16 lacks."""
+
+
+def _native_product(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    first: Tensor | None,
+    second: Tensor | None,
+    a_short: bool,
+    b_short: bool,
+    dtype: torch.dtype,
+) -> Tensor:
+    with torch._C._DisableAutocast():
+        if dtype in HALVES and first is None and (c is None or (c.dtype == dtype and c.dim() == 1)):
+            x, y = (_narrowed(t, s, dtype) for t, s in ((a, a_short), (b, b_short)))
+            if x is not None and y is not None and (c is None or x.dim() == y.dim() == 2):
+                return x @ y if c is None else torch.addmm(c, x, y)
+            if x is None or y is None:
+                a_short, b_short = False, False
+        made = _in_float32(a, b, a_short, b_short)
+        made = scaled(made, [scale for scale in (first, second) if scale is not None])
+        return (made if c is None else made.add_(c)).to(dtype)
+
+
+def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
+    """`x` in `dtype`; None where that does not hold its values."""
+    if x.dtype == dtype:
+        return x
+    return x.to(dtype) if short and holds_values(dtype, x) else None
+
+
+def _in_float32(a: Tensor, b: Tensor, a_short: bool, b_short: bool) -> Tensor:
+    """a b in float32."""
+    brief = (a_short or a.dtype == torch.bfloat16) and (b_short or b.dtype == torch.bfloat16)
+    if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
+        if brief:
+            a, b = a.bfloat16(), b.bfloat16()
+        if a.dtype == b.dtype and a.dtype in HALVES:
+            return torch.mm(a, b, out_dtype=torch.float32)
+    a, b = a.float(), b.float()
+    if brief and a.is_cpu and _multiplies_bfloat16():
+        with _products_in(torch.backends.mkldnn.matmul, "bf16"):
+            return a @ b
+    return a @ b
+
+
+def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
+    """`y`, a new float32 tensor, times each scale."""
+    return functools.reduce(torch.mul, scales, y)
+
+
+def summed_in_float32(
+    compute: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """compute(x, y), a convolution or its gradient, of operands in one type; its sums are float32,
+    rounded once into `dtype`. Where a 16-bit `dtype` holds both operands, in that type."""
+    with torch._C._DisableAutocast():
+        if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
+            return compute(x.to(dtype), y.to(dtype)).to(dtype)
+        brief = x.dtype == y.dtype == torch.bfloat16
+        x, y = x.float(), y.float()
+        if brief and x.is_cpu and _multiplies_bfloat16():
+            with _products_in(torch.backends.mkldnn.conv, "bf16"):
+                return compute(x, y).to(dtype)
+        if brief and x.is_cuda:
+            with _products_in(torch.backends.cudnn.conv, "tf32"):
+                return compute(x, y).to(dtype)
+        return compute(x, y).to(dtype)
+
+
+@functools.cache
+def _multiplies_bfloat16() -> bool:
+    """Whether the CPU multiplies bfloat16 numbers and sums them in float32."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def _products_in(settings: Any, precision: str) -> Iterator[None]:
+    """A context in which torch's kernels round float32 operands to `precision` and sum their
+    products in float32. The setting is the process's: calls from several threads take turns."""
+    with _lock:
+        before = settings.fp32_precision
+        settings.fp32_precision = precision
+        try:
+            yield
+        finally:
+            settings.fp32_precision = before
+
+
+# ---- the operator --------------------------------------------------------------------------------
+
+
+def _fake(a: Tensor, b: Tensor, *rest: Any) -> Tensor:
+    return a.new_empty(product_shape(a.shape, b.shape), dtype=rest[-1])
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+    a, b, c, first, second, ctx.a_short, ctx.b_short, ctx.dtype = inputs
+    ctx.of_c = None if c is None else (c.shape, c.dtype)
+    ctx.save_for_backward(a, b, first, second)
+    if forward:
+        ctx.save_for_forward(a, b, first, second)
+
+
+def _scaled(g: Tensor, *scales: Tensor | None) -> Tensor:
+    g = g.float()
+    for scale in scales:
+        g = g if scale is None else g * scale
+    return g
+
+
+def _like(x: Tensor, shape: Any, dtype: torch.dtype) -> Tensor:
+    return x.sum_to_size(shape).to(dtype)
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    a, b, *scales = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    back = _scaled(g, *scales)
+    of_a = of_b = of_c = None
+    if needs[0]:
+        of_a = _like(_plain(back, b.mT), a.shape, a.dtype)
+    if needs[1]:
+        of_b = _like(_plain(a.mT, back), b.shape, b.dtype)
+    if needs[2]:
+        of_c = _like(g.float(), *ctx.of_c)
+    return of_a, of_b, of_c
+
+
+def _plain(a: Tensor, b: Tensor) -> Tensor:
+    return without_autocast(torch.matmul, a.float(), b.float())
+
+
+def _tangent(ctx: Any, tangents: Tangents) -> Tensor:
+    a, b, *scales = saved(ctx)
+    of_a, of_b, of_c = tangents[:3]
+    shape = product_shape(a.shape, b.shape)
+    terms = (
+        None if of_a is None else _scaled(_plain(of_a, b), *scales),
+        None if of_b is None else _scaled(_plain(a, of_b), *scales),
+        None if of_c is None else of_c.float().expand(shape),
+    )
+    return total(*terms).to(ctx.dtype)
+
+
+define(
+    "native_product(Tensor a, Tensor b, Tensor? c, Tensor? first, Tensor? second, bool a_short, "
+    "bool b_short, ScalarType dtype) -> Tensor",
+    _native_product,
+    _fake,
+)
+"""(a b) first second + c; `first` and `second` are scales."""
+differentiable("native_product", _setup, _backward, _tangent)

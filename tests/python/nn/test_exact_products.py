@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Native sums of 16-bit layers: each result is the float64 product of the operands as they are
+cast, rounded once, but for the last bits of a float32 sum."""
+
+from __future__ import annotations
+
+import pytest
+
+import cpd
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from cpd import functional  # noqa: E402
+
+ROWS, INPUTS, OUTPUTS = 256, 512, 384
+
+
+def _of(activation, weight=None, gradient=None):
+    return cpd.Recipe(
+        "native",
+        activation=activation,
+        weight=weight or activation,
+        gradient=gradient or activation,
+    )
+
+
+WEIGHT_ONLY = {
+    "weight-only int8": cpd.Recipe("native", weight="int8 row"),
+    "weight-only nvfp4": cpd.Recipe("native", weight="nvfp4"),
+}
+RECIPES = {
+    "te-current": cpd.recipe("te-current"),
+    "te-delayed": cpd.recipe("te-delayed"),
+    "deepseek-v3": cpd.recipe("deepseek-v3").replace(rules=()),
+    "nvfp4": _of("nvfp4", "nvfp4 block=16x16"),
+    "int8 row": _of("int8 row"),
+    "int12 row": _of("int12 row"),
+    "fp8-row": _of("fp8-row"),
+    "mxfp8": cpd.recipe("mxfp8"),
+    "mxfp4": _of("mxfp4"),
+    "e4m3fn": _of("e4m3fn", gradient="e5m2"),
+    "factor": _of("mxfp4 factor=0.75"),
+    **WEIGHT_ONLY,
+}
+NOISE = 4e-4
+"""The greatest share of results that may differ: those near a rounding point, where a float32 sum
+decides otherwise. About 1e-4 in bfloat16 at K = 512."""
+
+
+def values(*shape, seed=0, scale=1.0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator) * scale
+
+
+def share(found, exact, noise=NOISE):
+    """The share of results that differ from the exact ones, rounded once."""
+    return (found != exact.to(found.dtype)).double().mean().item()
+
+
+def cast(recipe, operand, x, axis, delayed=None):
+    """The operand's exact values, in float64."""
+    spec = recipe.operand(operand)
+    x = x.detach()
+    if spec is None:
+        return x.double()
+    if isinstance(spec, cpd.CastSpec):
+        return cpd.cast(x.float(), spec.format).double()
+    if spec.history:
+        scale = delayed.scale[("activation", "weight", "gradient").index(operand)]
+        y = cpd.cast(x.float() * scale, spec.format, overflow="saturate")
+        return y.double() * scale.reciprocal().double()
+    x = x.float().contiguous()
+    if spec.factor == 1:
+        return cpd.cast(x, spec.scaled, axis=axis).double()
+    scales = cpd.encode(x, spec.scaled, axis=axis)[1]
+    y = cpd.cast(x * spec.factor, spec.scaled, axis=axis, scales=scales)
+    return y.double() / spec.factor
+
+
+def gradient_cast(recipe, g, axis, delayed=None):
+    return cast(recipe, "gradient", g, axis, delayed)
+
+
+def step(layer, x, g, autocast):
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = layer(x)
+    y.backward(g.to(y.dtype))
+    return y.detach()
+
+
+CASES = [
+    (name, mode) for name in RECIPES for mode in ("bfloat16", "float16", "autocast", "autocast32")
+]
+
+
+@pytest.mark.few("", 8)
+@pytest.mark.parametrize(("name", "mode"), CASES)
+def test_a_linear_layer_rounds_exact_products_once(name, mode):
+    """`autocast32`: its input arrives in float32."""
+    recipe, autocast = RECIPES[name], mode.startswith("autocast")
+    half = torch.float16 if mode == "float16" else torch.bfloat16
+    own = torch.float32 if autocast else half
+    layer = nn.Linear(INPUTS, OUTPUTS, dtype=own)
+    layer.weight.data = values(OUTPUTS, INPUTS, seed=1, scale=1 / 22).to(own)
+    layer.bias.data = values(OUTPUTS, seed=2).to(own)
+    cpd.convert(layer, recipe, coverage=False)
+    x = values(ROWS, INPUTS).to(torch.float32 if mode == "autocast32" else half)
+    g = values(ROWS, OUTPUTS, seed=3, scale=1e-3).to(half)
+    delayed = getattr(layer, "cpd_delayed", None)
+    if delayed is not None:
+        step(layer, x.clone().requires_grad_(), g, autocast)
+        layer.zero_grad()
+    leaf = x.clone().requires_grad_()
+    y = step(layer, leaf, g, autocast)
+    w, b = layer.weight.detach(), layer.bias.detach().to(half)
+    uncast = recipe.operand("activation") is None  # then autocast's type
+    a = x.to(half) if uncast else x
+    noise = NOISE * (8 if half == torch.float16 else 1)  # eight times as fine
+    noise *= 4 if name == "factor" else 1  # few bits, often near a tie, times fl(1 / factor)
+    exact = cast(recipe, "activation", a, -1, delayed) @ cast(recipe, "weight", w, 1, delayed).T
+    assert y.dtype == half
+    assert share(y, exact + b.double()) <= noise
+    weight = cast(recipe, "weight", w, 0, delayed)
+    exact = gradient_cast(recipe, g, -1, delayed) @ weight
+    assert leaf.grad.dtype == x.dtype
+    assert share(leaf.grad.to(half), exact) <= noise
+    exact = gradient_cast(recipe, g, 0, delayed).T @ cast(recipe, "activation", a, 0, delayed)
+    gradient = layer.weight.grad
+    assert gradient.dtype == own
+    assert torch.equal(gradient, gradient.to(half).to(own))  # rounded once to the 16-bit type
+    assert share(gradient.to(half), exact) <= noise
+
+
+IMAGES = {
+    "conv1d": (nn.Conv1d, (8, 64, 40), (48, 64, 3), {}),
+    "conv2d": (nn.Conv2d, (4, 64, 12, 12), (48, 64, 3, 3), {}),
+    "strided": (nn.Conv2d, (4, 64, 12, 12), (48, 64, 3, 3), {"stride": 2}),
+    "grouped": (nn.Conv2d, (4, 64, 12, 12), (48, 32, 3, 3), {"groups": 2}),
+    "conv3d": (nn.Conv3d, (2, 32, 6, 6, 6), (32, 32, 3, 3, 3), {}),
+    "transposed": (nn.ConvTranspose2d, (4, 64, 9, 9), (64, 48, 3, 3), {"stride": 2}),
+}
+OF_IMAGES = ("te-current", "int8 row", "mxfp8", "weight-only int8")
+
+
+@pytest.mark.few("", 8)
+@pytest.mark.parametrize("mode", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("recipe", OF_IMAGES)
+@pytest.mark.parametrize("form", IMAGES)
+def test_a_convolution_rounds_exact_products_once(form, recipe, mode):
+    kind, size, kernel, more = IMAGES[form]
+    how, transposed = RECIPES[recipe], kind is nn.ConvTranspose2d
+    groups = more.get("groups", 1)
+    if groups > 1 and "row" in str(how.weight):
+        pytest.skip("rows of a group are cast by themselves")
+    own = torch.bfloat16 if mode == "bfloat16" else torch.float32
+    outputs = kernel[1] if transposed else kernel[0]
+    layer = kind(size[1], outputs, kernel[2], **more, dtype=own)
+    layer.weight.data = values(*kernel, seed=1, scale=1 / 24).to(own)
+    layer.bias.data = values(outputs, seed=2).to(own)
+    cpd.convert(layer, how, coverage=False)
+    x = values(*size).bfloat16()
+    leaf = x.clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=mode == "autocast"):
+        y = layer(leaf)
+    g = values(*y.shape, seed=3, scale=1e-3).bfloat16()
+    y.backward(g)
+    w, b = layer.weight.detach(), layer.bias.detach().bfloat16().double()
+    first = 0 if transposed else 1
+
+    def both(qx, qw):
+        """The float64 layer of these operands, and its gradient's function."""
+        qx, qw = qx.requires_grad_(), qw.requires_grad_()
+        forward = getattr(F, kind.__name__.lower().replace("transpose", "_transpose"))
+        return qx, qw, forward(qx, qw, None, **more)
+
+    *_, exact = both(cast_channels(how, "activation", x, groups), cast(how, "weight", w, first))
+    exact = exact.detach() + b.view(-1, *(1,) * (exact.dim() - 2))
+    assert share(y.detach(), exact) <= 4 * NOISE
+    qx, _, again = both(x.double(), cast(how, "weight", w, 1 - first))
+    (exact,) = torch.autograd.grad(again, qx, cast_channels(how, "gradient", g, groups))
+    assert share(leaf.grad, exact) <= 4 * NOISE
+    _, qw, again = both(cast(how, "activation", x, 0), w.double())
+    (exact,) = torch.autograd.grad(again, qw, cast(how, "gradient", g, 0))
+    assert layer.weight.grad.dtype == own
+    assert share(layer.weight.grad.bfloat16(), exact) <= 4 * NOISE
+
+
+def cast_channels(recipe, operand, x, groups):
+    if groups == 1:
+        return cast(recipe, operand, x, 1)
+    return cast(recipe, operand, x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("name", ["te-current", "fp8-row", "mxfp8", "int8 row"])
+def test_attention_casts_softmax_weights_in_float32(name, mode):
+    recipe = RECIPES[name]
+    q, k, v = (values(2, 4, 128, 64, seed=n).bfloat16() for n in range(3))
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    g = values(2, 4, 128, 64, seed=4).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=mode == "autocast"):
+        y = functional.scaled_dot_product_attention(
+            *leaves, recipe=cpd.Recipe("native", attention=recipe)
+        )
+    y.backward(g)
+
+    def operand(which, x, axis):
+        return cast(recipe, which, x, axis)
+
+    scores = operand("activation", q, -1) @ operand("weight", k.mT, -2)
+    weights = torch.softmax(scores.float() / 8, -1)
+    exact = operand("activation", weights, -1) @ operand("weight", v, -2)
+    assert y.dtype == torch.bfloat16
+    # A float32 softmax moves a few weights over a rounding point of their format.
+    assert share(y.detach(), exact) <= 0.02
+    of_weights = operand("gradient", g, -1) @ operand("weight", v, -1).mT
+    of_scores = torch._softmax_backward_data(of_weights.float(), weights, -1, torch.float32) / 8
+    exact = operand("gradient", of_scores, -1) @ operand("weight", k.mT, -1).mT
+    assert share(leaves[0].grad, exact) <= 0.05
+    exact = operand("activation", weights, -2).mT @ operand("gradient", g, -2)
+    assert share(leaves[2].grad, exact) <= 0.02
+
+
+@pytest.mark.parametrize("name", ["fp8-row", "nvfp4 rows", "mxfp8", "te-current"])
+def test_groups_round_exact_products_once(name):
+    recipe = RECIPES.get(name) or _of("nvfp4")
+    a, b = values(256, 256).bfloat16(), values(3, 256, 64, seed=1, scale=1 / 16).bfloat16()
+    x, w = a.clone().requires_grad_(), b.clone().requires_grad_()
+    ends = torch.tensor([100, 120, 256], dtype=torch.int32)
+    y = functional.grouped_mm(x, w, offs=ends, recipe=recipe)
+    g = values(256, 64, seed=2).bfloat16()
+    y.backward(g)
+    start = 0
+    for n, end in enumerate(ends.tolist()):
+        rows, back, weight = a[start:end], g[start:end], b[n]
+        exact = cast(recipe, "activation", rows, -1) @ cast(recipe, "weight", weight, 0)
+        assert share(y[start:end].detach(), exact) <= 4 * NOISE  # 6400 results or more
+        exact = gradient_cast(recipe, back, -1) @ cast(recipe, "weight", weight, 1).T
+        assert share(x.grad[start:end], exact) <= 4 * NOISE
+        exact = cast(recipe, "activation", rows, 0).T @ gradient_cast(recipe, back, 0)
+        assert share(w.grad[n], exact) <= 4 * NOISE
+        start = end
+
+
+@pytest.mark.parametrize("mode", ["bfloat16", "autocast"])
+@pytest.mark.parametrize("name", ["te-current", "int8 row", "mxfp8"])
+def test_a_recurrent_cell_rounds_exact_products_once(name, mode):
+    recipe = RECIPES[name]
+    own = torch.bfloat16 if mode == "bfloat16" else torch.float32
+    w, u = values(256, 128, seed=1, scale=0.1).to(own), values(256, 256, seed=2, scale=0.1).to(own)
+    x, h = values(64, 128).bfloat16(), values(64, 256, seed=3).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=mode == "autocast"):
+        y = functional.rnn_cell(x, h, w, u, recipe=recipe, nonlinearity="relu")
+    terms = [
+        (cast(recipe, "activation", a, -1) @ cast(recipe, "weight", b, 1).T).bfloat16()
+        for a, b in ((x, w), (h, u))
+    ]
+    assert share(y, (terms[0] + terms[1]).relu()) <= 2 * NOISE
+
+
+# ---- at the ends of the 16-bit types' range ------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_scaled_weights_outside_of_a_16_bit_types_range_are_not_rounded(large):
+    """Weights in float32: an element times its power of two may be finer than bfloat16's least
+    number, 2^-133; and float16 holds neither large nor small ones."""
+    recipe = cpd.Recipe("native", weight="mxfp8")
+    size = 2.0**20 if large else 2.0**-132
+    half = torch.float16 if large else torch.bfloat16
+    w = values(32, 64, seed=1) * size
+    x = (values(16, 64) * (2.0**-20 if large else 2.0**120)).to(half)
+    y = functional.linear(x, w, recipe=recipe, dtype=half)
+    exact = x.double() @ cpd.cast(w, "mxfp8").double().T
+    assert not torch.equal(cpd.cast(w, "mxfp8").to(half).float(), cpd.cast(w, "mxfp8"))
+    assert share(y, exact) <= 8 * NOISE
+    with torch.autocast("cpu", half):
+        assert torch.equal(functional.linear(x, w, recipe=recipe), y)
+
+
+def test_float16_results_of_scales_that_are_rounded_up():
+    """65504 rounds to 255.9 · 2^8, and 256 · 2^8 is beyond float16."""
+    x = torch.full((2, 32), 65504.0, dtype=torch.float16)
+    w = torch.full((3, 32), 2.0**-8, dtype=torch.float16)
+    recipe = cpd.Recipe("native", activation="mxfp8 rule=rceil")
+    y = functional.linear(x, w, recipe=recipe)
+    assert y.eq(32 * 65536.0 * 2.0**-8).all()
+
+
+def test_bfloat16_keeps_what_powers_of_two_scale():
+    """Every positive bfloat16 number, next to the largest one of its block: rounded to at most
+    eight bits at a power of two, it is a bfloat16 number."""
+    codes = torch.arange(1, 0x7F80, dtype=torch.int32)
+    x = torch.stack([codes, codes.roll(-300)], -1).to(torch.int16).view(torch.bfloat16)
+    for text in ("mxfp8", "mxfp8-e5m2", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp6-e2m3"):
+        exact = cpd.cast(x.float(), text)
+        there = exact.isfinite()
+        assert torch.equal(cpd.cast(x, text).float()[there], exact[there]), text
+
+
+# ---- empty tensors, zeros, threads, derivatives --------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["te-current", "mxfp8", "nvfp4", "int8 row", "deepseek-v3"])
+def test_empty_tensors_and_zeros(name):
+    for x in (torch.zeros(0, 64), torch.zeros(5, 64)):
+        x = x.bfloat16().requires_grad_()
+        w = values(32, 64).requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = functional.linear(x, w, recipe=RECIPES[name])
+        y.sum().backward()
+        assert y.eq(0).all()
+        assert w.grad.eq(0).all()
+        assert x.grad.shape == x.shape
+    none = functional.linear(torch.zeros(4, 0).bfloat16(), torch.zeros(3, 0).bfloat16(),
+                             recipe=RECIPES[name])  # fmt: skip
+    assert none.eq(0).all()
+    assert none.shape == (4, 3)
+
+
+def test_threads_leave_torchs_setting_as_it_was():
+    import threading
+
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    x, w = values(64, 512).bfloat16(), values(128, 512, seed=1).bfloat16()
+    wanted = functional.linear(x, w, recipe=RECIPES["te-current"])
+    found = []
+
+    def work():
+        found.append([functional.linear(x, w, recipe=RECIPES["te-current"]) for _ in range(20)])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 4
+    assert all(torch.equal(y, wanted) for ys in found for y in ys)
+    assert setting.fp32_precision == before
+
+
+@pytest.mark.few("", 3)
+@pytest.mark.parametrize("name", ["te-current", "mxfp8", "nvfp4", "int8 row", "deepseek-v3"])
+def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
+    x, g = values(64, 128).bfloat16(), values(64, 96, seed=3).bfloat16()
+    w, b = values(96, 128, seed=1), values(96, seed=2)
+
+    def layer(x, w, b):
+        with torch.autocast("cpu", torch.bfloat16):
+            return functional.linear(x, w, b, recipe=RECIPES[name])
+
+    def checkpointed(x, w, b):
+        return torch.utils.checkpoint.checkpoint(layer, x, w, b, use_reentrant=False)
+
+    torch._dynamo.reset()
+    found = []
+    for f in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager"), checkpointed):
+        leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+        y = f(*leaves)
+        y.backward(g)
+        found.append([y.detach(), *(t.grad for t in leaves)])
+    for others in found[1:]:
+        assert all(map(torch.equal, found[0], others))
+
+
+def test_transforms_of_16_bit_layers():
+    """Under torch.func the sums' order may differ, the operands do not."""
+    x, w = values(8, 64).bfloat16(), values(32, 64, seed=1)
+
+    def loss(w, x):
+        return functional.linear(x, w, recipe=RECIPES["te-current"], dtype=torch.float32).sum()
+
+    (wanted,) = torch.autograd.grad(loss(w.requires_grad_(), x), w)
+    found = torch.func.grad(loss)(w.detach(), x)
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    rows = torch.func.vmap(lambda x: functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))(x)
+    assert torch.equal(rows, functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))
+
+
+def test_a_weight_that_is_used_twice():
+    layer = nn.Linear(128, 128, bias=False)
+    cpd.convert(layer, "te-current", coverage=False)
+    x = values(64, 128).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(layer(x))
+    y.float().square().sum().backward()
+    assert layer.weight.grad.isfinite().all()
+
+
+def test_gradients_of_gradients_in_16_bits():
+    x = values(8, 64).bfloat16().requires_grad_()
+    w = values(32, 64, seed=1).bfloat16().requires_grad_()
+    y = functional.linear(x, w, recipe=RECIPES["te-current"])
+    (of_x,) = torch.autograd.grad(y.float().square().sum(), x, create_graph=True)
+    (of_w,) = torch.autograd.grad(of_x.float().sum(), w)
+    qx, qw = (cpd.cast(t.detach().float(), "fp8-tensor arithmetic=te") for t in (x, w))
+    through = 2 * torch.ones(8, 64) @ qw.T
+    wanted = through.T @ qx + (2 * qx @ qw.T).T @ torch.ones(8, 64)
+    assert (of_w.float() - wanted).norm() <= 0.1 * wanted.norm()
