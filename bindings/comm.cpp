@@ -153,8 +153,7 @@ ReduceReport ReduceScatterArrays(const Bound& comm, const Arrays& x, const Array
   const auto from = ViewsOf(x);
   const auto to = ViewsOf(out);
   const ReleaseGil release;
-  return comm.get().ReduceScatter(from, to, spec, counts,
-                                  OptionsOf(numbers, states, rows, shapes));
+  return comm.get().ReduceScatter(from, to, spec, counts, OptionsOf(numbers, states, rows, shapes));
 }
 
 Traffic AllGatherArrays(const Bound& comm, const Arrays& x, const Arrays& out, const Format& format,

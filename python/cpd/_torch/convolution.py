@@ -33,12 +33,12 @@ def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tenso
     call = RecipeCall(*of_recipe)
     how, size = call.sum(Purpose.given), moves.size(x.shape, w.shape)
     with torch.no_grad():
-        x, w = _entering_forward(call, x, w, moves, dtype)
+        left, right = _entering_forward(call, x, w, moves, dtype)
     bias = None if bias is None else call.narrowed(bias, Purpose.given)
     if not call.leaves_factors():
-        return _product(x, w, bias, size, moves, how, dtype)
+        return _product(left, right, bias, size, moves, how, dtype)
     left_out = call.left_out(Purpose.cast_activation, Purpose.cast_weight)
-    y = _product(x, w, None, size, moves, how, torch.float32) * (1 / left_out)
+    y = _product(left, right, None, size, moves, how, torch.float32) * (1 / left_out)
     return (y if bias is None else y + _along_channels(bias.float(), y.dim())).to(dtype)
 
 
@@ -54,10 +54,9 @@ def _product(
     """A convolution of operands as cast."""
     if how.is_native():
         return _of_torch(x, w, bias, moves, dtype)
-    x, w = x.values, w.values
     c = None if bias is None else bias.reshape(moves.groups, size[1] // moves.groups, 1)
     kernel = spread if moves.transposed else slide
-    return kernel(x, w, size, c, moves, how, dtype)
+    return kernel(x.values, w.values, size, c, moves, how, dtype)
 
 
 def _along_channels(bias: Tensor, rank: int) -> Tensor:
@@ -264,7 +263,7 @@ def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w, *tensors = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
     type_x = call.gradient_type(like_x.dtype, Purpose.grad_input)
     type_w = call.gradient_type(like_w.dtype, Purpose.grad_weight)
     narrowest = type_x if type_x in HALVES else type_w
@@ -353,7 +352,7 @@ def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
     x, w, *tensors = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
     shape = moves.size(x.shape, w.shape)
     x, w = (f.values for f in _entering_forward(call, x, w, moves, torch.float32))
 
@@ -414,8 +413,9 @@ def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]
             of_g = ops.convolution(*pair, None, *ctx.moves, *how)
         if needs[1]:
             of_that = ops.convolution_weight if of_input else ops.convolution_input
-            how = NATIVE, None, None, like_other.dtype
-            of_other = of_that(g, h, like_other.shape, None, *ctx.moves, *how)
+            of_other = of_that(
+                g, h, like_other.shape, None, *ctx.moves, NATIVE, None, None, like_other.dtype
+            )
         return of_g, of_other
 
     return backward

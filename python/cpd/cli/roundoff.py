@@ -27,7 +27,7 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.scaled import Scaled, format_or_scaled
 
 if TYPE_CHECKING:
-    from cpd.comm import Communicator, ReduceSpec
+    from cpd.comm import Communicator
     from cpd.study.gradients import Gradients, NotFinite
     from cpd.study.series import Network, Series
     from cpd.train.options import TrainOptions

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 import torch
@@ -19,9 +19,6 @@ from cpd._torch.steps import enroll
 from cpd.nn.checkpoints import activation_checkpoint, makes_gradients
 from cpd.nn.delayed import Delayed, device_of, parts_of, reduce, tensors
 from cpd.nn.ranks import groups_of, resolved
-
-if TYPE_CHECKING:
-    from cpd.nn.converted.state import State
 
 NAME = "cpd_clock"
 """The buffer of the model itself: a submodule would be one more layer to a Sequential."""
@@ -83,7 +80,7 @@ class Clock:
     def __init__(
         self,
         model: nn.Module,
-        states: Iterable[State],
+        states: Iterable[Any],
         step: Tensor,
         amax_group: str | bool | None = None,
     ) -> None:
@@ -187,7 +184,7 @@ class Clock:
 
     # ---- forward and backward passes of layers -------------------------------------------------
 
-    def enter(self, state: State, training: bool) -> None:
+    def enter(self, state: Any, training: bool) -> None:
         """Begins a step at a layer's forward if one is due, and makes the scales of the layer."""
         delayed = state.delayed
         if torch.compiler.is_compiling():
@@ -198,7 +195,7 @@ class Clock:
             gradients = torch.is_grad_enabled()
             self.begin_layer(self.step, *tensors(layers), place, gradients, training)
 
-    def _enter_compiled(self, state: State, training: bool) -> None:
+    def _enter_compiled(self, state: Any, training: bool) -> None:
         if torch.compiler.is_exporting():
             return
         gradients = torch.is_grad_enabled()

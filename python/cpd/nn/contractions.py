@@ -5,12 +5,15 @@ A form returns NotImplemented for operands that it does not take. torch's own fu
 the product or raises its own error.
 """
 
+# Forms return NotImplemented as operators do.
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import re
 import string
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,33 +21,31 @@ from torch import Tensor
 from cpd.nn import functional
 from cpd.ops.arguments import MAX_RANK
 
-if TYPE_CHECKING:
-    from cpd.nn.autocast import autocast
 
 Form = Callable[..., Tensor]
 
 
-def linear(mode: autocast, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(input, weight, bias, **mode.next())
 
 
 def _matmul(
-    mode: autocast, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None
+    mode: Any, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     how = mode.next()
     return functional.matmul(input, other, how.pop("recipe"), dtype=dtype, **how)
 
 
-def _rmatmul(mode: autocast, other: Tensor, input: Tensor) -> Tensor:
+def _rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
     return _matmul(mode, input, other)
 
 
-def _outer(mode: autocast, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+def _outer(mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), dtype=dtype)
 
 
 def _batch_summed(
-    mode: autocast, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None
+    mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None
 ) -> Tensor:
     return _pair(mode, a, b, [*"bik"], [*"bkj"], [*"ij"])
 
@@ -83,7 +84,7 @@ def _product(kind: Kind) -> Form:
     """The form of a product of this kind."""
 
     def compute(
-        mode: autocast, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None
+        mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None
     ) -> Tensor:
         if kind.shape(a, b) is None or not _holds(out_dtype, a):
             return NotImplemented
@@ -96,7 +97,7 @@ def _adding(kind: Kind) -> Form:
     """The form of beta * input + alpha * (a product of this kind)."""
 
     def compute(
-        mode: autocast,
+        mode: Any,
         input: Tensor,
         a: Tensor,
         b: Tensor,
@@ -127,7 +128,7 @@ def _ignoring(input: Tensor, made: Tensor) -> Tensor:
 def _in_place(form: Form) -> Form:
     """The form that writes into its first operand."""
 
-    def compute(mode: autocast, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
+    def compute(mode: Any, input: Tensor, *operands: Tensor, **factors: Any) -> Tensor:
         result = form(mode, input, *operands, **factors)
         if result is NotImplemented or result.shape != input.shape:
             return NotImplemented
@@ -151,13 +152,13 @@ def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
 # ---- einsum and tensordot ------------------------------------------------------------------------
 
 
-def _inner(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
+def _inner(mode: Any, a: Tensor, b: Tensor) -> Tensor:
     if not a.dim() or not b.dim() or a.shape[-1] != b.shape[-1]:
         return NotImplemented
     return _tensordot(mode, a, b, ([-1], [-1]))
 
 
-def _tensordot(mode: autocast, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+def _tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     pairs = _paired(dims, a.dim(), b.dim())
     if pairs is None:
         return NotImplemented
@@ -188,7 +189,7 @@ def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
     return [(d % of_a, e % of_b) for d, e in zip(*both, strict=True)]
 
 
-def _einsum(mode: autocast, equation: Any, *operands: Any) -> Tensor:
+def _einsum(mode: Any, equation: Any, *operands: Any) -> Tensor:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None
@@ -223,7 +224,7 @@ def _labels(text: str, rank: int) -> list[str] | None:
 
 
 def _pair(
-    mode: autocast, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
+    mode: Any, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
 ) -> Tensor:
     """The product of two tensors by the labels of their dimensions: `out` are the result's, and the
     sums run over the others, which both tensors have, in a's order. A size of 1 broadcasts."""

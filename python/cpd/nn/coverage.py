@@ -231,7 +231,7 @@ class Counter(TorchDispatchMode):
 def weights(module: nn.Module) -> list[Tensor]:
     """The parameters of two dimensions or more that enter a module's own products: also those that
     its parametrizations make its weights of, and those of a projection that it never calls."""
-    sources = [module.parameters(recurse=False)]
+    sources: list[Iterable[Tensor]] = [module.parameters(recurse=False)]
     parametrizations = getattr(module, "parametrizations", None)
     if isinstance(parametrizations, nn.Module):
         sources.append(parametrizations.parameters())

@@ -19,7 +19,6 @@ from cpd.numeric.purposes import TENSORS
 from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
-    from cpd.nn.clock import Clock
     from cpd.nn.recipe import Recipe
     from cpd.numeric.scaled_cast import ScaledCast
 
@@ -121,8 +120,9 @@ class Delayed(_Casts, nn.Module):
     amax_history: Tensor
     scale: Tensor
     number = 0
-    clock: Clock | None = None
-    """The clock of the converted model, by whose steps the scales advance; None: by `update`."""
+    clock: Any = None
+    """The clock of the converted model (`cpd.nn.clock`, which imports this module), by whose steps the
+    scales advance; None: by `update`."""
     seen = 0
     """The number of the clock's steps whose scales it has made."""
     place = 0

@@ -176,7 +176,7 @@ def _ibm_fp8_2018() -> Recipe:
         update="e6m9 update=stochastic",
         state="momentum=e6m9 rounding=stochastic",
         loss_scale=1000.0,
-        rules=dict.fromkeys(("first 1", "last 1"), Recipe("e6m9", sums=sums)),
+        rules=[(which, Recipe("e6m9", sums=sums)) for which in ("first 1", "last 1")],
         source="Wang et al., NeurIPS 2018, arXiv 1812.08011: operands (5,2), sums (6,9) in chunks "
         "of 64, weights and momenta (6,9), stochastic; first and last layer (6,9); loss scale 1000",
     )

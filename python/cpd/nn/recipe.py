@@ -15,7 +15,8 @@ from cpd import _core
 from cpd.nn import recipe_arguments as read
 from cpd.nn import recipe_files
 from cpd.nn.recipe_arguments import NATIVE as NATIVE
-from cpd.nn.recipe_arguments import Sum, SumLike
+from cpd.nn.recipe_arguments import Sum
+from cpd.nn.recipe_arguments import SumLike as SumLike
 from cpd.nn.recipe_parts import OPERANDS as OPERANDS
 from cpd.nn.recipe_parts import OVERRIDES as OVERRIDES
 from cpd.nn.recipe_parts import ROUNDED as ROUNDED

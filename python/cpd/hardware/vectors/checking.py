@@ -147,7 +147,8 @@ def _either_rule(
     silent = lines & (columns["flags"] == right["flags"])
     found.quiet_nan_fma["raise NV"] += int(np.count_nonzero(raises))
     found.quiet_nan_fma["raise nothing"] += int(np.count_nonzero(silent))
-    return raises | silent
+    allowed: NDArray[np.bool_] = raises | silent
+    return allowed
 
 
 def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -12,7 +12,6 @@ from torch import Tensor
 from cpd.nn.recipe import Recipe
 
 if TYPE_CHECKING:
-    from cpd.nn.clock import Clock
     from cpd.nn.delayed import Delayed
 
 
@@ -36,7 +35,7 @@ class State:
     upcoming: Recipe | None
     given: Recipe
     layer: int
-    clock: Clock | None
+    clock: Any  # a cpd.nn.clock.Clock, whose module imports this one; or None
     delayed: Delayed | None
 
     def __init__(self, given: Recipe, layer: int = 0) -> None:
