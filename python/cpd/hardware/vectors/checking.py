@@ -49,7 +49,10 @@ def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
-        raise VectorFileError(f"{path}:1: neither a head nor the name says what the lines are of")
+        raise VectorFileError(
+            f"{path}:1: neither a head nor the file's name gives the operation and its formats: "
+            f"name them, as in `cpd vectors mul e4m3fn --check {path}`"
+        )
     file = File(path, kind, given.fields)
     found = Check(given)
     for columns in file.batches():
