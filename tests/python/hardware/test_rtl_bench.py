@@ -242,7 +242,7 @@ def test_codes_as_numbers(tmp_path: Path, name: str) -> None:
         ({"clock": "clk", "reset_cycles": 0}, "reset_cycles needs reset"),
         ({"names": {"c": "x"}}, "no field 'c' to map: the fields are a, b, result, flags"),
         ({"names": {"a": "x", "b": "x"}}, "ports must have different names"),
-        ({"names": {"a": "b"}}, "the port b has the name of a field: b and a cannot share it"),
+        ({"names": {"a": "b"}}, "the port b has the name of a field: a and b cannot share it"),
         ({"names": {"a": "1x"}}, "a port's name must be a SystemVerilog identifier"),
         ({"clock": "clk", "valid_in": "clk"}, "ports must have different names"),
         ({"clock": "a"}, "the port a has the name of a field"),
