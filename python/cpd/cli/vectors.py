@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from cpd.cli.output import counted, new_console
 from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
-    from cpd.hardware.testbench import Ports
     from cpd.hardware.vectors import Check, Vectors
 
 _TEXT = """\
@@ -32,6 +31,7 @@ line is written. Printed is what the lines are cases of.
   cpd vectors fma bf16 --directed --random 100000 --as readmemh -o fma.hex
   cpd vectors block_fma --acc h100-fp16 --random 5000 --as jsonl -o -
   cpd vectors dot int8 --acc int32 --length 16 --testbench bench --module mac --rtl mac.sv
+  cpd vectors div fp16 --testbench tb --module div --clock clk --valid-in go --valid-out done
   cpd vectors --check e4m3fn_mul_rne.tv
 
 Operations: cast, add, mul, fma, div, sqrt; of sums dot (an element of a matrix product),
@@ -46,7 +46,35 @@ Kinds: testfloat (`a b result flags`, flags NX 1, UF 2, OF 4, DZ 8, NV 16),
 readmemh (a word a line, first field on top, with a SystemVerilog package), csv,
 jsonl (a head, then an object a line). All numbers are hexadecimal; of a field of
 several elements the first stands lowest. Comments begin with # (readmemh: //).
+
+A test bench reports stuck or missing valid, X and Z (in Icarus), lost lines, results
+too many, and the latency with which results match. Its exit status is not 0 then.
 """
+
+_ROUNDINGS = {
+    "nearest_even": ("rne", "rnear_even"),
+    "nearest_away": ("rna", "rmm", "rnear_maxmag"),
+    "toward_zero": ("rtz", "rminmag"),
+    "up": ("rup", "rmax"),
+    "down": ("rdn", "rmin"),
+    "to_odd": ("rto", "rodd"),
+    "stochastic": ("sr",),
+}
+"""Each mode's names in file names, RISC-V and TestFloat."""
+
+
+_BENCH: dict[str, Any] = {
+    **dict.fromkeys(("module", "ports", "signals", "clock", "valid_in", "ready_in", "valid_out")),
+    **dict.fromkeys(("ready_out", "reset", "gaps")),
+    "rtl": [],
+    "flags": True,
+    "any_nan": False,
+    "latency": 1,
+    "interval": 1,
+    "reset_level": 1,
+    "reset_cycles": 4,
+}
+"""The defaults of the test bench's options."""
 
 
 def register(commands: Commands) -> None:
@@ -56,14 +84,32 @@ def register(commands: Commands) -> None:
     parser.add_argument(
         "--out-format",
         metavar="FORMAT",
-        help="of the result; default that of the first operand (fma a,b,c: of a); a cast's last",
+        help="the result's format; default the first operand's (of fma a's, not c's); a sum takes "
+        "its accumulator's",
     )
-    parser.add_argument("--rounding", default="nearest_even", metavar="MODE")
+    parser.add_argument(
+        "--rounding",
+        type=_rounding,
+        default="nearest_even",
+        metavar="MODE",
+        help="nearest_even (rne), nearest_away (rna, RMM), toward_zero (rtz), up (rup), down "
+        "(rdn), to_odd (rto) or stochastic (sr); default nearest_even; a sum takes its "
+        "accumulator's",
+    )
     parser.add_argument("--overflow", default="ieee", choices=_core.OVERFLOWS)
     parser.add_argument(
-        "--random-bits", type=int, default=24, metavar="N", help="of stochastic rounding"
+        "--random-bits",
+        type=int,
+        default=24,
+        metavar="N",
+        help="the random bits of stochastic rounding, the field r of a line; default 24",
     )
-    parser.add_argument("--variant", default="A", choices=("A", "B", "C"))
+    parser.add_argument(
+        "--variant",
+        default="A",
+        choices=("A", "B", "C"),
+        help="A, B or C of stochastic rounding in IEEE P3109; default A",
+    )
     parser.add_argument("--tininess", default="after", choices=("after", "before"), help="of UF")
     parser.add_argument(
         "--nan-signals",
@@ -100,11 +146,18 @@ def register(commands: Commands) -> None:
         metavar="DIR",
         help="a folder for the vectors, a self-checking SystemVerilog test bench and a Makefile",
     )
+    group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines instead")
+    _register_bench(parser)
+
+
+def _register_bench(parser: argparse.ArgumentParser) -> None:
+    """The options of --testbench."""
+    group = parser.add_argument_group("the test bench's module")
     group.add_argument(
         "--module",
         metavar="NAME",
-        help="of the test bench: your module, whose ports are the fields of a line; without it the "
-        "operation's module in tests/rtl",
+        help="your module, whose ports are the fields of a line (a, b, …, result, flags); without "
+        "it the operation's module in tests/rtl",
     )
     group.add_argument(
         "--rtl",
@@ -112,18 +165,80 @@ def register(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="of the test bench: a source under test; may be given several times",
+        help="a source under test; may be given several times",
     )
-    group.add_argument("--clock", metavar="PORT", help="of the module: it takes a line each cycle")
-    group.add_argument("--latency", type=int, default=1, metavar="N", help="in cycles; default 1")
-    group.add_argument("--valid-in", metavar="PORT", help="1 with each line")
-    group.add_argument("--valid-out", metavar="PORT", help="1 with each result, in their order")
     group.add_argument(
-        "--signals", metavar="NAMES", help="signals inside that are ports too, or all; default none"
+        "--ports",
+        metavar="FIELD=PORT,…",
+        help="ports with other names than their fields, as in a=op_a_i,result=res_o",
     )
-    group.add_argument("--no-flags", dest="flags", action="store_false", help="no port of flags")
+    group.add_argument(
+        "--signals",
+        metavar="NAMES",
+        help="signals inside that are ports too, or all; those of a block_fma or mma also need the "
+        "port special, which is 1 where they are not compared; default none",
+    )
+    group.add_argument(
+        "--no-flags", dest="flags", action="store_false", help="the module has no port flags"
+    )
     group.add_argument("--any-nan", action="store_true", help="any NaN passes for any other")
-    group.add_argument("--check", type=Path, metavar="FILE", help="compare a file's lines instead")
+    group = parser.add_argument_group("a module with a clock")
+    group.add_argument("--clock", metavar="PORT", help="the clock, used at its rising edge")
+    group.add_argument(
+        "--latency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="rising edges from a line to its result, without --valid-out; default 1",
+    )
+    group.add_argument("--valid-in", metavar="PORT", help="an input, 1 with each line")
+    group.add_argument(
+        "--ready-in", metavar="PORT", help="an output, 1 where the module takes a line"
+    )
+    group.add_argument(
+        "--valid-out", metavar="PORT", help="an output, 1 with each result, in the lines' order"
+    )
+    group.add_argument(
+        "--ready-out", metavar="PORT", help="an input, 1 where the bench takes a result"
+    )
+    group.add_argument(
+        "--reset", metavar="PORT", help="the reset, active before the first line alone"
+    )
+    group.add_argument(
+        "--reset-level",
+        type=int,
+        default=1,
+        choices=(0, 1),
+        help="the value that resets; default 1",
+    )
+    group.add_argument(
+        "--reset-cycles",
+        type=int,
+        default=4,
+        metavar="N",
+        help="rising edges in reset, 0 for a pulse between edges (asynchronous); default 4",
+    )
+    group.add_argument(
+        "--interval",
+        type=int,
+        default=1,
+        metavar="N",
+        help="cycles from one line to the next, at least, without --ready-in; default 1",
+    )
+    group.add_argument(
+        "--gaps",
+        type=int,
+        metavar="PERCENT",
+        help="cycles without a line and without --ready-out, in bursts; default 25 with --ready-in "
+        "or --ready-out, else 0",
+    )
+
+
+def _rounding(text: str) -> str:
+    """The mode of a name, in capitals or not; an unknown name as it is."""
+    word = text.lower()
+    known = (mode for mode, names in _ROUNDINGS.items() if word in (mode, *names))
+    return next(known, text)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -132,6 +247,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.operation is None:
         raise UsageError("say which operation, such as mul, or --check FILE")
     with users_mistakes():
+        _check_bench(options)
         vectors = _made(options)
     with _disagreement_told(), users_mistakes():
         path = _written(vectors, options)
@@ -152,23 +268,57 @@ def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
     from cpd.hardware.testbench import Ports, write_testbench
 
     if options.testbench is None:
-        if options.rtl or options.module or _ports(options) != Ports():
-            raise UsageError("--rtl, --module and what the module has are of the --testbench")
         return vectors.write(options.output or Path(), options.kind)
-    if options.output is not None or options.kind is not None:
-        raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
-    ports = _ports(options)
-    if options.module is None and replace(ports, any_nan=False) != Ports():
-        raise UsageError("--clock, --latency, --valid-in, --signals … are of a --module")
+    elsewhere = ("module", "rtl", "ports", "signals")
+    ports = Ports(
+        **{name: getattr(options, name) for name in _BENCH if name not in elsewhere},
+        signals=tuple(listed(options.signals)) if options.signals else (),
+        names=_port_names(options.ports),
+    )
     return write_testbench(vectors, options.testbench, options.rtl, options.module, ports)
 
 
-def _ports(options: argparse.Namespace) -> Ports:
-    from cpd.hardware.testbench import Ports
+def _check_bench(options: argparse.Namespace) -> None:
+    """Refuses options of the test bench that need another one, and sources that do not exist."""
+    from cpd.hardware.testbench.ports import CLOCKED, NEEDS
 
-    names = ("clock", "latency", "valid_in", "valid_out", "any_nan", "flags")
-    signals = tuple(listed(options.signals)) if options.signals else ()
-    return Ports(**{name: getattr(options, name) for name in names}, signals=signals)
+    given = [name for name, default in _BENCH.items() if getattr(options, name) != default]
+    _check_needs(given, _BENCH, options.testbench, "--testbench DIR")
+    if options.testbench is None:
+        return
+    if options.output is not None or options.kind is not None:
+        raise UsageError("--testbench writes a folder of its own: leave out --as and -o")
+    users = set(_BENCH) - {"module", "rtl", "any_nan"}
+    _check_needs(given, users, options.module, "--module NAME")
+    _check_needs(given, CLOCKED, options.clock, "--clock PORT")
+    for name, needed in NEEDS.items():
+        port = next((each for each in needed if getattr(options, each) is not None), None)
+        _check_needs(given, [name], port, " or ".join(f"{_option(each)} PORT" for each in needed))
+    for path in options.rtl:
+        if not path.is_file():
+            raise UsageError(f"--rtl {path}: no such file")
+
+
+def _check_needs(given: list[str], users: Collection[str], value: object, needed: str) -> None:
+    """Refuses given options of `users` where the value that they need is None."""
+    named = [_option(name) for name in given if name in users]
+    if named and value is None:
+        raise UsageError(f"{' and '.join(named)} need{'s' * (len(named) == 1)} {needed}")
+
+
+def _option(name: str) -> str:
+    return "--no-flags" if name == "flags" else f"--{name.replace('_', '-')}"
+
+
+def _port_names(text: str | None) -> dict[str, str]:
+    """The ports of FIELD=PORT,…"""
+    names: dict[str, str] = {}
+    for part in re.split(r",\s*", text) if text else ():
+        name, equals, port = part.partition("=")
+        if not (name and equals and port) or name in names:
+            raise UsageError(f"--ports must be FIELD=PORT,… with each field once, got {text!r}")
+        names[name] = port
+    return names
 
 
 @contextmanager

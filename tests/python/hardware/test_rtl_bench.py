@@ -232,9 +232,18 @@ def test_codes_as_numbers(tmp_path: Path, name: str) -> None:
     ("ports", "said"),
     [
         ({"clock": "a;b"}, "a port's name must be a SystemVerilog identifier"),
-        ({"latency": 2}, "of a module with a clock"),
-        ({"valid_in": "go"}, "of a module with a clock"),
-        ({"clock": "clk", "latency": 0}, "latency must be at least 1, got 0"),
+        ({"latency": 2}, "latency needs clock, the name of the module's clock port"),
+        ({"valid_in": "go"}, "valid_in needs clock"),
+        ({"clock": "clk", "latency": 0}, "latency must be 1…1048576, got 0"),
+        ({"clock": "clk", "reset_level": 2}, "reset_level must be 0…1, got 2"),
+        ({"clock": "clk", "ready_in": "r"}, "ready_in needs valid_in"),
+        ({"clock": "clk", "ready_out": "r"}, "ready_out needs valid_out"),
+        ({"clock": "clk", "gaps": 10}, "gaps needs valid_in or ready_out"),
+        ({"clock": "clk", "reset_cycles": 0}, "reset_cycles needs reset"),
+        ({"names": {"c": "x"}}, "no field 'c' to map: the fields are a, b, result, flags"),
+        ({"names": {"a": "x", "b": "x"}}, "ports must have different names"),
+        ({"names": {"a": "b"}}, "the port b has the name of a field: a and b cannot share it"),
+        ({"names": {"a": "1x"}}, "a port's name must be a SystemVerilog identifier"),
         ({"clock": "clk", "valid_in": "clk"}, "ports must have different names"),
         ({"clock": "a"}, "the port a has the name of a field"),
         ({"signals": ("p_exp",)}, "no signal 'p_exp': these vectors have none"),
@@ -247,18 +256,48 @@ def test_ports_that_no_module_has(tmp_path: Path, ports: dict[str, Any], said: s
 
 
 @pytest.mark.parametrize(
-    "words",
-    [["--module", "m"], ["--clock", "clk"], ["--any-nan"], ["--testbench", "x", "--clock=c"]],
+    ("words", "said"),
+    [
+        ("--module m", "--module needs --testbench DIR"),
+        ("--clock clk --rtl x.sv", "--clock and --rtl need --testbench DIR"),
+        ("--any-nan", "--any-nan needs --testbench DIR"),
+        ("--testbench x --clock=c", "--clock needs --module NAME"),
+        ("--testbench x --module m --latency 2", "--latency needs --clock PORT"),
+        ("--testbench x --module m --clock c --ready-in r", "--ready-in needs --valid-in PORT"),
+        ("--testbench x --module m --clock c --reset-level 0", "--reset-level needs --reset PORT"),
+        ("--testbench x --module m --rtl nofile.sv", "--rtl nofile.sv: no such file"),
+        ("--testbench x --module m --ports a", "--ports must be FIELD=PORT,…"),
+        ("--testbench x --module m --ports a=b,a=c", "with each field once"),
+        ("--testbench x -o y", "leave out --as and -o"),
+    ],
 )
 def test_options_that_do_not_go_together(
-    words: list[str], capsys: pytest.CaptureFixture[str]
+    words: str, said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    assert main(["vectors", "mul", "e2m1", *words]) == 2
-    assert " of " in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["vectors", "mul", "e2m1", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("rtz", "toward_zero"), ("RMM", "nearest_away"), ("rminMag", "toward_zero"), ("RNE", "")],
+)
+def test_roundings_by_the_names_of_standards(
+    name: str, mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = []
+    for word in (name, mode or "nearest_even"):
+        assert main(["vectors", "mul", "e2m1", "-o", "-", "--rounding", word]) == 0
+        head.append(capsys.readouterr().out)
+    assert head[0] == head[1]
+    assert f'"rounding": "{mode or "nearest_even"}"' in head[0]
 
 
 def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "mac.sv").write_text("")
     examples = re.findall(r"^  cpd (vectors .*)$", _TEXT, re.M)
     assert len(examples) >= 6
     for example in examples:

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cpd.hardware.testbench.clocked import run as clocked_run
+from cpd.hardware.testbench.clocked import state as clocked_state
 from cpd.hardware.testbench.numbers import number_function, where_nan
-from cpd.hardware.testbench.units import Field, Ports, Unit
+from cpd.hardware.testbench.ports import Ports
+from cpd.hardware.testbench.units import Field, Unit
 from cpd.numeric.formats import Format
 
 SHOWN = 10
@@ -20,27 +23,31 @@ _BENCH = """\
 `timescale 1ns / 1ps
 module tb;
   localparam int COUNT = {count};
-  localparam int LATENCY = {latency};
-  localparam int PATIENCE = 10000;
   logic [{top}:0] vectors[0:COUNT-1];
   logic [{top}:0] vector, checked;
-  logic clock, valid_in, valid_out;
+  logic wrong, same;
+  integer i, first, last, done, failures, shown, nans, first_nan, unknown, problems;
 
 {declarations}
-
+{state}
   {module}{parameters} unit (
       {ports}
   );
 
 {functions}
-  integer i, first, last, done, idle, failures;
-
-  task compare(input integer index);
+  task load(input integer index);
     checked = vectors[index];
 {expected}
-    if ({differs}) begin
+  endtask
+
+  task compare(input integer index);
+    load(index);
+    wrong = {wrong};
+    if (wrong) begin
       failures = failures + 1;
-      if (failures <= {shown}) begin
+      shown = shown + 1;
+      if ({x}) unknown = unknown + 1;
+      if (shown <= {shown}) begin
         $display("line %0d: {inputs_format}", index + 1{inputs});
 {reports}
 `ifdef VERILATOR
@@ -49,7 +56,7 @@ module tb;
         $display("  again: make icarus LINE=%0d", index + 1);
 `endif
       end
-    end
+    end{other_nan}
   endtask
 
   initial begin
@@ -65,12 +72,15 @@ module tb;
       last = i - 1;
     end
     failures = 0;
-    idle = 0;
-    clock = 0;
+    shown = 0;
+    nans = 0;
+    unknown = 0;
+    problems = 0;
     done = first;
 {run}
-    if (failures != 0) begin
-      $display("FAIL {module}: %0d of %0d vectors", failures, last - first + 1);
+    if (unknown != 0) $display("%0d results hold X or Z", unknown);
+{nan_summary}    if (failures != 0 || problems != 0) begin
+{undriven}      $display("FAIL {module}: %0d of %0d vectors", failures, last - first + 1);
       $fatal(1);
     end
     $display("PASS {module}: %0d vectors", last - first + 1);
@@ -86,23 +96,22 @@ _AT_ONCE = """\
       compare(i);
     end"""
 
-_CLOCKED = """\
-    for (i = first; done <= last && idle < PATIENCE; i = i + 1) begin
-      vector = vectors[i <= last ? i : last];
-      valid_in = i <= last;
-      #1 clock = 1;
-      #1;
-      if ({comes}) begin
-        compare(done);
-        done = done + 1;
-        idle = 0;
-      end else idle = idle + 1;
-      clock = 0;
-    end
-    if (done <= last) begin
-      $display("line %0d: no result in %0d cycles", done + 1, PATIENCE);
-      failures = failures + last - done + 1;
+_OTHER_NAN = """ else if ({differs}) begin
+      if (nans == 0) begin
+        first_nan = index + 1;
+        first_got = result;
+        first_expected = expected_result;
+      end
+      nans = nans + 1;
     end"""
+
+_NAN_SUMMARY = """\
+    if (nans != 0) begin
+      $display("%0d differ in NaN codes alone: --any-nan (line %0d: got %h, expected %h)", nans,
+               first_nan, first_got, first_expected);
+      failures = failures + nans;
+    end
+"""
 
 
 def bench_text(
@@ -113,13 +122,15 @@ def bench_text(
     title: str = "",
     formats: Mapping[str, Format] | None = None,
     ports: Ports | None = None,
+    undriven: Sequence[str] = (),
 ) -> str:
     """A module `tb` that reads `count` lines of `file` by $readmemh, each field in whole hex
     digits, the first most significant. It ends with a line of PASS or FAIL and counts; FAIL by
     $fatal.
 
-    `formats`: of fields whose codes it also prints as numbers. `ports`: clock, latency, valid, and
-    whether any NaN passes for any other.
+    `formats`: of fields whose codes it also prints as numbers. `ports`: the module's other ports,
+    the names of its ports, and whether any NaN passes for any other. `undriven`: inputs of the
+    module that nothing drives, which a failing bench names.
     """
     formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)
@@ -133,48 +144,65 @@ def bench_text(
         f"  assign {each.name} = vector[{starts[each.name]}+:{each.bits}];"
         for each in given
     ] + [f"  logic [{each.bits - 1}:0] {each.name}, expected_{each.name};" for each in expected]
-    wires = [f".{each.name}({each.name})" for each in (*given, *expected)]
+    wires = [f".{ports.port(each.name)}({each.name})" for each in (*given, *expected)]
     wires += [f".{name}({bits}'d{value})" for name, (bits, value) in unit.constants.items()]
-    signals = ("clock", ports.clock), ("valid_in", ports.valid_in), ("valid_out", ports.valid_out)
-    wires += [f".{name}({wire})" for wire, name in signals if name]
+    wires += [f".{port}({name})" for name, port in ports.controls.items() if port is not None]
     numbers = {name: f for name, f in formats.items() if number_function(name, f)}
-    nan = where_nan(formats["result"], "result") if ports.any_nan and "result" in formats else ""
-    differs = {each.name: _differs(each, expected, nan) for each in expected}
+    nan = where_nan(formats["result"], "result") if "result" in formats else ""
+    exact = {each.name: _differs(each, expected) for each in expected}
+    loose = {each.name: _differs(each, expected, nan) for each in expected}
+    wrong = " || ".join(loose.values())
+    reported = loose if ports.any_nan else exact
+    told = bool(nan) and not ports.any_nan
+    outputs = ", ".join(each.name for each in expected)
+    clocked = ports.clock is not None
+    bits = sum(each.bits for each in expected)
     parameters = ",\n      ".join(f".{name}({x})" for name, x in unit.parameters.items())
+    declarations += [
+        f"  logic [{each.bits - 1}:0] first_got, first_expected;"
+        for each in expected
+        if told and each.name == "result"
+    ]
     return _BENCH.format(
         title=title or f"{unit.name} against {count} vectors.",
         count=count,
-        latency=ports.latency,
         top=_width(fields) - 1,
         declarations="\n".join(declarations),
+        state=clocked_state(ports, wrong, outputs, bits) if clocked else "",
         module=unit.name,
         parameters=f" #(\n      {parameters}\n  )" if parameters else "",
         ports=",\n      ".join(wires),
         functions="\n".join(number_function(name, f) for name, f in numbers.items()),
         expected="\n".join(f"    expected_{each.name} = {part(each)};" for each in expected),
         file=file,
-        differs=" || ".join(differs.values()),
+        wrong=wrong,
+        x=f"^{{{outputs}}} === 1'bx",
         shown=SHOWN,
         inputs_format=" ".join(f"{each.name}={_form(each, set(numbers))}" for each in given),
         inputs="".join(f", {_values(each, part(each), set(numbers))}" for each in given),
-        reports="\n".join(_reports(expected, differs, set(numbers))),
-        run=_run(ports),
+        reports="\n".join(_reports(expected, reported, set(numbers))),
+        other_nan=_OTHER_NAN.format(differs=exact["result"]) if told else "",
+        run=clocked_run(ports, wrong, outputs) if clocked else _AT_ONCE,
+        nan_summary=_NAN_SUMMARY if told else "",
+        undriven=_undriven(unit, undriven),
     )
 
 
-def _run(ports: Ports) -> str:
-    if ports.clock is None:
-        return _AT_ONCE
-    late = "i - first + 1 >= LATENCY"
-    return _CLOCKED.format(comes=late if ports.valid_out is None else "valid_out === 1'b1")
+def _undriven(unit: Unit, names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    said = f"the bench does not drive {', '.join(names)} of {unit.name}"
+    return f'      $display("{said}");\n'
 
 
-def _differs(each: Field, all_outputs: Sequence[Field], nan: str) -> str:
-    """The condition of a failure. Signals of a special line are not compared."""
+def _differs(each: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
+    """The condition of a failure: with `nan`, where `result` is NaN, another NaN's code is none.
+    Signals of a special line are not compared."""
     name = each.name
     differs = f"{name} !== expected_{name}"
     if name == "result" and nan:
-        return f"({differs} && !({nan} && {nan.replace('result', 'expected_result')}))"
+        both = f"({nan} && {nan.replace('result', 'expected_result')})"
+        return f"({differs} && {both} !== 1'b1)"
     has_special = any(other.name == "special" for other in all_outputs)
     if each.role == "output" or name == "special" or not has_special:
         return differs
@@ -198,8 +226,9 @@ def _reports(outputs: Sequence[Field], differs: Mapping[str, str], numbers: set[
 def _report(each: Field, numbers: set[str], which: str = "") -> str:
     form = _form(each, numbers)
     got, expected = (_values(each, code, numbers) for code in (each.name, f"expected_{each.name}"))
-    said = f"{which}{each.name}: got {form}, expected {form}"
-    return f'          $display("  {said}", {got}, {expected});'
+    said = f"{which}{each.name}: got {form}, expected {form}%0s"
+    unknown = f'^{each.name} === 1\'bx ? ", X or Z" : ""'
+    return f'          $display("  {said}", {got}, {expected}, {unknown});'
 
 
 def _is_integer(each: Field) -> bool:

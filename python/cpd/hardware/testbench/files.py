@@ -11,18 +11,19 @@ from typing import Any
 
 from cpd._files import write_text
 from cpd.hardware.testbench.bench import bench_text
-from cpd.hardware.testbench.units import Ports, formats_of, plain_unit, unit_of
+from cpd.hardware.testbench.ports import Ports, header_ports
+from cpd.hardware.testbench.units import Unit, formats_of, plain_unit, unit_of
 from cpd.numeric.checked import checked
 
 _MAKEFILE = """\
 # SPDX-License-Identifier: Apache-2.0
 #
 # make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them;
-# LINE: the one line of the vectors that is run.
+# LINE: the one line of the vectors that is run; SEED: other gaps between lines.
 RTL ?= {rtl}
 DEFINES ?=
 export OBJCACHE ?= $(shell command -v ccache)
-ONE = $(if $(LINE),+line=$(LINE))
+ONE = $(if $(LINE),+line=$(LINE)) $(if $(SEED),+seed=$(SEED))
 MACROS = $(addprefix -D,$(DEFINES))
 
 icarus: sources
@@ -58,8 +59,8 @@ def write_testbench(
     a name the bench is for the operation's module in `tests/rtl`, with its parameters.
     `make icarus LINE=N` runs one line.
 
-    Errors: ValueError for vectors that no unit fits and an invalid module name; OSError where files
-    cannot be written.
+    Errors: ValueError for vectors that no unit fits, an invalid module name, and a port that the
+    module's header in `rtl` lacks; OSError where files cannot be written.
     """
     if not hasattr(vectors, "head"):
         raise TypeError(
@@ -70,17 +71,54 @@ def write_testbench(
     if not isinstance(ports, Ports):
         raise TypeError(f"ports must be a cpd.hardware.testbench.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
+    undriven = [] if module is None else _checked_header(unit, ports, [Path(each) for each in rtl])
     folder = Path(directory)
     sources = " ".join(map(_for_make, rtl))
     folder.mkdir(parents=True, exist_ok=True)
     vectors.write(folder / "vectors.hex", "readmemh")
     title = f"{unit.name} against vectors of {head['operation']}."
     formats = formats_of(head, fields)
-    text = bench_text(unit, fields, vectors.count, title=title, formats=formats, ports=ports)
+    text = bench_text(
+        unit,
+        fields,
+        vectors.count,
+        title=title,
+        formats=formats,
+        ports=ports,
+        undriven=undriven,
+    )
     write_text(folder / "tb.sv", text)
     names = {"rtl": sources, "module": unit.name.replace("$", r"\$$")}
     write_text(folder / "Makefile", _MAKEFILE.format(**names))
     return folder
+
+
+def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
+    """The inputs of the module that a bench does not drive, as far as its header can be read.
+    Raises ValueError where the header lacks a port."""
+    header = header_ports(rtl, unit.name)
+    if header is None:
+        return []
+    controls = {port: role for role, port in ports.controls.items() if port is not None}
+    fields = {ports.port(each.name): each.name for each in (*unit.inputs, *unit.outputs)}
+    missing = [port for port in (*fields, *controls) if port not in header]
+    if missing:
+        raise ValueError(
+            f"the module {unit.name} has no port {', '.join(missing)}: its ports are "
+            f"{', '.join(header)}{_advice([fields[port] for port in missing if port in fields])}"
+        )
+    driven = {ports.port(each.name) for each in unit.inputs} | set(controls)
+    return [name for name, way in header.items() if way == "input" and name not in driven]
+
+
+def _advice(missing: Sequence[str]) -> str:
+    """What can be done about fields without a port."""
+    said = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
+    if "flags" in missing:
+        said.append("leave out flags with --no-flags")
+    if "special" in missing:
+        said.append("special marks the lines whose --signals are not compared, which need it")
+    return "".join(f"; {each}" for each in said)
 
 
 def _for_make(path: str | Path) -> str:

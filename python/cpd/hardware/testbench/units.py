@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from cpd.hardware.testbench.ports import Ports
 from cpd.hardware.vectors.systemverilog import check_identifier
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.formats import Format, flag
+from cpd.numeric.formats import Format
 from cpd.numeric.formats import format as format_of
-from cpd.numeric.numbers import integer
 from cpd.numeric.shown import shown
 
 ROUNDINGS = (
@@ -58,50 +58,14 @@ class Unit:
     constants: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Ports:
-    """The ports that a bench drives and reads in addition to a line's fields, by their names.
-
-    Without `clock` the module is combinational. With it, the inputs of a line are applied each
-    cycle, and its result is read after `latency` rising edges, or where `valid_out` is 1;
-    `valid_in` is 1 with each line. `any_nan`: any NaN passes where NaN is expected. `signals`: the
-    inner signals that a user's module has as ports (`all`: every one). `flags`: whether it has
-    flags.
-    """
-
-    clock: str | None = None
-    latency: int = 1
-    valid_in: str | None = None
-    valid_out: str | None = None
-    any_nan: bool = False
-    signals: tuple[str, ...] = ()
-    flags: bool = True
-
-    def __post_init__(self) -> None:
-        integer("latency", self.latency)
-        flag("any_nan", self.any_nan)
-        flag("flags", self.flags)
-        names = [name for name in (self.clock, self.valid_in, self.valid_out) if name is not None]
-        for name in (*names, *self.signals):
-            if not isinstance(name, str):
-                raise TypeError(f"a port's name must be a str, got {type(name).__name__}")
-        for name in names:
-            check_identifier("a port's name", name)
-        if len(set(names)) < len(names):
-            raise ValueError(f"ports must have different names, got {', '.join(names)}")
-        if self.clock is None and (self.latency != 1 or len(names) > 0):
-            raise ValueError("latency and valid are those of a module with a clock")
-        if self.latency < 1:
-            raise ValueError(f"latency must be at least 1, got {self.latency}")
-
-
 Head = Mapping[str, Any]
 
 
 @checked
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
     """The unit of a user's module: its ports are the fields, without parameters; of the inner
-    signals those that `ports` names. Raises ValueError for unknown signals."""
+    signals those that `ports` names. Raises ValueError for unknown signals and fields, and for two
+    ports of one name."""
     check_identifier("a module's name", module, ("tb",))
     known = [each.name for each in fields if each.role == "signal"]
     chosen = known if ports.signals == ("all",) else list(ports.signals)
@@ -109,18 +73,32 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
         if name not in known:
             has = f"they are {', '.join(known)}" if known else "these vectors have none"
             raise ValueError(f"no signal {shown(name)}: {has}")
-    taken = {ports.clock, ports.valid_in, ports.valid_out} & {each.name for each in fields}
-    if taken:
-        raise ValueError(f"the port {taken.pop()} has the name of a field")
     if chosen and "special" in known and "special" not in chosen:
         chosen.append("special")
     wanted = {"result", *chosen} | ({"flags"} if ports.flags else set())
+    used = [each for each in fields if each.role == "input" or each.name in wanted]
+    _check_ports(ports, [each.name for each in used])
     return Unit(
         module,
         {},
-        tuple(each for each in fields if each.role == "input"),
-        tuple(each for each in fields if each.name in wanted and each.role != "input"),
+        tuple(each for each in used if each.role == "input"),
+        tuple(each for each in used if each.role != "input"),
     )
+
+
+def _check_ports(ports: Ports, used: Sequence[str]) -> None:
+    """Raises ValueError where a mapped field is unknown, or a port stands for two things."""
+    for name in ports.names:
+        if name not in used:
+            raise ValueError(f"no field {shown(name)} to map: the fields are {', '.join(used)}")
+    of = {port: name for name, port in ports.controls.items() if port is not None}
+    for name in used:
+        port = ports.port(name)
+        if port in of:
+            raise ValueError(
+                f"the port {port} has the name of a field: {of[port]} and {name} cannot share it"
+            )
+        of[port] = name
 
 
 def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:

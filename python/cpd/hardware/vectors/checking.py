@@ -65,7 +65,10 @@ def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
-        raise VectorFileError(f"{path}:1: neither a head nor the name says what the lines are of")
+        raise VectorFileError(
+            f"{path}:1: neither a head nor the file's name gives the operation and its formats: "
+            f"name them, as in `cpd vectors mul e4m3fn --check {path}`"
+        )
     file = File(path, kind, given.fields)
     found = Check(given)
     for columns in file.batches():
@@ -147,7 +150,7 @@ def _either_rule(
     silent = lines & (columns["flags"] == right["flags"])
     found.quiet_nan_fma["raise NV"] += int(np.count_nonzero(raises))
     found.quiet_nan_fma["raise nothing"] += int(np.count_nonzero(silent))
-    allowed: NDArray[np.bool_] = raises | silent
+    allowed: npt.NDArray[np.bool_] = raises | silent
     return allowed
 
 
