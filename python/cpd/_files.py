@@ -73,6 +73,12 @@ def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
             part.rename()
 
 
+def is_replaceable(path: Path) -> bool:
+    """True for a regular file, existing or not: `replaced` writes it beside itself. False for pipes
+    and devices, and for a process's own stream under another name."""
+    return _target(path) is not None
+
+
 class _Part:
     """A file being written: a new one in `target`'s folder, or `target` itself (no `name`)."""
 

@@ -15,7 +15,7 @@ from cpd import _core
 from cpd._files import STDOUT
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
-from cpd.cli.output import counted, new_console
+from cpd.cli.output import counted, new_console, new_progress
 from cpd.numeric.names import listed
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _run(options: argparse.Namespace) -> int:
     with users_mistakes():
         _check_bench(options)
         vectors = _made(options)
-    with _disagreement_told(), users_mistakes():
+    with _disagreement_told(), users_mistakes(), _progress(vectors, options):
         path = _written(vectors, options)
     to_stdout = path == STDOUT
     console = new_console(stderr=to_stdout)
@@ -262,6 +262,32 @@ def _run(options: argparse.Namespace) -> int:
         )
     console.print(_cases(vectors.coverage), soft_wrap=True)
     return 0
+
+
+@contextmanager
+def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
+    """Prints lines and bytes first, then a bar, on standard error."""
+    bench = options.testbench is not None
+    kind = "readmemh" if bench else _kind(options)
+    lines, size = vectors.size(kind)
+    if not (options.exhaustive or options.random):
+        yield
+        return
+    directed = " and the directed ones" if vectors.planned is None else ""
+    new_console(stderr=True).print(f"{lines:,} lines, {size / 1e9:,.3f} GB{directed}")
+    with new_progress(unit="lines") as bars:
+        task = bars.add_task(vectors.rule.stem, total=vectors.planned, note="")
+        vectors.on_batch = lambda done: bars.update(task, completed=done)
+        yield
+
+
+def _kind(options: argparse.Namespace) -> str:
+    from cpd.hardware.vectors.lines import kind_of
+
+    path = options.output
+    if options.kind is None and (path is None or path == STDOUT or path.is_dir()):
+        return "testfloat"
+    return kind_of(path, options.kind)
 
 
 def _written(vectors: Vectors, options: argparse.Namespace) -> Path:

@@ -256,8 +256,8 @@ def _of_vectors(path: Path) -> _Set:
     """The set in a file that `cpd vectors` wrote."""
     from cpd.hardware.vectors.files import File
     from cpd.hardware.vectors.making import rule_of
-    from cpd.hardware.vectors.rules import values_of
     from cpd.hardware.vectors.sums import SumRule, as_binary32
+    from cpd.hardware.vectors.values import values_of
 
     file = File(path)
     rule = rule_of(file.head or {})

@@ -21,7 +21,6 @@ from torch import Tensor
 from cpd.nn import functional
 from cpd.ops.arguments import MAX_RANK
 
-
 Form = Callable[..., Tensor]
 
 
@@ -29,9 +28,7 @@ def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None)
     return functional.linear(input, weight, bias, **mode.next())
 
 
-def _matmul(
-    mode: Any, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None
-) -> Tensor:
+def _matmul(mode: Any, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     how = mode.next()
     return functional.matmul(input, other, how.pop("recipe"), dtype=dtype, **how)
 
@@ -44,9 +41,7 @@ def _outer(mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None)
     return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), dtype=dtype)
 
 
-def _batch_summed(
-    mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None
-) -> Tensor:
+def _batch_summed(mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
     return _pair(mode, a, b, [*"bik"], [*"bkj"], [*"ij"])
 
 
@@ -83,9 +78,7 @@ _BATCH_SUMMED = Kind((3, 3), [(0, 0), (2, 1)], [(0, 1), (1, 2)], _batch_summed)
 def _product(kind: Kind) -> Form:
     """The form of a product of this kind."""
 
-    def compute(
-        mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def compute(mode: Any, a: Tensor, b: Tensor, *, out_dtype: torch.dtype | None = None) -> Tensor:
         if kind.shape(a, b) is None or not _holds(out_dtype, a):
             return NotImplemented
         return kind.compute(mode, a, b, dtype=out_dtype)

@@ -92,11 +92,11 @@ def matmul(
     >>> matmul(x, w, "e4m3 kahan").tolist()
     [32.0, 32.0, 32.0]
     """
+    how = product_recipe(acc)
     if backward is not None:
         if isinstance(acc, Recipe):
             raise ValueError("backward goes with an accumulator; a recipe has its own")
-        acc = Recipe(sums=(acc, backward, backward))
-    how = product_recipe(acc)
+        how = Recipe(sums=(how.forward, backward, backward))
     for name, x in (("a", a), ("b", b)):
         check_operand(name, x, like="a")
         if x.dim() == 0:

@@ -19,7 +19,7 @@ from cpd.hardware.testbench import Ports, write_testbench
 from cpd.hardware.testbench.numbers import number_function, where_nan
 from cpd.hardware.vectors import make
 from cpd.hardware.vectors.lines import lines_of
-from cpd.hardware.vectors.rules import values_of
+from cpd.hardware.vectors.values import values_of
 from rtl_tools import call, needs
 from rtl_tools import make as run
 

@@ -17,7 +17,7 @@ from arrays import spec_of
 from cpd.hardware.vectors import DisagreementError, Vectors, make
 from cpd.hardware.vectors.corners import CORNERS, corner_of, flags_text
 from cpd.hardware.vectors.inputs import Words
-from cpd.hardware.vectors.rules import values_of
+from cpd.hardware.vectors.values import values_of
 
 
 def columns(made: Vectors) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,14 +79,32 @@ def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
     np.testing.assert_array_equal(read["a"], values)
 
 
-def test_lines_beyond_those_kept_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_batches_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No temporary file holds them, the head counts them, and each batch is reported."""
     made = make("mul", "bf16", directed=True, random=300_000)  # four batches and more
-    kept = made.write(tmp_path / "kept.tv").read_bytes()
-    size = kept.count(b"\n")
-    for most in (0, 1 << 20, 3 << 20):
-        monkeypatch.setattr(vectors, "_IN_MEMORY", most)
-        assert made.write(tmp_path / "rest.tv").read_bytes() == kept
-    assert size == made.count + 1
+    seen: list[int] = []
+    made.on_batch = seen.append
+    monkeypatch.setattr(vectors.tempfile, "TemporaryFile", None)
+    path = made.write(tmp_path / "lines.tv")
+    head, *lines = path.read_text().splitlines()
+    assert len(lines) == json.loads(head[1:])["count"] == made.count == seen[-1]
+    assert seen == sorted(seen)
+    assert len(seen) > 4
+    assert [file.name for file in tmp_path.iterdir()] == ["lines.tv"]
+
+
+def test_what_the_disk_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2^32 lines of 8 + 1 + 2 + 1 + 2 + 1 bytes, before the first one is computed."""
+    made = make("cast", ["fp32", "e4m3fn"], exhaustive=True)
+    assert made.size("testfloat") == (1 << 32, 15 << 32)
+    free = shutil.disk_usage(tmp_path)._replace(free=(15 << 32) - 1)
+    monkeypatch.setattr(vectors.shutil, "disk_usage", lambda _: free)
+    monkeypatch.setattr(made, "batches", lambda: pytest.fail("a line was computed"))
+    with pytest.raises(OSError, match=r"4,294,967,296 lines need 64.4 GB, and .* 64.4 GB free"):
+        made.write(tmp_path / "x.tv")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_testfloat_lines(tmp_path: Path) -> None:

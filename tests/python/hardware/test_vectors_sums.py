@@ -14,7 +14,7 @@ from arrays import fixed_of
 from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
 from cpd.hardware.vectors import Vectors, check, make
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
-from cpd.hardware.vectors.rules import values_of
+from cpd.hardware.vectors.values import values_of
 from rationals import Fraction
 
 UNITS = {

@@ -26,9 +26,13 @@ def call(*command: object, cwd: Path | None = None) -> subprocess.CompletedProce
     )
 
 
-def make(folder: Path, simulator: str, defines: Sequence[str] = ()) -> tuple[int, int, str]:
-    """Runs a test bench: how many lines failed, of how many, and what it printed."""
-    done = call("make", "-s", "-C", folder, simulator, f"DEFINES={' '.join(defines)}")
+def make(
+    folder: Path, simulator: str, defines: Sequence[str] = (), rtl: Sequence[Path] = ()
+) -> tuple[int, int, str]:
+    """Runs a test bench, on other sources if they are given: how many lines failed, of how many,
+    and what it printed."""
+    sources = [f"RTL={' '.join(map(str, rtl))}"] if rtl else []
+    done = call("make", "-s", "-C", folder, simulator, f"DEFINES={' '.join(defines)}", *sources)
     passed = re.search(r"PASS \w+: (\d+) vectors", done.stdout)
     failed = re.search(r"FAIL \w+: (\d+) of (\d+) vectors", done.stdout)
     if passed:

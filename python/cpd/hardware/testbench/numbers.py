@@ -8,7 +8,7 @@ import functools
 import numpy as np
 
 from cpd.hardware.vectors.corners import CORNERS, corner_of
-from cpd.hardware.vectors.rules import values_of
+from cpd.hardware.vectors.values import values_of
 from cpd.numeric.formats import Format
 
 _TABLE = 8

@@ -176,7 +176,7 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 def alike(rule: Any, words: Words) -> Lines:
     """Every combination of extreme codes of a and b, each for all terms; c is +0, scales are 1.
     The longest carries and the least sums are among them."""
-    operands = [_extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
+    operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grid = [each.reshape(-1, 1) for each in np.meshgrid(*operands, indexing="ij")]
     n = len(grid[0])
     lines: Lines = {}
@@ -209,7 +209,7 @@ def _integers(bits: int, words: Words, n: int) -> npt.NDArray[np.uint64]:
     return numbers
 
 
-def _extremes(f: Format) -> Codes:
+def extremes(f: Format) -> Codes:
     """Zero, the least number and the least normal one, 1 and the largest, and their negatives."""
     top = largest_code(f)
     one = min(max(f.bias, 0) << f.man, top)  # the nearest code where the format has no 1
@@ -221,7 +221,7 @@ def _extremes(f: Format) -> Codes:
     return np.unique(finite_codes(f, _complemented(f, both)))
 
 
-def _negated(f: Format, codes: Codes) -> Codes:
+def negated(f: Format, codes: Codes) -> Codes:
     if is_integer(f):
         return (-codes.astype(np.int64) & ((1 << f.bits) - 1)).astype(np.uint32)
     return codes ^ np.uint32(1 << (f.exp + f.man))
@@ -238,7 +238,7 @@ def _operand(f: Format, count: int, style: Any, cancels: bool, words: Words) -> 
     if cancels and f.signed and count > 1:
         opposite = meeting.copy()
         pairs = count // 2
-        opposite[:, 1 : 2 * pairs : 2] = _negated(f, meeting[:, : 2 * pairs : 2])
+        opposite[:, 1 : 2 * pairs : 2] = negated(f, meeting[:, : 2 * pairs : 2])
         meeting = np.where(style == 2, finite_codes(f, opposite), meeting)
     corners = corner_codes(f)
     picked = corners[words.below(len(corners), size)].reshape(n, count)
@@ -272,7 +272,8 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
     """Every combination of corner codes, for an element-wise operation; then, from a pool of random
-    lines, some of each corner and each flag."""
+    lines, some of each corner and each flag; then lines near rounding points (`near.py`), of sums
+    also zeros, padding and special values in each place (`near_sums.py`)."""
     words = Words(seed)
     yield from rule.corner_lines(words)
     pool = rule.random_lines(words, rule.pool)
@@ -281,6 +282,7 @@ def directed(rule: Any, seed: int) -> Iterator[Lines]:
     if "flags" in outputs:
         picked |= _picked(outputs["flags"], len(FLAGS))
     yield {name: values[picked] for name, values in pool.items()}
+    yield from rule.near_lines(words)
 
 
 def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from cpd import _core
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.near import near_roundings
+from cpd.hardware.vectors.values import has_signalling, values_of
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 from cpd.ops import operations
@@ -123,6 +125,9 @@ class ElementRule:
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
         yield generated.crossed(self, words)
 
+    def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        yield near_roundings(self, words)
+
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """The outputs of lines, and their corners. Raises DisagreementError."""
         operands = [
@@ -173,38 +178,3 @@ def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
         raise DisagreementError(
             f"oracle and kernel differ at line {first} of a batch: {line(first)}"
         )
-
-
-def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The values of codes of any shape, as binary32; signalling NaN are signalling there too."""
-    if f.bits <= 16:
-        values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
-        return values
-    return _decoded(f, codes.reshape(-1)).reshape(codes.shape)
-
-
-@functools.lru_cache(maxsize=64)
-def _table(f: Format) -> npt.NDArray[np.float32]:
-    return _decoded(f, np.arange(1 << f.bits, dtype=np.uint32))
-
-
-def has_signalling(f: Format) -> bool:
-    """Whether the format's NaN are quiet or signalling, by their first fraction bit."""
-    return f.encoding == "ieee" and f.man > 0
-
-
-def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    values: npt.NDArray[np.float32] = operations.decode(packed(codes, f.bits), f, codes.shape)
-    if has_signalling(f):
-        signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
-        values.view(np.uint32)[signalling] = 0x7F800001
-    return values
-
-
-def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
-    """The codes packed, for `cpd.decode`."""
-    if bits in (8, 16, 32):
-        return codes.astype(f"<u{bits // 8}").view(np.uint8)
-    each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
-    wide = np.unpackbits(each, axis=1, bitorder="little")[:, :bits]
-    return np.packbits(wide.reshape(-1), bitorder="little")

@@ -17,15 +17,15 @@ from cpd import _core
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import corner_of, corner_of_integer
 from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.near_sums import SumLines
 from cpd.hardware.vectors.rules import (
     NO_CODE,
     ROUNDING_WORDS,
     Columns,
     check_same,
     invalid_of_nan,
-    packed,
-    values_of,
 )
+from cpd.hardware.vectors.values import packed, values_of
 from cpd.numeric.accumulator import Accumulator, FixedPoint
 from cpd.numeric.formats import Format, format
 from cpd.numeric.scaled import Scaled
@@ -175,6 +175,9 @@ class SumRule:
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
         yield generated.alike(self, words)
+
+    def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
         """Signals and outputs of lines, and their corners. Raises DisagreementError."""

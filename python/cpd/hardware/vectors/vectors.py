@@ -7,25 +7,26 @@ import errno
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from cpd._core import __version__
-from cpd._files import STDOUT, replaced_together
+from cpd._files import STDOUT, is_replaceable, replaced_together
 from cpd.hardware.vectors import inputs
-from cpd.hardware.vectors.corners import count_corners
+from cpd.hardware.vectors.corners import CORNERS, FLAGS, count_corners
 from cpd.hardware.vectors.fields import Field
-from cpd.hardware.vectors.lines import SUFFIXES, head_text, kind_of, lines_of
+from cpd.hardware.vectors.inputs import MOST_LINES
+from cpd.hardware.vectors.lines import SUFFIXES, head_text, kind_of, line_width, lines_of
 from cpd.hardware.vectors.rules import ElementRule
 from cpd.hardware.vectors.sums import SumRule
 from cpd.hardware.vectors.systemverilog import package_text
 from cpd.numeric.checked import checked
 
-_IN_MEMORY = 1 << 28
-"""The bytes of lines that are kept in memory before all of them are in a temporary file."""
+_NAMES = (*CORNERS, *FLAGS)
 
 
 @checked
@@ -35,6 +36,7 @@ class Vectors:
     `fields`: of a line, in order. `source`: `exhaustive`, `directed`, `random` or
     `directed+random`. `coverage` and `count` are those of the batches made so far. Lines whose
     result has no code (NaN in a format without NaN) are left out and counted in `left_out`.
+    `on_batch`: called by `write` after each batch with the number of lines so far.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Vectors:
         self.random = random
         self.seed = seed
         self.fields: tuple[Field, ...] = rule.fields
+        self.on_batch: Callable[[int], None] | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -95,35 +98,89 @@ class Vectors:
         return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
     def write(self, path: Any, kind: str | None = None) -> Path:
-        """Writes a file, or replaces an existing one, after every line has been compared; `-` is
-        standard output. In a folder the file gets the lines' own name. With `readmemh` a
-        SystemVerilog package is written next to it. Returns the file's path. Raises ValueError for
-        an unknown kind, OSError where the file cannot be written."""
+        """Writes a file, or replaces an existing one, after every line has been compared.
+
+        The lines are written once, beside the file, which is then replaced. Standard output and
+        pipes get all lines at the end, from a temporary file.
+
+        Args:
+            path: a file, `-` for standard output, or a folder, in which the file gets the lines'
+                own name.
+            kind: of the file, default by its suffix, else `testfloat`. With `readmemh` a
+                SystemVerilog package is written next to the file.
+
+        Returns:
+            The file's path.
+
+        Raises:
+            ValueError: for an unknown kind.
+            OSError: where the file cannot be written, and before the first line where the disk has
+                fewer bytes free than the file needs.
+        """
         target = Path(path)
         if target != STDOUT and target.is_dir():
             target = target / self.name(kind_of(None, kind or "testfloat"))
         kind = "testfloat" if kind is None and target == STDOUT else kind_of(target, kind)
         if not target.parent.is_dir():
             raise FileNotFoundError(errno.ENOENT, "no such folder", str(target.parent))
-        with tempfile.SpooledTemporaryFile() as rest:
-            texts: list[bytes] = []
-            size = 0
-            for columns in self.batches():
-                texts.append(lines_of(kind, self.fields, columns))
-                size += len(texts[-1])
-                if size > _IN_MEMORY:
-                    rest.rollover()
-                    rest.writelines(texts)
-                    texts.clear()
-            rest.seek(0)
-            head = head_text(kind, self.head, self.fields).encode()
-            stem = target.with_suffix("").name
-            package = target.with_name(f"{stem}_pkg.sv")
-            both = kind == "readmemh" and target != STDOUT
-            with replaced_together([target, package] if both else [target]) as files:
-                files[0].write(head)
+        whole = target != STDOUT and is_replaceable(target)
+        self._check_room(target.parent if whole else Path(tempfile.gettempdir()), target, kind)
+        stem = target.with_suffix("").name
+        package = target.with_name(f"{stem}_pkg.sv")
+        both = kind == "readmemh" and target != STDOUT
+        with ExitStack() as stack:
+            rest = None if whole else stack.enter_context(tempfile.TemporaryFile())
+            if rest is not None:
+                self._write_lines(rest, kind)
+                rest.seek(0)
+            files = stack.enter_context(replaced_together([target, package] if both else [target]))
+            if rest is None:
+                self._write_lines(files[0], kind)
+            else:
                 shutil.copyfileobj(rest, files[0], 1 << 20)
-                files[0].writelines(texts)
-                if both:
-                    files[1].write(package_text(stem, self.fields, self.count).encode())
+            if both:
+                files[1].write(package_text(stem, self.fields, self.count).encode())
         return target
+
+    @property
+    def planned(self) -> int | None:
+        """The number of lines before those without a code are left out; None with directed ones,
+        which are counted as they are made."""
+        if "directed" in self.source:
+            return None
+        exhaustive = inputs.exhaustive_lines(self.rule.inputs)
+        return exhaustive if self.source == "exhaustive" else self.random
+
+    def size(self, kind: str) -> tuple[int, int]:
+        """The lines and the bytes of a file, before any is made: without the directed lines, and
+        with those whose result has no code."""
+        lines = self.random if self.planned is None else self.planned
+        return lines, lines * line_width(kind_of(None, kind), self.fields)
+
+    def _check_room(self, folder: Path, target: Path, kind: str) -> None:
+        lines, size = self.size(kind)
+        free = shutil.disk_usage(folder).free
+        if size > free:
+            reason = (
+                f"{lines:,} lines need {size / 1e9:,.1f} GB, and {folder} has "
+                f"{free / 1e9:,.1f} GB free"
+            )
+            raise OSError(errno.ENOSPC, reason, str(target))
+
+    def _write_lines(self, file: BinaryIO, kind: str) -> None:
+        """The head and the lines. The head's counts are known at the end: it is written over as
+        many spaces, in which it ends."""
+        begin = file.tell()
+        widest = {**self.head, "count": MOST_LINES, "coverage": dict.fromkeys(_NAMES, MOST_LINES)}
+        room = len(head_text(kind, widest, self.fields).encode())
+        file.write(b" " * room)
+        for columns in self.batches():
+            file.write(lines_of(kind, self.fields, columns))
+            if self.on_batch is not None:
+                self.on_batch(self.count + self.left_out)
+        first, *names = head_text(kind, self.head, self.fields).splitlines(keepends=True)
+        rest = "".join(names).encode()
+        head = first.rstrip("\n").encode()
+        file.seek(begin)
+        file.write(head.ljust(room - len(rest) - 1) + b"\n" + rest)
+        file.seek(0, 2)

@@ -355,6 +355,7 @@ def _judge9(measured: Measured) -> list[Finding]:
         return []
     found = {n: int(count or 0) for n, count in best.items()}
     ours = ", ".join(f"groups of {n} in {count}" for n, count in found.items() if count)
+    verdict: tuple[bool | None, str]
     if seeds < 3:
         verdict = None, "one seed or two do not decide"
     elif 0 < found[16] < seeds:

@@ -140,6 +140,7 @@ def _best_split(measured: Measured) -> Finding | None:
         return None
     verdicts = [is_above(found[4], best) for m, best in found.items() if m != 4]
     holds = [verdict for verdict, _ in verdicts]
+    verdict: tuple[bool | None, str]
     if all(holds):
         verdict = True, ""
     elif any(one is False for one in holds):

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directed lines of element-wise operations near the points at which a result is rounded.
+
+A line ends in an operand that is chosen last: the one that brings the exact result to a number of
+the result's format or halfway between two, and its two neighbors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.hardware.vectors import inputs as generated
+from cpd.hardware.vectors.corners import is_integer, largest_code
+from cpd.hardware.vectors.inputs import Codes, Lines, Words
+from cpd.hardware.vectors.values import values_of
+from cpd.numeric.formats import Format
+from cpd.ops import operations
+
+F64: TypeAlias = "npt.NDArray[np.float64]"
+
+_ALL_TARGETS = 8
+"""The most bits of a result's format of which every number is a target."""
+_TARGETS = 192
+"""The number of random targets."""
+_PAIRS = 96
+"""The number of random pairs of a and b, next to the pairs of corners."""
+_STEPS = np.array([-1, 0, 1])
+
+
+def codes_of(f: Format, values: F64) -> Codes:
+    """The codes of the numbers nearest to finite values."""
+    flat = np.ascontiguousarray(values, np.float64).reshape(-1)
+    bits = np.unpackbits(operations.encode(flat, f, overflow="saturate"), bitorder="little")
+    digits = bits[: flat.size * f.bits].reshape(-1, f.bits).astype(np.uint64)
+    weights = np.uint64(1) << np.arange(f.bits, dtype=np.uint64)
+    codes: Codes = (digits @ weights).astype(np.uint32).reshape(np.shape(values))
+    return codes
+
+
+def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
+    """The codes of the numbers `steps` further from zero, within the finite ones."""
+    if is_integer(f):
+        unused = 32 - f.bits
+        signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
+        away = np.where(signed < 0, signed - steps, signed + steps)
+        top = (1 << (f.bits - 1)) - 1
+        return (np.clip(away, -top, top) & ((1 << f.bits) - 1)).astype(np.uint32)
+    size = np.uint32(1 << (f.exp + f.man))
+    magnitude = (codes & (size - np.uint32(1))).astype(np.int64) + steps
+    sign = codes & size if f.signed else np.uint32(0)
+    clipped = np.clip(magnitude, 0, largest_code(f)).astype(np.uint32)
+    return generated.finite_codes(f, clipped | sign)
+
+
+def precise(f: Format, codes: Codes) -> F64:
+    """The values of codes as binary64."""
+    with np.errstate(invalid="ignore"):
+        values: F64 = values_of(f, codes).astype(np.float64)
+    return values
+
+
+def targets(f: Format, words: Words) -> F64:
+    """Numbers of a format and the middles between them, the overflow threshold among them: all of
+    a small format, else those at corners and some random ones; of random sign."""
+    top = largest_code(f)
+    if f.bits <= _ALL_TARGETS:
+        codes = np.arange(top + 1, dtype=np.uint32)
+    else:
+        exponents = words.below(1 << f.exp, _TARGETS) - f.bias
+        random = generated.biased_codes(f, words, exponents)
+        size = np.uint32(1 << (f.exp + f.man))
+        corners = generated.corner_codes(f)
+        codes = np.unique(np.concatenate([random, corners]) & (size - np.uint32(1)))
+        codes = codes[codes <= top]
+    low = precise(f, codes)
+    high = precise(f, np.minimum(codes + np.uint32(1), np.uint32(top)))
+    high[codes == top] += low[codes == top] - precise(f, np.uint32([max(top - 1, 0)]))
+    both = np.concatenate([low, (low + high) / 2])
+    if f.signed:
+        both *= _signs(words, len(both))
+    finite: F64 = both[np.isfinite(both)]
+    return finite
+
+
+def exponents_of(values: F64) -> npt.NDArray[np.int64]:
+    """floor(log2 |x|); of zeros the exponent of the least double."""
+    magnitudes = np.maximum(np.abs(values), np.finfo(np.float64).tiny)
+    return np.frexp(magnitudes)[1].astype(np.int64) - 1
+
+
+def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64], Codes]:
+    """Addends near the points at which product + addend is rounded to 1 + `man` bits.
+
+    Of each product p, with P = man + 1: ±p · 2^-(P + {-2…2}) and, far below, ±p · 2^-2P and
+    ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P + {-2…2}), to
+    which p is small. Each with its two neighbors in f.
+
+    Returns the indices of products and the codes of addends.
+    """
+    near = np.arange(-2, 3)
+    powers = [-(man + 1 + near), man + 1 + near, [-2 * (man + 1), -3 * (man + 1)]]
+    factors = np.ldexp(1.0, np.concatenate(powers))
+    quantum = np.ldexp(1.0, exponents_of(products) - man)
+    below = np.floor(products / quantum) * quantum
+    middles = [below + (0.5 + k) * quantum - products for k in (0, -1)]
+    scaled = products[:, None] * factors
+    addends = np.concatenate([scaled, -scaled, np.stack(middles, axis=1)], axis=1)
+    which = np.broadcast_to(np.arange(len(products))[:, None], addends.shape)
+    within = np.isfinite(addends) & (np.abs(addends) <= f.max) & (addends != 0)
+    if not f.signed:
+        within &= addends > 0
+    codes = codes_of(f, addends[within])
+    index = np.repeat(which[within].astype(np.int64), len(_STEPS))
+    return index, stepped(f, codes[:, None], _STEPS).reshape(-1)
+
+
+def near_roundings(rule: Any, words: Words) -> Lines:
+    """Lines whose exact result is near a rounding point of the result's format."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
+        lines = _lines(rule, words)
+    if rule.operation == "fma":
+        near = _near_products(rule, words)
+        lines = {name: np.concatenate([lines[name], near[name]]) for name in lines}
+    names = list(lines)
+    rows = np.unique(np.stack([lines[name] for name in names], axis=1), axis=0)
+    made = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
+    if rule.options.rounding == "stochastic":
+        made["r"] = generated.random_integers(rule.options.random_bits, words, len(rows))
+    return made
+
+
+def _signs(words: Words, n: int) -> F64:
+    return 1.0 - 2.0 * words.below(2, n)
+
+
+def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:
+    return generated.finite_codes(f, generated.biased_codes(f, words, exponents))
+
+
+def _lines(rule: Any, words: Words) -> Lines:
+    """The last operand solves operation(…) = target; the others are random."""
+    goal = targets(rule.result, words)
+    formats: Sequence[Format] = rule.formats
+    operation = rule.operation
+    repeats = {"cast": 1, "sqrt": 1}.get(operation, 4)
+    goal = np.repeat(goal, repeats)
+    n, reach = len(goal), rule.result.man + 4
+    at = exponents_of(goal)
+    others: list[Codes] = []
+    if operation == "cast":
+        solved = goal
+    elif operation == "sqrt":
+        solved = goal * goal
+    elif operation == "add":
+        others = [_codes_at(formats[0], words, at + words.below(2 * reach, n) - reach)]
+        solved = goal - precise(formats[0], others[0])
+    else:
+        last = formats[0] if operation == "div" else formats[1]
+        exponent = words.below(1 << last.exp, n) - last.bias
+        first = formats[1] if operation == "div" else formats[0]
+        if operation == "mul":
+            others = [_codes_at(first, words, at - exponent)]
+            solved = goal / precise(first, others[0])
+        elif operation == "div":
+            others = [_codes_at(first, words, exponent - at)]
+            solved = goal * precise(first, others[0])
+        else:
+            away = words.below(3 * reach, n) - 2 * reach
+            others = [
+                _codes_at(first, words, at + away - exponent),
+                _codes_at(last, words, exponent),
+            ]
+            solved = goal - precise(first, others[0]) * precise(last, others[1])
+    f = formats[0] if operation in ("cast", "sqrt", "div") else formats[-1]
+    within = np.isfinite(solved)
+    codes = stepped(f, codes_of(f, solved[within])[:, None], _STEPS).reshape(-1)
+    rest = [np.repeat(each[within], len(_STEPS)) for each in others]
+    columns = [codes, *rest] if operation == "div" else [*rest, codes]
+    return dict(zip("abc", columns, strict=False))
+
+
+def _near_products(rule: Any, words: Words) -> Lines:
+    """Products of corners of a and b, some random ones too, and addends near their roundings."""
+    of_a, of_b, of_c = rule.formats
+    corners = [_positive(f) for f in (of_a, of_b)]
+    a, b = (grid.reshape(-1) for grid in np.meshgrid(*corners, indexing="ij"))
+    exponents = [words.below(1 << f.exp, _PAIRS) - f.bias for f in (of_a, of_b)]
+    a = np.concatenate([a, _codes_at(of_a, words, exponents[0])])
+    b = np.concatenate([b, _codes_at(of_b, words, exponents[1])])
+    a, b = (_any_sign(f, codes, words) for f, codes in ((of_a, a), (of_b, b)))
+    products = precise(of_a, a) * precise(of_b, b)
+    fit = np.isfinite(products) & (products != 0)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        which, c = partners(of_c, products[fit], rule.result.man)
+    return {"a": a[fit][which], "b": b[fit][which], "c": c}
+
+
+def _positive(f: Format) -> Codes:
+    """The corner codes of positive numbers."""
+    codes = generated.corner_codes(f)
+    values = precise(f, codes)
+    return codes[np.isfinite(values) & (values > 0)]
+
+
+def _any_sign(f: Format, codes: Codes, words: Words) -> Codes:
+    """The codes or their negatives, at random."""
+    if not f.signed:
+        return codes
+    flips = words.below(2, len(codes)) == 1
+    return generated.finite_codes(f, np.where(flips, generated.negated(f, codes), codes))

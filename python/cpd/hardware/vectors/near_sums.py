@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directed lines of sums: zeros, padding, subnormals, alignment, ties, cancellation, overflow and
+special values in each place.
+
+Sums of codes are formed in binary64 to choose the last input. Its rounding does not matter: lines
+have the result that the oracle gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.hardware.vectors import inputs as generated
+from cpd.hardware.vectors.corners import CORNERS, corner_of, is_integer, largest_code
+from cpd.hardware.vectors.inputs import Codes, Lines, Words
+from cpd.hardware.vectors.near import (
+    codes_of,
+    exponents_of,
+    partners,
+    precise,
+    stepped,
+    targets,
+)
+from cpd.numeric.formats import Format
+
+I64: TypeAlias = "npt.NDArray[np.int64]"
+F64: TypeAlias = "npt.NDArray[np.float64]"
+
+_LANES = 32
+"""The most places of a sum that get special values of their own."""
+_STEPS = np.array([-1, 0, 1])
+
+
+def special_codes(f: Format) -> Codes:
+    """Zeros, the least numbers, the least normal ones, ±1, the largest, infinities and NaN."""
+    size = 1 << (f.exp + f.man)
+    kinds = corner_of(f, generated.corner_codes(f), "in")
+    beyond = generated.corner_codes(f)[kinds & _NOT_FINITE != 0]
+    least = generated.extremes(f)
+    zeros = np.uint32([0, size]) if f.signed and not is_integer(f) else np.uint32([0])
+    largest = largest_code(f)
+    next_to_largest = np.uint32([largest - 1])
+    both = np.concatenate([zeros, least, beyond, generated.finite_codes(f, next_to_largest)])
+    return np.unique(both)
+
+
+_NOT_FINITE = np.uint16(sum(1 << CORNERS.index(n) for n in ("infinity_in", "nan_in")))
+
+
+class SumLines:
+    """Directed lines of one rule."""
+
+    def __init__(self, rule: Any, words: Words) -> None:
+        self.rule = rule
+        self.words = words
+        self.length: int = rule.length
+        self.formats: tuple[Format, ...] = rule.formats[: 1 if rule.operation == "sum" else 2]
+        self.fixed = rule.accumulator.fixed
+        self.of_c: Format | None = None
+        if rule.operation != "sum" and self.fixed is None:
+            self.of_c = rule.formats[2]
+        unit = rule.accumulator.unit
+        self.sum = rule.result if unit is None else unit.sum
+        self.window = self.sum.man + 1 if unit is None else unit.fraction_bits
+
+    # ---- parts of lines -------------------------------------------------------------------------
+
+    def line(self, terms: list[Codes], c: Any = None) -> Lines:
+        """Lines of these terms, scales of 1 and random integers; c defaults to 0."""
+        n = len(terms[0])
+        rule, lines = self.rule, dict(zip("ab", terms, strict=False))
+        for field in rule.inputs:
+            if field.name == "c":
+                kind = np.uint64 if field.signed else np.uint32
+                lines["c"] = np.zeros(n, kind) if c is None else np.asarray(c).astype(kind)
+            elif field.name == "r":
+                bits = rule.accumulator.options.random_bits
+                r = generated.random_integers(bits, self.words, n * rule.draws)
+                lines["r"] = r.reshape(n, rule.draws)
+            elif field.name.endswith("_scale"):
+                one = rule.scale.bias << rule.scale.man
+                lines[field.name] = np.full((n, field.count), one, np.uint32)
+        return {field.name: lines[field.name] for field in rule.inputs}
+
+    def specials(self) -> npt.NDArray[Any]:
+        """Every special value of c; +0 alone for a sum without c."""
+        if self.of_c is not None:
+            return special_codes(self.of_c)
+        if self.fixed is None or self.rule.operation == "sum":
+            return np.zeros(1, np.uint32)
+        mask, half = (1 << self.fixed.width) - 1, 1 << (self.fixed.width - 1)
+        one = 1 << max(self.fixed.fraction, 0)
+        numbers = [0, 1, -1, 2, -2, half - 1, half - 2, half, half + 1, one, -one]
+        return np.unique(np.array([number & mask for number in numbers], np.uint64))
+
+    def some_c(self, n: int) -> npt.NDArray[Any]:
+        """n values of c, each special one in turn."""
+        values = self.specials()
+        return values[np.arange(n) % len(values)]
+
+    def zeros(self, kind: int, n: int, count: int) -> list[Codes]:
+        """Terms of value zero. Kinds: +0, -0, alternating, and of products ±0 · ±x and ±x · ±0."""
+        shape = (n, count)
+        f = self.formats[0]
+        sign = np.uint32(1 << (f.exp + f.man)) if self._has_minus_zero(f) else np.uint32(0)
+        ones = [np.zeros(shape, np.uint32), np.full(shape, sign, np.uint32)]
+        ones.append(np.where(np.arange(count) % 2 == 0, *ones))
+        any_sign = np.where(self.words.below(2, n * count).reshape(shape) == 0, ones[0], ones[1])
+        if len(self.formats) == 1:
+            return [[*ones, any_sign, any_sign, any_sign][kind]]
+        other = self.formats[1]
+        positive = generated.finite_codes(other, np.full(shape, self._one(other), np.uint32))
+        if kind < len(ones):
+            return [ones[kind], positive]
+        if kind == len(ones):
+            return [any_sign, self._any(other, shape)]
+        second = np.zeros(shape, np.uint32)
+        if self._has_minus_zero(other):
+            flips = np.uint32(1 << (other.exp + other.man))
+            second = np.where(self.words.below(2, n * count).reshape(shape) == 0, second, flips)
+        if kind == len(ones) + 1:
+            return [self._any(f, shape), second.astype(np.uint32)]
+        return [any_sign, second.astype(np.uint32)]
+
+    _ZEROS = 6
+    """The kinds of `zeros`."""
+
+    def _has_minus_zero(self, f: Format) -> bool:
+        special = ("fnuz", "p3109", "p3109finite", "e8m0")
+        return f.signed and not is_integer(f) and f.encoding not in special
+
+    def _one(self, f: Format) -> int:
+        return min(max(f.bias, 0) << f.man, largest_code(f)) if not is_integer(f) else 1
+
+    def _any(self, f: Format, shape: tuple[int, int]) -> Codes:
+        codes = generated.random_codes(f, self.words, shape[0] * shape[1])
+        return generated.finite_codes(f, codes).reshape(shape)
+
+    def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
+        """Terms with these exponents, if the formats reach them; where `exact` powers of two."""
+        shape = exponents.shape
+        if len(self.formats) == 1:
+            return [self._codes(self.formats[0], exponents, exact)]
+        first, second = self.formats
+        low = np.maximum(exponents - _greatest(second), _least(first))
+        high = np.minimum(exponents - _least(second), _greatest(first))
+        span = np.maximum(high - low, 0) + 1
+        share = self.words.below(1 << 30, exponents.size).reshape(shape)
+        of_first = low + (share * span >> 30)
+        return [
+            self._codes(first, of_first, exact),
+            self._codes(second, exponents - of_first, exact),
+        ]
+
+    def _codes(self, f: Format, exponents: I64, exact: Any) -> Codes:
+        flat = exponents.reshape(-1)
+        random = generated.finite_codes(f, generated.biased_codes(f, self.words, flat))
+        random = random.reshape(exponents.shape)
+        if not np.any(exact):
+            return random
+        powers = codes_of(f, np.ldexp(1.0, np.clip(exponents, _least(f) - f.man, _greatest(f))))
+        if f.signed:
+            flips = self.words.below(2, flat.size).reshape(exponents.shape) == 1
+            powers = np.where(flips, generated.negated(f, powers), powers)
+        return np.where(exact, generated.finite_codes(f, powers), random)
+
+    def total(self, terms: list[Codes]) -> F64:
+        """The sums of terms, in binary64."""
+        products = precise(self.formats[0], terms[0])
+        if len(terms) > 1:
+            products = products * precise(self.formats[1], terms[1])
+        total: F64 = products.sum(axis=1)
+        return total
+
+    def nearest_c(self, values: F64) -> npt.NDArray[Any]:
+        """The values of c nearest to numbers."""
+        if self.of_c is not None:
+            return codes_of(self.of_c, np.where(np.isfinite(values), values, 0.0))
+        if self.fixed is None:
+            return np.zeros(len(values), np.uint32)
+        units = np.ldexp(np.where(np.isfinite(values), values, 0.0), self.fixed.fraction)
+        most = float(1 << (self.fixed.width - 1)) * (1 - 2.0**-52)
+        numbers = np.rint(np.clip(units, -most, most)).astype(np.int64).view(np.uint64)
+        masked: npt.NDArray[Any] = numbers & np.uint64((1 << self.fixed.width) - 1)
+        return masked
+
+    def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
+        """Each line with c and with its two neighbors."""
+        terms = [np.repeat(each, len(_STEPS), axis=0) for each in terms]
+        if self.of_c is not None:
+            near = stepped(self.of_c, c[:, None], _STEPS).reshape(-1)
+        elif self.fixed is not None:
+            mask = np.uint64((1 << self.fixed.width) - 1)
+            near = (c[:, None] + _STEPS.astype(np.uint64)).reshape(-1) & mask
+        else:
+            near = np.repeat(c, len(_STEPS))
+        return self.line(terms, near)
+
+    # ---- kinds of lines -------------------------------------------------------------------------
+
+    def all_zero(self) -> Lines:
+        """Every kind of zero terms with every special c."""
+        c = self.specials()
+        n = len(c) * self._ZEROS
+        parts = [self.zeros(kind, len(c), self.length) for kind in range(self._ZEROS)]
+        terms = [np.concatenate(each) for each in zip(*parts, strict=True)]
+        return self.line(terms, self.some_c(n))
+
+    def scales_of_zero(self) -> Lines:
+        """Zero terms with every corner of both scales: a NaN scale gives NaN, others a zero."""
+        corners = generated.corner_codes(self.rule.scale)
+        n = 2 * len(corners) * 4
+        parts = [self.zeros(kind, n // 4, self.length) for kind in range(4)]
+        lines = self.line([np.concatenate(each) for each in zip(*parts, strict=True)])
+        lines["c"] = np.repeat(special_codes(self.of_c), n)[:: len(self.specials())]  # type: ignore[arg-type]
+        every = corners[np.arange(n) % len(corners)][:, None]
+        first = (np.arange(n) // len(corners) % 2 == 0)[:, None]
+        lines["a_scale"] = np.where(first, every, lines["a_scale"])
+        lines["b_scale"] = np.where(first, lines["b_scale"], every)
+        return lines
+
+    def padded(self) -> Lines:
+        """Tiles of which the first terms, or the last, are not zero."""
+        k = self.length
+        sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
+        each = 2 * self._ZEROS
+        n = max(len(sizes), 1) * each
+        filled = np.repeat(sizes or [k], each)[:, None]
+        kind = np.arange(n) % self._ZEROS
+        lane = np.where(
+            (np.arange(n) // self._ZEROS % 2 == 0)[:, None], np.arange(k), k - 1 - np.arange(k)
+        )
+        centre = self._centres(n)
+        values = self.terms_at(centre[:, None] + self.words.below(8, n * k).reshape(n, k) - 4)
+        zero = [self.zeros(i, n, k) for i in range(self._ZEROS)]
+        terms = []
+        for side, codes in enumerate(values):
+            padding = np.select(
+                [(kind == i)[:, None] for i in range(self._ZEROS)],
+                [zero[i][side] for i in range(self._ZEROS)],
+            )
+            terms.append(np.where(lane < filled, codes, padding).astype(np.uint32))
+        near = self.nearest_c(np.ldexp(1.0 - 2.0 * self.words.below(2, n), centre))
+        return self.line(terms, np.where(self.words.below(2, n) == 0, near, self.some_c(n)))
+
+    def subnormal(self) -> Lines:
+        """Sums in the range of the result's subnormal numbers, by c alone or by few terms."""
+        n = 48
+        f = self.rule.result
+        if self.fixed is not None or is_integer(f) or f.encoding == "e8m0":
+            return self.line(self.zeros(0, 0, self.length))
+        least = f.min_subnormal or f.min_normal or 1.0
+        significands = 1.0 + (self.words.next(n) >> np.uint64(12)).astype(np.float64) * 2.0**-52
+        places = self.words.below(f.man + 3, n)
+        values = np.ldexp(least * significands, places - 1) * (1 - 2 * self.words.below(2, n))
+        parts = [self.zeros(kind, n // self._ZEROS, self.length) for kind in range(self._ZEROS)]
+        alone = self.line(
+            [np.concatenate(x) for x in zip(*parts, strict=True)], self.nearest_c(values)
+        )
+        at = np.full((n, self.length), int(exponents_of(np.array([least]))[0]), np.int64)
+        at += self.words.below(f.man + 4, at.size).reshape(at.shape) - 2
+        few = self._sparse(self.terms_at(at), self.words.below(3, n) + 1)
+        c = np.where(
+            np.arange(n) % 2 == 0, self.nearest_c(values - self.total(few)), self.some_c(n)
+        )
+        return _joined([alone, self.line(few, c)])
+
+    def aligned(self) -> Lines:
+        """One great term and others lower by about the unit's window, or the sum's precision."""
+        window, precision = self.window, self.sum.man + 1
+        distances = sorted(
+            {d for at in (window, precision, window // 2) for d in range(at - 2, at + 4) if d > 0}
+        )
+        each = 8
+        n, k = len(distances) * each, self.length
+        low = np.repeat(distances, each)
+        top = self._tops(n, low)
+        at = np.repeat((top - low)[:, None], k, axis=1)
+        at -= np.maximum(self.words.below(5, n * k).reshape(n, k) - 2, 0)
+        place = self.words.below(k, n)
+        by_c = np.arange(n) % 2 == 0
+        rows = np.flatnonzero(~by_c)
+        at[rows, place[rows]] = top[rows]
+        terms = self._sparse(self.terms_at(at), self.words.below(k, n) + 1, place)
+        signs = 1.0 - 2.0 * self.words.below(2, n)
+        significand = 1.0 + self.words.below(1 << 23, n) * 2.0**-23
+        c = np.ldexp(signs * significand, np.where(by_c, top, top - low))
+        return self.line(terms, self.nearest_c(c))
+
+    def ties(self) -> Lines:
+        """A great term, one of half its last place in the sum's format, and one far below."""
+        n, k = 96, self.length
+        precision = self.sum.man + 1
+        top = self._tops(n, np.full(n, precision + 2))
+        at = np.repeat((top - precision)[:, None], k, axis=1)
+        exact = np.ones((n, k), bool)
+        if k > 1:
+            far = 1 + self.words.below(max(self.window - precision, 0) + 3, n)
+            at[:, 1] -= far
+        if k > 2:
+            at[:, 2] = top
+            exact[:, 2] = False
+        terms = self.terms_at(at, exact)
+        kept = 1 + np.arange(n) % min(k, 3)
+        terms = self._sparse(terms, kept)
+        signs = 1.0 - 2.0 * self.words.below(2, n)
+        significand = 1.0 + self.words.below(1 << self.sum.man, n) * 2.0**-self.sum.man
+        c = self.nearest_c(np.ldexp(signs * significand, top))
+        order = np.argsort(self.words.next(n * k).reshape(n, k), axis=1)
+        return self.line([np.take_along_axis(each, order, axis=1) for each in terms], c)
+
+    def cancelled(self) -> Lines:
+        """Sums to which c is the negative, exactly or to a unit of the last place."""
+        n, k = 24, self.length
+        at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
+        terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
+        return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
+
+    def straddling(self) -> Lines:
+        """c that brings the sum to a rounding point of the result's format, the overflow threshold
+        among them."""
+        k = self.length
+        if self.fixed is not None:
+            half = np.ldexp(float(1 << (self.fixed.width - 1)), -self.fixed.fraction)
+            goal = np.tile([half, -half], 16)
+        else:
+            goal = targets(self.rule.result, self.words)
+            largest = np.flatnonzero(np.abs(goal) >= self.rule.result.max)
+            some = self.words.below(len(goal), 64)
+            goal = goal[np.concatenate([np.repeat(largest, 4), some])]
+        n = len(goal)
+        away = self.words.below(2 * self.window + 4, n) - 4
+        at = np.repeat((exponents_of(goal) - away)[:, None], k, axis=1)
+        terms = self._sparse(self.terms_at(at), 1 + self.words.below(k, n))
+        with np.errstate(over="ignore"):
+            c = self.nearest_c(goal - self.total(terms))
+        return self.with_neighbors(terms, c)
+
+    def near_products(self) -> Lines:
+        """One product and c near the point at which the product is rounded."""
+        n, k = 8, self.length
+        terms = self._sparse(
+            self.terms_at(np.repeat(self._centres(n)[:, None], k, axis=1)), np.ones(n, np.int64)
+        )
+        products = self.total(terms)
+        fit = np.flatnonzero(np.isfinite(products) & (products != 0))
+        assert self.of_c is not None
+        with np.errstate(over="ignore", under="ignore"):
+            which, c = partners(self.of_c, products[fit], self.sum.man)
+        place = self.words.below(k, len(c))
+        moved = []
+        for each in terms:
+            codes = each[fit][which]
+            first = codes[:, 0].copy()
+            codes[:, 0] = codes[np.arange(len(c)), place]
+            codes[np.arange(len(c)), place] = first
+            moved.append(codes)
+        return self.line(moved, c)
+
+    def special_lanes(self) -> Iterator[Lines]:
+        """NaN and infinities in each place alone, with c of either sign, and in pairs."""
+        k = self.length
+        lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
+        beyond = [
+            codes[corner_of(f, codes, "in") & _NOT_FINITE != 0]
+            for f, codes in ((f, generated.corner_codes(f)) for f in self.formats)
+        ]
+        for side, codes in enumerate(beyond):
+            n = len(lanes) * len(codes)
+            if not n:
+                continue
+            at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
+            terms = self.terms_at(at)
+            rows = np.arange(n)
+            terms[side][rows, np.repeat(lanes, len(codes))] = np.tile(codes, len(lanes))
+            other = self.words.below(k, n)
+            paired = np.flatnonzero(rows % 3 == 0)
+            opposite = terms[side][rows, np.repeat(lanes, len(codes))]
+            if self.formats[side].signed:
+                opposite = generated.negated(self.formats[side], opposite)
+            terms[side][paired, other[paired]] = opposite[paired]
+            if len(terms) > 1:
+                zeros = np.flatnonzero(rows % 5 == 0)
+                terms[1 - side][zeros, np.repeat(lanes, len(codes))[zeros]] = 0
+            yield self.line(terms, self.some_c(n))
+
+    def batches(self) -> Iterator[Lines]:
+        """All kinds of lines that the rule can have."""
+        yield self.all_zero()
+        yield self.padded()
+        yield self.subnormal()
+        yield self.aligned()
+        yield self.ties()
+        yield from self.special_lanes()
+        if self.rule.scale is not None:
+            yield self.scales_of_zero()
+        if self.rule.operation != "sum":
+            yield self.cancelled()
+            yield self.straddling()
+        if self.of_c is not None:
+            yield self.near_products()
+
+    # ---- exponents ------------------------------------------------------------------------------
+
+    def _reach(self) -> tuple[int, int]:
+        """The least and the greatest exponent of a term."""
+        return sum(map(_least, self.formats)), sum(map(_greatest, self.formats))
+
+    def _centres(self, n: int) -> I64:
+        least, greatest = self._reach()
+        return least + self.words.below(greatest - least + 1, n)
+
+    def _tops(self, n: int, distances: I64) -> I64:
+        """Exponents with others lower by these distances, if a term can have them."""
+        least, greatest = self._reach()
+        low = np.minimum(least + distances, greatest)
+        spread = self.words.below(1 << 30, n) * (greatest - low + 1) >> 30
+        tops: I64 = low + spread
+        return tops
+
+    def _sparse(self, terms: list[Codes], kept: I64, also: I64 | None = None) -> list[Codes]:
+        """Terms of which only the first `kept` are not zero, and the one in place `also`."""
+        lanes = np.arange(self.length)
+        held = lanes < np.asarray(kept)[:, None]
+        if also is not None:
+            held |= lanes == also[:, None]
+        first, *others = terms
+        return [np.where(held, first, np.uint32(0)), *others]
+
+
+def _least(f: Format) -> int:
+    """The exponent of the least normal number."""
+    return 0 if is_integer(f) else 1 - f.bias
+
+
+def _greatest(f: Format) -> int:
+    """The exponent of the largest number."""
+    return int(exponents_of(np.array([f.max]))[0])
+
+
+def _joined(parts: list[Lines]) -> Lines:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values of codes, and codes packed for `cpd.decode`."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd import _core
+from cpd.numeric.formats import Format
+from cpd.ops import operations
+
+
+def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """The values of codes of any shape, as binary32; signalling NaN are signalling there too."""
+    if f.bits <= 16:
+        values: npt.NDArray[np.float32] = _core.look_up(_table(f), codes)
+        return values
+    return _decoded(f, codes.reshape(-1)).reshape(codes.shape)
+
+
+@functools.lru_cache(maxsize=64)
+def _table(f: Format) -> npt.NDArray[np.float32]:
+    return _decoded(f, np.arange(1 << f.bits, dtype=np.uint32))
+
+
+def has_signalling(f: Format) -> bool:
+    """Whether the format's NaN are quiet or signalling, by their first fraction bit."""
+    return f.encoding == "ieee" and f.man > 0
+
+
+def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    values: npt.NDArray[np.float32] = operations.decode(packed(codes, f.bits), f, codes.shape)
+    if has_signalling(f):
+        signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
+        values.view(np.uint32)[signalling] = 0x7F800001
+    return values
+
+
+def packed(codes: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint8]:
+    """The codes packed, for `cpd.decode`."""
+    if bits in (8, 16, 32):
+        return codes.astype(f"<u{bits // 8}").view(np.uint8)
+    each = codes.astype("<u4").view(np.uint8).reshape(-1, 4)
+    wide = np.unpackbits(each, axis=1, bitorder="little")[:, :bits]
+    return np.packbits(wide.reshape(-1), bitorder="little")
