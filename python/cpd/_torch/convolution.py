@@ -260,10 +260,10 @@ def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None
 
 
 def _convolution_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    x, w, *tensors = ctx.saved_tensors
+    x, w, numbers, multipliers = ctx.saved_tensors
     like_x, like_w, like_bias = ctx.like
     for_input, for_weight, for_bias = ctx.needs_input_grad[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
     type_x = call.gradient_type(like_x.dtype, Purpose.grad_input)
     type_w = call.gradient_type(like_w.dtype, Purpose.grad_weight)
     narrowest = type_x if type_x in HALVES else type_w
@@ -350,9 +350,9 @@ def _redrawn(numbers: Tensor | None, purpose: Purpose) -> Tensor | None:
 
 def _convolution_tangent(ctx: Any, tangents: Tangents) -> Tensor:
     """The tangent, formed as a matrix product's is: see `cpd._torch.gemm.product_tangent`."""
-    x, w, *tensors = saved(ctx)
+    x, w, numbers, multipliers = saved(ctx)
     of_x, of_w, of_bias = tangents[:3]
-    moves, call = ctx.moves, RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
+    moves, call = ctx.moves, RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
     shape = moves.size(x.shape, w.shape)
     x, w = (f.values for f in _entering_forward(call, x, w, moves, torch.float32))
 

@@ -370,14 +370,14 @@ def _setup_matmul(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
 
 
 def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    a, b, *tensors = ctx.saved_tensors
-    call = RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
+    a, b, numbers, multipliers = ctx.saved_tensors
+    call = RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
     return _product_gradients(ctx, a, b, g, Products.of(call), call, turned=ctx.turned)
 
 
 def _matmul_tangent(ctx: Any, tangents: Tangents) -> Tensor:
-    a, b, *tensors = saved(ctx)
-    call = RecipeCall(ctx.recipe, *tensors, narrow=ctx.narrow)
+    a, b, numbers, multipliers = saved(ctx)
+    call = RecipeCall(ctx.recipe, numbers, multipliers, ctx.narrow)
     a, b = _factors(a, b, ctx.turned, call)
     of_a, of_b, *rest = tangents
     if of_b is not None and ctx.turned:

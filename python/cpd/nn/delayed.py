@@ -121,8 +121,8 @@ class Delayed(_Casts, nn.Module):
     scale: Tensor
     number = 0
     clock: Any = None
-    """The clock of the converted model (`cpd.nn.clock`, which imports this module), by whose steps the
-    scales advance; None: by `update`."""
+    """The clock of the converted model, by whose steps the scales advance; None: by `update`. Its
+    module, `cpd.nn.clock`, imports this one."""
     seen = 0
     """The number of the clock's steps whose scales it has made."""
     place = 0

@@ -571,7 +571,7 @@ def product_recipe(given: RecipeLike | SumLike) -> Recipe:
     if isinstance(given, Recipe):
         return given
     if not isinstance(given, str):
-        return Recipe(sums=accumulator(given))
+        return Recipe(sums=accumulator(given))  # type: ignore[arg-type]  # which it checks
     return _named_product(given) if is_compiling() else _kept_product(given)
 
 

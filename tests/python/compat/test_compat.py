@@ -592,11 +592,9 @@ STOCHASTIC = "(4,3) rounding=stochastic random_bits=8"
 def test_without_transformer_engine():
     if "transformer_engine" in sys.modules:
         pytest.skip("TransformerEngine is installed")
-    factory = transformer_engine.qfactory(cpd.Recipe(sums="e4m3"))
-    for call in (
-        lambda: factory("linear_input"),
-        lambda: transformer_engine.custom_recipe(cpd.Recipe(sums="e4m3")),
-    ):
+    made = cpd.Recipe(sums="e4m3")
+    factory = transformer_engine.qfactory(made)
+    for call in (lambda: factory("linear_input"), lambda: transformer_engine.custom_recipe(made)):
         with pytest.raises(RuntimeError, match=r"needs TransformerEngine 2.20 or newer"):
             call()
     with pytest.raises(ValueError, match="a recipe with a history needs state in each layer"):

@@ -48,7 +48,8 @@ def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
         away = np.where(signed < 0, signed - steps, signed + steps)
         top = (1 << (f.bits - 1)) - 1
-        return (np.clip(away, -top, top) & ((1 << f.bits) - 1)).astype(np.uint32)
+        moved: Codes = (np.clip(away, -top, top) & ((1 << f.bits) - 1)).astype(np.uint32)
+        return moved
     size = np.uint32(1 << (f.exp + f.man))
     magnitude = (codes & (size - np.uint32(1))).astype(np.int64) + steps
     sign = codes & size if f.signed else np.uint32(0)
@@ -78,7 +79,7 @@ def targets(f: Format, words: Words) -> F64:
         codes = codes[codes <= top]
     low = precise(f, codes)
     high = precise(f, np.minimum(codes + np.uint32(1), np.uint32(top)))
-    high[codes == top] += low[codes == top] - precise(f, np.uint32([max(top - 1, 0)]))
+    high[codes == top] += low[codes == top] - precise(f, np.array([max(top - 1, 0)], np.uint32))
     both = np.concatenate([low, (low + high) / 2])
     if f.signed:
         both *= _signs(words, len(both))
@@ -102,8 +103,8 @@ def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64],
     Returns the indices of products and the codes of addends.
     """
     near = np.arange(-2, 3)
-    powers = [-(man + 1 + near), man + 1 + near, [-2 * (man + 1), -3 * (man + 1)]]
-    factors = np.ldexp(1.0, np.concatenate(powers))
+    far = np.array([-2, -3]) * (man + 1)
+    factors = np.ldexp(1.0, np.concatenate([-(man + 1 + near), man + 1 + near, far]))
     quantum = np.ldexp(1.0, exponents_of(products) - man)
     below = np.floor(products / quantum) * quantum
     middles = [below + (0.5 + k) * quantum - products for k in (0, -1)]
@@ -134,7 +135,8 @@ def near_roundings(rule: Any, words: Words) -> Lines:
 
 
 def _signs(words: Words, n: int) -> F64:
-    return 1.0 - 2.0 * words.below(2, n)
+    signs: F64 = 1.0 - 2.0 * words.below(2, n).astype(np.float64)
+    return signs
 
 
 def _codes_at(f: Format, words: Words, exponents: npt.NDArray[np.int64]) -> Codes:

@@ -41,9 +41,9 @@ def special_codes(f: Format) -> Codes:
     kinds = corner_of(f, generated.corner_codes(f), "in")
     beyond = generated.corner_codes(f)[kinds & _NOT_FINITE != 0]
     least = generated.extremes(f)
-    zeros = np.uint32([0, size]) if f.signed and not is_integer(f) else np.uint32([0])
+    zeros = np.array([0, size] if f.signed and not is_integer(f) else [0], np.uint32)
     largest = largest_code(f)
-    next_to_largest = np.uint32([largest - 1])
+    next_to_largest = np.array([largest - 1], np.uint32)
     both = np.concatenate([zeros, least, beyond, generated.finite_codes(f, next_to_largest)])
     return np.unique(both)
 
@@ -256,7 +256,8 @@ class SumLines:
         least = f.min_subnormal or f.min_normal or 1.0
         significands = 1.0 + (self.words.next(n) >> np.uint64(12)).astype(np.float64) * 2.0**-52
         places = self.words.below(f.man + 3, n)
-        values = np.ldexp(least * significands, places - 1) * (1 - 2 * self.words.below(2, n))
+        signs = 1.0 - 2.0 * self.words.below(2, n)
+        values: F64 = np.ldexp(least * significands, places - 1) * signs
         parts = [self.zeros(kind, n // self._ZEROS, self.length) for kind in range(self._ZEROS)]
         alone = self.line(
             [np.concatenate(x) for x in zip(*parts, strict=True)], self.nearest_c(values)
