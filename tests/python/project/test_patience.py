@@ -61,7 +61,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def marked(pytester, monkeypatch, request):
-    monkeypatch.setenv(patience.NAME, f"2.5@{time.time():.0f}")
+    monkeypatch.setenv(patience.NAME, f"2.5@{int(time.time())}")
     pytester.makeconftest(request.config.rootpath.joinpath("tests/python/conftest.py").read_text())
     pytester.makepyprojecttoml(request.config.rootpath.joinpath("pyproject.toml").read_text())
     pytester.makepyfile(MARKED)

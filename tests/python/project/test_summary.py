@@ -97,7 +97,7 @@ def test_without_skips(tmp_path):
 
 
 def test_slow_tests_want_a_reason(tmp_path, monkeypatch):
-    monkeypatch.setenv(patience.NAME, f"1.5@{time.time():.0f}")
+    monkeypatch.setenv(patience.NAME, f"1.5@{int(time.time())}")
     assert summary(tmp_path, python=SLOW)[1:4] == [
         "the slowest, in seconds:",
         " 8000.5 test_cast.test_b: a network of 1999",

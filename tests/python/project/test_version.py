@@ -18,9 +18,10 @@ def test_version_of_the_library_is_that_of_the_package():
 
 def test_version_of_the_citation_and_the_changelog():
     assert f"\nversion: {cpd.__version__}\n" in (ROOT / "CITATION.cff").read_text()
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert newest is not None
-    assert newest.group(1) == cpd.__version__
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert released[0] == cpd.__version__
+    assert "Unreleased" not in headings[1:]
 
 
 def test_lock_file_has_the_pins_with_hashes_and_names_no_index():

@@ -26,7 +26,7 @@ def slowness() -> float:
     value, _, when = os.environ.get(NAME, "").partition("@")
     if not when or not 0 <= time.time() - float(when) < FRESH:
         value = str(max(1.0, _start() / IDLE))
-        os.environ[NAME] = f"{value}@{time.time():.0f}"
+        os.environ[NAME] = f"{value}@{int(time.time())}"
     return float(value)
 
 
