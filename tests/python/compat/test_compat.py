@@ -571,7 +571,8 @@ def test_transformer_engines_tensors(engine):
         tensor.update_usage(columnwise_usage=True)
     for role in (None, Role("output"), Role("input", "dpa"), Role("qkv", "dpa")):
         assert same(factory(role).quantize(x).dequantize(), x)
-    stochastic = transformer_engine.qfactory(cpd.Recipe("native", activation=STOCHASTIC))
+    drawn = cpd.Recipe("native", activation="(4,3) rounding=stochastic random_bits=8")
+    stochastic = transformer_engine.qfactory(drawn)
     drawing, other = stochastic("linear_input"), stochastic("linear_input")
     first, second = (drawing.quantize(x).dequantize() for _ in range(2))
     assert not same(first, second)
@@ -584,9 +585,6 @@ def test_transformer_engines_tensors(engine):
         assert torch.allclose(out, times * rows @ rows.T, rtol=1e-5)
     assert repr(tensor).startswith("Emulated((2, 3, 32), EmulatingQuantizer(cpd.Recipe(")
     assert quantizer.make_empty((2, 32), device="cpu").size() == (2, 32)
-
-
-STOCHASTIC = "(4,3) rounding=stochastic random_bits=8"
 
 
 def test_without_transformer_engine():
