@@ -129,7 +129,6 @@ class Checks : public ::testing::Test {
             {"PackedBytes", [=] { PackedBytes(f, 4); }},
             {"Decode", [=, this] { Decode(Codes(), f, Y()); }},
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
-            {"ApsShift", [=] { ApsShift(9, f, Rounding::up, Aps::on); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
   }
   /// Those that take wide formats too.
@@ -246,9 +245,8 @@ TEST_F(Checks, SpecsMadeByHand) {
        [](ReduceSpec& s) { s.exchange = static_cast<Exchange>(9); });
   with("aps must be off, on or paper", [](ReduceSpec& s) { s.aps = static_cast<Aps>(3); });
   with("group_size must be at least 1", [](ReduceSpec& s) { s.group_size = -1; });
-  ExpectError("aps must be", "ApsShift",
-              [] { ApsShift(9, kFp32, Rounding::up, static_cast<Aps>(3)); });
-  ExpectError("world must be at least 1", "ApsExponent", [] { ApsExponent(1.0F, 0); });
+  ExpectError("aps must be", "Check", [] { Check(static_cast<Aps>(3)); });
+  ExpectError("ranks must be at least 1", "ApsExponent", [] { ApsExponent(1.0F, 0); });
 }
 
 // --- Sizes ---------------------------------------------------------------------------------------

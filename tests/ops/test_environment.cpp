@@ -272,12 +272,8 @@ void Scales(Results& results) {
              1.0;
     });
   }
-  for (const char* name : kFormats) {
-    for (const int e : {1, 100, 255}) {
-      results.Add("aps shift",
-                  ApsShift(static_cast<std::uint8_t>(e), ParseFormat(name), Rounding::up, Aps::on));
-    }
-  }
+  results.Add("larger magnitude", std::vector<float>{LargerMagnitude(0x1p-149F, 0x1p-148F),
+                                                     LargerMagnitude(0x1.8p-130F, 0.0F)});
   const std::vector<float> x = Numbers(9);
   const std::vector<float> tiny(x.begin(), x.begin() + 4);
   const LayerRange range = MeasureRange(view_of(tiny));
