@@ -251,6 +251,7 @@ def _run(options: argparse.Namespace) -> int:
         vectors = _made(options)
     with _disagreement_told(), users_mistakes(), _progress(vectors, options):
         path = _written(vectors, options)
+    _note_e4m3(options)
     to_stdout = path == STDOUT
     console = new_console(stderr=to_stdout)
     name = vectors.rule.stem if to_stdout else str(path)
@@ -374,10 +375,6 @@ def _made(options: argparse.Namespace) -> Vectors:
 
 def _rule_options(options: argparse.Namespace) -> dict[str, Any]:
     formats = listed(options.formats) if options.formats else []
-    for text in (*formats, options.out_format):
-        if text is not None and text.lower() == "e4m3":
-            print(_E4M3, file=sys.stderr)
-            break
     return {
         "operation": options.operation,
         "formats": formats,
@@ -399,6 +396,13 @@ _E4M3 = (
 )
 
 
+def _note_e4m3(options: argparse.Namespace) -> None:
+    """Tells which E4M3 the results are of; only after the work, as a mistake is told in one line."""
+    formats = listed(options.formats) if options.formats else []
+    if any(text and text.lower() == "e4m3" for text in (*formats, options.out_format)):
+        print(_E4M3, file=sys.stderr)
+
+
 def _with_operands(acc: str | None, formats: list[str]) -> str | None:
     """The accumulator's text; a unit without operand formats gets those of the command."""
     words = () if acc is None else acc.split()
@@ -417,6 +421,7 @@ def _check(options: argparse.Namespace) -> int:
         rule = None if options.operation is None else make(**_rule_options(options)).rule
         with _disagreement_told():
             found = check(options.check, options.kind, rule)
+    _note_e4m3(options)
     console = new_console()
     for line in found.shown:
         console.print(line, soft_wrap=True)

@@ -62,7 +62,7 @@ def formats(value: Any) -> OperandSpec | None:
 def _is_sum(text: str) -> str:
     return (
         f"{shown(text)} is an accumulator, the rule of a sum, and no format of operands: give it "
-        f"as sums={text!r}, as in cpd.Recipe(sums={text!r})"
+        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)})"
     )
 
 

@@ -452,7 +452,7 @@ def test_compiled_layers_under_eager_checkpoints():
 
 # ---- schedules -----------------------------------------------------------------------------------
 
-LATER = cpd.Recipe("e6m9 chunked")
+LATER = cpd.Recipe(sums="e6m9 chunked")
 FIRST = cpd.Recipe("native", activation="e4m3fn")
 
 

@@ -17,7 +17,7 @@ from cpd import functional  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 EXACT = cpd.Recipe("native", activation="fp32", weight="fp32", gradient="fp32")
-NARROW = cpd.Recipe("e6m9 chunked", activation="e4m3", weight="e3m2")
+NARROW = cpd.Recipe(sums="e6m9 chunked", activation="(4,3)", weight="e3m2")
 NAN = float("nan")
 
 

@@ -81,7 +81,7 @@ def test_convert(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "Linear  × 1  output  left in torch by the rule 'output'" in said
     assert "restored: " in said
-    refuses(capsys, "'nvpf4' is no recipe", "10_convert", "--recipe", "nvpf4")
+    refuses(capsys, "unknown recipe 'nvpf4'", "10_convert", "--recipe", "nvpf4")
     refuses(capsys, "no module of the model matches", "10_convert", "--keep", "nowhere")
 
 
@@ -170,7 +170,7 @@ def test_gpt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_lstm(capsys: pytest.CaptureFixture[str]) -> None:
     main("13_lstm", *TINY, "--layers", 1)
     assert capsys.readouterr().out.count("\n| ") == 5
-    refuses(capsys, "'nvpf4' is no recipe", "13_lstm", "--recipes", "nvpf4")
+    refuses(capsys, "unknown recipe 'nvpf4'", "13_lstm", "--recipes", "nvpf4")
 
 
 def test_ddp_codec(capfd: pytest.CaptureFixture[str]) -> None:
