@@ -304,6 +304,7 @@ TEST(Gemm, ThreadsChangeNothing) {
     const Tensor b({s[1], s[2]}, operands(Values::on_grid, format, size(1, 2), 2));
     for (Accumulator accumulator : testing::thinned(all, 2)) {
       for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+        if (accumulator.unit && mode == Rounding::stochastic) continue;  // fp32 holds its sums
         accumulator.rounding.mode = mode;
         ThreadsChangeNothing(accumulator, a, b, {s[0], s[2]});
       }
