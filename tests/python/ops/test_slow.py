@@ -63,7 +63,7 @@ def test_layers_warn_too() -> None:
 
     x = torch.ones(10, 10)
     with pytest.warns(cpd.SlowProductWarning, match="e5m12 kahan takes about"):
-        cpd.nn.functional.linear(x, x, recipe=SLOW)
+        cpd.nn.functional.linear(x, x, recipe=cpd.Recipe(sums=SLOW))
 
 
 def test_slowdowns_grow_with_what_is_rounded_and_drawn() -> None:
