@@ -205,7 +205,7 @@ def gemm(
         )
         integers = integers.contiguous()
     if a.is_cpu and not torch.compiler.is_compiling():
-        warn_if_slow(acc, a, b, 4)
+        warn_if_slow(acc, a, b)
     numbers = random_numbers(acc, a)
     product = a, b, c, acc.text, *numbers, element
     if tininess is None:

@@ -94,7 +94,7 @@ def product(
         return product_of_factors(as_factor(a), as_factor(b), c, dtype)
     a, b = as_factor(a).values, as_factor(b).values
     if a.is_cpu:
-        warn_if_slow(parsed(how.text), a, b, 2)
+        warn_if_slow(parsed(how.text), a, b)
     y = run("gemm", a, b, c, how.text, how.seed, how.stream, how.into(dtype), blas, None)
     return of_type(y, dtype)
 
@@ -115,7 +115,7 @@ def product_part(
     if not how.is_stochastic():
         return product(a, b, c, how, dtype)
     if a.is_cpu:
-        warn_if_slow(parsed(how.text), a, b, 2)
+        warn_if_slow(parsed(how.text), a, b)
     y = ops.gemm_part(a, b, c, how.text, how.seed, how.stream, how.into(dtype), *part)
     return y.to(dtype)
 

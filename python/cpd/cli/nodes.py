@@ -3,12 +3,14 @@
 
 import argparse
 import hashlib
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import cpd.comm
 from cpd.cli.errors import RunError, UsageError, users_mistakes
+from cpd.comm.launched import broken_promise, no_launcher
 from cpd.parallel.launch import check_launched
 
 if TYPE_CHECKING:
@@ -37,11 +39,33 @@ def connected(options: argparse.Namespace, nodes: int | None) -> Iterator["Ranks
         try:
             with users_mistakes():
                 opened = open_ranks(options.transport, nodes, options.timeout)
-                ranks = stack.enter_context(opened)
+                ranks = stack.enter_context(_without_promises(opened))
+                _check_not_alone(options.transport, options.nodes, ranks)
         except cpd.comm.TransportError as error:
             raise RunError(str(error)) from error
         with _failures_between(ranks):
             yield ranks
+
+
+@contextmanager
+def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
+    """`opened`, entered without the warning of a launcher's promise, which is an error here."""
+    with ExitStack() as stack:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            entered = stack.enter_context(opened)
+        yield entered
+
+
+def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
+    """Raises ValueError where MPI has started one rank that was not asked for: by --nodes 1, or by
+    a launcher of one process. Also where a launcher has promised more ranks than there are."""
+    if transport != "mpi" or (ranks.world == 1 and nodes == 1):
+        return
+    why = broken_promise(ranks.world) or (no_launcher() if ranks.world == 1 else "")
+    if why:
+        alone = "; one rank alone is --nodes 1" if ranks.world == 1 else ""
+        raise ValueError(f"transport mpi: {why} (mpirun -n N cpd … starts N ranks{alone})")
 
 
 @contextmanager

@@ -21,10 +21,12 @@ from cpd import _core
 from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
+from cpd.comm.launched import broken_promise
 from cpd.comm.local import LocalGroup
 from cpd.comm.spec_text import reduce_spec
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, integer
+from cpd.numeric.warned import warn
 from cpd.ops.device_memory import current_device
 
 if TYPE_CHECKING:
@@ -57,13 +59,21 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
         chunk: values that are processed at once; memory in addition to inputs and results is a
             small multiple of it. The same on all ranks.
 
+    Returns:
+        This process's communicator. Warns (RuntimeWarning) by the name of the variable where a
+        launcher has promised more ranks than MPI has started, as under srun without PMIx: each
+        process is then rank 0 of 1, and no sum leaves it.
+
     Raises RuntimeError where MPI, or the library that was built with it, is not there.
 
     Raises RankLost with those that have not come within the timeout; before MPI runs, those of
     other hosts are not known by name. MPI cannot be used in this process after that.
     """
     timeout, chunk = _options(timeout, chunk)
-    return Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
+    comm = Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
+    if broken := broken_promise(comm.size):
+        warn(broken, RuntimeWarning)
+    return comm
 
 
 def nccl_id() -> bytes:

@@ -451,7 +451,7 @@ class Communicator:
         check_spec(spec)
         given = Inputs(layers, numbers, spec.wire)
         check_world(spec, self._size)
-        warn_of_stall(spec, self._size, stacklevel=4)
+        warn_of_stall(spec, self._size)
         return given
 
     def _slice(self, size: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,6 +17,7 @@ from cpd.compress.codec import Codec
 from cpd.compress.rows import RowLayout
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import integer, is_torch
+from cpd.numeric.warned import warn
 from cpd.ops.arguments import Array
 from cpd.ops.flat import check_layer, host_values
 
@@ -167,12 +167,11 @@ def _warn_of_frozen(wire: Codec, shapes: Shapes, layers: Sequence[int | str]) ->
         return
     layer, shape = frozen[0]
     others = f" and of layers {', '.join(str(n) for n, _ in frozen[1:])}" if frozen[1:] else ""
-    warnings.warn(
+    warn(
         f"{wire.name} makes zero of a value of layer {layer} of shape {shape}{others}: one value "
         "alone has no deviation by which it is clipped, so that such a parameter never changes. "
         "Exempt the layer by cpd.Schedule(…, exempt=[its name]) or min_size=2, or give clip=none",
         WireWarning,
-        stacklevel=5,
     )
 
 
@@ -188,12 +187,11 @@ def _warn_of_short_rows(
         return
     number, shape, bits = costly[0]
     others = f" and of {len(costly) - 1} more layers" if len(costly) > 1 else ""
-    warnings.warn(
+    warn(
         f"{wire.name} takes {bits:g} bits a value of layer {number} of shape {shape}{others}, "
         "float32 32: rows or columns are short, and each has numbers of its own. Give row=N (of "
         "one_bit bucket=64)",
         WireWarning,
-        stacklevel=5,
     )
 
 

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -12,7 +10,6 @@ import numpy as np
 
 from cpd import _core
 from cpd.compress.codec import Codec, CodecLike, with_numbers
-from cpd.numeric import checked
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,
@@ -25,6 +22,7 @@ from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take
+from cpd.numeric.warned import warn
 
 ORDERS: tuple[str, ...] = _core.ORDERS
 EXCHANGES: tuple[str, ...] = _core.EXCHANGES
@@ -249,26 +247,15 @@ def may_stall(spec: ReduceSpec, world: int) -> bool:
     return spec._native().may_stall(world)
 
 
-def _past_checks(stacklevel: int) -> int:
-    """Converts a stack level that skips the frames of `checked` into one that counts them."""
-    frame, extra, left = sys._getframe(1), 0, stacklevel - 1
-    while left > 0 and frame.f_back is not None:
-        frame = frame.f_back
-        is_check = frame.f_globals.get("__name__") == checked.__name__
-        extra, left = extra + is_check, left - (not is_check)
-    return stacklevel + extra
-
-
-def warn_of_stall(spec: ReduceSpec, world: int, stacklevel: int) -> None:
+def warn_of_stall(spec: ReduceSpec, world: int) -> None:
     """Warns where a sequential sum has more than 2^precision terms: of terms of equal value the
     last ones may change nothing, each being at most half an ulp of the sum."""
     if not may_stall(spec, world):
         return
     precision = spec.accumulator.format.man + 1
-    warnings.warn(
+    warn(
         f"the sum over {world} ranks in {spec.accumulator} may stall: it has a precision of "
         f"{precision} bits, so that more than {2**precision} equal terms no longer count. A wider "
         "accumulator helps, a kahan, chunked or pairwise one, order='tree', or a group_size",
         StallWarning,
-        stacklevel=_past_checks(stacklevel),
     )

@@ -132,7 +132,7 @@ def simulate_all_reduce(
     check_spec(spec)
     source = Source(per_rank, numbers, spec.wire)
     check_world(spec, source.world)
-    warn_of_stall(spec, source.world, stacklevel=3)
+    warn_of_stall(spec, source.world)
     owner = Owner(source.world, None)
     with native_states(states, wanted=spec.wire is not None, owner=owner) as kept:
         reduce = _core.VirtualReduce(

@@ -4,7 +4,6 @@ streams and delayed scales follow."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -19,6 +18,7 @@ from cpd._torch.steps import enroll
 from cpd.nn.checkpoints import activation_checkpoint, makes_gradients
 from cpd.nn.delayed import Delayed, device_of, parts_of, reduce, tensors
 from cpd.nn.ranks import groups_of, resolved
+from cpd.numeric.warned import warn
 
 NAME = "cpd_clock"
 """The buffer of the model itself: a submodule would be one more layer to a Sequential."""
@@ -308,10 +308,9 @@ class Clock:
     def _warn_of_epochs(self) -> None:
         if any(state.awaits_epochs() for state in self._scheduled):
             self._warned = True
-            warnings.warn(
+            warn(
                 "a recipe's schedule counts epochs, and the model trains in epoch 0 until "
-                "cpd.set_step(model, epoch=…) says otherwise: call it as each epoch begins",
-                stacklevel=2,
+                "cpd.set_step(model, epoch=…) says otherwise: call it as each epoch begins"
             )
 
     def _groups(self, step: Tensor) -> list[Any]:

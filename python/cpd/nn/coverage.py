@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +32,7 @@ from cpd.nn.products import is_ours, macs
 from cpd.nn.products import name_of as operation_name
 from cpd.nn.ready import name_of
 from cpd.nn.recipe import Recipe
+from cpd.numeric.warned import warn
 
 WARN_BELOW = 0.9
 """The share of multiply-accumulates below which the first step of a converted model warns."""
@@ -407,7 +407,7 @@ class Census:
         """Keeps what was counted, and warns where the share is too small."""
         self.result = counted
         if counted.share < self.warn_below:
-            warnings.warn(str(counted), CoverageWarning, stacklevel=2)
+            warn(str(counted), CoverageWarning)
 
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
@@ -481,11 +481,10 @@ def _look_at_compiled(context: Any) -> None:
     try:
         census.note(census.trace(_traced(args), _traced(kwargs), model))
     except Exception as error:
-        warnings.warn(
+        warn(
             f"coverage could not be counted as the model was compiled ({error}): give "
             "report.coverage the model's arguments, or call the model once before torch.compile",
             CoverageWarning,
-            stacklevel=2,
         )
 
 

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 
 from cpd import ops
-from cpd._torch.arguments import name_of, random_numbers
+from cpd._torch.arguments import random_numbers
 from cpd._torch.operands import cast_delayed, whole_transforms
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import OperandSpec
-from cpd.ops.arguments import holds
 
 NOISE = 2.0**-22
 """The relative error, three roundings, by which a format's max times a binary32 scale may differ
@@ -113,11 +112,9 @@ def measure(x: Tensor) -> FiniteValues:
 def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
     """What a cast of `x`, without NaN and infinities, to `spec` loses, its blocks along `axis`.
     `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
-    With a transform the transformed values are judged."""
-    if not holds(name_of(x.dtype), spec.format.name):
-        x = x.float()
-    y, x, factor, scales = _cast(x, spec, axis, multiplier)
-    values, results = x.float(), y.float()
+    With a transform the transformed values are judged. The cast's result is float32, as the
+    operands that layers multiply are, since 16-bit types do not hold elements times scales."""
+    results, values, factor, scales = _cast(x.float(), spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)

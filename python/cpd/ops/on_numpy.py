@@ -250,7 +250,7 @@ def gemm(
     integers = None
     if random is not None:
         integers = _draws(random, shape, acc, acc.gemm_draws(a.shape[-1]))
-    warn_if_slow(acc, a, b, 4)
+    warn_if_slow(acc, a, b)
     y = np.empty(shape, element)
     if tininess is not None:
         raised = np.empty(shape, np.uint8)

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any
 
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.warned import warn
 
 SLOW = 100
 """The largest `Accumulator.slowdown` without a warning."""
@@ -21,15 +21,14 @@ class SlowProductWarning(UserWarning):
     """A product on the CPU takes more than a hundred times as long as a BLAS's in fp32."""
 
 
-def warn_if_slow(acc: Accumulator, a: Any, b: Any, stacklevel: int) -> None:
+def warn_if_slow(acc: Accumulator, a: Any, b: Any) -> None:
     """Warns, once for each accumulator, where a product of these arrays is large and slow."""
     if acc.slowdown <= SLOW or acc.text in _warned or math.prod(a.shape) * b.shape[-1] < MANY:
         return
     _warned.add(acc.text)
-    warnings.warn(
+    warn(
         f"a product in {acc} takes about {acc.slowdown:.0f} times as long as a BLAS's in fp32 "
         "(on an Intel Xeon; benchmarks/GEMM.md says why). Fewer random_bits, a narrower format, a "
         "plain or chunked sum, or a GPU are faster",
         SlowProductWarning,
-        stacklevel=stacklevel,
     )

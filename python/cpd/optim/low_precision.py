@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -21,6 +20,7 @@ from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.numbers import check_number, integer
 from cpd.numeric.scaled_cast import OperandLike
 from cpd.numeric.shown import shown
+from cpd.numeric.warned import warn
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
@@ -222,10 +222,9 @@ class LowPrecision(Optimizer):
                 raise ValueError("differentiable=True does not go: rounding has no derivative")
             for name in ("foreach", "fused"):
                 if options.get(name):
-                    warnings.warn(
+                    warn(
                         f"{name}=True is turned off: its operations are others, so that bits would "
-                        "depend on the device and on which tensors go together",
-                        stacklevel=4,
+                        "depend on the device and on which tensors go together"
                     )
                 if name in options:
                     options[name] = False
@@ -271,6 +270,6 @@ class LowPrecision(Optimizer):
             )
             if not self._leaves_out:
                 raise ValueError(useless)
-            warnings.warn(f"the recipe's {useless}; it is left out", stacklevel=4)
+            warn(f"the recipe's {useless}; it is left out")
             self.formats = Formats(**{**self.formats._asdict(), kind: None})
         self._checked = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import shutil
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 from cpd.cells.run import check_jobs, run_here, run_in_processes, run_on_cluster
 from cpd.cells.store import Store, Telling
+from cpd.numeric.warned import warn
 from cpd.papers.kinds import VERSION, measure, sources_of
 from cpd.papers.study import Cell, Found
 
@@ -29,7 +29,7 @@ def run(
     cluster: str | None = None,
     cluster_options: dict[str, Any] | None = None,
     done: Callable[[Found], None] | None = None,
-    tell: Telling = warnings.warn,
+    tell: Telling = warn,
 ) -> list[Found]:
     """The cells' results, in their order: those that `folder` has, and the others measured now.
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import torch
@@ -22,12 +22,15 @@ from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
 from cpd.comm.spec import ReduceSpec
 from cpd.compress.states import States
-from cpd.numeric.checked import checked
+from cpd.numeric.checked import check_keys, checked
+from cpd.numeric.numbers import integer
 from cpd.parallel.nodes.gradients import named_parameters, number_of
 from cpd.parallel.traffic import Meter, StepTraffic
 
 Hook: TypeAlias = Callable[["HookState", GradBucket], Future[torch.Tensor]]
 
+_TYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""The types of gradients that are reduced."""
 _PATIENCE = 5.0
 """Seconds for a reduction to end that Ctrl-C has met."""
 
@@ -101,7 +104,10 @@ def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tens
 class HookState:
     """What the hook keeps from step to step.
 
-    Pickled (or in a checkpoint) it holds the schedule, the step, the names and the states, not the
+    A checkpoint holds `state_dict()`, plain data that `torch.load` takes with `weights_only=True`.
+    A new hook of the same schedule goes on from it (`load_state_dict`).
+
+    Pickled it holds the schedule, the step, the names and the states, not the
     communicator: an unpickled state makes itself a new one of the default process group at its
     first bucket, unless `attach` gives it one before.
     """
@@ -153,9 +159,37 @@ class HookState:
             for name, parameter in named.items():
                 if parameter.is_complex():
                     raise TypeError(f"parameter {name} must be real, got {parameter.dtype}")
+                _check_type(f"parameter {name}", parameter)
             self.schedule.check_names(list(named))
             self.names = list(named)
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The step, the parameters' names (None: not known), and what a codec keeps: a new dict of
+        numbers, texts and bytes. Each rank's checkpoint has its own."""
+        names = None if self.names is None else list(self.names)
+        return {"step": self.step, "names": names, "states": self.states.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from a `state_dict`.
+
+        Args:
+            state: what `state_dict` returned, for the same parameters in the same order.
+
+        Raises ValueError where it is something else, or of parameters of other names; the state is
+        then unchanged.
+        """
+        check_keys("state", state, "names", "states", "step")
+        step, names = integer("step", state["step"]), state["names"]
+        if names is not None and self.names is not None and list(names) != self.names:
+            ours, other = set(self.names) - set(names), set(names) - set(self.names)
+            missing = f": it lacks {min(ours)}" if ours else ""
+            more = f": it has {min(other)} too" if other and not ours else ""
+            raise ValueError(f"the state is of other parameters{missing or more or ', in order'}")
+        self.states.load_state_dict(state["states"])
+        self.step = step
+        if names is not None:
+            self.names = list(names)
 
     def reset(self, name: str | None = None) -> None:
         """Forgets what codecs keep of the parameter `name`, where the model was given; None: of
@@ -223,7 +257,11 @@ class HookState:
                     f"DDP reduces a parameter of shape {tuple(parameter.shape)} that is not one of "
                     f"the {len(self._numbers)} of the module given to ddp_hook"
                 )
-            layers[self._numbers[parameter]] = gradient
+            number = self._numbers[parameter]
+            if gradient.dtype not in _TYPES:
+                name = number if self.names is None else self.names[number]
+                _check_type(f"the gradient of parameter {name}", gradient)
+            layers[number] = gradient
         return layers
 
     def _run(
@@ -371,6 +409,12 @@ def _check_comm(comm: Any, schedule: Schedule) -> None:
         raise TypeError(f"comm must be a cpd.comm.Communicator, got {type(comm).__name__}")
     if isinstance(comm, Communicator):
         schedule.check_world(comm.size)
+
+
+def _check_type(name: str, x: torch.Tensor) -> None:
+    if x.dtype not in _TYPES:
+        allowed = ", ".join(str(dtype) for dtype in _TYPES)
+        raise TypeError(f"{name} must be one of {allowed}, got {x.dtype}")
 
 
 def _check_module(module: Any) -> None:

@@ -68,7 +68,7 @@ class _Workers(abc.ABC):
         schedule.check_world(self.world_size)
         self.schedule = averaging(schedule)
         for one in specs_in_use(self.schedule):
-            warn_of_stall(one, self.world_size, stacklevel=4)
+            warn_of_stall(one, self.world_size)
         self.steps = 0
         self.report = {}
         self.states = States()

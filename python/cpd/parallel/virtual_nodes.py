@@ -136,7 +136,7 @@ class VirtualNodes:
         schedule = self._checked(as_schedule(spec))
         self.schedule = divided(schedule, average, divide)
         for one in specs_in_use(self.schedule):
-            warn_of_stall(one, self.world_size, stacklevel=3)
+            warn_of_stall(one, self.world_size)
         if keep is not None and keep not in KEEPS:
             raise ValueError(f"keep must be None or one of {', '.join(KEEPS)}, got {shown(keep)}")
         self.keep = "memory" if keep is None else keep

@@ -104,3 +104,41 @@ def test_complex_parameters_are_refused():
 
     with pytest.raises(TypeError, match="complex parameters cannot be reduced"):
         _Bucket.of(Bucket())
+
+
+def test_double_parameters_are_named():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).double())
+    state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    allowed = r"torch\.float32, torch\.bfloat16, torch\.float16"
+    with pytest.raises(
+        TypeError, match=rf"parameter 1\.weight must be one of {allowed}, got torch\.float64"
+    ):
+        state.attach(module=model)
+
+
+def test_state_dicts_are_checked_before_they_are_loaded():
+    def state_of(model):
+        state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+        state.attach(module=model)
+        return state
+
+    one = state_of(torch.nn.Linear(3, 2))
+    one.step = 7
+    saved = one.state_dict()
+    assert saved == {"step": 7, "names": ["weight", "bias"], "states": {"layers": []}}
+    other = state_of(torch.nn.Linear(3, 2, bias=False))
+    with pytest.raises(ValueError, match="of other parameters: it has bias too"):
+        other.load_state_dict(saved)
+    with pytest.raises(ValueError, match="of other parameters: it lacks bias"):
+        one.load_state_dict(other.state_dict())
+    swapped = saved | {"names": ["bias", "weight"]}
+    with pytest.raises(ValueError, match="of other parameters, in order"):
+        one.load_state_dict(swapped)
+    with pytest.raises(ValueError, match="it has no 'states'"):
+        one.load_state_dict({"step": 1, "names": None})
+    with pytest.raises(TypeError, match="step must be an int, got str"):
+        one.load_state_dict(saved | {"step": "7"})
+    assert (one.step, other.step) == (7, 0)
+    fresh = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+    fresh.load_state_dict(saved)
+    assert (fresh.step, fresh.names) == (7, ["weight", "bias"])

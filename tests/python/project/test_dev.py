@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import select
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from patience import scaled
 
 ROOT = Path(__file__).parents[3]
 DEV = (ROOT / "dev").read_text()
@@ -51,3 +55,26 @@ def test_tests_compile_for_one_architecture_and_the_wheel_for_all() -> None:
     assert "own_architectures" not in function("wheel")
     assert "build-dir=build/wheel-release" in function("wheel")
     assert "CUDAARCHS" not in (ROOT / ".ci/run").read_text()
+
+
+def test_a_build_that_waits_for_another_says_so(tmp_path: Path) -> None:
+    program = 'say() { echo "$*"; }; build_locked() { echo built; }\n'
+    program += function("lock_build") + function("build") + "build"
+    command = ["bash", "-euo", "pipefail", "-c", program]
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert alone.stdout == "built\n"
+    lock = tmp_path / "build/lock"
+    assert lock.read_text().strip().isdigit()
+    with lock.open("w") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        holder.write("4711\n")
+        holder.flush()
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as waiting:
+            assert waiting.stdout is not None
+            said = select.select([waiting.stdout], [], [], scaled(20))[0]
+            first = waiting.stdout.readline() if said else ""
+            fcntl.flock(holder, fcntl.LOCK_UN)
+            rest = waiting.stdout.read()
+    assert first == "waiting until process 4711 has built this tree (build/lock)\n"
+    assert (waiting.returncode, rest) == (0, "built\n")
+    assert lock.read_text() == f"{waiting.pid}\n"

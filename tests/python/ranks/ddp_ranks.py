@@ -2,6 +2,7 @@
 """What each rank does in the tests of the DDP hook (test_ddp.py): every case checks gradients
 against the virtual ranks'."""
 
+import io
 import pickle
 import threading
 import traceback
@@ -200,6 +201,42 @@ def codec_checkpoint() -> None:
     state.close()
 
 
+def state_dicts() -> None:
+    """A checkpoint of plain data: a new hook goes on from it, with what the codec keeps."""
+    spec, states = cpd.ReduceSpec(wire="one_bit", average=True), cpd.compress.States()
+    saved = io.BytesIO()
+    for step in range(4):
+        model = perceptron()
+        if step in (0, 2):
+            state, hook = cpd.ddp_hook(spec, module=model)
+        if step == 2:
+            saved.seek(0)
+            state.load_state_dict(torch.load(saved, weights_only=True))
+        state.attach(module=model)
+        ddp = DistributedDataParallel(model)
+        ddp.register_comm_hook(state, hook)
+        loss_of(ddp, step, dist.get_rank()).backward()
+        given = gradients(perceptron, step)
+        sums = cpd.simulate_all_reduce(given, replace(spec, step=step), states=states)
+        for parameter, expected in zip(model.parameters(), sums, strict=True):
+            assert torch.equal(parameter.grad, expected), f"step {step}"
+        if step == 1:
+            torch.save(state.state_dict(), saved)
+            state.close()
+    assert state.state_dict()["step"] == 4
+    state.close()
+
+
+def double_gradients() -> None:
+    """Where the model is not given, they are found in the bucket."""
+    state, hook = cpd.ddp_hook(cpd.ReduceSpec("fp32"))
+    ddp = DistributedDataParallel(nn.Linear(3, 2).double())
+    ddp.register_comm_hook(state, hook)
+    with pytest.raises(Exception, match=r"gradient of parameter 0 must be .* got torch\.float64"):
+        ddp(torch.ones(1, 3).double()).sum().backward()
+    state.close()
+
+
 class Held:
     """A communicator that begins when it is let go."""
 
@@ -264,6 +301,8 @@ CASES = [
     accumulated,
     checkpoint,
     codec_checkpoint,
+    state_dicts,
+    double_gradients,
     asynchronous,
     error_reaches_backward,
 ]

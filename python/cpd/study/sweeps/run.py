@@ -9,7 +9,6 @@ import inspect
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from typing import Any, TypeAlias
 from cpd.cells.run import check_jobs, run_here, run_in_processes, run_on_cluster
 from cpd.cells.store import Telling
 from cpd.numeric.checked import checked
+from cpd.numeric.warned import warn
 from cpd.study.sweeps.cells import Cell, fitting, grid
 from cpd.study.sweeps.measure import Bench
 from cpd.study.sweeps.results import Sweep
@@ -114,7 +114,7 @@ def sweep(
     )
     check_jobs(jobs, cluster, folder)
     work = workload(tensors, length, sample)
-    tell, done = _warn if tell is None else tell, _ignore if done is None else done
+    tell, done = warn if tell is None else tell, _ignore if done is None else done
     with ExitStack() as open_:
         if folder is None:
             folder = open_.enter_context(tempfile.TemporaryDirectory(prefix="cpd-sweep-"))
@@ -148,10 +148,6 @@ def _groups(cells: Iterable[Cell]) -> list[Group]:
     for cell in cells:
         groups.setdefault(cell.cast, []).append(cell)
     return list(groups.values())
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=3)
 
 
 def _ignore(_: Measured) -> None:

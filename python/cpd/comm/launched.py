@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What launchers promise in the environment, compared with what MPI has started."""
+
+from __future__ import annotations
+
+import os
+
+_SRUN = "srun --mpi=pmix starts ranks of one group, where Slurm and MPI share PMIx; else use mpirun"
+_MPIRUN = "use the mpirun of the MPI library that cpd was built with"
+_TORCHRUN = "torchrun's processes call cpd.comm.torch()"
+_SIZES = {
+    "OMPI_COMM_WORLD_SIZE": _MPIRUN,
+    "PMI_SIZE": _MPIRUN,
+    "SLURM_STEP_NUM_TASKS": _SRUN,
+    "SLURM_NTASKS": _SRUN,
+    "WORLD_SIZE": _TORCHRUN,
+}
+"""The variables in which launchers give the number of processes, and what to do where MPI has
+started fewer."""
+
+
+def promised() -> dict[str, int]:
+    """The variables of `_SIZES` that are set to a number, in that order."""
+    found = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
+    return {name: int(text) for name, text in found if text.isascii() and text.isdigit()}
+
+
+def broken_promise(size: int) -> str:
+    """Says which variable promises more than the `size` ranks that MPI has started; "" if none.
+
+    An allocation of Slurm may have more tasks than mpirun is asked for. So Slurm's variables count
+    only where MPI has started a single rank, and none counts where mpirun has promised `size`.
+    """
+    given = promised()
+    if size in (given.get("OMPI_COMM_WORLD_SIZE"), given.get("PMI_SIZE")):
+        return ""
+    for name, number in given.items():
+        if number > size and (size == 1 or not name.startswith("SLURM_")):
+            ranks = "1 rank, so that each process is alone" if size == 1 else f"{size} ranks"
+            return f"{name} is {number}, but MPI has started {ranks}: {_SIZES[name]}"
+    return ""
+
+
+def no_launcher() -> str:
+    """Says that no launcher has asked for a single rank; "" if one has."""
+    if promised():
+        return ""
+    return (
+        "MPI has started 1 rank, and no launcher has set "
+        f"{', '.join(name for name in _SIZES if name != 'WORLD_SIZE')}"
+    )

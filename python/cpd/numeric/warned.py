@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warnings that name the line of the caller's program: `warn`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import FrameType
+
+from cpd.numeric.checked import is_compiling
+
+_PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the innermost line of the stack that is neither in this package nor in torch.
+
+    Decorators, hooks and autograd put any number of frames between that line and the warning, so
+    `warnings.warn` with a fixed stacklevel would name one of them.
+
+    Args:
+        text: the warning's text.
+        category: the warning's class.
+    """
+    if is_compiling():  # the tracer of torch.compile reads no frames
+        warnings.warn(text, category, stacklevel=2)
+        return
+    frame: FrameType | None = sys._getframe(1)
+    level, after_package = 2, 0
+    inside = _inside()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(inside):
+            break
+        if not after_package and not name.startswith(_PACKAGE):
+            after_package = level
+        frame, level = frame.f_back, level + 1
+    if frame is None:  # a thread of torch's
+        level = after_package or 2
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _inside() -> tuple[str, ...]:
+    """The folders whose lines are not the caller's."""
+    torch = sys.modules.get("torch")
+    file = getattr(torch, "__file__", None)
+    return (_PACKAGE,) if file is None else (_PACKAGE, f"{Path(file).parent}{os.sep}")
