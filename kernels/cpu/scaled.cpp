@@ -348,16 +348,48 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-template <class R, ElementRoute kRoute, class V, bool kStreaming>
-CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
-  for_elements<R, V>(run, y, false, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-    const auto value = scaled_value<R, kRoute>(x, at, random, plan);
-    if constexpr (kStreaming) {
-      store_streaming(to, value);
-    } else {
-      store(to, value);
-    }
+/// The bits of binary32 values, of lanes that follow from V's.
+template <class V>
+using BitsOf = typename Narrow<V>::U32;
+
+/// Stores values that V's lanes gave, in binary32 or rounded to nearest-even into bf16; every NaN
+/// is 0x7FC00000. Returns the bits that the memory's type lacks.
+template <class V, bool kStreaming>
+CPD_FN BitsOf<V> put_values(float* to, typename Narrow<V>::F32 values) {
+  if constexpr (kStreaming) {
+    store_streaming(to, values);
+  } else {
+    store(to, values);
+  }
+  return BitsOf<V>{};
+}
+template <class V, bool kStreaming>
+CPD_FN BitsOf<V> put_values(Bf16* to, typename Narrow<V>::F32 values) {
+  using U = BitsOf<V>;
+  const U bits = bits_as<U>(values);
+  const U rounded = bits + splat<U>(0x7FFF) + ((bits >> 16) & splat<U>(1));
+  if constexpr (Lanes<V>::count == Lanes<F>::count) {
+    store_value(to, bits_as<F>(rounded));
+  } else {
+    uint32_t each[Lanes<V>::count];
+    store(each, rounded);
+    for (int k = 0; k < Lanes<V>::count; ++k) to[k].half = static_cast<std::uint16_t>(each[k] >> 16);
+  }
+  return bits & splat<U>(0xFFFF);
+}
+
+/// Rounds a row's elements; returns whether T holds all values.
+template <class R, ElementRoute kRoute, class V, bool kStreaming, class T>
+CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
+  constexpr int kLanes = Lanes<V>::count;
+  BitsOf<V> lost{};
+  for_elements<R, V>(run, y, false, [&](V x, ElementScale<V> at, Unsigned<V> random, T* to) {
+    lost = lost | put_values<V, kStreaming>(to, scaled_value<R, kRoute>(x, at, random, plan));
   });
+  uint32_t each[kLanes], any = 0;
+  store(each, lost);
+  for (int k = 0; k < kLanes; ++k) any |= each[k];
+  return any == 0;
 }
 
 /// The scales of the blocks in a group of pages (pages.h) of a row. run.run > 1; run.n: a multiple
@@ -424,15 +456,21 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   }
 }
 
-CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
-                                float* y, int64_t y_stride, bool streaming) {
+/// Returns whether T holds all values; only binary32 is streamed.
+template <class T>
+CPD_BODY bool round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
+                                T* y, int64_t y_stride, bool streaming) {
   constexpr int kLanes = Lanes<F>::count;
-  const bool in_pages = streaming && holds_floats(y) && fits_pages(*all);
-  const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  constexpr bool kFloats = sizeof(T) == sizeof(float);
+  bool in_pages = false;
+  if constexpr (kFloats) in_pages = streaming && holds_floats(y) && fits_pages(*all);
+  const bool stream =
+      kFloats && streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  bool holds = true;
   ScaledRun run = *all;
   with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     constexpr bool kNarrow = kRoute != ElementRoute::wide;
-    if constexpr (kNarrow) {
+    if constexpr (kNarrow && kFloats) {
       if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
     }
     for (int64_t row = 0; row < all->rows; ++row) {
@@ -441,9 +479,9 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
         __builtin_prefetch(run.x + run.n + k);
       }
       if (kNarrow && stream) {
-        round_run<R, kRoute, V, kNarrow>(*plan, run, y);
+        holds &= round_run<R, kRoute, V, kNarrow && kFloats>(*plan, run, y);
       } else {
-        round_run<R, kRoute, V, false>(*plan, run, y);
+        holds &= round_run<R, kRoute, V, false>(*plan, run, y);
       }
       run.x += run.x_stride;
       if (run.random != nullptr) run.random += run.random_stride;
@@ -451,6 +489,7 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
     }
   });
   if (stream || in_pages) fence_streaming<F>();
+  return holds;
 }
 
 template <class R, ElementRoute kRoute, class V>
@@ -575,7 +614,13 @@ void spread(int64_t run, int64_t n, const float* each, float* all) {
 
 void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
                   int64_t y_stride, bool streaming) {
-  enter<round_blocks_body>(&plan, route, &run, y, y_stride, streaming);
+  enter<round_blocks_body<float>>(&plan, route, &run, y, y_stride, streaming);
+}
+
+bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                       std::uint16_t* y, int64_t y_stride) {
+  auto* const to = reinterpret_cast<Bf16*>(y);
+  return enter<round_blocks_body<Bf16>>(&plan, route, &run, to, y_stride, false);
 }
 
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
