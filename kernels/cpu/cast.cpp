@@ -229,9 +229,7 @@ void round_bf16(const RoundPlan& plan, int64_t first, int64_t n, const std::uint
   enter<round_bf16_body>(&plan, first, n, x, random, y);
 }
 
-void widen_bf16(int64_t n, const std::uint16_t* x, float* y) {
-  enter<widen_bf16_body>(n, x, y);
-}
+void widen_bf16(int64_t n, const std::uint16_t* x, float* y) { enter<widen_bf16_body>(n, x, y); }
 
 void round_rows(const RoundPlan& plan, int64_t rows, int64_t n, const float* x, int64_t x_stride,
                 const uint32_t* random, int64_t random_stride, float* y, int64_t y_stride,

@@ -169,8 +169,7 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
             }
             EXPECT_EQ(table->round_blocks_bf16(plan, c.route, short_run, halves.begin, 0), holds)
                 << about;
-            ASSERT_EQ(nearest,
-                      std::vector<std::uint16_t>(halves.begin, halves.begin + short_run.n))
+            ASSERT_EQ(nearest, std::vector<std::uint16_t>(halves.begin, halves.begin + short_run.n))
                 << about;
             Aligned<std::uint8_t> packed(bytes + kLine, offset);
             table->encode_blocks(plan, c.route, all, packed.begin, streaming);
