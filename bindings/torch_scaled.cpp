@@ -91,6 +91,18 @@ Tensor CastScaledNew(const Tensor& x, StringHandle scaled, std::int64_t axis, St
   return out;
 }
 
+/// The cast of a contiguous fp32 tensor as bf16 where that holds all values, else as fp32.
+Tensor CastScaledNarrow(const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
+                        const OptionalTensor& seed, const OptionalTensor& stream) {
+  const Text format(scaled), elements(how);
+  const How to(x, format, axis, elements, {}, {}, {}, seed, stream, {});
+  const Tensor narrow = Empty(x, SizesOf(x), ScalarType::BFloat16);
+  if (CastWhereHeld(Input(x), to.scaled, to.axis, to.rounding, Output(narrow))) return narrow;
+  const Tensor out = EmptyLike(x);
+  CastInto(x, to, out);
+  return out;
+}
+
 /// Element i of the first dimension.
 TensorView Part(const TensorView& all, std::int64_t i) {
   TensorView part = all;
@@ -180,6 +192,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
     define("cast_scaled_both" + form + "(Tensor x, str scaled, int[] axes, str how) -> Tensor");
     define("decode_scaled_out" + form + kFrom + "*, Tensor(a!) out) -> ()");
   }
+  define(
+      "cast_scaled_narrow(Tensor x, str scaled, int axis, str how, Tensor? seed, Tensor? stream) "
+      "-> Tensor");
   define(std::string("encode_scaled") + kOf + ") -> (Tensor, Tensor, Tensor)");
   define(std::string("decode_scaled") + kFrom + "SymInt[] shape, ScalarType dtype) -> Tensor");
 }
@@ -197,7 +212,10 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("decode_scaled_out_plain", TORCH_BOX(&Entered<&DecodeScaledOut>::Run));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) {
+  Implement(m);
+  m.impl("cast_scaled_narrow", TORCH_BOX(&Entered<&CastScaledNarrow>::Run));
+}
 STABLE_TORCH_LIBRARY_IMPL(cpd, CUDA, m) { Implement(m); }
 
 }  // namespace

@@ -87,6 +87,8 @@ struct KernelTable {
   /// Rounds bf16's patterns, for a plan that is not wide and whose values bf16 holds.
   void (*round_bf16)(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                      const std::uint16_t* x, const std::uint32_t* random, std::uint16_t* y);
+  /// y[i] = x[i], bf16's patterns; a NaN keeps its bits.
+  void (*widen_bf16)(std::int64_t n, const std::uint16_t* x, float* y);
   /// round_f32 of `rows` rows of n values, each array's rows its stride apart; `random` is null
   /// unless the mode is stochastic. y may be x.
   void (*round_rows)(const RoundPlan& plan, std::int64_t rows, std::int64_t n, const float* x,
@@ -162,6 +164,10 @@ struct KernelTable {
   /// Writes the values of x's elements. y may be x.
   void (*round_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
                        std::int64_t y_stride, bool streaming);
+  /// round_blocks, rounded once more to nearest-even into bf16's patterns; returns whether bf16
+  /// holds all values.
+  bool (*round_blocks_bf16)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                            std::uint16_t* y, std::int64_t y_stride);
   /// Packs the codes of one row's elements. A NaN without a code gives 0.
   void (*encode_blocks)(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                         std::uint8_t* packed, bool streaming);

@@ -113,8 +113,11 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-void CastTiles(ScaledTensor& tensor, const TensorView& out) {
+/// Returns whether out is known to hold all values: of fp32 and of contiguous bf16.
+bool CastTiles(ScaledTensor& tensor, const TensorView& out) {
   const Tiles tiles = tensor.tiles();
+  const bool is_bf16 = out.dtype == DType::bf16 && out.is_contiguous();
+  std::atomic<bool> holds = is_bf16 || out.dtype == DType::f32;
   const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
     TileScaler scaler(tensor);
@@ -124,6 +127,13 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
       scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
         const BlockLayout& layout = tensor.layout;
         const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + c);
+        if (is_bf16) {
+          auto* const y = static_cast<std::uint16_t*>(out.data) + first;
+          if (!Kernels().round_blocks_bf16(tensor.plan, route, run, y, layout.row_stride())) {
+            holds = false;
+          }
+          return;
+        }
         if (writer.is_direct()) {
           float* y = writer.Target(first, run.n);
           return Kernels().round_blocks(tensor.plan, route, run, y, layout.row_stride(), streams);
@@ -140,6 +150,7 @@ void CastTiles(ScaledTensor& tensor, const TensorView& out) {
       });
     }
   });
+  return holds;
 }
 
 /// Whether the CPU's tiles can draw the integers of a tensor in that order.
@@ -302,6 +313,19 @@ ScaleCounts CountScales(const Scaled& scaled, std::span<const std::int64_t> shap
     return n;
   };
   return {count(scaled.block), scaled.tensor_scale ? count({.kind = scaled.outer}) : 0};
+}
+
+bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
+                   const RoundingOptions& options, const TensorView& out) {
+  CheckCast(x, scaled, out);
+  if (x.device != Device::cpu || out.dtype != DType::bf16 || !out.is_contiguous()) {
+    throw Error("out must be contiguous bf16 on the CPU");
+  }
+  const int along = AxisOf(x, axis);
+  if (x.size() == 0) return true;
+  const Inputs inputs(x, scaled, along);
+  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
+  return CastTiles(tensor, out);
 }
 
 void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,

@@ -34,6 +34,11 @@ CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
                   const RoundingOptions& options, const TensorView& out,
                   const GivenScales& given = {}, const TensorView* random = nullptr);
 
+/// Cast into contiguous bf16 on the CPU; returns whether bf16 holds all values. Else `out` has them
+/// rounded.
+CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
+                           const RoundingOptions& options, const TensorView& out);
+
 /// Casts x twice, with blocks along axes[0] into `first` and along axes[1] into `second`, as two
 /// calls of Cast do; neither may overlap x. On a GPU one pass reads x once for both where axes are
 /// the last and the one before, blocks are of 16, 32 or 128 values, their scales are formed from

@@ -248,6 +248,13 @@ TileRows TileReader::Read(const Tile& tile) {
     return {rows.at, rows.stride};
   }
   values_.resize(static_cast<std::size_t>(tile.rows * tile.count));
+  if (halves_ != nullptr) {
+    for (std::int64_t r = 0; r < tile.rows; ++r) {
+      Kernels().widen_bf16(tile.count, halves_ + begin + r * layout_.row_stride(),
+                           values_.data() + r * tile.count);
+    }
+    return {values_.data(), tile.count};
+  }
   for (std::int64_t r = 0; r < tile.rows; ++r) {
     for (std::int64_t c = 0; c < tile.count; c += kStage) {
       const std::int64_t n = std::min(kStage, tile.count - c);

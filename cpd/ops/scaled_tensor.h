@@ -44,7 +44,11 @@ class TileReader {
         of_strips_(x),
         strips_(x, kStripRows, layout.rows <= kStripRows ? layout.rows : kPartRows),
         strip_(strips_),
-        layout_(layout) {}
+        layout_(layout) {
+    if (x.dtype == DType::bf16 && x.is_contiguous()) {
+      halves_ = static_cast<const std::uint16_t*>(x.data);
+    }
+  }
   [[nodiscard]] bool is_direct() const { return reader_.is_direct(); }
 
   /// The tile's values, valid until the next call.
@@ -58,6 +62,7 @@ class TileReader {
   Strips strips_;
   StripReader<float> strip_;
   const BlockLayout& layout_;
+  const std::uint16_t* halves_ = nullptr;  ///< the patterns of a contiguous bf16 tensor
   Floats values_;
 };
 

@@ -99,6 +99,14 @@ CPD_BODY void round_bf16_body(const RoundPlan* plan, int64_t first, int64_t n,
                reinterpret_cast<Bf16*>(y), Identity{});
 }
 
+CPD_BODY void widen_bf16_body(int64_t n, const std::uint16_t* x, float* y) {
+  const auto* from = reinterpret_cast<const Bf16*>(x);
+  const auto rest = [&](int64_t i, int64_t count) {
+    for (int64_t k = i; k < i + count; ++k) y[k] = load_value<float>(from + k);
+  };
+  for_lanes<F>(n, [&](int64_t i) { store_value(y + i, load_value<F>(from + i)); }, rest);
+}
+
 /// Rounds n values with the integers of each, in parts that are in L1 before whole cache lines of
 /// them are written by non-temporal stores.
 template <class R>
@@ -220,6 +228,8 @@ void round_bf16(const RoundPlan& plan, int64_t first, int64_t n, const std::uint
                 const uint32_t* random, std::uint16_t* y) {
   enter<round_bf16_body>(&plan, first, n, x, random, y);
 }
+
+void widen_bf16(int64_t n, const std::uint16_t* x, float* y) { enter<widen_bf16_body>(n, x, y); }
 
 void round_rows(const RoundPlan& plan, int64_t rows, int64_t n, const float* x, int64_t x_stride,
                 const uint32_t* random, int64_t random_stride, float* y, int64_t y_stride,

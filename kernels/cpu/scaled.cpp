@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats: the largest magnitudes of blocks, their scales, and the elements divided by them.
+// Scaled formats: the scales of blocks, from their largest magnitudes, and the elements divided by
+// them.
 #include "cpd/numeric/round/codec.h"
 #include "cpd/numeric/scaled/scaled_elements.h"
 #include "kernels/cpu/pages.h"
@@ -12,169 +13,6 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 using std::uint8_t;
-
-// --- largest magnitudes --------------------------------------------------------------------------
-
-/// The pattern of |x|, or 0 for a NaN that does not count.
-template <bool kWithNan, class V>
-CPD_FN Signed<V> counted(V x) {
-  using I = Signed<V>;
-  const I a = (I)(bits_as<Unsigned<V>>(x) & splat<Unsigned<V>>(Pattern<V>::magnitude));
-  return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
-}
-
-/// The largest |x| of whole groups of pages (pages.h), by lane.
-template <bool kWithNan>
-CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
-  constexpr int64_t kVectors = kLine / Lanes<F>::count;
-  Signed<F> most[kPages] = {};
-  for_blocks(n, [&](int64_t block) {
-    for_lines(0, kBlock, [&](int64_t page, int64_t i) {
-      const float* line = x + block + page * kPage + i;
-      prefetch_line(line, block);
-      for (int64_t k = 0; k < kVectors; ++k) {
-        const F v = load<F>(line + k * Lanes<F>::count);
-        most[page] = max(most[page], counted<kWithNan>(v));
-      }
-    });
-  });
-  return max(max(most[0], most[1]), max(most[2], most[3]));
-}
-
-template <bool kWithNan>
-CPD_FN float largest_in(int64_t n, const float* x) {
-  constexpr int kLanes = Lanes<F>::count;
-  int64_t i = n - n % kGroup;
-  Signed<F> most = largest_in_pages<kWithNan>(i, x);
-  for (; i + kLanes <= n; i += kLanes) most = max(most, counted<kWithNan>(load<F>(x + i)));
-  std::int32_t largest = largest_lane(most);
-  for (; i < n; ++i) largest = max(largest, counted<kWithNan>(x[i]));
-  return bits_as<float>(largest);
-}
-
-/// The largest lane of each of as many vectors as one has lanes: the larger of each pair of lanes
-/// goes to the even one, then pairs of these are compared.
-template <class V>
-CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
-  using U = Unsigned<V>;
-  const auto pairs = [](Signed<V> x) {
-    return bits_as<U>(max(x, bits_as<Signed<V>>(bits_as<SplitOf<U>>(x) >> 32)));
-  };
-  for (int count = Lanes<V>::count; count > 1; count /= 2) {
-    for (int k = 0; k < count / 2; ++k) {
-      each[k] = bits_as<Signed<V>>(even_words(pairs(each[2 * k]), pairs(each[2 * k + 1])));
-    }
-  }
-  return each[0];
-}
-
-/// Stores the largest |x| of blocks of kVectors whole vectors, as many blocks as a vector has
-/// lanes: kSide neighbours in each of several pages (pages.h), or all neighbours. They are not
-/// prefetched here: the pass over the elements of the tile before has done that.
-template <class V, bool kWithNan, int kVectors, int64_t kSide>
-CPD_FN void some_block_max(const float* x, float* largest) {
-  constexpr int kLanes = Lanes<V>::count;
-  constexpr int64_t kRunOf = int64_t{kVectors} * kLanes;
-  Signed<V> most[kLanes];
-#pragma GCC unroll 16
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const float* block = x + lane / kSide * kPage + lane % kSide * kRunOf;
-    most[lane] = counted<kWithNan>(load<V>(block));
-    for (int k = 1; k < kVectors; ++k) {
-      most[lane] = max(most[lane], counted<kWithNan>(load<V>(block + k * kLanes)));
-    }
-  }
-  const Signed<V> each = largest_lanes<V>(most);
-  for (int64_t page = 0; page * kSide < kLanes; ++page) {
-    copy(largest + page * (kPage / kRunOf), reinterpret_cast<const float*>(&each) + page * kSide,
-         kSide);
-  }
-}
-
-template <class V, bool kWithNan, int kVectors>
-CPD_FN int64_t short_block_max(int64_t blocks, const float* x, float* largest) {
-  constexpr int kLanes = Lanes<V>::count;
-  constexpr int64_t kSide = kLanes / kPages;
-  constexpr int64_t kRunOf = int64_t{kVectors} * kLanes;
-  const int64_t whole = blocks - blocks % (kGroup / kRunOf);
-  for (int64_t group = 0; group < whole; group += kGroup / kRunOf) {
-    for (int64_t b = group; b < group + kPage / kRunOf; b += kSide) {
-      some_block_max<V, kWithNan, kVectors, kSide>(x + b * kRunOf, largest + b);
-    }
-  }
-  int64_t b = whole;
-  for (; b + kLanes <= blocks; b += kLanes) {
-    some_block_max<V, kWithNan, kVectors, kLanes>(x + b * kRunOf, largest + b);
-  }
-  return b;
-}
-
-template <bool kWithNan, class V>
-CPD_FN int64_t short_blocks_max(int64_t run, int64_t blocks, const float* x, float* largest) {
-  if constexpr (Lanes<V>::count > 1) {
-    const int64_t vectors = run % Lanes<V>::count == 0 ? run / Lanes<V>::count : 0;
-    if (vectors == 1) return short_block_max<V, kWithNan, 1>(blocks, x, largest);
-    if (vectors == 2) return short_block_max<V, kWithNan, 2>(blocks, x, largest);
-    if (vectors == 4) return short_block_max<V, kWithNan, 4>(blocks, x, largest);
-    if (vectors == 8) return short_block_max<V, kWithNan, 8>(blocks, x, largest);
-  }
-  return 0;
-}
-
-template <bool kWithNan>
-CPD_FN void block_max_of(int64_t run, int64_t n, const float* x, float* largest) {
-  const int64_t whole = n / run;
-  int64_t b = short_blocks_max<kWithNan, F>(run, whole, x, largest);
-  for (; b < whole; ++b) largest[b] = largest_in<kWithNan>(run, x + b * run);
-  if (whole * run < n) largest[whole] = largest_in<kWithNan>(n - whole * run, x + whole * run);
-}
-
-CPD_BODY void block_max_body(bool with_nan, int64_t run, int64_t n, const float* x,
-                             float* largest) {
-  if (with_nan) {
-    block_max_of<true>(run, n, x, largest);
-  } else {
-    block_max_of<false>(run, n, x, largest);
-  }
-}
-
-/// Finds the largest |x| of n columns of `rows` rows; up to four vectors of columns stay in
-/// registers over all rows.
-template <bool kWithNan>
-CPD_FN void column_max_of(int64_t rows, int64_t stride, int64_t n, const float* x, float* largest) {
-  constexpr int kLanes = Lanes<F>::count;
-  using I = Signed<F>;
-  int64_t j = 0;
-  const auto columns = [&]<int kCount>() {
-    for (; j + kCount * kLanes <= n; j += kCount * kLanes) {
-      I most[kCount] = {};
-      for (int64_t i = 0; i < rows; ++i) {
-        const float* row = x + i * stride + j;
-        for (int k = 0; k < kCount; ++k) {
-          most[k] = max(most[k], counted<kWithNan>(load<F>(row + k * kLanes)));
-        }
-      }
-      for (int k = 0; k < kCount; ++k) store(largest + j + k * kLanes, most[k]);
-    }
-  };
-  columns.template operator()<4>();
-  columns.template operator()<2>();
-  columns.template operator()<1>();
-  for (; j < n; ++j) {
-    std::int32_t most = 0;
-    for (int64_t i = 0; i < rows; ++i) most = max(most, counted<kWithNan>(x[i * stride + j]));
-    largest[j] = bits_as<float>(most);
-  }
-}
-
-CPD_BODY void column_max_body(bool with_nan, int64_t rows, int64_t stride, int64_t n,
-                              const float* x, float* largest) {
-  if (with_nan) {
-    column_max_of<true>(rows, stride, n, x, largest);
-  } else {
-    column_max_of<false>(rows, stride, n, x, largest);
-  }
-}
 
 // --- scales --------------------------------------------------------------------------------------
 
@@ -348,16 +186,54 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
   return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
 }
 
-template <class R, ElementRoute kRoute, class V, bool kStreaming>
-CPD_FN void round_run(const ScaledPlan plan, const ScaledRun run, float* y) {
-  for_elements<R, V>(run, y, false, [plan](V x, ElementScale<V> at, Unsigned<V> random, float* to) {
-    const auto value = scaled_value<R, kRoute>(x, at, random, plan);
-    if constexpr (kStreaming) {
-      store_streaming(to, value);
-    } else {
-      store(to, value);
+/// The bits of binary32 values, of lanes that follow from V's.
+template <class V>
+using BitsOf = typename Narrow<V>::U32;
+
+/// How values are stored: as their type's, by non-temporal stores, or cut to bf16.
+enum class Put : uint8_t { plain, streaming, cut };
+
+/// Stores values that V's lanes gave, in binary32 or rounded to nearest-even into bf16; every NaN
+/// is 0x7FC00000. Returns patterns whose lower halves bf16 lacks.
+template <class V, Put kPut>
+CPD_FN BitsOf<V> put_values(float* to, typename Narrow<V>::F32 values) {
+  if constexpr (kPut == Put::streaming) {
+    store_streaming(to, values);
+  } else {
+    store(to, values);
+  }
+  return BitsOf<V>{};
+}
+template <class V, Put kPut>
+CPD_FN BitsOf<V> put_values(Bf16* to, typename Narrow<V>::F32 values) {
+  using U = BitsOf<V>;
+  const U bits = bits_as<U>(values);
+  U rounded = bits;
+  if constexpr (kPut != Put::cut) rounded += splat<U>(0x7FFF) + ((bits >> 16) & splat<U>(1));
+  if constexpr (Lanes<V>::count == Lanes<F>::count) {
+    store_value(to, bits_as<F>(rounded));
+  } else {
+    uint32_t each[Lanes<V>::count];
+    store(each, rounded);
+    for (int k = 0; k < Lanes<V>::count; ++k) {
+      to[k].half = static_cast<std::uint16_t>(each[k] >> 16);
     }
+  }
+  return bits;
+}
+
+/// Rounds a row's elements; returns whether T holds all values.
+template <class R, ElementRoute kRoute, class V, Put kPut, class T>
+CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
+  constexpr int kLanes = Lanes<V>::count;
+  BitsOf<V> lost{};
+  for_elements<R, V>(run, y, false, [&](V x, ElementScale<V> at, Unsigned<V> random, T* to) {
+    lost = lost | put_values<V, kPut>(to, scaled_value<R, kRoute>(x, at, random, plan));
   });
+  uint32_t each[kLanes], any = 0;
+  store(each, lost);
+  for (int k = 0; k < kLanes; ++k) any |= each[k];
+  return (any & 0xFFFF) == 0;
 }
 
 /// The scales of the blocks in a group of pages (pages.h) of a row. run.run > 1; run.n: a multiple
@@ -424,15 +300,23 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
   }
 }
 
-CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
-                                float* y, int64_t y_stride, bool streaming) {
+/// Returns whether T holds all values; only binary32 is streamed.
+template <class T>
+CPD_BODY bool round_blocks_body(const ScaledPlan* plan, ElementRoute route, const ScaledRun* all,
+                                T* y, int64_t y_stride, bool streaming) {
   constexpr int kLanes = Lanes<F>::count;
-  const bool in_pages = streaming && holds_floats(y) && fits_pages(*all);
-  const bool stream = streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  constexpr bool kFloats = sizeof(T) == sizeof(float);
+  bool in_pages = false;
+  if constexpr (kFloats) in_pages = streaming && holds_floats(y) && fits_pages(*all);
+  const bool stream =
+      kFloats && streaming && is_aligned(y) && (all->rows == 1 || y_stride % kLanes == 0);
+  // A number of few bits at a power of two is one of bf16, unless it is too small.
+  const bool is_short = plan->of_powers && !plan->two_levels && plan->element.man < 8;
+  bool holds = true;
   ScaledRun run = *all;
   with_route(*plan, route, [&]<class R, ElementRoute kRoute, class V>() {
     constexpr bool kNarrow = kRoute != ElementRoute::wide;
-    if constexpr (kNarrow) {
+    if constexpr (kNarrow && kFloats) {
       if (in_pages) return round_pages<R, kRoute>(*plan, run, y);
     }
     for (int64_t row = 0; row < all->rows; ++row) {
@@ -440,10 +324,15 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
       for (int64_t k = 0; (all->rows == 1 || run.n <= 8 * kLine) && k < run.n; k += kLine) {
         __builtin_prefetch(run.x + run.n + k);
       }
+      bool is_cut = false;
+      if constexpr (!kFloats && kRoute == ElementRoute::multiply) {
+        is_cut = is_short && round_run<R, kRoute, V, Put::cut>(*plan, run, y);
+      }
       if (kNarrow && stream) {
-        round_run<R, kRoute, V, kNarrow>(*plan, run, y);
-      } else {
-        round_run<R, kRoute, V, false>(*plan, run, y);
+        holds &= round_run < R, kRoute, V,
+            kNarrow && kFloats ? Put::streaming : Put::plain > (*plan, run, y);
+      } else if (!is_cut) {
+        holds &= round_run<R, kRoute, V, Put::plain>(*plan, run, y);
       }
       run.x += run.x_stride;
       if (run.random != nullptr) run.random += run.random_stride;
@@ -451,6 +340,7 @@ CPD_BODY void round_blocks_body(const ScaledPlan* plan, ElementRoute route, cons
     }
   });
   if (stream || in_pages) fence_streaming<F>();
+  return holds;
 }
 
 template <class R, ElementRoute kRoute, class V>
@@ -543,15 +433,6 @@ CPD_BODY void scale_blocks_body(bool wide, const ScaledRun* run, float* y) {
 
 }  // namespace
 
-void block_max(bool with_nan, int64_t run, int64_t n, const float* x, float* largest) {
-  enter<block_max_body>(with_nan, run, n, x, largest);
-}
-
-void column_max(bool with_nan, int64_t rows, int64_t stride, int64_t n, const float* x,
-                float* largest) {
-  enter<column_max_body>(with_nan, rows, stride, n, x, largest);
-}
-
 void outer_scales(const ScaledPlan& plan, int64_t n, const float* largest, float* scale,
                   float* encode) {
   enter<outer_scales_body>(&plan, n, largest, scale, encode);
@@ -575,7 +456,13 @@ void spread(int64_t run, int64_t n, const float* each, float* all) {
 
 void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
                   int64_t y_stride, bool streaming) {
-  enter<round_blocks_body>(&plan, route, &run, y, y_stride, streaming);
+  enter<round_blocks_body<float>>(&plan, route, &run, y, y_stride, streaming);
+}
+
+bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                       std::uint16_t* y, int64_t y_stride) {
+  auto* const to = reinterpret_cast<Bf16*>(y);
+  return enter<round_blocks_body<Bf16>>(&plan, route, &run, to, y_stride, false);
 }
 
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,

@@ -156,6 +156,7 @@ bool flags_f64(const FlagLimits<double>& limits, std::int64_t n, const double* x
                std::uint8_t* raised);
 void round_bf16(const RoundPlan& plan, std::int64_t first, std::int64_t n, const std::uint16_t* x,
                 const std::uint32_t* random, std::uint16_t* y);
+void widen_bf16(std::int64_t n, const std::uint16_t* x, float* y);
 void round_scaled(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
                   const float* x, const std::uint32_t* random, float* y, bool streaming);
 std::int64_t encode_f32(const RoundPlan& plan, int shift, std::int64_t first, std::int64_t n,
@@ -213,6 +214,8 @@ bool given_scales(const ScaledPlan& plan, ElementRoute route, std::int64_t n, co
 void spread(std::int64_t run, std::int64_t n, const float* each, float* all);
 void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run, float* y,
                   std::int64_t y_stride, bool streaming);
+bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
+                       std::uint16_t* y, std::int64_t y_stride);
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                    std::uint8_t* packed, bool streaming);
 void scale_blocks(bool wide, const ScaledRun& run, float* y);

@@ -92,6 +92,23 @@ struct Mode {
   int random_bits = 8;
 };
 
+/// The bf16 pattern nearest to v, the even one of two; of a NaN 0x7FC0.
+std::uint16_t Nearest(float v) {
+  if (std::isnan(v)) return 0x7FC0;
+  const auto bits = std::bit_cast<std::uint32_t>(v);
+  const auto low = static_cast<std::uint16_t>(bits >> 16);
+  const auto value = [](std::uint32_t half) {
+    const bool beyond = (half & 0x7FFF) == 0x7F80;
+    const double a = beyond ? 0x1p128 : std::bit_cast<float>((half & 0x7FFF) << 16);
+    return (half & 0x8000) != 0 ? -a : a;
+  };
+  if (std::isinf(v)) return low;
+  const double below = std::fabs(v - value(low));
+  const double above = std::fabs(v - value(low + 1U));
+  return static_cast<std::uint16_t>(below < above || (below == above && low % 2 == 0) ? low
+                                                                                      : low + 1);
+}
+
 class ScaledPages : public ::testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(Modes, ScaledPages,
                          ::testing::Values(Mode{"NearestEven", Rounding::nearest_even},
@@ -139,6 +156,20 @@ TEST_P(ScaledPages, AreTheLoopOverNeighbours) {
             table->round_blocks(plan, c.route, all, y.begin, 0, streaming);
             ASSERT_TRUE(testing::bits_equal(std::span<const float>(expected),
                                             std::span<const float>(y.begin, x.size())))
+                << about;
+            Aligned<std::uint16_t> halves(x.size(), offset / 4);
+            ScaledRun short_run = all;
+            short_run.n -= streaming ? 5 : 0;
+            bool holds = true;
+            std::vector<std::uint16_t> nearest;
+            for (std::int64_t i = 0; i < short_run.n; ++i) {
+              nearest.push_back(Nearest(expected[i]));
+              const auto wide = std::uint32_t{nearest.back()} << 16;
+              holds &= std::isnan(expected[i]) || std::bit_cast<float>(wide) == expected[i];
+            }
+            EXPECT_EQ(table->round_blocks_bf16(plan, c.route, short_run, halves.begin, 0), holds)
+                << about;
+            ASSERT_EQ(nearest, std::vector<std::uint16_t>(halves.begin, halves.begin + short_run.n))
                 << about;
             Aligned<std::uint8_t> packed(bytes + kLine, offset);
             table->encode_blocks(plan, c.route, all, packed.begin, streaming);

@@ -3,7 +3,7 @@
 that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Recipe`."""
 
 # torch's registries are untyped.
-# mypy: disable-error-code="no-any-return,no-untyped-call"
+# mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
 
 from __future__ import annotations
 
@@ -85,6 +85,32 @@ SHORT = 8
 def significant_bits(f: Format) -> int:
     """The greatest number of significant bits of a format's values."""
     return f.man + 1
+
+
+@constant
+def narrows(text: str) -> bool:
+    """Whether `narrow_operand` takes the cast of that text: to a scaled format of short values,
+    without factor and transform."""
+    return casts_scaled(text) and is_short(text)
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether `x` is contiguous float32 in the CPU's memory, and nobody traces what is done with
+    it: types of results may then depend on values."""
+    return (
+        type(x) in (Tensor, torch.nn.Parameter)
+        and x.is_cpu
+        and x.dtype == torch.float32
+        and x.is_contiguous()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
+def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
+    """`cast_operand` of a tensor that `is_plain`, of a text that `narrows`: in bfloat16 where that
+    holds all values. Only subnormal ones may be too small for it."""
+    _, scaled, how, *_ = parts(text)
+    return ops.cast_scaled_narrow(x, scaled, axis, how, *numbers)
 
 
 @constant
@@ -182,9 +208,14 @@ def cast_operand(
 def casts_both(text: str) -> bool:
     """Whether `cast_operand_both` takes the cast of that text: to a scaled format, without factor,
     transform, history and random bits."""
-    if not text or operand_draws(text):
-        return False
-    _, scaled, _, size, factor, history = parts(text)
+    return casts_scaled(text) and not operand_draws(text)
+
+
+@constant
+def casts_scaled(text: str) -> bool:
+    """Whether the cast of that text is to a scaled format, without factor, transform and
+    history."""
+    _, scaled, _, size, factor, history = parts(text) if text else ("",) * 6
     return bool(scaled) and not size and factor == 1 and not history
 
 

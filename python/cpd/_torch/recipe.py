@@ -23,7 +23,10 @@ from cpd._torch.operands import (
     cast_operand_both,
     casts_both,
     factor_of,
+    is_plain,
     is_short,
+    narrow_operand,
+    narrows,
     operand_draws,
     split_operand,
     splits,
@@ -114,6 +117,9 @@ class RecipeCall(NamedTuple):
         native = self.rounding(_SUM_OF[operand]) == NATIVE
         if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
             return split_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
+        narrow = native and dtype == torch.bfloat16 and text and narrows(text)
+        if narrow and is_plain(x) and not _differentiates():
+            return Factor(narrow_operand(x, text, axis, self.pair(operand)))
         y = self.cast(operand, x, axis)
         return Factor(y, None, y.dtype == torch.float32 and is_short(text))
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 from cpd import functional  # noqa: E402
+from cpd._torch.operands import narrow_operand  # noqa: E402
 
 ROWS, INPUTS, OUTPUTS = 256, 512, 384
 
@@ -279,6 +280,41 @@ def test_scaled_weights_outside_of_a_16_bit_types_range_are_not_rounded(large):
     assert share(y, exact) <= 8 * NOISE
     with torch.autocast("cpu", half):
         assert torch.equal(functional.linear(x, w, recipe=recipe), y)
+
+
+def placed(shape, size):
+    """Values of that size with zeros, infinities and NaN."""
+    x = values(*shape, seed=3) * size
+    flat = x.view(-1)
+    flat[::97] = 0.0
+    if size == 1:
+        flat[5::200], flat[40::200], flat[41::200] = float("inf"), float("nan"), -float("inf")
+    return x
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("shape", [(64, 96), (33, 41), (3, 70, 5), (1, 7), (0, 4)])
+@pytest.mark.parametrize(
+    "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
+)
+def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
+    """Of float32 tensors: as the cast in float32 where a value is below 2^-133."""
+    numbers = (None, None)
+    options = {}
+    if "stochastic" in text:
+        numbers = torch.tensor(7), torch.tensor(3)
+        options = {"rounding": "stochastic", "seed": 7, "stream": 3}
+    for size in (1.0, 2.0**-90, 2.0**120, 2.0**-131):
+        x = placed(shape, size)
+        exact = cpd.cast(x, text.split(" rounding")[0], axis=axis, **options)
+        y = narrow_operand(x, text, axis, numbers)
+        held = torch.equal(exact.bfloat16().float().nan_to_num(3), exact.nan_to_num(3))
+        assert y.dtype == (torch.bfloat16 if held else torch.float32)
+        assert torch.equal(y.float().view(torch.int32), exact.view(torch.int32))
+        if size >= 2.0**-90:
+            assert held
+    if x.numel() > 1000 and text.startswith("mxfp8"):
+        assert not held
 
 
 def test_float16_results_of_scales_that_are_rounded_up():
