@@ -397,7 +397,7 @@ _E4M3 = (
 
 
 def _note_e4m3(options: argparse.Namespace) -> None:
-    """Tells which E4M3 the results are of; only after the work, as a mistake is told in one line."""
+    """Tells which E4M3 was meant; called after the work, as a mistake is one line."""
     formats = listed(options.formats) if options.formats else []
     if any(text and text.lower() == "e4m3" for text in (*formats, options.out_format)):
         print(_E4M3, file=sys.stderr)
