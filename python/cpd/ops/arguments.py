@@ -106,7 +106,8 @@ def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
     """Raises ValueError where an element type does not hold the cast of one of its tensors."""
     fits = holds_scaled(dtype, f.text) if isinstance(f, Scaled) else holds(dtype, f.name)
     if not fits:
-        wider = "float64" if dtype == "float32" else "float32"
+        is_wide = not isinstance(f, Scaled) and not holds("float32", f.name)
+        wider = "float64" if is_wide else "float32"
         raise ValueError(
             f"{dtype} does not hold every value of a cast to {f}: give dtype={wider}, the type of "
             f"the result, or an x of that type"

@@ -72,6 +72,8 @@ def check(seed: int) -> None:
     if name in ("bf16", "e8m0"):  # which fp16 does not hold
         x = x.astype(np.float32)
     how = options(rng, x, name)
+    if name in SCALED and x.dtype == np.float16:  # which does not hold every scaled value
+        how["dtype"] = "float32"
     about = (seed, name, how, x.shape, x.strides, x.dtype)
     wanted = cpd.cast(np.ascontiguousarray(x), name, **how)
     assert same(cpd.cast(x, name, **how), wanted), about
