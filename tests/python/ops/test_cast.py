@@ -156,7 +156,7 @@ def test_types_of_storage(front_end: FrontEnd, cases: list[Any]) -> None:
 
 
 def test_storage_that_does_not_hold_the_format(front_end: FrontEnd) -> None:
-    front_end.refuse(ValueError, r"fp16.*bf16", cpd.cast, np.zeros(3, np.float16), "bf16")
+    front_end.refuse(ValueError, r"float16.*bf16", cpd.cast, np.zeros(3, np.float16), "bf16")
 
 
 @every_front_end(
