@@ -41,7 +41,10 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
             if one.stage == "contribution":
                 to = owed.setdefault(one.rank % world, np.zeros(size))
                 to += one.values
-        results = [one.values for one in layers if one.stage == "result"]
+        # rank r owns slice (r - number) mod old; virtual ranks keep the whole layer as rank 0's
+        owners = [one for one in layers if one.stage == "result"]
+        owners.sort(key=lambda one, turn=number: (one.rank - turn) % old)
+        results = [one.values for one in owners]
         if results:
             whole = np.concatenate(results)
             _check_size(number, len(whole), size)

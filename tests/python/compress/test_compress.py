@@ -445,7 +445,9 @@ def owed_by(states, world, factor):
             before = owed.get((rank % world, number, stage), [0.0] * len(values))
             owed[rank % world, number, stage] = [a + b for a, b in zip(before, values, strict=True)]
     for number in range(len(SIZES)):
-        results = [x for key in sorted(kept) if key[1:] == (number, "result") for x in kept[key]]
+        ranks = max(rank for rank, *_ in kept) + 1
+        keys = [((rank + number) % ranks, number, "result") for rank in range(ranks)]
+        results = [x for key in keys for x in kept.get(key, ())]
         if results:
             first = owed[0, number, "contribution"]
             owed[0, number, "contribution"] = [a + b for a, b in zip(first, results, strict=True)]
