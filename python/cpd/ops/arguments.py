@@ -108,9 +108,10 @@ def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
     if not fits:
         is_wide = not isinstance(f, Scaled) and not holds("float32", f.name)
         wider = "float64" if is_wide else "float32"
+        name = f.text if isinstance(f, Scaled) else f.name
         raise ValueError(
-            f"{dtype} does not hold every value of a cast to {f}: give dtype={wider}, the type of "
-            f"the result, or an x of that type"
+            f"{dtype} does not hold every value of a cast to {name}: give dtype={wider}, the type "
+            "of the result, or an x of that type"
         )
 
 

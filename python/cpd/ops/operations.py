@@ -118,7 +118,7 @@ def cast(
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
     R in [0, 2^random_bits), of x's shape, used in place of the generated ones. `dtype`: the
-    result's type, which holds x's values; default x's own.
+    result's type, which holds x's values; x is widened to it first; default x's own.
 
     Raises ValueError where that type does not hold the result: bfloat16 and float16 hold elements
     times scales only if scales are powers of two and the elements short (mxfp8, not nvfp4).

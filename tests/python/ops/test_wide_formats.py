@@ -160,7 +160,11 @@ def test_other_element_types_refuse_them(front_end: FrontEnd) -> None:
         x = np.ones(3, dtype)
         for operation, count in flags_oracle.COUNTS.items():
             front_end.refuse(
-                ValueError, "of float64 tensors|dtype=float64", OPERATIONS[operation], *(x,) * count, "e9m30"
+                ValueError,
+                "of float64 tensors|dtype=float64",
+                OPERATIONS[operation],
+                *(x,) * count,
+                "e9m30",
             )
 
 
