@@ -42,9 +42,8 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
                 to = owed.setdefault(one.rank % world, np.zeros(size))
                 to += one.values
         # rank r owns slice (r - number) mod old; virtual ranks keep the whole layer as rank 0's
-        owners = [one for one in layers if one.stage == "result"]
-        owners.sort(key=lambda one, turn=number: (one.rank - turn) % old)
-        results = [one.values for one in owners]
+        slices = {(one.rank - number) % old: one.values for one in layers if one.stage == "result"}
+        results = [slices[index] for index in sorted(slices)]
         if results:
             whole = np.concatenate(results)
             _check_size(number, len(whole), size)
