@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What launchers promise in the environment, compared with what MPI has started."""
+"""Compares the ranks that launchers promise in the environment with the ranks of MPI."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Clock:
         return of_clocks[self]
 
     def notes(self) -> list[str]:
-        """What a report says of steps whose scales follow from one rank's magnitudes."""
+        """Returns the report's notes on steps whose scales follow from one rank's magnitudes."""
         return [PER_RANK[which] for which in sorted(self.per_rank)]
 
     # ---- calls of the model --------------------------------------------------------------------
@@ -297,7 +297,7 @@ class Clock:
             layer.seen = self.begun
 
     def _follow(self, step: Tensor) -> None:
-        """Gives layers with schedules the recipes of the present step, the first of which is 0."""
+        """Gives layers with schedules the recipes of the present step. The first step is 0."""
         if self._scheduled and not step.is_meta and not isinstance(step, FakeTensor):
             number = int(step)
             for state in self._scheduled:

@@ -60,7 +60,7 @@ def name_of(how: Recipe) -> str:
 
 
 def title_of(how: Recipe) -> str:
-    """What a report's first line says of a recipe."""
+    """Returns a recipe as a report's first line names it."""
     name = _names().get(how.text)
     if name is not None:
         return f"recipe {name}"

@@ -68,7 +68,7 @@ class Report(Sequence[Row]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What holds for the model as a whole, with what its steps so far have shown."""
+        """The notes on the model as a whole, and on its steps so far."""
         of_steps = () if self._clock is None else self._clock.notes()
         return (*self._notes, *of_steps, *self.elsewhere)
 

@@ -84,7 +84,7 @@ def check_whole(name: str, x: Any) -> None:
 
 
 SIGNIFICANT_BITS = {"bfloat16": 8, "float16": 11}
-"""Of the 16-bit types."""
+"""The significant bits of the 16-bit types."""
 
 
 @constant

@@ -8,13 +8,13 @@ from cpd.hardware.testbench.ports import Ports
 _PATIENCE = 10000
 """Cycles without progress after which a bench gives up."""
 _SEARCHED = 32
-"""How many cycles around the latency a bench looks for the right one."""
+"""The number of cycles around the latency in which a bench looks for the right one."""
 _SILENCE = 64
 """The least number of cycles after the last result in which no further result may come."""
 _EARLIER, _LATER = 4, 8
 """How many lines a result may belong to before or after its own: lines too many, or lost."""
 _MOVES = 4
-"""How many lost or additional results a bench names."""
+"""The number of lost or additional results that a bench names."""
 
 _STATE = """\
   localparam int LATENCY = {latency};

@@ -112,7 +112,7 @@ def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
 
 
 def _advice(missing: Sequence[str]) -> str:
-    """What can be done about fields without a port."""
+    """Returns the way out for fields without a port."""
     said = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
     if "flags" in missing:
         said.append("leave out flags with --no-flags")

@@ -23,7 +23,7 @@ from cpd.ops import operations
 F64: TypeAlias = "npt.NDArray[np.float64]"
 
 _ALL_TARGETS = 8
-"""The most bits of a result's format of which every number is a target."""
+"""The largest result format, in bits, whose every number is a target."""
 _TARGETS = 192
 """The number of random targets."""
 _PAIRS = 96

@@ -224,7 +224,7 @@ class SumLines:
         return lines
 
     def padded(self) -> Lines:
-        """Tiles of which the first terms, or the last, are not zero."""
+        """Tiles with nonzero terms at their beginning, or at their end."""
         k = self.length
         sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
         each = 2 * self._ZEROS
@@ -424,7 +424,7 @@ class SumLines:
         return tops
 
     def _sparse(self, terms: list[Codes], kept: I64, also: I64 | None = None) -> list[Codes]:
-        """Terms of which only the first `kept` are not zero, and the one in place `also`."""
+        """Terms that are zero but for the first `kept` and the one at index `also`."""
         lanes = np.arange(self.length)
         held = lanes < np.asarray(kept)[:, None]
         if also is not None:

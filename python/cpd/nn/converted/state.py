@@ -94,7 +94,7 @@ class State:
         self.upcoming = self.recipe
 
     def _of(self, step: int) -> Recipe | None:
-        """How the layer computes in that step."""
+        """Returns the recipe of the layer in that step."""
         units = {"step": step, "epoch": self._epoch or 0}
         starts = [-1, *(n for n, (unit, start, _) in enumerate(self.given.schedule)
                         if units[unit] >= start)]  # fmt: skip

@@ -346,7 +346,7 @@ def _grouped(label: str, size: int) -> str:
 
 
 def _judge9(measured: Measured) -> list[Finding]:
-    """Of the paper's layer, the first convolution."""
+    """Results of the paper's layer, the first convolution."""
     seeds = measured.seeds.get(_FIRST, 0)
     one, sixteen = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
     column = "seeds with least error"

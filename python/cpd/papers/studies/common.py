@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies share: cells over seeds, rows of trainings."""
+"""Parts that studies share: cells over seeds, rows of trainings."""
 
 from __future__ import annotations
 
