@@ -133,6 +133,7 @@ STAND_INS: dict[str, Any] = {
     "_lazy_init": lambda: None,
     "is_available": lambda: True,
     "device_count": device_count,
+    "get_device_capability": lambda device=None: (9, 0),
     "current_device": current_device,
     "set_device": set_device,
     "_exchange_device": exchange_device,
