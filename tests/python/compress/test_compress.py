@@ -404,9 +404,9 @@ OWING = ("feedback int4 bucket=64", "one_bit", "one_bit bucket=8", "top_k 0.1 qs
 SIZES = ((13, 7), (200,), (1,))
 
 
-def owing(world, wire, steps=3):
+def owing(world, wire, steps=3, **options):
     """The states of so many ranks, each one's and those of virtual ones, after some steps."""
-    spec = cpd.ReduceSpec(wire=wire)
+    spec = cpd.ReduceSpec(wire=wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()
     with cpd.comm.local(world) as group:
@@ -480,6 +480,104 @@ def test_states_merge(wire, old, world, average):
         got = group.run(lambda comm: comm.all_reduce(layers, spec, states=new[comm.rank]))
     for rank in got:
         assert all(np.array_equal(a, b) for a, b in zip(rank, sums, strict=True))
+
+
+def as_0_7_stored(states):
+    """What version 0.7 wrote, whose rank r owned slice r: as order="ring" does, without begins."""
+    state = states.state_dict()
+    for layer in state["layers"]:
+        del layer["begin"]
+    made = compress.States()
+    made.load_state_dict(state)
+    return made
+
+
+@pytest.mark.parametrize("wire", OWING)
+@pytest.mark.parametrize("stored", ["now", "by 0.7"])
+def test_states_of_owners_that_do_not_rotate_merge(wire, stored):
+    """order="ring", and what version 0.7 stored of any order: slices are put at their places."""
+    old, world = 3, 2
+    states, virtual = owing(old, wire, order="ring")
+    wanted = owed_by([virtual], world, 1.0)  # whose results are whole
+    if stored == "by 0.7":
+        states = [as_0_7_stored(one) for one in states]
+    for rank in range(world):
+        made, *others = (pickle.loads(pickle.dumps(one)) for one in states)
+        made.merge(world, rank, others=others)
+        assert values_of(made) == {key: x for key, x in wanted.items() if key[0] == rank}
+
+
+def begins_of(states):
+    return {
+        (layer["number"], layer["stage"]): (layer["begin"], layer["size"])
+        for layer in states.state_dict()["layers"]
+    }
+
+
+def test_states_say_where_slices_begin():
+    """Of layers of 91, 200 and 1 values in three ranks' buckets of eight: rank r owns slice
+    (r - number) mod 3."""
+    states, virtual = owing(3, "one_bit bucket=8", 1)
+    starts = {0: [0, 32, 64, 91], 1: [0, 72, 136, 200], 2: [0, 1, 1, 1]}  # by hand
+    for rank, one in enumerate(states):
+        for (number, stage), (begin, size) in begins_of(one).items():
+            index = (rank - number) % 3
+            first, end = starts[number][index : index + 2] if stage == "result" else (
+                0,
+                starts[number][-1],
+            )
+            assert (begin, size) == (first, end - first)
+        assert sum(stage == "result" for _, stage in begins_of(one)) == (3 if rank == 2 else 2)
+    assert {begin for begin, _ in begins_of(virtual).values()} == {0}
+
+
+def test_states_of_another_slice_are_refused():
+    """Sums of rotating owners cannot use what version 0.7, or order="ring", kept of results."""
+    wire, world = "one_bit bucket=8", 2
+    spec = cpd.ReduceSpec(wire=wire)
+
+    def call(states, spec, number):
+        with cpd.comm.local(world) as group:
+
+            def on_rank(comm):
+                try:
+                    layer = np.ones(32, np.float32)
+                    comm.all_reduce([layer], spec, states=states[comm.rank], numbers=[number])
+                except ValueError as error:
+                    return str(error)
+                return ""
+
+            return group.run(on_rank)
+
+    ring = dataclasses.replace(spec, order="ring")
+    for number, fits in ((0, True), (1, False), (2, True)):
+        states = [compress.States() for _ in range(world)]
+        assert call(states, ring, number) == ["", ""]
+        stored = [as_0_7_stored(one) for one in states]
+        assert call([as_0_7_stored(one) for one in states], ring, number) == ["", ""]
+        for given, note in ((states, ""), (stored, " (saved by version 0.7, whose owners do not")):
+            said = call(given, spec, number)
+            if fits:
+                assert said == ["", ""]
+                continue
+            for rank, text in enumerate(said):
+                about = f"rank {rank} kept the errors of its 16 results from index {16 * rank} on"
+                assert f"layer number 1: {about}{note}" in text
+                assert f"and now owns those from {16 - 16 * rank} on; merge() or reset()" in text
+
+
+def test_states_of_two_versions_are_not_merged():
+    states, _ = owing(3, "one_bit", 1)
+    before = values_of(states[0])
+    with pytest.raises(ValueError, match=r"layer 0 cannot be merged: version 0\.7 stored"):
+        states[0].merge(2, 0, others=[states[1], as_0_7_stored(states[2])])
+    states, _ = owing(3, "one_bit bucket=8", 1)
+    ring, _ = owing(3, "one_bit bucket=8", 1, order="ring")
+    before = values_of(states[0])
+    # Both own the slice from 72 on.
+    with pytest.raises(ValueError, match=r"kept 192 of its 200 .* slices from \[72, 72, 136\] on"):
+        states[0].merge(2, 0, others=[ring[1], states[2]])
+    assert values_of(states[0]) == before
 
 
 def test_states_in_use_are_not_read():
