@@ -522,10 +522,8 @@ def test_states_say_where_slices_begin():
     for rank, one in enumerate(states):
         for (number, stage), (begin, size) in begins_of(one).items():
             index = (rank - number) % 3
-            first, end = starts[number][index : index + 2] if stage == "result" else (
-                0,
-                starts[number][-1],
-            )
+            whole = (0, starts[number][-1])
+            first, end = starts[number][index : index + 2] if stage == "result" else whole
             assert (begin, size) == (first, end - first)
         assert sum(stage == "result" for _, stage in begins_of(one)) == (3 if rank == 2 else 2)
     assert {begin for begin, _ in begins_of(virtual).values()} == {0}

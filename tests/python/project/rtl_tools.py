@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import scaled
+
 RTL = Path(__file__).parents[2] / "rtl"
 SOURCES = sorted(RTL.glob("*.sv"))
 
@@ -22,7 +24,11 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 
 def call(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(each) for each in command], cwd=cwd, capture_output=True, text=True, timeout=280
+        [str(each) for each in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=scaled(280),
     )
 
 
