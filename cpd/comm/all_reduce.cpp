@@ -123,7 +123,7 @@ class Collective {
       UseLayers();
       DivideFirst();
       FindStates();
-      if (WantsLargest()) Measure();
+      if (reduction_->wants_largest()) Measure();
     } catch (const Error& error) {
       refusal_ = std::current_exception();
       return error.what();
@@ -275,10 +275,6 @@ class Collective {
     }
   }
 
-  [[nodiscard]] bool WantsLargest() const {
-    return spec_.aps != Aps::off || reduction_->LacksNan();
-  }
-
   [[nodiscard]] std::vector<LayerRange> RangesOf(std::span<const TensorView> layers) const {
     if (queue_ != nullptr) return MeasureRanges(*queue_, layers);
     std::vector<LayerRange> ranges;
@@ -311,7 +307,7 @@ class Collective {
   void AgreeOnScales() {
     const Reduction& reduction = *reduction_;
     std::vector<float> largest(x_.size());
-    if (WantsLargest()) {
+    if (reduction.wants_largest()) {
       Enter(Phase::exponents, 0, link_.transport());
       link_.Max(Phase::exponents, largest_);
       for (std::size_t l = 0; l < x_.size(); ++l) largest[l] = std::bit_cast<float>(largest_[l]);

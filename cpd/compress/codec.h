@@ -219,7 +219,8 @@ class CPD_API CodecStates {
   /// Where a slice of results begins in its layer; a whole layer begins at 0.
   struct Begin {
     std::int64_t now = 0;
-    /// Where it begins without rotating owners. A state that was saved without its begin means this.
+    /// Where it begins without rotating owners. A state that was saved without its begin means
+    /// this.
     std::int64_t unrotated = 0;
   };
   struct Kept {
@@ -265,8 +266,7 @@ class CPD_API CodecStates {
  private:
   struct Entry;
   [[nodiscard]] std::optional<float> GradientOf(const Key& key) const;
-  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size,
-                         const Begin& begin);
+  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size, const Begin& begin);
 
   std::map<Key, Entry> entries_;
   Gradients gradients_;

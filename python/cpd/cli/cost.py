@@ -45,8 +45,9 @@ known) and as small a round-off, and is better in one of these.
 Messages are those of the exchange itself, run without values: each step takes as
 long as its longest message, `alpha` seconds and its bytes over `beta` bytes a second,
 within a host or between hosts, where the GPUs of a host share its link and each
-message passes its GPU's `port`. Two times are shown: all after one another, and codec
-and messages at once. The computation is from published rates of one K80 and the
+message passes its GPU's `port`. For APS and formats without NaN the ranks first agree
+on each layer's largest magnitude, 4 bytes a layer, which counts too. Two times are
+shown: all after one another, and codec and messages at once. The computation is from published rates of one K80 and the
 machine's speed unless --compute gives it. The codec's speed is the machine's
 `codec_gbps`, --codec-gbps's, or with --measure-codec that of this CPU; the lines below
 the table say which. Codecs of variable sizes count at their most unless --bits gives

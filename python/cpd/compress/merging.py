@@ -25,7 +25,7 @@ class Kept(NamedTuple):
     codec: str
     size: int
     begin: int | None
-    """The index of the first value in the layer; None: version 0.7 stored the slice of this rank."""
+    """The first value's index in the layer; None: version 0.7 stored the slice of this rank."""
     values: npt.NDArray[np.float32]
 
 
@@ -74,13 +74,13 @@ def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.flo
     stored = {one.begin is not None for one in slices}
     if len(stored) != 1:
         raise ValueError(
-            f"layer {number} cannot be merged: version 0.7 stored the states of some ranks, a later "
-            "one those of others; reset() it on all ranks"
+            f"layer {number} cannot be merged: version 0.7 stored the states of some ranks, a "
+            "later one those of others; reset() it on all ranks"
         )
     ordered = sorted(slices, key=lambda one: one.rank if one.begin is None else one.begin)
     ends = np.cumsum([len(one.values) for one in ordered]).tolist()
     begins = [0, *ends[:-1]]
-    if ends[-1] != size or stored == {True} and [one.begin for one in ordered] != begins:
+    if ends[-1] != size or (stored == {True} and [one.begin for one in ordered] != begins):
         raise ValueError(
             f"layer {number} cannot be merged: owners kept {ends[-1]} of its {size} results' "
             f"errors, in slices from {shown([one.begin for one in ordered])} on; reset() it on all "

@@ -143,7 +143,8 @@ class States:
 
         Raises ValueError, and changes nothing, unless the states of every old rank are there once,
         all stored with slices or all by version 0.7, with each layer by one codec and of one size;
-        and for other codecs that keep something: `reset` those layers. Gradients (`set_gradient`) are forgotten.
+        and for other codecs that keep something: `reset` those layers. Gradients (`set_gradient`)
+        are forgotten.
 
         >>> import numpy as np, cpd
         >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
