@@ -47,11 +47,11 @@ long as its longest message, `alpha` seconds and its bytes over `beta` bytes a s
 within a host or between hosts, where the GPUs of a host share its link and each
 message passes its GPU's `port`. For APS and formats without NaN the ranks first agree
 on each layer's largest magnitude, 4 bytes a layer, which counts too. Two times are
-shown: all after one another, and codec and messages at once. The computation is from published rates of one K80 and the
-machine's speed unless --compute gives it. The codec's speed is the machine's
-`codec_gbps`, --codec-gbps's, or with --measure-codec that of this CPU; the lines below
-the table say which. Codecs of variable sizes count at their most unless --bits gives
-their mean.
+shown: all after one another, and codec and messages at once. The computation is from
+published rates of one K80 and the machine's speed unless --compute gives it. The
+codec's speed is the machine's `codec_gbps`, --codec-gbps's, or with --measure-codec
+that of this CPU; the lines below the table say which. Codecs of variable sizes count
+at their most unless --bits gives their mean.
 
 Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
 Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
