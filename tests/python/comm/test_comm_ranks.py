@@ -28,7 +28,7 @@ EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 3.0
 """An idle machine's seconds until a rank is lost, where some are."""
 ROOM = 40.0
-"""Seconds in which a loaded machine may be late with what it is to say at once."""
+"""An idle machine's seconds past the timeout until a rank has said what it is to say at once."""
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
@@ -241,7 +241,7 @@ def check_faults(transport: str, plan: list[Fault]) -> None:
     )
     for rank, spawned in enumerate(ranks):
         until = victims.index(rank) if rank in victims else len(plan)
-        check_rank(spawned, rank, plan, until, timeout + ROOM)
+        check_rank(spawned, rank, plan, until, timeout + scaled(ROOM))
 
 
 def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit: float) -> None:
