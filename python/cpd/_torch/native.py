@@ -13,10 +13,8 @@ as its fast paths depend on values.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -132,11 +130,7 @@ def _in_float32(a: Tensor, b: Tensor, a_short: bool, b_short: bool) -> Tensor:
             a, b = a.bfloat16(), b.bfloat16()
         if a.dtype == b.dtype and a.dtype in HALVES:
             return torch.mm(a, b, out_dtype=torch.float32)
-    a, b = a.float(), b.float()
-    if brief and a.is_cpu and _multiplies_bfloat16():
-        with _products_in(torch.backends.mkldnn.matmul, "bf16"):
-            return a @ b
-    return a @ b
+    return a.float() @ b.float()
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
@@ -152,37 +146,7 @@ def summed_in_float32(
     with torch._C._DisableAutocast():
         if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
             return compute(x.to(dtype), y.to(dtype)).to(dtype)
-        brief = x.dtype == y.dtype == torch.bfloat16
-        x, y = x.float(), y.float()
-        if brief and x.is_cpu and _multiplies_bfloat16():
-            with _products_in(torch.backends.mkldnn.conv, "bf16"):
-                return compute(x, y).to(dtype)
-        if brief and x.is_cuda:
-            with _products_in(torch.backends.cudnn.conv, "tf32"):
-                return compute(x, y).to(dtype)
-        return compute(x, y).to(dtype)
-
-
-@functools.cache
-def _multiplies_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 numbers and sums them in float32."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def _products_in(settings: Any, precision: str) -> Iterator[None]:
-    """A context in which torch's kernels round float32 operands to `precision` and sum their
-    products in float32. The setting is the process's: calls from several threads take turns."""
-    with _lock:
-        before = settings.fp32_precision
-        settings.fp32_precision = precision
-        try:
-            yield
-        finally:
-            settings.fp32_precision = before
+        return compute(x.float(), y.float()).to(dtype)
 
 
 # ---- the operator --------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ cast, rounded once, but for the last bits of a float32 sum."""
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 import cpd
@@ -357,26 +359,37 @@ def test_empty_tensors_and_zeros(name):
     assert none.shape == (4, 3)
 
 
-def test_threads_leave_torchs_setting_as_it_was():
-    import threading
+def test_another_threads_products_keep_their_bits():
+    """Torch's settings of precision are the process's: a layer changes none of them, so that what
+    another thread multiplies in float32 meanwhile is what it is alone."""
+    x, w = values(256, 512).bfloat16(), values(512, 512, seed=1).bfloat16()
+    image, kernel = values(2, 16, 12, 12).bfloat16(), values(16, 16, 3, 3, seed=1).bfloat16()
+    a, b = values(256, 256, seed=2), values(256, 256, seed=3)
+    recipe = RECIPES["te-current"]
 
-    setting = torch.backends.mkldnn.matmul
-    before = setting.fp32_precision
-    x, w = values(64, 512).bfloat16(), values(128, 512, seed=1).bfloat16()
-    wanted = functional.linear(x, w, recipe=RECIPES["te-current"])
+    def layers():
+        y = functional.linear(x, w, recipe=recipe)
+        z = functional.conv2d(image, kernel, recipe=RECIPES["mxfp8"], dtype=torch.float32)
+        return y, z
+
+    wanted, alone = layers(), a @ b
     found = []
+    done = threading.Event()
 
-    def work():
-        found.append([functional.linear(x, w, recipe=RECIPES["te-current"]) for _ in range(20)])
+    def multiply():
+        while not done.is_set():
+            found.append(torch.equal(a @ b, alone))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == 4
-    assert all(torch.equal(y, wanted) for ys in found for y in ys)
-    assert setting.fp32_precision == before
+    other = threading.Thread(target=multiply)
+    other.start()
+    try:
+        for _ in range(60):
+            assert all(map(torch.equal, layers(), wanted))
+    finally:
+        done.set()
+        other.join(60)
+    assert found
+    assert all(found)
 
 
 @pytest.mark.few("", 3)
