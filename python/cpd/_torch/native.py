@@ -22,6 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd._torch.library import ops
 from cpd.ops.arguments import product_shape
 
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -130,7 +131,26 @@ def _in_float32(a: Tensor, b: Tensor, a_short: bool, b_short: bool) -> Tensor:
             a, b = a.bfloat16(), b.bfloat16()
         if a.dtype == b.dtype and a.dtype in HALVES:
             return torch.mm(a, b, out_dtype=torch.float32)
+    if brief and a.is_cpu:
+        made = _of_bfloat16(a, b)
+        if made is not None:
+            return made
     return a.float() @ b.float()
+
+
+def _of_bfloat16(a: Tensor, b: Tensor) -> Tensor | None:
+    """a b in float32, of values that bfloat16 holds, by the CPU's instructions for them; None where
+    it has none or a sum might be subnormal. Torch multiplies such values with a float32 result only
+    in a mode of the whole process, in which other threads' float32 products lose bits."""
+    out = a.new_empty(product_shape(a.shape, b.shape), dtype=torch.float32)
+    if b.dim() == 2:
+        matrices = a.reshape(1, -1, a.shape[-1]), b.unsqueeze(0)
+    else:
+        batch = out.shape[:-2]
+        matrices = tuple(x.expand(*batch, -1, -1).reshape(-1, *x.shape[-2:]) for x in (a, b))
+    matrices = tuple(x if 1 in x.stride()[1:] else x.contiguous() for x in matrices)
+    sums = out.view(matrices[0].shape[0], matrices[0].shape[1], b.shape[-1])
+    return out if ops.product_of_bf16(*matrices, sums) else None
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
