@@ -137,7 +137,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         tensors = _tensors((*args, *keywords.values()))
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
-        if name in _OF_ONE_TYPE and _mixes_types(tensors[:2]):
+        if name in _OF_ONE_TYPE and _mixes_types(tensors[:3]):
             return NotImplemented  # torch's function raises
         if name not in ADDITIONS:
             for x in tensors:
@@ -360,8 +360,9 @@ _OF_ONE_TYPE = {
 
 
 def _mixes_types(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors have several types, outside of torch.autocast."""
-    return len({x.dtype for x in tensors}) > 1 and autocast_type(tensors[0]) is None
+    """Whether tensors have several float types, outside of torch.autocast."""
+    types = {x.dtype for x in tensors if x.is_floating_point()}
+    return len(types) > 1 and autocast_type(tensors[0]) is None
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
