@@ -191,9 +191,7 @@ def _(x: Tensor, *args: Any) -> Tensor:
 
 @torch.library.register_fake("cpd::cast_scaled_both")
 @torch.library.register_fake("cpd::cast_scaled_both_plain")
-def _(
-    x: Tensor, scaled: str, axes: Sequence[int], how: str, dtype: torch.dtype | None
-) -> Tensor:
+def _(x: Tensor, scaled: str, axes: Sequence[int], how: str, dtype: torch.dtype | None) -> Tensor:
     return x.new_empty((2, *x.shape), dtype=dtype)
 
 
