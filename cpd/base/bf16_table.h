@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels for products of bf16 numbers (ops/product_bf16.h), beside KernelTable: only AVX-512 has an
-// instruction for them.
+// Kernels for products of bf16 numbers (ops/product_bf16.h), beside KernelTable: only AVX-512 has
+// an instruction for them.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct Bf16Lines {
 };
 
 /// `rows` x `columns` sums (columns at most kBf16Columns). A word holds two neighboring values of
-/// k, the first in its lower half: word (row i, pair k) is a[i * a_stride + k], word (pair k, column
-/// j) b[k * kBf16Columns + j].
+/// k, the first in its lower half: word (row i, pair k) is a[i * a_stride + k], word (pair k,
+/// column j) b[k * kBf16Columns + j].
 struct Bf16Tile {
   std::int64_t rows = 0, columns = 0, pairs = 0;
   const std::uint32_t* a = nullptr;

@@ -83,12 +83,11 @@ Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word
     for (std::int64_t k = 0; k < x.count; k += 2 * kSquare) {
       const std::int64_t count = std::min(2 * kSquare, x.count - k);
       const std::int64_t pairs = (count + 1) / 2;
-      const Word found =
-          Bf16Kernels()->pair(x.from(i, k), lines, count, square.data(), kSquare);
+      const Word found = Bf16Kernels()->pair(x.from(i, k), lines, count, square.data(), kSquare);
       least = std::min(least, found);
       if (along) {
-        Kernels().transpose(pairs, lines, square.data(), kSquare, words + (i - begin) * stride + k / 2,
-                            stride);
+        Kernels().transpose(pairs, lines, square.data(), kSquare,
+                            words + (i - begin) * stride + k / 2, stride);
       } else {
         Kernels().transpose(lines, pairs, square.data(), kSquare,
                             words + k / 2 * stride + (i - begin), stride);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ProductOfBf16: integers, whose sums are exact, and sums within their bound, for every layout, both
-// types, edges of tiles and panels, batches and threads; where it declines; errors.
+// ProductOfBf16: integers, whose sums are exact, and sums within their bound, for every layout,
+// both types, edges of tiles and panels, batches and threads; where it declines; errors.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -24,9 +24,7 @@ using Floats = std::vector<float>;
 constexpr float kUntouched = 7.5F;
 
 /// The nearest bf16 number toward zero.
-float cut(float x) {
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000U);
-}
+float cut(float x) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000U); }
 
 /// N matrices of R x C values in one of two types, rows or columns without gaps.
 class Matrices {
