@@ -4,6 +4,7 @@ gives them, rounded once, but for the last bits of a float32 sum."""
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pytest
@@ -451,6 +452,24 @@ def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
         found.append([y.detach(), *(t.grad for t in leaves)])
     for others in found[1:]:
         assert all(map(torch.equal, found[0], others))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+def test_inductors_bits_are_those_of_eager():
+    """Of a layer, its gradients and what torch computes around it without fusing sums."""
+    layer = nn.Linear(128, 96)
+    cpd.convert(layer, "te-current", coverage=False)
+    x, g = values(64, 128), values(64, 96, seed=3).bfloat16()
+    torch._dynamo.reset()
+    found = []
+    for f in (layer, torch.compile(layer, fullgraph=True, backend="inductor")):
+        layer.zero_grad()
+        leaf = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = f(leaf).relu()
+        y.backward(g)
+        found.append([y.detach(), leaf.grad, *(p.grad for p in layer.parameters())])
+    assert all(map(torch.equal, *found))
 
 
 def test_transforms_of_16_bit_layers():
