@@ -137,7 +137,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         tensors = _tensors((*args, *keywords.values()))
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
-        if name in _OF_ONE_TYPE and _mixes_types(tensors[:3]):
+        asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
+        if name in _OF_ONE_TYPE and not asks and _mixes_types(tensors[:3]):
             return NotImplemented  # torch's function raises
         if name not in ADDITIONS:
             for x in tensors:
