@@ -118,7 +118,8 @@ def cast(
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
     R in [0, 2^random_bits), of x's shape, used in place of the generated ones. `dtype`: the
-    result's type, which holds x's values; x is widened to it first; default x's own.
+    result's type, which holds x's values; default x's own. x is widened to it first, but for a
+    scaled format without a transform, whose scales follow from x in its own type (`arithmetic=te`).
 
     Raises ValueError where that type does not hold the result: bfloat16 and float16 hold elements
     times scales only if scales are powers of two and the elements short (mxfp8, not nvfp4).
@@ -142,14 +143,15 @@ def cast(
     """
     to = format_or_scaled(f)
     options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
-    if dtype is not None:
+    if dtype is not None and (not isinstance(to, Scaled) or to.transform is not None):
         x = _front_end(x).widened(x, dtype)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         source = ScaleSource(scales, amax)
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {to}")
-        return _front_end(x).cast_scaled(x, to, options, out, int32("axis", axis), source, random)
+        along = int32("axis", axis)
+        return _front_end(x).cast_scaled(x, to, options, out, along, source, random, dtype)
     _check_unscaled(to, axis, scales, amax)
     return _rounded("cast", (x,), to, options, out, random, flags, tininess)
 
