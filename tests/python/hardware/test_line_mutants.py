@@ -28,10 +28,22 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "mul16": {"operation": "mul", "formats": "fp16"},
     "mul16r": {"operation": "mul", "formats": "fp16"},
     "add16": {"operation": "add", "formats": "fp16"},
+    "add32": {"operation": "add", "formats": "fp32"},
+    "mul32": {"operation": "mul", "formats": "fp32"},
     "fma16": {"operation": "fma", "formats": "fp16"},
+    "fma16up": {"operation": "fma", "formats": "fp16", "rounding": "up"},
+    "fma32": {"operation": "fma", "formats": "fp32"},
     "cast": {"operation": "cast", "formats": ("fp32", "e4m3fn")},
     "block8": {"operation": "block_fma", "accumulator": "h100-fp8"},
     "block16": {"operation": "block_fma", "accumulator": "h100-fp16"},
+    "mx": {"operation": "mma", "accumulator": "rtx-blackwell-mxfp8"},
+    "int": {"operation": "dot", "formats": "int8", "accumulator": "int32", "length": 4},
+    "int16": {
+        "operation": "dot",
+        "formats": "int8",
+        "accumulator": "int16 overflow=saturate",
+        "length": 4,
+    },
 }
 """The lines that each bug must differ in."""
 PIPE = Ports(clock="clk", latency=3, valid_in="valid_in", valid_out="valid_out")
