@@ -147,7 +147,9 @@ class Lines {
   /// Computes line i of an ordered sum and returns the code of its result.
   std::uint32_t OrderedLine(std::size_t i, const std::vector<float>& a, Record& record) const {
     const Spec format = reference::spec_of(rule_.accumulator.format);
-    const reference::RecordingArithmetic arithmetic{&record};
+    const bool fused = rule_.accumulator.exact_products &&
+                       rule_.accumulator.scheme == Scheme::sequential;
+    const reference::RecordingArithmetic arithmetic{&record, fused};
     const auto next = [o = Options()] { return o; };  // the record adds the random integers
     const auto code = [&](const reference::Exact& sum) {
       return reference::code_of(format, sum).value_or(kNoCode);

@@ -28,6 +28,8 @@ _TARGETS = 192
 """The number of random targets."""
 _PAIRS = 96
 """The number of random pairs of a and b, next to the pairs of corners."""
+_LEAST = 12
+"""The number of pairs among them in which one is the least number, for a and b each."""
 _RECIPROCALS = 4
 """The number of pairs with a · b near each power of two."""
 _STEPS = np.array([-1, 0, 1])
@@ -195,13 +197,18 @@ def _lines(rule: Any, words: Words) -> Lines:
 
 
 def _near_products(rule: Any, words: Words) -> Lines:
-    """Products of corners of a and b, some random ones too, and addends near their roundings."""
+    """Products of corners of a and b, of random numbers and of the least number and powers of two,
+    and addends near their roundings."""
     of_a, of_b, of_c = rule.formats
     corners = [_positive(f) for f in (of_a, of_b)]
     a, b = (grid.reshape(-1) for grid in np.meshgrid(*corners, indexing="ij"))
     exponents = [words.below(1 << f.exp, _PAIRS) - f.bias for f in (of_a, of_b)]
-    a = np.concatenate([a, _codes_at(of_a, words, exponents[0])])
-    b = np.concatenate([b, _codes_at(of_b, words, exponents[1])])
+    random = [_codes_at(f, words, e) for f, e in zip((of_a, of_b), exponents, strict=True)]
+    for side, f in enumerate((of_b, of_a)):
+        rows = slice(side, None, _PAIRS // _LEAST)
+        random[side][rows] = 1
+        random[1 - side][rows] &= ~np.uint32((1 << f.man) - 1)
+    a, b = np.concatenate([a, random[0]]), np.concatenate([b, random[1]])
     a, b = (_any_sign(f, codes, words) for f, codes in ((of_a, a), (of_b, b)))
     products = precise(of_a, a) * precise(of_b, b)
     fit = np.isfinite(products) & (products != 0)
