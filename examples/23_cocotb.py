@@ -2,7 +2,9 @@
 """cocotb with CPD as the model: lines of `cpd.hardware.vectors` go through a multiplier with valid
 and ready on both sides, with random gaps and back-pressure; results and flags must be the lines'.
 
-Run: python examples/23_cocotb.py   (needs cocotb and Icarus, or Verilator from 5.036 on; else it says so)
+Needs cocotb and Icarus, or Verilator from 5.036 on; else it says so.
+
+Run: python examples/23_cocotb.py
      python examples/23_cocotb.py --bug BUG_LINE_LOST   # or another bug of clocked/mul_elastic.sv
 """
 

@@ -93,6 +93,22 @@ def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
     assert not np.signbit(result).any()
 
 
+@pytest.mark.parametrize("name", ["fp16", "e5m2", "e4m3fn"])
+def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
+    """Inf · 0 with a quiet NaN, which raises nothing, is among the lines."""
+    fma = make("fma", name, directed=True)
+    lines = joined(fma)
+    dot = make("dot", name, accumulator=f"{name} fma", length=1, random=1).rule
+    given = {key: lines[key] for key in "abc"}
+    outputs, _ = dot.results(given)
+    nan = np.isnan(values_of(fma.rule.result, lines["c"]))
+    invalid = np.isinf(values_of(fma.rule.result, lines["a"]))
+    invalid &= values_of(fma.rule.result, lines["b"]) == 0
+    assert (nan & invalid).any() == (name != "e4m3fn")
+    np.testing.assert_array_equal(outputs["result"], lines["result"])
+    np.testing.assert_array_equal(outputs["flags"], lines["flags"])
+
+
 def table() -> dict[str, int]:
     """The codes of NaN by HARDWARE.md."""
     rows = re.findall(r"^\| (`.*`) \| `0x([0-9A-F]+)` \|", GUIDE.read_text(), re.M)

@@ -365,8 +365,8 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """NaN and infinities in each place: alone, with either sign of the product and a finite c;
-        then with a special c, in pairs of opposite sign, and times 0."""
+        """NaN and infinities in each place: alone, with either sign of the product or times 0; with
+        every special c; in pairs of opposite sign."""
         k = self.length
         lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
         beyond = [
@@ -378,6 +378,8 @@ class SumLines:
                 continue
             lane, code = (x.reshape(-1) for x in np.meshgrid(lanes, codes, indexing="ij"))
             yield self._alone(side, lane, code)
+            c, each = (x.reshape(-1) for x in np.meshgrid(self.specials(), codes, indexing="ij"))
+            yield self._alone(side, lanes[np.arange(len(c)) % len(lanes)], each, c)
             yield self._together(side, lane, code)
 
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
@@ -388,8 +390,8 @@ class SumLines:
         terms[side][np.arange(n), lane] = code
         return terms
 
-    def _alone(self, side: int, lane: I64, code: Codes) -> Lines:
-        """A special code in one place, where the other operand is 1, -1 or 0."""
+    def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
+        """A special code in one place, where the other operand is 1, -1 or 0; c defaults to 0."""
         if len(self.formats) == 1:
             return self.line(self._with_special(side, lane, code))
         other = self.formats[1 - side]
@@ -397,9 +399,10 @@ class SumLines:
         minus_one = generated.negated(other, one) if other.signed else one
         factors = np.concatenate([one, minus_one, np.zeros(1, np.uint32)])
         lane, code = (np.repeat(each, len(factors)) for each in (lane, code))
+        c = None if c is None else np.repeat(c, len(factors))
         terms = self._with_special(side, lane, code)
         terms[1 - side][np.arange(len(lane)), lane] = np.resize(factors, len(lane))
-        return self.line(terms)
+        return self.line(terms, c)
 
     def _together(self, side: int, lane: I64, code: Codes) -> Lines:
         """A special code in one place with a special c; some times 0, some with their opposite."""
