@@ -25,7 +25,7 @@ def shown(value: Any) -> str:
 def byte_size(number: int) -> str:
     """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
     value, unit = float(number), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
+    for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
         if value < 999.5:
             break
         value, unit = value / 1000, larger

@@ -422,3 +422,31 @@ def test_all_sums_of_integers(length: int) -> None:
             assert result == exact % 8, (a, b, c)
         count += len(batch["result"])
     assert (made.source, count) == ("exhaustive", 8 << 4 * length)
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
+    """Alone, with a finite c, and with every special c."""
+    made = make("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
+    lines = columns(made)
+    a, b = (values_of(cpd.format("fp16"), lines[name]) for name in "ab")
+    c = values_of(cpd.format("fp32"), lines["c"])
+    with np.errstate(invalid="ignore"):
+        products = a * b
+    alone = np.isfinite(products).sum(axis=1) == products.shape[1] - 1
+    for infinity in (np.inf, -np.inf):
+        assert ((products == infinity) & (alone & (c == 0))[:, None]).any(axis=0).all()
+        assert ((products == infinity).any(axis=1) & alone & (c == -infinity)).any()
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
+    """Of either operand, with c = 0."""
+    made = make("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
+    lines = columns(made)
+    a, b = (values_of(cpd.format("e4m3fn"), lines[name]) for name in "ab")
+    zero = (a * b == 0).all(axis=1) & (lines["c"] == 0)
+    for name in ("a_scale", "b_scale"):
+        rows = zero & (lines[name].reshape(len(zero), -1) == 0xFF).all(axis=1)
+        assert rows.any()
+        assert np.isnan(values_of(cpd.format("fp32"), lines["result"][rows])).all()
