@@ -412,7 +412,7 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 def test_all_sums_of_integers(length: int) -> None:
     """Every line of products of two bits in three bits, which wrap, against Python's integers."""
     made = make("dot", "int2:full", accumulator="int3", length=length)
-    count = 0
+    seen = set()
     for batch in made.batches():
         operands = (np.reshape(batch[name], (-1, length)).tolist() for name in "ab")
         lines = zip(*operands, batch["c"].tolist(), batch["result"].tolist(), strict=True)
@@ -420,8 +420,8 @@ def test_all_sums_of_integers(length: int) -> None:
             signed = [[x - 4 * (x > 1) for x in each] for each in (a, b)]
             exact = c + sum(x * y for x, y in zip(*signed, strict=True))
             assert result == exact % 8, (a, b, c)
-        count += len(batch["result"])
-    assert (made.source, count) == ("exhaustive", 8 << 4 * length)
+            seen.add((*a, *b, c))
+    assert (made.source, made.count, len(seen)) == ("exhaustive", *[8 << 4 * length] * 2)
 
 
 @pytest.mark.parametrize("seed", [0, 9])
