@@ -65,8 +65,8 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
         possible |= _kinds(rule.result, "out")
         if not rule.result.subnormals:
             possible.discard("subnormal_out")
-    unit = rule.accumulator.unit if isinstance(rule, SumRule) else None
-    if unit is not None and rule.has_trace and not unit.promote:
+    unit = rule.accumulator.unit if isinstance(rule, SumRule) and rule.has_trace else None
+    if unit is not None and not unit.promote:
         possible.discard("negative_zero")  # a block that aligns every term gives +0
     flags = set() if rule.operation == "div" else {"DZ"}
     if isinstance(rule, ElementRule) and not _can_be_invalid(rule):

@@ -65,7 +65,7 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
             kind = np.uint64 if field.signed else np.uint32
             mask, width = np.uint64((1 << field.width) - 1), np.uint64(field.width)
             elements = [number >> width * np.uint64(i) & mask for i in range(field.count)]
-            codes = np.stack(elements, axis=1).astype(kind)
+            codes: Codes = np.stack(elements, axis=1).astype(kind)
             lines[field.name] = codes[:, 0] if field.count == 1 else codes
             number = number >> np.uint64(field.bits)
         yield {field.name: lines[field.name] for field in fields}

@@ -263,7 +263,7 @@ def _near_powers(
     solved = np.ldexp(1.0, at[which]) / precise(of_a, a)
     fit = np.flatnonzero(np.isfinite(solved) & (np.abs(solved) <= of_b.max))
     b = stepped(of_b, codes_of(of_b, solved[fit])[:, None], _STEPS).reshape(-1)
-    a, which = (np.repeat(each[fit], len(_STEPS)) for each in (a, which))
+    a, which = np.repeat(a[fit], len(_STEPS)), np.repeat(which[fit], len(_STEPS))
     reached = exponents_of(precise(of_a, a) * precise(of_b, b))
     near = np.abs(reached - at[which]) <= 1
     return which[near], a[near], b[near]

@@ -398,7 +398,7 @@ class SumLines:
         one = np.array([self._one(other)], np.uint32)
         minus_one = generated.negated(other, one) if other.signed else one
         factors = np.concatenate([one, minus_one, np.zeros(1, np.uint32)])
-        lane, code = (np.repeat(each, len(factors)) for each in (lane, code))
+        lane, code = np.repeat(lane, len(factors)), np.repeat(code, len(factors))
         c = None if c is None else np.repeat(c, len(factors))
         terms = self._with_special(side, lane, code)
         terms[1 - side][np.arange(len(lane)), lane] = np.resize(factors, len(lane))
