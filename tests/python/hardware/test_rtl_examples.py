@@ -44,7 +44,7 @@ def test_cocotb() -> None:
 
 @COCOTB
 @needs("iverilog")
-@pytest.mark.few("", 1)
+@pytest.mark.few("", 9)
 @pytest.mark.parametrize(
     ("bug", "said"),
     [
