@@ -33,6 +33,9 @@ class BlockFma(Spec):
     subnormals keep the format's least exponent). E is the greatest of these, of the addend's (if
     aligned) and of `min_exponent`. Every term is cut toward zero to `fraction_bits` below 2^E; the
     sum of what is left is exact and rounded once into `sum`. Blocks along k are chained through it.
+    A sum of zeros is +0, also where all terms and the addend are -0; a sum that rounds to zero is
+    +0, too. A NaN is the format's one positive quiet NaN, whatever the operands' (fp32:
+    0x7FC00000).
 
     Args:
         a, b: the formats that the operands hold; their least exponents count.

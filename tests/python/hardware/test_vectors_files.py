@@ -19,6 +19,7 @@ from cpd.hardware.vectors.checking import rule_by_name
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File as Lines
 from cpd.hardware.vectors.lines import KINDS, columns_of, lines_of
+from cpd.numeric.shown import byte_size
 
 SUFFIXES = {"testfloat": "tv", "readmemh": "hex", "csv": "csv", "jsonl": "jsonl"}
 
@@ -105,6 +106,23 @@ def test_what_the_disk_cannot_hold_is_refused(
     with pytest.raises(OSError, match=r"4,294,967,296 lines need 64.4 GB, and .* 64.4 GB free"):
         made.write(tmp_path / "x.tv")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (1_234_567, "1.23 MB"),
+        (15 << 32, "64.4 GB"),
+        (10**15, "1 PB"),
+    ],
+)
+def test_a_number_of_bytes(number: int, text: str) -> None:
+    assert byte_size(number) == text
 
 
 def test_testfloat_lines(tmp_path: Path) -> None:
@@ -355,7 +373,7 @@ def test_the_command_writes_and_checks(
     assert main(["vectors", "mul", "e4m3fn", "--exhaustive"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("e4m3fn_mul_rne.tv: 65536 lines, exhaustive\n")
-    assert "tie                     4376" in told
+    assert "tie                       4376" in told
     assert main(["vectors", "--check", "e4m3fn_mul_rne.tv"]) == 0
     assert "65536 lines, 0 wrong" in capsys.readouterr().out
     text = Path("e4m3fn_mul_rne.tv").read_text()

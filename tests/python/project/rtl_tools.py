@@ -33,11 +33,16 @@ def call(*command: object, cwd: Path | None = None) -> subprocess.CompletedProce
 
 
 def make(
-    folder: Path, simulator: str, defines: Sequence[str] = (), rtl: Sequence[Path] = ()
+    folder: Path,
+    simulator: str,
+    defines: Sequence[str] = (),
+    rtl: Sequence[Path] = (),
+    stop: int | None = None,
 ) -> tuple[int, int, str]:
-    """Runs a test bench, on other sources if they are given: how many lines failed, of how many,
-    and what it printed."""
+    """Runs a test bench, on other sources if they are given, up to `stop` failing lines: the number
+    of lines that failed, the number of lines, and what the bench printed."""
     sources = [f"RTL={' '.join(map(str, rtl))}"] if rtl else []
+    sources += [] if stop is None else [f"STOP={stop}"]
     done = call("make", "-s", "-C", folder, simulator, f"DEFINES={' '.join(defines)}", *sources)
     passed = re.search(r"PASS \w+: (\d+) vectors", done.stdout)
     failed = re.search(r"FAIL \w+: (\d+) of (\d+) vectors", done.stdout)
