@@ -2,8 +2,8 @@
 """Two stored runs, row by row: `./dev bench --compare A B`.
 
 B/A is how many times as fast B is: rates B/A, times and bytes A/B. The runs were made at different
-times, perhaps on different machines, so the table judges no row. `--against` (against.py) does, from
-turns in one run; both share this module's table.
+times, perhaps on different machines, so the table judges no row. `--against` (against.py) does,
+from turns in one run; both share this module's table.
 """
 
 from __future__ import annotations

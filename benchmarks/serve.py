@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures rows of a source tree by that tree's own benchmarks, on request: `./dev bench --against`.
+"""Measures rows of a source tree by that tree's own benchmarks, on request (against.py).
 
     serve.py TREE [ARGUMENTS OF run.py]    a request a line: a row's name; an empty line asks for
                                            every selected row, once. Replies are the rows, one JSON
@@ -50,6 +50,7 @@ def sass_counts(tree: Path) -> dict[str, float] | dict[str, str]:
     sys.path[0] = str(tree / "tests/python/project")
     try:
         import pytest
+
         import test_sass
     except ImportError as error:
         return {"skipped": str(error)}
