@@ -51,7 +51,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help="with --against, also processor time of compiling libcpd's sources: minutes",
     )
-    parser.add_argument("--floats", type=int, default=64 << 20, help="of a cast (default: 64 Mi)")
+    parser.add_argument(
+        "--floats", type=int, help="of a cast (default: 64 Mi; with --against 16 Mi)"
+    )
     parser.add_argument(
         "--values", type=int, default=all_reduce.VALUES, help="of an all-reduce (default: all)"
     )
@@ -63,17 +65,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--programs", type=Path, default=None, help="folder of built benchmarks")
     parser.add_argument("--store", action="store_true", help="keep the rows in benchmarks/results")
     options = parser.parse_args(arguments)
-    full = options.floats == parser.get_default("floats") and options.values == all_reduce.VALUES
-    if options.store and not full:
-        parser.error("--store keeps rows of full size: no --floats, no --values")
     if options.rounds < 3:
         parser.error(f"--rounds must be at least 3, got {options.rounds}")
     if (options.compile or options.rounds != 3) and not options.against:
         parser.error("--rounds and --compile are options of --against")
     if options.against and (options.compare or options.store):
         parser.error("--against measures two versions: no --compare, no --store")
+    if options.store and (options.floats is not None or options.values != all_reduce.VALUES):
+        parser.error("--store keeps rows of full size: no --floats, no --values")
     if options.repeats is None:
         options.repeats = 4 if options.against else 9
+    if options.floats is None:
+        options.floats = (16 if options.against else 64) << 20
     options.selection = selection(options.name, options.all or bool(options.compare))
     if options.seed is None:
         options.seed = int.from_bytes(os.urandom(4), "little")
