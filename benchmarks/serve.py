@@ -42,6 +42,8 @@ def serve(tree: Path, arguments: list[str]) -> None:
             asked = Namespace(**(vars(options) | {"repeats": 1}))
         for row in measure.all_rows(tree / "build/release/benchmarks", asked):
             print(json.dumps(row), file=replies)
+            if row["name"] == name:
+                break  # before the programs and modules that follow, and torch, are loaded
         print(file=replies)
 
 
