@@ -263,11 +263,11 @@ class Server:
 # ---- rounds --------------------------------------------------------------------------------------
 
 IMPORT = "import cpd"
-_TIMED_IMPORT = "import time; t = time.perf_counter(); import cpd; print(time.perf_counter() - t)"
+_TIMED_IMPORT = "import time; t = time.process_time(); import cpd; print(time.process_time() - t)"
 
 
 def _import_ms(version: Version) -> float:
-    """Of one fresh process."""
+    """Processor time of one fresh process."""
     command = [version.python, "-P", "-c", _TIMED_IMPORT]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=version.tree)
     return float(done.stdout) * 1e3
