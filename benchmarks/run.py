@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--values", type=int, default=all_reduce.VALUES, help="of an all-reduce (default: all)"
     )
     parser.add_argument(
-        "--repeats", type=int, help="timings of each row (default: 9; with --against 4 a turn)"
+        "--repeats", type=int, help="timings of each row (default: 9; with --against 15 a turn)"
     )
     parser.add_argument("--seed", type=int, default=None, help="of data and drawn formats")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "bench.json")
@@ -74,7 +74,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.store and (options.floats is not None or options.values != all_reduce.VALUES):
         parser.error("--store keeps rows of full size: no --floats, no --values")
     if options.repeats is None:
-        options.repeats = 4 if options.against else 9
+        options.repeats = 15 if options.against else 9
     if options.floats is None:
         options.floats = (16 if options.against else 64) << 20
     options.selection = selection(options.name, options.all or bool(options.compare))

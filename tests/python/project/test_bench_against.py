@@ -161,7 +161,7 @@ def test_options_that_do_not_fit_are_refused(capsys):
         with pytest.raises(SystemExit):
             run.parse(arguments)
         assert message in capsys.readouterr().err
-    assert run.parse(["--against", "main"]).repeats == 4
+    assert run.parse(["--against", "main"]).repeats == 15
     assert run.parse([]).repeats == 9
 
 
