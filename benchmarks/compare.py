@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two stored runs, row by row: `./dev bench --compare A B`.
 
-B/A is how many times as fast B is, of times and bytes A/B. A difference counts where it is outside
-the row's noise: a run's value would have been anything from least/ratio to most/ratio of it, by the
-turns of that run; a loss is a B whose best is below A's worst.
+B/A is how many times as fast B is: rates B/A, times and bytes A/B. The runs were made at different
+times, perhaps on different machines, so the table judges no row. `--against` (against.py) does,
+from turns in one run; both share this module's table.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bounds import TIMES
 from timing import Row
 
 Run = dict[str, Any]
-LESS_IS_BETTER = (*TIMES, "MB")
-VERDICTS = ("loss", "", "gain")  # in the table's order
+LESS_IS_BETTER = (*TIMES, "MB", "MiB", "s", "instructions")
+"""Units of which less is better; the others are rates."""
 
 
 class NoRunError(ValueError):
@@ -57,6 +57,17 @@ def load(text: str) -> Run:
 # ---- comparing ----------------------------------------------------------------------------------
 
 
+def times_as_fast(unit: str, a: float, b: float) -> float:
+    """How many times as fast b is as a; of sizes, how many times as small."""
+    return a / b if unit in LESS_IS_BETTER else b / a
+
+
+def are_alike(a: Row, b: Row) -> bool:
+    """Whether the values of both rows count the same, and can be divided."""
+    alike = all(a.get(key) == b.get(key) for key in ("unit", "counted"))
+    return alike and a["value"] > 0 and b["value"] > 0
+
+
 @dataclass(frozen=True)
 class Pair:
     """A row of both runs."""
@@ -67,36 +78,7 @@ class Pair:
     @property
     def times(self) -> float:
         """How many times as fast B is."""
-        times = float(self.b["value"] / self.a["value"])
-        return 1 / times if self.a["unit"] in LESS_IS_BETTER else times
-
-    @property
-    def noise(self) -> tuple[float, float] | None:
-        """What B/A may be without a difference; None where a run has no range of turns."""
-        ranges = [_range(row) for row in (self.a, self.b)]
-        if None in ranges:
-            return None
-        (a_least, a_most), (b_least, b_most) = ranges  # type: ignore[misc]
-        return a_least / b_most, a_most / b_least
-
-    @property
-    def verdict(self) -> str:
-        if self.noise is None or self.noise[0] <= self.times <= self.noise[1]:
-            return ""
-        return "loss" if self.times < 1 else "gain"
-
-    @property
-    def is_fair(self) -> bool:
-        """Whether both values count the same."""
-        alike = all(self.a.get(key) == self.b.get(key) for key in ("unit", "counted"))
-        return alike and self.a["value"] > 0 and self.b["value"] > 0
-
-
-def _range(row: Row) -> tuple[float, float] | None:
-    """Least and most of the turns, as shares of the median; None where they are not known."""
-    if not {"least", "most", "ratio"} <= set(row) or row["least"] == row["most"]:
-        return None
-    return row["least"] / row["ratio"], row["most"] / row["ratio"]
+        return times_as_fast(self.a["unit"], self.a["value"], self.b["value"])
 
 
 def in_both(a: Run, b: Run) -> list[Pair]:
@@ -105,9 +87,9 @@ def in_both(a: Run, b: Run) -> list[Pair]:
 
 
 def pairs(a: Run, b: Run) -> list[Pair]:
-    """Rows that can be compared: losses first, gains last, each by B/A."""
-    fair = [pair for pair in in_both(a, b) if pair.is_fair]
-    return sorted(fair, key=lambda pair: (VERDICTS.index(pair.verdict), pair.times))
+    """Rows that can be compared, by B/A: losses first."""
+    fair = [pair for pair in in_both(a, b) if are_alike(pair.a, pair.b)]
+    return sorted(fair, key=lambda pair: pair.times)
 
 
 def differences(a: Run, b: Run) -> dict[str, tuple[str, str]]:
@@ -131,17 +113,16 @@ def _cells(pair: Pair) -> tuple[str, ...]:
     for row in (pair.a, pair.b):
         share = f"{row['share']:.2f}" if "share" in row else "–"
         figures += [f"{row['value']:.4g}", share]
-    noise = "unknown" if pair.noise is None else "{:.2f} … {:.2f}".format(*pair.noise)
-    return (pair.a["name"], pair.a["unit"], *figures, f"{pair.times:.3f}", noise, pair.verdict)
+    return (pair.a["name"], pair.a["unit"], *figures, f"{pair.times:.3f}")
 
 
-def _aligned(lines: list[tuple[str, ...]]) -> Iterable[str]:
-    """The first two columns and the last to the left, figures to the right."""
+def aligned(lines: list[tuple[str, ...]], texts: tuple[int, ...] = (0, 1)) -> Iterable[str]:
+    """Lines of a table: the columns `texts` to the left, figures to the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
-            cell.ljust(width) if place in (0, 1, len(line) - 1) else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+            cell.ljust(width) if index in texts else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         yield "  ".join(cells).rstrip()
 
@@ -157,14 +138,13 @@ def text(a: Run, b: Run) -> str:
     """What differs in the headers, how many rows do, and the table."""
     found = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
-    losses, same, gains = (sum(pair.verdict == v for pair in found) for v in VERDICTS)
     lines += [*_missing("A", a, b), *_missing("B", b, a)]
-    unfair = [pair.a["name"] for pair in in_both(a, b) if not pair.is_fair]
+    unfair = [pair.a["name"] for pair in in_both(a, b) if not are_alike(pair.a, pair.b)]
     if unfair:
         lines.append(f"not compared, since they count something else: {', '.join(unfair)}")
-    lines.append(f"{len(found)} rows: {losses} losses, {gains} gains, {same} within their noise")
-    head = ("row", "unit", "A", "share", "B", "share", "B/A", "noise", "")
-    return "\n".join([*lines, "", *_aligned([head, *map(_cells, found)])])
+    lines.append(f"{len(found)} rows, losses first")
+    head = ("row", "unit", "A", "share", "B", "share", "B/A")
+    return "\n".join([*lines, "", *aligned([head, *map(_cells, found)])])
 
 
 def show(first: str, second: str, wants: Callable[[str], bool]) -> int:

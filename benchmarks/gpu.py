@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows of a GPU: casts, codes, sums and products of its tensors, next to copies in its memory and
 torch's fp32 product (cuBLAS, without TF32). Bits are compared with the CPU's first, on a part.
+`differ` of an FP8 layer is the share of its results that are not torch._scaled_mm's.
 
     gpu.py [--device cuda] [--out FILE] [--repeats N] [--only TEXT] [--small]
 
@@ -21,6 +22,17 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
+from gpu_layers import (
+    STEPS,
+    TOKENS,
+    WIDTHS,
+    activations_and_weights,
+    fp8_layer,
+    scaled_mm,
+    share_that_differs,
+    step,
+    tokens,
+)
 from store import dumped, made
 from timing import Row
 
@@ -43,6 +55,7 @@ class Case(NamedTuple):
     unit: str
     against: str  # the name of another case
     checked: bool = True
+    compared: bool = False  # with the results of `against`: the share of values that differ
 
 
 def values(device: str, n: int) -> Tensors:
@@ -126,34 +139,6 @@ def folded_16(x: torch.Tensor) -> torch.Tensor:
     return sums
 
 
-STEPS = ("plain", "te-current", "te-delayed", "mxfp8", "nvfp4", "deepseek-v3")
-"""Recipes of the layer whose training step is timed."""
-
-
-@functools.cache
-def block(recipe: str, device: str) -> torch.nn.Module:
-    """A transformer's layer of width 1024."""
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(1024, 16, 4096, dropout=0.0, batch_first=True)
-    layer = layer.to(device)
-    if recipe != "plain":
-        cpd.convert(layer, recipe, coverage=False)
-    return layer
-
-
-def step(x: torch.Tensor, recipe: str) -> torch.Tensor:
-    """The gradient of its input."""
-    x = x.detach().requires_grad_()
-    block(recipe, x.device.type)(x).square().mean().backward()
-    assert x.grad is not None
-    return x.grad
-
-
-def tokens(device: str, n: int) -> Tensors:
-    generator = torch.Generator().manual_seed(n)
-    return (torch.randn(n // 512, 512, 1024, generator=generator).to(device),)
-
-
 def cases(small: bool) -> list[Case]:
     n = 1 << (16 if small else 28)
     side = 96 if small else 4096
@@ -184,12 +169,36 @@ def cases(small: bool) -> list[Case]:
         Case("gpu/gemm/blas", lambda a, b: cpd.gemm(a, b, "fp32 sequential", blas=True), matrices,
              side, products, "GMAC/s", "gpu/gemm/torch", checked=False),
     ]  # fmt: skip
+    return [*streams, *fp32, *multiplied, *fp8_cases(side), *step_cases(small)]
+
+
+def fp8_cases(side: int) -> list[Case]:
+    """An FP8 layer, next to the same by torch._scaled_mm."""
+    theirs = "gpu/layer/torch._scaled_mm"
+    return [
+        Case(name, call, activations_and_weights, side, products, "GMAC/s", theirs, checked=False,
+             compared=name != theirs)
+        for name, call in (("gpu/layer/te-current", fp8_layer), (theirs, scaled_mm))
+    ]  # fmt: skip
+
+
+def step_cases(small: bool) -> list[Case]:
+    """Training steps, also under autocast. Small ones have width 128."""
+    count = TOKENS if small else 8192
     steps = [
-        Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, 512 if small else 8192,
+        Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, count,
              lambda n: n / 1e6, "Mtokens/s", "gpu/step/plain", checked=False)
         for recipe in STEPS
     ]  # fmt: skip
-    return [*streams, *fp32, *multiplied, *steps]
+    for width in WIDTHS:
+        inputs = functools.partial(tokens, width=128 if small else width)
+        steps += [
+            Case(f"gpu/step/autocast/{width}/{recipe}", lambda x, r=recipe: step(x, r, True),
+                 inputs, count, lambda n: n / 1e6, "Mtokens/s",
+                 f"gpu/step/autocast/{width}/plain", checked=False)
+            for recipe in STEPS
+        ]  # fmt: skip
+    return steps
 
 
 def is_right(case: Case, device: str) -> bool:
@@ -240,6 +249,10 @@ def rows(device: str, repeats: int, only: str, small: bool) -> Iterator[Row]:
         if case.checked and not is_right(case, device):
             yield row | {"wrong": "not the CPU's bits"}
             continue
+        if case.compared:
+            other = next(c for c in every if c.name == case.against)
+            results = (c.call(*c.inputs(device, c.size)) for c in (case, other))
+            row["differ"] = float(f"{share_that_differs(*results):.3g}")
         value, baseline = rate_of(case.name), rate_of(case.against)
         yield row | {
             "value": float(f"{value:.4g}"),

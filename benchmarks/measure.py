@@ -33,15 +33,15 @@ PROGRAMS = (
 )
 
 
-def build(console: Console) -> Path:
-    """Compiles the benchmark programs; returns their folder."""
+def build(console: Console, tree: Path = BUILD) -> Path:
+    """Compiles the benchmark programs of a build tree; returns their folder."""
     with console.status("compiling the benchmarks"):
-        command = ["cmake", "--build", str(BUILD), "--target", "cpd_benchmarks"]
+        command = ["cmake", "--build", str(tree), "--target", "cpd_benchmarks"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         console.print(done.stdout[-4000:] + done.stderr[-4000:], markup=False)
         sys.exit("the benchmarks did not compile")
-    return BUILD / "benchmarks"
+    return tree / "benchmarks"
 
 
 def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:

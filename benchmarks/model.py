@@ -6,8 +6,7 @@ model's own multiplications and additions a second, so that a ratio of 0.74 is 1
 `model/<model>/census` is a step whose products are counted next to one of the same converted model;
 `model/grouped/<recipe>` the products of eight equal groups next to the same as a batch.
 
-`model/<model>/autocast/<recipe>` is a step under torch.autocast(bfloat16), next to the unconverted
-one, or to one whose products have float32 results where scales are not powers of two.
+`model/<model>/autocast/<recipe>` is a step under torch.autocast(bfloat16) (autocast.py).
 
 `model/gpt/peer/torchao-float8` is `te-current` next to torchao's emulated float8 training, which
 has the same casts; the ratio is how many times faster ours is. Skipped where torchao is not
@@ -20,11 +19,13 @@ small one has width 96 and takes 8 x 64; the LSTM has width 256 and takes 64 ste
 from __future__ import annotations
 
 import copy
+import functools
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import autocast
 import torch
 from timing import Row, Side, seconds, timed
 from torch import Tensor, nn
@@ -45,11 +46,6 @@ BARS = {
     "deepseek-v3": None,
 }
 """The least share of the unconverted model's rate: 1/1.02, 1/1.35, 1/1.6."""
-AUTOCAST = ("mxfp8", "te-current", "nvfp4", "deepseek-v3")
-"""The recipes of the rows `model/<model>/autocast/<recipe>`."""
-OF_AUTOCAST = 0.85
-"""The least share of the plain step's rate under autocast for powers of two, else of the rate of a
-step whose products are plain ones with float32 results."""
 OF_SMALL = {"off": 0.98, "te-current": 0.741, "mxfp8": 0.667}
 OF_LSTM = {"off": 0.98, "bf16": 0.667, "te-current": 0.667, "mxfp8": 0.667}
 CENSUS = 0.769
@@ -67,6 +63,8 @@ class Case:
     threads: int = 2
     more: bool = True
     """Whether it has the rows `census` and `chunked`."""
+    under_autocast: bool = False
+    """Whether it has the rows `autocast/…`."""
 
 
 class Lstm(nn.Module):
@@ -82,8 +80,8 @@ class Lstm(nn.Module):
 
 
 CASES = (
-    Case("resnet18", models.resnet18, (64, 3, 32, 32), BARS),
-    Case("gpt", models.GptBlock, (8, 256, 512), BARS),
+    Case("resnet18", models.resnet18, (64, 3, 32, 32), BARS, under_autocast=True),
+    Case("gpt", models.GptBlock, (8, 256, 512), BARS, under_autocast=True),
     Case("small", lambda: models.GptBlock(96, 4), (8, 64, 96), OF_SMALL, threads=1),
     Case("lstm", Lstm, (64, 32, 256), OF_LSTM, threads=1, more=False),
 )
@@ -95,44 +93,6 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
     loss = model(x).square().mean()
     loss.backward()
     return loss.detach()
-
-
-def autocast_step(model: nn.Module, x: Tensor) -> Tensor:
-    """`step` under torch.autocast."""
-    model.zero_grad(set_to_none=True)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = model(x)
-    loss = y.float().square().mean()
-    loss.backward()
-    return loss.detach()
-
-
-def wide_products(model: nn.Module) -> nn.Module:
-    """A copy whose linear layers and convolutions are products of unrounded float32 operands, their
-    results rounded to bfloat16: without casts, the products that FP8 recipes need."""
-    made = copy.deepcopy(model)
-    wide = cpd.Recipe("native", activation="e8m23", weight="e8m23", gradient="e8m23")
-    cpd.convert(made, wide, coverage=False)
-    return made
-
-
-def _autocast_rows(case: Case, plain: nn.Module, x: Tensor, options: Namespace) -> Iterator[Row]:
-    wanted = {f"model/{case.name}/autocast/{name}": name for name in AUTOCAST}
-    wanted = {full: name for full, name in wanted.items() if options.selection.wants(full)}
-    if not wanted:
-        return
-    with FlopCounterMode(display=False) as counter:
-        step(plain, x)
-    work = counter.get_total_flops()
-    wide = wide_products(plain)
-    for full, name in wanted.items():
-        model = converted(case, plain, name)
-        plainly = name == "mxfp8"
-        peer = plain if plainly else wide
-        sides = [Side(lambda m=m: autocast_step(m, x), work) for m in (model, peer)]  # type: ignore[misc]
-        against = "unconverted" if plainly else "float32 results"
-        yield {**timed(full, "GFLOP/s", *sides[:1], against, sides[1], options.repeats),
-               "bar": OF_AUTOCAST}  # fmt: skip
 
 
 def converted(case: Case, plain: nn.Module, name: str) -> nn.Module:
@@ -175,14 +135,22 @@ def _rows_of(case: Case, options: Namespace) -> Iterator[Row]:
     more = (census, chunked) if case.more else ()
     every = (*names, *more, *([peer] if case.name == "gpt" else []))
     wanted = [full for full in every if options.selection.wants(full)]
+    in_bfloat16 = case.under_autocast and any(
+        options.selection.wants(f"model/{case.name}/autocast/{name}")
+        for name in ("plain", *autocast.PEERS)
+    )
+    if not wanted and not in_bfloat16:
+        return
     torch.manual_seed(options.seed % 2**32)
     plain, x = case.model(), torch.randn(case.shape)
-    if case.name in ("gpt", "resnet18"):
-        yield from _autocast_rows(case, plain, x, options)
-    if not wanted:
-        return
     with FlopCounterMode(display=False) as counter:
         step(plain, x)
+    if in_bfloat16:
+        make = functools.partial(converted, case, plain)
+        work = counter.get_total_flops()
+        yield from autocast.rows(case.name, plain, x, make, step, work, options)
+    if not wanted:
+        return
     shapes = _products(plain, x)
     # Torch's counter knows no recurrent layers.
     work = counter.get_total_flops() or 2 * sum(m * k * n for m, k, n in shapes)

@@ -111,6 +111,7 @@ def row(call: Call, options: Namespace) -> Row:
         "ratio": round(median(ratios), 4),
         "least": round(min(ratios), 4),
         "most": round(max(ratios), 4),
+        "best": round(min(values), 3),
     }
     if call.bar is not None:
         made["bar"] = round(MULTIPLICATION / call.bar, 4)

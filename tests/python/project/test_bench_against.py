@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`./dev bench --against REV`: the verdict, which rows are compared, the table, worktrees, and the
+requests to each version's benchmarks. Made-up versions take the place of builds."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.append(str(ROOT / "benchmarks"))
+against, run, timing = map(importlib.import_module, ("against", "run", "timing"))
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratios", "word"),
+    [
+        ((0.9, 0.95, 0.96), "slower"),
+        ((0.9, 0.969, 0.999), "slower"),
+        ((0.9, 0.97, 0.98), ""),  # the median is at the limit
+        ((0.8, 0.9, 1.0), ""),  # one round does not agree
+        ((0.8, 0.8, 1.01), ""),
+        ((1.05, 1.04, 1.2), "faster"),
+        ((1.2, 1.2, 0.999), ""),
+        ((1.02, 1.03, 1.03), ""),  # 1/0.97 is 1.0309
+        ((1.0, 1.0, 1.0), ""),
+    ],
+)
+def test_a_verdict_needs_the_median_and_every_round(ratios, word):
+    for order in (ratios, ratios[::-1], ratios[1:] + ratios[:1]):
+        assert against.verdict(order) == word
+
+
+def test_rounds_of_equal_versions_rarely_agree():
+    """By enumeration: of 2^9 equally likely signs of nine rounds, two give a verdict."""
+    rounds = against.LEAST_ROUNDS + against.CONFIRMING
+    verdicts = [
+        against.verdict([0.9 if signs >> r & 1 else 1.1 for r in range(rounds)])
+        for signs in range(1 << rounds)
+    ]
+    assert (rounds, verdicts.count("slower"), verdicts.count("faster")) == (9, 1, 1)
+
+
+def test_a_round_is_the_ratio_of_the_best_turns():
+    rate = against.Measured("cast", "GB/s")
+    rate.add([10.0, 20.0, 5.0], [19.0, 1.0, 18.0])
+    assert (rate.other, rate.this, rate.ratios) == ([20.0], [19.0], [0.95])
+    time = against.Measured("call", "µs")
+    time.add([10.0, 20.0], [40.0, 12.5])
+    assert (time.other, time.this, time.ratios) == ([10.0], [12.5], [0.8])
+
+
+def test_medians_stand_where_one_version_has_no_best():
+    old, new = {"value": 8.0}, {"value": 9.0, "best": 12.0}
+    assert against.value_of(new, old) == 9.0
+    assert against.value_of(old, new) == 8.0
+    assert against.value_of(new, {"value": 1.0, "best": 2.0}) == 12.0
+
+
+def test_the_side_that_begins_changes():
+    calls = []
+    sides = (lambda: calls.append("a") or 1, lambda: calls.append("b") or 2)
+    assert against.in_turns(3, 0, *sides) == [[1, 1, 1], [2, 2, 2]]
+    assert "".join(calls) == "abbaab"
+    calls.clear()
+    against.in_turns(2, 1, *sides)
+    assert "".join(calls) == "baab"
+
+
+def test_the_best_of_a_row_leaves_out_other_processes():
+    spent = timing.Spent
+    assert timing.least([spent(9.0, 2.0, 2.0), spent(8.0, 3.0, 3.0)]) == 2.0
+    two_threads = [spent(9.0, 4.0, 8.0), spent(8.0, 5.0, 8.0)]
+    assert timing.least(two_threads) == 8.0
+
+
+# ---- which rows, and the table -------------------------------------------------------------------
+
+
+def row(name, value=10.0, unit="GB/s", **more):
+    return {"name": name, "value": value, "unit": unit, **more}
+
+
+def noted():
+    """What two versions with rows of every kind have."""
+    others = [row("same"), row("loss"), row("gone"), row("unit"), row("wrong")]
+    own = [row("same"), row("loss"), row("new"), row("unit", unit="ms"), row("bits")]
+    others += [{"name": "bits", "wrong": "not exact"}, {"name": "skip", "skipped": "no torch"}]
+    own += [{"name": "wrong", "wrong": "a bit"}, {"name": "skip", "skipped": "no torch"}]
+    found = against.Found()
+    found.note_rows("v1", *({r["name"]: r for r in rows} for rows in (others, own)))
+    return found
+
+
+def test_rows_of_one_side_and_wrong_ones_are_named():
+    found = noted()
+    assert [r.name for r in found.rows] == ["same", "loss"]
+    assert found.notes == [
+        "only v1 has: gone",
+        "v1 skips skip: no torch",
+        "only this tree has: new",
+        "this tree skips skip: no torch",
+        "not compared, since they count something else: unit",
+    ]
+    assert found.wrong == ["v1: bits: not exact", "this tree: wrong: a bit"]
+    found.add_wrong("v1", [{"name": "bits", "wrong": "not exact"}])
+    assert len(found.wrong) == 2
+
+
+def test_the_table_has_losses_first():
+    found = against.Found(wrong=["v1: bits: not exact"], notes=["only v1 has: gone"])
+    for name, unit, ratios in (
+        ("gain", "ms", (0.5, 0.5, 0.25)),
+        ("same", "GB/s", (0.9, 1.1, 1.0)),
+        ("lower", "GB/s", (0.8, 0.9, 1.5)),
+        ("loss", "GB/s", (0.5, 0.75, 0.5)),
+    ):
+        measured = against.Measured(name, unit)
+        for ratio in ratios:
+            measured.add([4.0], [4.0 * ratio])
+        found.rows.append(measured)
+    lines = found.text("v1").splitlines()
+    assert lines[:4] == [
+        "only v1 has: gone",
+        "wrong bits: v1: bits: not exact",
+        "4 rows: 1 slower, 1 faster than v1",
+        "",
+    ]
+    cells = [line.split() for line in lines[5:]]
+    assert cells[0] == ["loss", "GB/s", "4", "2", "0.500", "0.500", "…", "0.750", "3", "slower"]
+    assert [line[0] for line in cells] == ["loss", "lower", "same", "gain"]
+    assert cells[3][-1] == "faster"
+    data = json.loads(json.dumps(found.data()))
+    assert data["rows"][3] == {
+        "name": "loss",
+        "unit": "GB/s",
+        "other": [4.0, 4.0, 4.0],
+        "this": [2.0, 3.0, 2.0],
+        "ratio": 0.5,
+        "verdict": "slower",
+    }
+
+
+def test_options_that_do_not_fit_are_refused(capsys):
+    for arguments, message in (
+        (["--against", "main", "--rounds", "2"], "--rounds must be at least 3, got 2"),
+        (["--rounds", "4"], "are options of --against"),
+        (["--compile"], "are options of --against"),
+        (["--against", "main", "--store"], "no --compare, no --store"),
+        (["--against", "main", "--compare", "a", "b"], "no --compare, no --store"),
+        (["--against"], "expected one argument"),
+    ):
+        with pytest.raises(SystemExit):
+            run.parse(arguments)
+        assert message in capsys.readouterr().err
+    assert run.parse(["--against", "main"]).repeats == 15
+    assert run.parse([]).repeats == 9
+
+
+# ---- sizes and sources ---------------------------------------------------------------------------
+
+
+def test_libraries_have_names_without_pythons_tag(tmp_path):
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    (folder / "libcpd.so").write_bytes(bytes(1 << 20))
+    (folder / "_core.cpython-311-x86_64-linux-gnu.so").write_bytes(bytes(1 << 19))
+    assert against.library_sizes(tmp_path) == {"size/_core": 0.5, "size/libcpd": 1.0}
+    smaller = against.constants({"size/libcpd": 2.0, "gone": 1.0}, {"size/libcpd": 1.0}, "MiB")
+    assert [(r.name, r.ratios, r.verdict) for r in smaller] == [("size/libcpd", [2.0], "faster")]
+
+
+def entry(target, source):
+    words = f"/usr/bin/ccache /usr/bin/g++ -O2 -o cpd/CMakeFiles/{target}/{source}.o -c /t/{source}"
+    return {"directory": "/t", "command": words, "file": f"/t/{source}"}
+
+
+def test_only_the_librarys_own_sources_are_compiled():
+    commands = [
+        entry("cpd.dir", "Unity/unity_spec_0_cxx.cxx"),
+        entry("cpd_kernels_avx2.dir", "cast.cpp"),
+        entry("cpd_tests.dir", "test.cpp"),
+        entry("cpd.dir", "roster.cpp"),
+    ]
+    groups = against.sources(commands, Path("/t"))
+    assert groups == {
+        "compile/libcpd": [commands[0], commands[3]],
+        "compile/kernels": [commands[1]],
+    }
+
+
+def test_a_compilers_time_is_the_processors(tmp_path):
+    (tmp_path / "a.cpp").write_text("int f() { return 1; }\n")
+    command = f"{sys.executable} -c pass -o a.o -c a.cpp"
+    made = {"directory": str(tmp_path), "command": command, "file": "a.cpp"}
+    assert 0 < against.processor_seconds(made) < 60
+    assert not (tmp_path / "a.o").exists()
+    broken = made | {"command": f"{sys.executable} -c raise(SystemExit(1)) -o a.o -c a.cpp"}
+    with pytest.raises(against.FailedError, match=r"a\.cpp does not compile"):
+        against.processor_seconds(broken)
+
+
+def test_both_versions_get_the_same_options_of_cmake():
+    cache = "CPD_NATIVE:BOOL=OFF\nCPD_CUDA:STRING=AUTO\n//x\nCPD_MPI:STRING=ON\nCMAKE_BUILD_TYPE=\n"
+    assert against.cache_arguments(cache) == ["-DCPD_NATIVE=OFF", "-DCPD_CUDA=AUTO"]
+
+
+# ---- a made-up repository ------------------------------------------------------------------------
+
+RUN = """
+from argparse import Namespace
+from selection import Selection
+def parse(arguments):
+    return Namespace(name=arguments[0], repeats=int(arguments[-1]), selection=Selection(("*",)))
+"""
+SELECTION = """
+from fnmatch import fnmatchcase
+class Selection:
+    def __init__(self, patterns): self.patterns = patterns
+    def wants(self, name): return any(fnmatchcase(name, p) for p in self.patterns)
+"""
+MEASURE = """
+import os, sys
+def all_rows(programs, options):
+    print("noise")                 # of a module
+    os.system("echo noise; cat")   # of a program, which also reads what it can
+    for name in ("a[1]", "a1", "b"):
+        if options.selection.wants(name):
+            if name == "b" and options.repeats == 7: os._exit(5)
+            yield {"name": name, "value": float(options.repeats), "unit": programs.parts[-3]}
+"""
+DEV = '#!/bin/sh\necho "$1 $CMAKE_ARGS ${CCACHE_BASEDIR-unset}" >built\nexit ${STATUS:-0}\n'
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository whose tree has benchmarks and a ./dev."""
+    for name, text in (("run", RUN), ("selection", SELECTION), ("measure", MEASURE)):
+        (tmp_path / "benchmarks").mkdir(exist_ok=True)
+        (tmp_path / f"benchmarks/{name}.py").write_text(text)
+    (tmp_path / "dev").write_text(DEV)
+    (tmp_path / "dev").chmod(0o755)
+    (tmp_path / ".gitignore").write_text("/build/\nbuilt\n__pycache__/\n")
+    release = tmp_path / "build/release"
+    release.mkdir(parents=True)
+    (release / "CMakeCache.txt").write_text("CPD_NATIVE:BOOL=ON\n")
+    (tmp_path / "build/venv/bin").mkdir(parents=True)
+    (tmp_path / "build/venv/bin/python").symlink_to(sys.executable)
+    settings = ("-c", "user.name=n", "-c", "user.email=e@e", "-c", "commit.gpgsign=false")
+    for command in (["init", "-q"], ["add", "-A"], [*settings, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True, capture_output=True)
+    return tmp_path
+
+
+def test_a_worktree_is_made_once_and_must_be_unchanged(repository):
+    commit = against.commit_of("HEAD", repository)
+    tree = against.worktree(commit, repository)
+    assert tree == repository / "build/against" / commit[:12]
+    (tree / "built").write_text("kept")
+    assert against.worktree(commit, repository) == tree
+    assert (tree / "built").read_text() == "kept"
+    (tree / "dev").write_text("changed")
+    with pytest.raises(against.FailedError, match="was changed: remove it"):
+        against.worktree(commit, repository)
+    for name in ("nothing", "--all", ""):
+        with pytest.raises(against.FailedError, match=f"'{name}' is not a revision"):
+            against.commit_of(name, repository)
+    subprocess.run(["rm", "-rf", tree], check=True)  # git still lists it
+    assert against.worktree(commit, repository) == tree
+
+
+def test_a_version_is_built_by_its_own_dev(repository, monkeypatch):
+    monkeypatch.setenv("CCACHE_BASEDIR", "elsewhere")
+    monkeypatch.setenv("CMAKE_ARGS", "-DCPD_MPI=OFF")
+    tree = against.worktree(against.commit_of("HEAD", repository), repository)
+    monkeypatch.chdir(tree)
+    against.build_other(tree, repository)
+    assert (tree / "built").read_text().split() == [
+        *("build", "-DCPD_MPI=OFF", "-DCPD_NATIVE=ON", "unset"),
+    ]
+    monkeypatch.setenv("STATUS", "3")
+    with pytest.raises(against.FailedError, match="build ended with status 3"):
+        against.build_other(tree, repository)
+
+
+def test_each_version_measures_its_own_rows(repository, tmp_path):
+    version = against.Version("v1", repository)
+    with against.Server(version, ["NAME", "--repeats", "4"], tmp_path / "log") as server:
+        unit = "build"
+        rows = server.ask()
+        assert [r["name"] for r in rows] == ["a[1]", "a1", "b"]
+        assert {r["value"] for r in rows} == {1.0}  # once
+        assert server.ask("a[1]") == [{"name": "a[1]", "value": 4.0, "unit": unit}]
+        assert server.ask("b") == [{"name": "b", "value": 4.0, "unit": unit}]
+        assert server.ask("c") == []
+    assert "noise" in (tmp_path / "log").read_text()
+
+
+def test_benchmarks_that_end_are_reported(repository, tmp_path):
+    version = against.Version("v1", repository)
+    log = tmp_path / "log"
+    with (
+        against.Server(version, ["NAME", "--repeats", "7"], log) as server,
+        pytest.raises(against.FailedError, match=r"of v1 ended with status 5 at 'b': see .*log"),
+    ):
+        server.ask("b")
+    (repository / "benchmarks/run.py").write_text("raise SystemExit(3)")
+    with (
+        against.Server(version, [], log) as server,
+        pytest.raises(against.FailedError, match="status 3 at 'all rows'"),
+    ):
+        server.ask()
+
+
+def test_rounds_add_values_of_both_versions(repository, tmp_path):
+    versions = against.Version("v1", repository), against.Version("this tree", repository)
+    found = against.Found(rows=[against.Measured("a1", "build"), against.Measured("gone", "build")])
+    rounds = against.Rounds(versions, ["NAME", "--repeats", "4"], tmp_path, found)
+    shown = []
+    rounds.one(found.rows, shown.append)
+    rounds.one([], shown.append)
+    assert [(r.name, r.other, r.this) for r in found.rows] == [
+        ("a1", [4.0], [4.0]),
+        ("gone", [], []),
+    ]
+    assert shown == ["round 1, a1", "round 1, gone"]
+    assert (rounds.done, os.listdir(tmp_path).count("measured-this.log")) == (1, 1)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows under autocast: each recipe is measured against the products that its operands need, and
+these products are right. Nothing is timed."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+cpd = pytest.importorskip("cpd")
+from cpd._torch.operands import narrows, splits  # noqa: E402
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+autocast, selection = map(importlib.import_module, ("autocast", "selection"))
+
+
+@pytest.mark.parametrize("name", autocast.PEERS)
+def test_a_recipes_peer_has_the_products_of_its_operands(name):
+    texts = {spec.text for spec in cpd.recipe(name).operands if spec is not None}
+    assert texts
+    kinds = {
+        autocast.PLAIN: all(narrows(text) for text in texts),
+        autocast.FLOAT32: all(splits(text, 2) for text in texts),
+        autocast.WIDE: not any(narrows(text) or splits(text, 2) for text in texts),
+    }
+    assert [kind for kind, fits in kinds.items() if fits] == [autocast.PEERS[name]]
+
+
+def gradients(layer, x, g):
+    layer.zero_grad()
+    x = x.detach().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    y.backward(g)
+    return [y.detach(), x.grad, *(p.grad for p in layer.parameters())]
+
+
+def share(x, exact):
+    """Of values that are not the exact ones, rounded once to bfloat16."""
+    return float((x.bfloat16() != exact.bfloat16()).double().mean())
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (torch.nn.Linear(96, 64), (4, 32, 96)),
+        (torch.nn.Conv2d(8, 16, 3, padding=1, stride=2, bias=False), (4, 8, 12, 12)),
+    ],
+    ids=["linear", "convolution"],
+)
+def test_the_peers_products_are_exact_and_rounded_once(layer, shape):
+    torch.manual_seed(1)
+    peer = autocast.peer(torch.nn.Sequential(layer), autocast.FLOAT32)
+    assert type(peer[0]) in (autocast.Float32Linear, autocast.Float32Conv2d)
+    exact = copy.deepcopy(layer)
+    with torch.no_grad():
+        for p in exact.parameters():
+            p.copy_(p.bfloat16())
+    exact = exact.double()
+    x = torch.randn(shape).bfloat16()
+    y = exact(x.double())
+    g = torch.randn(y.shape).bfloat16()
+    found = gradients(peer, x, g)
+    x = x.double().requires_grad_()
+    y = exact(x)
+    y.backward(g.double())
+    wanted = [y.detach(), x.grad, *(p.grad for p in exact.parameters())]
+    for made, right in zip(found[:3], wanted, strict=False):
+        assert share(made, right) < 2e-3
+
+
+def test_a_step_of_each_row(monkeypatch):
+    """Of a small model: plain, and every recipe with the peer's name."""
+    torch.manual_seed(2)
+    plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+    options = Namespace(selection=selection.EVERY, repeats=1)
+
+    def converted(name):
+        model = copy.deepcopy(plain)
+        cpd.convert(model, name, coverage=False)
+        return model
+
+    def in_float32(model, x):
+        return model(x).sum()
+
+    x = torch.randn(32, 64)
+    rows = list(autocast.rows("m", plain, x, converted, in_float32, 1000, options))
+    assert [row["name"] for row in rows] == [
+        f"model/m/autocast/{name}" for name in ("plain", *autocast.PEERS)
+    ]
+    assert [row["against"] for row in rows] == ["float32", *autocast.PEERS.values()]
+    assert [row.get("bar") for row in rows] == [None, 0.85, 0.85, 0.85, 0.85]
+    monkeypatch.setattr(autocast, "step", lambda model, x: torch.tensor(float("nan")))
+    rows = list(autocast.rows("m", plain, x, converted, in_float32, 1000, options))
+    assert ["wrong" in row for row in rows] == [False, True, True, True, True]
