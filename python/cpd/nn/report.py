@@ -57,20 +57,26 @@ class Report(Sequence[Row]):
         recipe: str = "",
         title: str = "",
         clock: Clock | None = None,
+        unseen: str = "",
     ) -> None:
         self.rows = tuple(rows)
         self.elsewhere = tuple(elsewhere)
         self._notes = tuple(notes)
         self._clock = clock
+        self._unseen = unseen
         self.recipe = recipe
         self._title = title or f"recipe {recipe}"
         self._states = tuple(states)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes on the model as a whole, and on its steps so far."""
+        """The notes on the model as a whole, and on its steps so far. The note on products outside
+        layers ends once a counted step has had none that torch computed."""
         of_steps = () if self._clock is None else self._clock.notes()
-        return (*self._notes, *of_steps, *self.elsewhere)
+        counted = None if self.census is None else self.census.result
+        has_none = counted is not None and not counted.left
+        unseen = (self._unseen,) if self._unseen and not has_none else ()
+        return (*self._notes, *unseen, *of_steps, *self.elsewhere)
 
     @property
     def emulated(self) -> tuple[Row, ...]:
