@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
+from cpd.nn.arguments import autocast_type
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
@@ -136,6 +137,8 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         tensors = _tensors((*args, *keywords.values()))
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
+        if _is_product(name) and len({x.dtype for x in tensors}) > 1 and not _casts(tensors[0]):
+            return NotImplemented  # torch's error, or its promotion
         if name not in ADDITIONS:
             for x in tensors:
                 check_whole(f"an operand of {name}", x)
@@ -337,6 +340,16 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, (list, tuple)):
             found += [x for x in value if isinstance(x, Tensor)]
     return found
+
+
+def _is_product(name: str) -> bool:
+    """Whether torch's function of that name multiplies matrices, or is a convolution."""
+    return name in contractions.OF_OPERANDS or name == "linear" or name.startswith("conv")
+
+
+def _casts(x: Tensor) -> bool:
+    """Whether torch.autocast brings the operands of products to one type."""
+    return autocast_type(x) is not None
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:

@@ -276,8 +276,8 @@ class _Plan:
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
         self.notes = [*self._unused(len(rules)), *_notes(how), *_of_layers(self.layers)]
-        emulated = {layer.module for layer in self.layers}
-        self.unseen = _unseen(m for m in self._modules.values() if m not in emulated)
+        own = {name: m for name, m in self._modules.items() if self._mixins[name] is None}
+        self.unseen = _unseen(own)
         self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
@@ -478,19 +478,13 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
     return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 
-def _unseen(modules: Iterable[nn.Module]) -> str:
-    """The note on modules whose own code may compute products; "" where there are none."""
-    written = dict.fromkeys(
-        classes.own_class(m).__name__
-        for m in modules
+def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
+    """The names and classes of modules whose own code may compute products."""
+    return {
+        name: classes.own_class(m).__name__
+        for name, m in modules.items()
         if any(True for _ in m.children()) and not type(m).__module__.startswith("torch.nn.")
-    )
-    if not written:
-        return ""
-    return (
-        f"products that the forward of {', '.join(written)} computes itself (F.linear, @, einsum) "
-        "are left in torch; with cpd.autocast(recipe): emulates them"
-    )
+    }
 
 
 def _notes(how: Recipe) -> list[str]:

@@ -93,3 +93,28 @@ def test_quantized_weights_of_another_library():
     with pytest.raises(TypeError, match=r"2\.weight is a .*Packed, which CPD cannot read"):
         cpd.convert(model, "mxfp8")
     assert type(model[0]) is nn.Linear
+
+
+LAYERS = {
+    "linear": (lambda dtype: nn.Linear(4, 3, dtype=dtype), (2, 4)),
+    "conv1d": (lambda dtype: nn.Conv1d(2, 3, 2, dtype=dtype), (2, 2, 5)),
+    "conv2d": (lambda dtype: nn.Conv2d(2, 3, 2, dtype=dtype), (2, 2, 5, 5)),
+    "transposed": (lambda dtype: nn.ConvTranspose1d(2, 3, 2, dtype=dtype), (2, 2, 5)),
+    "recurrent": (lambda dtype: nn.GRU(4, 3, dtype=dtype), (2, 3, 4)),
+}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+@pytest.mark.parametrize("recipe", ["mxfp8", "te-current", cpd.Recipe("bf16", sums="bf16 kahan")])
+def test_an_input_of_another_type_is_refused_as_in_torch(kind, recipe):
+    make, shape = LAYERS[kind]
+    for weight, other in ((torch.bfloat16, torch.float32), (torch.float32, torch.float16)):
+        layer, x = make(weight), torch.ones(shape)
+        with pytest.raises((RuntimeError, ValueError)):
+            layer(x.to(other))
+        cpd.convert(layer, recipe, coverage=False)
+        with pytest.raises((TypeError, ValueError), match="weight"):
+            layer(x.to(other))
+        with torch.autocast("cpu", torch.bfloat16):
+            layer(x.to(weight))
+        layer(x.to(weight))

@@ -122,3 +122,46 @@ def test_a_forward_without_products_worries_nobody():
     step(model)
     assert report.coverage().share == 1
     assert NOTE.format("Written") not in str(report)
+
+
+def test_a_note_names_what_a_step_has_had():
+    """What rows of the report explain, a layer left by a rule, is not named again."""
+
+    class Outer(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.head = inner, nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.head(self.inner(x))
+
+    model = Outer(model_of(lambda x, w: x @ w))
+    report = cpd.convert(model, RECIPE, {"head": None}, coverage=0)
+    assert NOTE.format("Outer, Written") in str(report)
+    step(model)
+    assert NOTE.format("Written") in str(report)
+    model = Outer(nn.Sequential(nn.Linear(8, 8)))
+    report = cpd.convert(model, RECIPE, {"head": None}, coverage=0)
+    step(model)
+    assert report.coverage().left
+    assert not report.notes
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: torch.mm(x, x.bfloat16()),
+        lambda x: x.bfloat16() @ x,
+        lambda x: F.linear(x, x.bfloat16()),
+        lambda x: torch.addmm(x, x.bfloat16(), x.bfloat16()),
+        lambda x: F.conv1d(x[None], x.bfloat16()[..., None]),
+    ],
+)
+def test_autocast_refuses_operands_of_two_types_as_torch_does(call):
+    x = torch.ones(4, 4)
+    with pytest.raises(RuntimeError):
+        call(x)
+    with cpd.autocast(RECIPE), pytest.raises(RuntimeError):
+        call(x)
+    with cpd.autocast(RECIPE), torch.autocast("cpu", torch.bfloat16):
+        assert call(x).dtype == torch.bfloat16

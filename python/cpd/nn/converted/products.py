@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from cpd._torch.operators import name_of
+from cpd.nn.arguments import autocast_type
 from cpd.nn.converted.replaced import idle, used
 from cpd.nn.converted.state import State
 from cpd.nn.convolution import (
@@ -41,18 +43,31 @@ class Product:
         return idle(state)
 
 
+def _of_one_type(input: Tensor, weight: Tensor) -> Tensor:
+    """`input`. Raises TypeError where torch's layer refuses it: where its type is not the weight's,
+    outside torch.autocast."""
+    if input.dtype != weight.dtype and autocast_type(input) is None:
+        raise TypeError(
+            f"the input is {name_of(input.dtype)}, the layer's weight {name_of(weight.dtype)}: as "
+            "in torch, both are of one type, or torch.autocast is on"
+        )
+    return input
+
+
 class EmulatedLinear(Product):
     """torch.nn.Linear by `cpd.functional.linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias, **self.cpd.arguments())
+        weight = self.weight
+        return linear(_of_one_type(input, weight), weight, self.bias, **self.cpd.arguments())
 
 
 class EmulatedConv1D(Product):
     """The linear layer of transformers that has its weight as in × out."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.t(), self.bias, **self.cpd.arguments())
+        weight = self.weight
+        return linear(_of_one_type(x, weight), weight.t(), self.bias, **self.cpd.arguments())
 
 
 class Convolution(Product):
@@ -70,10 +85,11 @@ class EmulatedConv(Convolution):
     padding_mode: str
 
     def forward(self, input: Tensor) -> Tensor:
-        form = (conv1d, conv2d, conv3d)[self.weight.dim() - 3]
+        weight = self.weight
+        form = (conv1d, conv2d, conv3d)[weight.dim() - 3]
         return form(
-            input,
-            self.weight,
+            _of_one_type(input, weight),
+            weight,
             self.bias,
             self.stride,
             self.padding,
@@ -91,14 +107,15 @@ class EmulatedConvTranspose(Convolution):
     _output_padding: Any
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
-        rank = self.weight.dim() - 2
+        weight = self.weight
+        rank = weight.dim() - 2
         further = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation
         )
         form = (conv_transpose1d, conv_transpose2d, conv_transpose3d)[rank - 1]
         return form(
-            input,
-            self.weight,
+            _of_one_type(input, weight),
+            weight,
             self.bias,
             self.stride,
             self.padding,
