@@ -48,8 +48,14 @@ TEST(TextFixed, Errors) {
   for (const char* text :
        {"int1025", "fixed<1,0>", "fixed<8>", "fixed<8,0", "fixed<8,1025>",
         "int32 rounding=stochastic", "int32 sum_rounding=stochastic", "int32 sum_overflow=saturate",
-        "int32 chunk=3", "int32 product=e4m3", "int32 block=4", "e4m3 kahan width=8"}) {
+        "int16 rounding=down", "int25 rounding=nearest_even", "bf16 fixed width=9 rounding=up",
+        "int32 random_bits=8", "int32 chunk=3", "int32 product=e4m3", "int32 block=4",
+        "e4m3 kahan width=8"}) {
     EXPECT_THROW(ParseAccumulator(text), Error) << text;
+  }
+  for (const char* text : {"int26 rounding=down", "fixed<25,200> rounding=down",
+                           "fixed<8,-140> rounding=down", "bf16 fixed width=10 rounding=up"}) {
+    EXPECT_NO_THROW(ParseAccumulator(text)) << text;
   }
   Accumulator accumulator;
   accumulator.scheme = Scheme::fixed;

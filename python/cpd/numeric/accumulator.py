@@ -257,7 +257,8 @@ class Accumulator(Spec):
         operands: with `preset`: the formats that a and b hold, where they are not the preset's.
         fixed: an integer, a `FixedPoint`.
         rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation. Of `fixed`:
-            of the result; `saturate` also of the integer, after each term.
+            of the result; `saturate` also of the integer, after each term. An option that changes
+            no sum raises ValueError, which names the option to use.
         seed, stream: of stochastic rounding; ints or one-element integer tensors.
 
     `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and

@@ -26,7 +26,8 @@ elements. Inputs are not changed unless one of them is `out=`.
   runs: nothing waits for it, and each replay of a CUDA graph reads it again. Element i (row-major)
   uses the same random bits on every backend and for any layout; another stream gives others.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
-- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
+- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding. `random_bits` and
+  `variant` raise ValueError with other roundings.
 
 **out=** must have the result's shape, type and device, be writable, not overlap itself, and either
 be one of the inputs or not overlap them. It is returned as the result. It is not supported by

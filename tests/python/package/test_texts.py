@@ -73,8 +73,8 @@ GRAMMARS = {
     "all-reduce": (
         reduce_spec,
         "e4m{}|e4m3 group_size={}|e4m3 loss_scale={}|e4m3 seed={}|e4m3 step={}|"
-        "e4m3 random_bits={}|e4m3 accumulator=e6m{}|e4m3 'accumulator=e6m9 chunked chunk={}'|"
-        "e4m3 result=e4m{}|qsgd bits={}",
+        "e4m3 rounding=stochastic random_bits={}|e4m3 accumulator=e6m{}|"
+        "e4m3 'accumulator=e6m9 chunked chunk={}'|e4m3 result=e4m{}|qsgd bits={}",
     ),
     "recipe": (
         cpd.recipe,
