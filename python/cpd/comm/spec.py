@@ -201,7 +201,7 @@ class ReduceSpec:
         return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if state["wire"] is None and state["rounding"] != "stochastic":  # 0.7 kept what draws none
+        if state.get("wire") is None and state["rounding"] != "stochastic":  # 0.7 kept what draws none
             state = {**state, "random_bits": 24, "variant": "A"}
         self.__init__(**state)  # type: ignore[misc]
 

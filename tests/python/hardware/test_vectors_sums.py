@@ -48,7 +48,7 @@ DOTS = [
     ("e4m3fn", "fixed<24,6> overflow=saturate sum_rounding=nearest_even", 8),
     ("e5m2", "fixed<16,4>", 4),
     ("fp32", "fixed<64,30>", 4),
-    ("fp16", "fp16 fixed width=9 fraction=-3 rounding=up", 5),
+    ("fp16", "fp16 fixed width=14 fraction=-3 rounding=up", 5),
 ]
 SUMS = [
     ("fp32", "e6m9 kahan", 6),
