@@ -41,6 +41,8 @@ class Mutant(NamedTuple):
     tier: str = "quick"
     survives: str = ""
     own_name: str = ""
+    form: str = ""
+    """"expression" or "statement": how a compiled mutant is wrapped, where the text misleads."""
 
     @property
     def name(self) -> str:
