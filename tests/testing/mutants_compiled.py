@@ -28,6 +28,7 @@ from typing import NamedTuple
 import changed
 import schemata
 from mutants import ROOT, Mutant, Result
+from mutants import mutants as listed
 
 FOLDER = ROOT / "build/mutants"
 TREE = FOLDER / "src"
@@ -38,9 +39,7 @@ CONFIGURE = (
     "-DCPD_CUDA=OFF", "-DCPD_MPI=OFF", "-DCPD_NCCL=OFF", "-DCPD_WIDEST_ISA=ON", "-DCPD_TESTS=ON",
     f"-DPython_EXECUTABLE={ROOT}/build/venv/bin/python",
 )  # fmt: skip
-PARTS = (
-    "cpd", "cpd_core", "cpd_torch", "cpd_cuda_on_cpu", "cpd_cublas_on_cpu"
-)
+PARTS = ("cpd", "cpd_core", "cpd_torch", "cpd_cuda_on_cpu", "cpd_cublas_on_cpu")
 OTHER_PROGRAMS = re.compile("comm/(mpi|nccl)/|cuda_on_cpu/test_(devices|library)|package/|fuzz/")
 UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)")
 """Tests of the build itself, and of parts that this build is without."""
@@ -71,8 +70,14 @@ class Reach(NamedTuple):
     numbers: frozenset[int]
 
 
-def build(mutants: Sequence[Mutant], jobs: int, exhaustive: bool = False) -> None:
-    """Makes the tree and builds it. Raises RuntimeError with the compiler's words if it fails."""
+def build(
+    mutants: Sequence[Mutant], jobs: int, exhaustive: bool = False, only: Sequence[str] = ()
+) -> None:
+    """Makes the tree and builds it, of the test programs `only` these if there are any.
+
+    Raises RuntimeError with the compiler's words if it fails.
+    """
+    FOLDER.mkdir(parents=True, exist_ok=True)
     make_tree(mutants)
     options = os.environ.get("CMAKE_ARGS", "").split()
     _call("configure", ["cmake", "-S", str(TREE), "-B", str(BUILD), *CONFIGURE, *options])
@@ -80,7 +85,8 @@ def build(mutants: Sequence[Mutant], jobs: int, exhaustive: bool = False) -> Non
     if not exhaustive:
         sources = [name for name in sources if "exhaustive" not in name]
     names = [changed.target_of(name) for name in sources]
-    targets = [*PARTS, *(name.replace("_testing_cuda_on_cpu_", "_") for name in names)]
+    names = [name.replace("_testing_cuda_on_cpu_", "_") for name in names]
+    targets = [*PARTS, *(name for name in names if not only or name in only)]
     _call("build", ["cmake", "--build", str(BUILD), f"-j{jobs}", "--target", *targets])
 
 
@@ -148,7 +154,7 @@ def cpp_tests(exhaustive: bool) -> list[Test]:
 
 def python_test(file: str) -> Test:
     """A file of Python tests, or one test, with the extension of the mutated tree."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p",
+    command = [f"{ROOT}/build/venv/bin/python", "-m", "pytest", "-q", "-x", "-p", "no:xdist", "-p",
                "no:cacheprovider", "-m", "not exhaustive", file]  # fmt: skip
     return Test(file, command, {"PYTHONPATH": str(package())}, "quick")
 
@@ -230,8 +236,9 @@ def _failed(text: str, status: int, test: Test) -> str:
 class Bench:
     """The tests of a build, what they reach, and the runs of mutants."""
 
-    def __init__(self, exhaustive: bool) -> None:
+    def __init__(self, exhaustive: bool, only_expected: bool = False) -> None:
         self.tests = cpp_tests(exhaustive)
+        self.only_expected = only_expected
         self.reach: dict[str, Reach] = {}
         self.locks: dict[str, threading.Lock] = {}
         self.guard = threading.Lock()
@@ -269,7 +276,7 @@ class Bench:
         for test in expected:
             if found := self._tried(test, number, case):
                 return found
-        for test in self._others(mutant, expected):
+        for test in () if self.only_expected else self._others(mutant, expected):
             if found := self._tried(test, number, ""):
                 return found
         return Result("", "")
@@ -311,13 +318,12 @@ def _selected_python(file: str) -> list[str]:
 
 
 def run(
-    mutants: Sequence[Mutant], jobs: int = 2, exhaustive: bool = False
+    mutants: Sequence[Mutant], jobs: int, exhaustive: bool, only_expected: bool
 ) -> Iterator[tuple[Mutant, Result]]:
-    """Yields each mutant with its result as it is done. All of the list are in the build."""
-    from mutants import mutants as listed
-
-    build([m for m in listed() if m.is_compiled], jobs, exhaustive)
-    bench = Bench(exhaustive)
+    """Yields each mutant with its result as it is done. All that are listed are in the build."""
+    only = [m.test.partition(" ")[0] for m in mutants] if only_expected else []
+    build([m for m in listed() if m.is_compiled], jobs, exhaustive, only)
+    bench = Bench(exhaustive, only_expected)
     with ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(bench.verdict, m): m for m in mutants}
         for done in as_completed(waiting):

@@ -54,6 +54,7 @@ _BRACKETS = {")": "(", "]": "[", "}": "{"}
 _CLOSING = {opening: closing for closing, opening in _BRACKETS.items()}
 _HEADS = re.compile(r"\b(if|for|while|switch|constexpr)\s*$")
 _STOPS = re.compile(r"\b(return|throw|case|else|do|co_return)$")
+_STATEMENT = re.compile(r";|\b(return|throw|break|continue|else|if|for|while)\b")
 _NOISE = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.S
 )
@@ -131,23 +132,76 @@ def _masked(text: str) -> str:
 
 def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Region:
     """The smallest expression or statement around the range [begin, end)."""
+    while begin > 0 and _is_word(masked[begin - 1 : begin + 1]):
+        begin -= 1
+    while _is_word(masked[end - 1 : end + 1]):
+        end += 1
     core = masked[begin:end] + " " + _masked(after)
     if not form:
-        words = re.search(r"[;{}]|\b(return|throw|break|continue|else)\b", core)
-        form = "statement" if words or not after.strip() else "expression"
+        form = "statement" if _STATEMENT.search(core) else "expression"
     if form == "statement":
         return _statement(masked, begin, end)
-    token = re.compile(r"[\w+\-*/%<>=!&|^~.:]")
-    while begin > 0 and token.match(masked[begin - 1]):
+    while begin > 0 and _is_token(masked, begin - 1):
         begin -= 1
-    while end < len(masked) and token.match(masked[end]):
+    while end < len(masked) and _is_token(masked, end):
         end += 1
-    whole = Region(_left(masked, begin), _right(masked, end, "?" in core), form)
+    begin, end = _balanced(masked, begin, end)
+    open_choices = core.count("?") - len(re.findall(r"(?<!:):(?!:)", core))
+    left = _left(masked, begin, is_choice=open_choices < 0)
+    whole = Region(left, _right(masked, end, is_choice=open_choices > 0), form)
     while masked[whole.begin].isspace():
         whole = whole._replace(begin=whole.begin + 1)
     while masked[whole.end - 1].isspace():
         whole = whole._replace(end=whole.end - 1)
     return whole
+
+
+def _is_word(pair: str) -> bool:
+    """Whether two characters are of one word."""
+    return re.fullmatch(r"\w\w", pair) is not None
+
+
+def _is_token(masked: str, at: int) -> bool:
+    """Whether a character is of a word or an operator; a colon by itself separates."""
+    if masked[at] == ":":
+        return masked[at - 1] == ":" or masked[at + 1] == ":"
+    return re.match(r"[\w+\-*/%<>=!&|^~.]", masked[at]) is not None
+
+
+def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[int, int]:
+    """The range with the other ends of its brackets; where it `splits` at a comma, around it."""
+    while True:
+        depth = 0
+        for i in range(begin, end):
+            if masked[i] in _CLOSING:
+                depth += 1
+            elif masked[i] in _BRACKETS:
+                depth -= 1
+            if depth < 0:
+                begin = _opening(masked, i)
+                break
+            if splits and depth == 0 and masked[i] == ",":
+                begin = _around(masked, begin)
+                end = max(end, _closing(masked, begin) + 1)
+                break
+        else:
+            if depth == 0:
+                return begin, end
+            unclosed = [i for i in range(begin, end) if masked[i] in _CLOSING]
+            end = max(end, *(_closing(masked, i) + 1 for i in unclosed))
+
+
+def _around(masked: str, at: int) -> int:
+    """The bracket that is open at `at`."""
+    depth = 0
+    for i in range(at - 1, -1, -1):
+        if masked[i] in _BRACKETS:
+            depth += 1
+        elif masked[i] in _CLOSING:
+            if depth == 0:
+                return i
+            depth -= 1
+    raise ValueError("no bracket is open")
 
 
 def _opening(masked: str, at: int) -> int:
@@ -179,11 +233,11 @@ def _is_block_end(masked: str, at: int) -> bool:
     return masked[at] == "}" and bool(re.match(r"\}\s*\n", masked[at:]))
 
 
-def _left(masked: str, at: int) -> int:
+def _left(masked: str, at: int, is_choice: bool) -> int:
     """Where the expression around `at` begins."""
     while at > 0:
         c = masked[at - 1]
-        if c in ";,{([?" or _is_block_end(masked, at - 1):
+        if c in ";,{([" or (c == "?" and not is_choice) or _is_block_end(masked, at - 1):
             return at
         if c in _BRACKETS:
             opening = _opening(masked, at - 1)
@@ -191,7 +245,7 @@ def _left(masked: str, at: int) -> int:
                 return at
             at = opening
             continue
-        if c == ":" and masked[at - 2] != ":" and masked[at] != ":":
+        if c == ":" and not is_choice and masked[at - 2] != ":" and masked[at] != ":":
             return at
         is_equality = masked[at] == "=" or masked[at - 2] in "=!"
         is_order = masked[at - 2] in "<>" and masked[at - 3] != masked[at - 2]
@@ -230,6 +284,7 @@ def _statement(masked: str, begin: int, end: int) -> Region:
         at = _opening(masked, at - 1) if masked[at - 1] in _BRACKETS else at - 1
     label = re.match(r"\s*(case\b[^;{?]*?[^:]:|default:)(?!:)", masked[at:begin])
     begin = at + (label.end() if label else 0)
+    begin, end = _balanced(masked, begin, end, splits=False)
     if masked[end - 1] not in ";}" or end == begin:
         while masked[end] != ";":
             end = _closing(masked, end) + 1 if masked[end] in _CLOSING else end + 1
