@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -75,6 +77,57 @@ TEST_F(Interrupt, ACallIsNotAskedAtOnce) {
   Linger();
   CheckInterrupt();
   EXPECT_EQ(g_asked, 1);
+}
+
+TEST_F(Interrupt, ACallWithinACallPutsNoQuestionOff) {
+  const RunningCall outer;
+  Linger();
+  const RunningCall inner;
+  CheckInterrupt();
+  EXPECT_EQ(g_asked, 1);
+}
+
+TEST_F(Interrupt, AThreadOfALoopEndsWithIt) {
+  const std::atomic<bool> goes_on{false};
+  const std::atomic<bool> stopped{true};
+  const StopWith outer(stopped);
+  {
+    const StopWith inner(goes_on);
+    EXPECT_NO_THROW(CheckInterrupt());
+  }
+  EXPECT_ANY_THROW(CheckInterrupt()) << "the outer one holds again";
+  EXPECT_EQ(g_asked, 0) << "the thread of a loop asks nobody";
+}
+
+/// Ends another thread's call; true where that ended soon, beside this thread's own call.
+bool EndsAnotherCall() {
+  constexpr double kPatience = 20;
+  std::atomic<bool> runs{false};
+  std::thread([&runs] {
+    try {
+      const RunningCall call;
+      runs = true;
+      while (true) CheckInterrupt();
+    } catch (const Interrupted&) {
+      std::abort();  // ended threads stay in their call
+    }
+  }).detach();
+  while (!runs) std::this_thread::yield();
+  const RunningCall own;
+  const auto begin = std::chrono::steady_clock::now();
+  const bool ended = EndOtherCalls(kPatience);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  return ended && taken.count() < kPatience;
+}
+
+// In a process of its own, whose calls stay ended; a fork, which leaves a call's other threads
+// behind.
+TEST_F(Interrupt, EndsTheCallsOfOtherThreads) {
+  const pid_t child = fork();
+  if (child == 0) _exit(EndsAnotherCall() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(Interrupt, LeavesALoopBetweenPieces) {

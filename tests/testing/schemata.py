@@ -153,6 +153,11 @@ def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Reg
         whole = whole._replace(begin=whole.begin + 1)
     while masked[whole.end - 1].isspace():
         whole = whole._replace(end=whole.end - 1)
+    is_list = masked[whole.begin] == "{"  # of which there are no conditional expressions
+    before = masked[: whole.begin].rstrip()[-1:]
+    is_all = masked[whole.end] == ";" and before in (";", "{", "}", ")")
+    if is_list or (is_all and masked[_around(masked, whole.begin)] == "{"):
+        return _statement(masked, whole.begin, whole.end)
     return whole
 
 
@@ -285,7 +290,7 @@ def _statement(masked: str, begin: int, end: int) -> Region:
     label = re.match(r"\s*(case\b[^;{?]*?[^:]:|default:)(?!:)", masked[at:begin])
     begin = at + (label.end() if label else 0)
     begin, end = _balanced(masked, begin, end, splits=False)
-    if masked[end - 1] not in ";}" or end == begin:
+    if end == begin or not (masked[end - 1] == ";" or _is_block_end(masked, end - 1)):
         while masked[end] != ";":
             end = _closing(masked, end) + 1 if masked[end] in _CLOSING else end + 1
             if masked[end - 1] == "}" and _is_block_end(masked, end - 1):
