@@ -107,8 +107,7 @@ TEST(Aps, ModesThatRoundOutward) {
     for (const Rounding mode : {Rounding::stochastic, Rounding::up, Rounding::down}) {
       EXPECT_TRUE(RoundsOutward(format, mode)) << exp << ToString(mode);
     }
-    for (const Rounding mode :
-         {Rounding::nearest_even, Rounding::toward_zero, Rounding::to_odd}) {
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero, Rounding::to_odd}) {
       EXPECT_FALSE(RoundsOutward(format, mode)) << exp << ToString(mode);
     }
     EXPECT_EQ(RoundsOutward(format, Rounding::nearest_away), exp <= 2) << exp;
