@@ -144,7 +144,7 @@ TEST_F(Interrupt, LeavesALoopBetweenPieces) {
                  Enough)
         << threads;
     EXPECT_GT(done, 0);
-    EXPECT_LT(done, kElements) << "the other threads end early, too";
+    EXPECT_LT(done, kElements * 3 / 4) << "the other threads end early, too";
     g_enough = false;
     done = 0;
     parallel_for(kElements, 256, 0,
