@@ -354,10 +354,8 @@ TEST(Accumulator, UnitsAreOfKnownKinds) {
 }
 
 TEST(Accumulator, ArgumentsSaidTwiceAreOne) {
-  EXPECT_EQ(MakeAccumulator({.format = "e5m2", .scheme = "chunked", .inner = "e5m2"}),
-            MakeAccumulator({.format = "e5m2", .scheme = "chunked"}));
-  EXPECT_EQ(MakeAccumulator({.format = "e5m2", .product = "e5m2"}),
-            MakeAccumulator({.format = "e5m2"}));
+  EXPECT_FALSE(MakeAccumulator({.format = "e5m2", .scheme = "chunked", .inner = "e5m2"}).inner);
+  EXPECT_FALSE(MakeAccumulator({.format = "e5m2", .product = "e5m2"}).product);
 }
 
 TEST(Accumulator, AWholeTextTakesSeedAndStream) {
@@ -378,14 +376,15 @@ TEST(Accumulator, SwappedExchangesTheOperands) {
   const Accumulator swapped = Swapped(made);
   EXPECT_EQ(swapped.unit->a, made.unit->b);
   EXPECT_EQ(swapped.unit->b, made.unit->a);
-  EXPECT_EQ(Swapped(swapped), made);
+  EXPECT_EQ(ToString(Swapped(swapped)), ToString(made));
 }
 
 TEST(Accumulator, TermsAreNotRounded) {
   const Accumulator terms = OfTerms(ParseAccumulator("e5m2 kahan product=bf16"));
-  EXPECT_EQ(terms, ParseAccumulator("e5m2 kahan product=exact"));
+  EXPECT_EQ(ToString(terms), "e5m2 kahan product=exact");
+  EXPECT_FALSE(terms.product);
   const Accumulator unit = ParseAccumulator("fp32 block_fma a=fp16 b=fp16 block=4");
-  EXPECT_EQ(OfTerms(unit), unit);
+  EXPECT_EQ(ToString(OfTerms(unit)), ToString(unit));
 }
 
 TEST(Accumulator, OrdersOfKAndAdders) {

@@ -154,8 +154,14 @@ TEST(Format, P3109NamesOfEveryWidth) {
 }
 
 TEST(Format, P3109NamesWithoutPrecisionAreUnknown) {
-  EXPECT_FALSE(FindFormat("binary8p0se"));
-  EXPECT_FALSE(FindFormat("binary8p0uf"));
+  for (const char* name : {"binary8p0se", "binary8p0uf"}) {
+    try {
+      ParseFormat(name);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with("unknown format")) << error.what();
+    }
+  }
 }
 
 TEST(Format, RangeRuling) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cpd/spec/error.h"
-#include "cpd/spec/options.h"
 #include "cpd/spec/scaled.h"
 
 namespace cpd {
@@ -234,8 +233,8 @@ TEST(ScaledText, RefusedFields) {
 }
 
 TEST(ScaledText, BracketsHoldAWordTogether) {
-  const std::vector<std::string_view> words{"(4, 3)", "row", "scale=(8, 23)", "rule=max"};
-  EXPECT_EQ(Words(" (4, 3)  row scale=(8, 23) rule=max "), words);
+  EXPECT_EQ(ParseScaled(" (5, 2)  16 scale=(4, 3)  rule=max "),
+            ParseScaled("e5m2 16 scale=e4m3 rule=max"));
 }
 
 TEST(ScaledText, ValuesAndScalesFitBinary64) {
