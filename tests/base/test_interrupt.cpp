@@ -150,7 +150,7 @@ TEST_F(Interrupt, LeavesTheWaitForOtherThreads) {
   EXPECT_THROW(parallel_for(2, 1, 0,
                             [&](std::int64_t, std::int64_t) {
                               if (std::this_thread::get_id() == g_caller) {
-                                while (!runs) std::this_thread::yield();
+                                for (int i = 0; !runs && i < 1000; ++i) Linger();
                                 return;
                               }
                               runs = true;
