@@ -30,24 +30,21 @@ __attribute__((always_inline)) inline constexpr bool on(int number) {
 }  // namespace cpd_mutant
 """
 SOURCE = """\
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-static unsigned char reached[1 << 21];
+static std::atomic<unsigned char> reached[1 << 21];
 int cpd_mutant_number = std::getenv("CPD_MUTANT") ? std::atoi(std::getenv("CPD_MUTANT")) : 0;
+// Appends a number to the file CPD_MUTANT_REACHED at once: a process may be ended at any time.
 bool cpd_mutant_record(int number) {
-  reached[number >> 3] |= static_cast<unsigned char>(1 << (number & 7));
-  return false;
-}
-// Appends the numbers of all mutants that were reached to the file CPD_MUTANT_REACHED.
-__attribute__((destructor)) static void write_reached() {
+  const auto bit = static_cast<unsigned char>(1 << (number & 7));
+  if ((reached[number >> 3].fetch_or(bit) & bit) != 0) return false;
   const char* path = std::getenv("CPD_MUTANT_REACHED");
-  if (cpd_mutant_number >= 0 || path == nullptr) return;
-  std::FILE* file = std::fopen(path, "a");
-  if (file == nullptr) return;
-  for (int i = 0; i < 1 << 24; ++i) {
-    if (reached[i >> 3] >> (i & 7) & 1) std::fprintf(file, "%d\\n", i);
-  }
+  std::FILE* file = path == nullptr ? nullptr : std::fopen(path, "a");
+  if (file == nullptr) return false;
+  std::fprintf(file, "%d\\n", number);
   std::fclose(file);
+  return false;
 }
 """
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
