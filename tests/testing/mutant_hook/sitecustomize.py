@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads one module with a planted fault, in every Python process that has this folder in
+PYTHONPATH: the tests' process, ranks that it spawns and commands that it starts.
+
+$CPD_MUTANT is a folder (mutants_python.py). `file` has the module's path, `text` its faulty source;
+the first process that loads the module adds `loaded`. No bytecode is read or written for it."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import CodeType
+
+FOLDER = Path(__file__).resolve().parent
+
+
+def plant(mutant: Path) -> None:
+    file = os.path.realpath((mutant / "file").read_text())
+    text = (mutant / "text").read_bytes()
+    loader = importlib.machinery.SourceFileLoader
+    usual = loader.get_code
+
+    def get_code(self: importlib.machinery.SourceFileLoader, fullname: str) -> CodeType | None:
+        path = self.get_filename(fullname)
+        if os.path.realpath(path) != file:
+            return usual(self, fullname)
+        (mutant / "loaded").touch()
+        return self.source_to_code(text, path)
+
+    loader.get_code = get_code  # type: ignore[method-assign]
+
+
+def run_next() -> None:
+    """Runs the sitecustomize that this one hides, as CUDA on the CPU has one."""
+    rest = [path for path in sys.path if Path(path or ".").resolve() != FOLDER]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if "CPD_MUTANT" in os.environ:
+    plant(Path(os.environ["CPD_MUTANT"]))
+run_next()
