@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of reports and judgements: bounds of texts and claims, and files that are damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from cpd.demo.report.checked import read_as
+from cpd.demo.report.results import Demo, _read_json
+from cpd.demo.shares import percent
+from cpd.papers import catalogue
+from cpd.papers.run import _read
+from cpd.papers.studies import oland
+from cpd.papers.study import Range
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        *((0, "0 %"), (1, "100 %"), (0.995, "99.5 %"), (0.999, "99.9 %"), (0.9991, "> 99.9 %")),
+        *((0.001, "0.1 %"), (0.0009, "< 0.1 %"), (0.5, "50.0 %")),
+    ],
+)
+def test_shares(share, text):
+    assert percent(share) == text
+
+
+@dataclasses.dataclass
+class Figures:
+    rate: float
+    count: int = 0
+
+
+def test_what_is_read_has_the_fields_and_types():
+    assert read_as(Figures, {"rate": 1}, "x") == Figures(1.0)
+    for given, told in (
+        ({"rate": 1.0, "more": 2}, "x has no 'more'"),
+        ({"count": 1}, "x lacks 'rate'"),
+        ({"rate": True}, "x.rate must be a number"),
+        ({"rate": 1.0, "count": 1.5}, "x.count must be an integer"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            read_as(Figures, given, "x")
+
+
+def test_a_result_is_an_object(tmp_path):
+    path = tmp_path / "results.json"
+    for content in ([], 5, None):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match="must hold an object"):
+            _read_json(path)
+
+
+def test_a_demo_with_the_fewest_runs():
+    run = SimpleNamespace(format="e4m3")
+    series = SimpleNamespace(rows=[1])
+    given = {"table": [run], "shallow": [run, run], "search": [run], "runs": [run]}
+    demo = SimpleNamespace(**given, roundoff=SimpleNamespace(series=[series]))
+    Demo.check(demo)
+    for name, least in (("table", 1), ("shallow", 2), ("search", 1)):
+        fewer = SimpleNamespace(**{**vars(demo), name: [run] * (least - 1)})
+        with pytest.raises(ValueError, match=f"{name} must have at least {least}"):
+            Demo.check(fewer)
+
+
+def test_states_of_rows_are_known(monkeypatch):
+    row = {"what": "a table", "state": "no such state"}
+    fields = [field.name for field in dataclasses.fields(catalogue.Row)]
+    given = {name: "" for name in fields if name != "name"} | row
+    given = {name: given[name] for name in fields if name in given}
+    monkeypatch.setattr(catalogue, "quoted", lambda name, values: values)
+    with pytest.raises(ValueError, match=r"paper\.row: state must be one of"):
+        catalogue._row("paper", "row", given)
+
+
+def test_a_cells_result_is_an_object():
+    body = {"result": [], "seconds": 1.0, "cpu": "", "version": "", "sources": ""}
+    with pytest.raises(TypeError, match="its result is no object"):
+        _read(None, body)
+    assert _read(None, body | {"result": {"a": 1}}).result == {"a": 1}
+
+
+def range_of(low, mean, high):
+    return Range(low, mean, high, 3, f"{mean} ({low} … {high})")
+
+
+def judged(values, judge):
+    measured = SimpleNamespace(range=lambda label, column: values.get(label))
+    return judge(measured).holds
+
+
+def test_the_best_split_is_better_than_every_other():
+    def splits(others):
+        ranges = {m: others.get(m, range_of(80, 80, 80)) for m in (2, 3, 5, 6, 8)}
+        found = {f"c = {10 - m}, M = {m}": best for m, best in ranges.items()}
+        return found | {"c = 6, M = 4": range_of(90, 90, 90)}
+
+    assert judged(splits({}), oland._best_split) is True
+    assert judged(splits({8: range_of(95, 95, 95)}), oland._best_split) is False
+    assert judged(splits({2: range_of(89, 90, 91)}), oland._best_split) is None
+
+
+def test_a_fifth_fewer_epochs():
+    def epochs(few):
+        return {"c = 6, M = 4": range_of(few, few, few), "fp32": range_of(100, 100, 100)}
+
+    assert judged(epochs(79), oland._fewer_epochs) is True
+    assert judged(epochs(85), oland._fewer_epochs) is False
+    assert judged(epochs(120), oland._fewer_epochs) is False
