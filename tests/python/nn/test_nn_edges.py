@@ -147,15 +147,15 @@ def test_scales_of_a_row_are_shown_from_zero_on():
 
 
 def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
-    """Of two layers the rule leaves the second in torch: in eval mode the first must still be
+    """Of two layers a schedule leaves the second in torch: in eval mode the first must still be
     called."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
     x = torch.rand(2, 3, 8)
     plain = model(x)
-    recipe = cpd.recipe("mxfp8").replace(rules=[("layers.1.*", None)])
-    cpd.convert(model, recipe)
+    later = cpd.recipe("mxfp8").replace(schedule=[("step", 0, None)])
+    cpd.convert(model, cpd.recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
     with torch.no_grad():
         emulated = model(x)
     assert not torch.allclose(emulated, plain, rtol=1e-5)

@@ -6,16 +6,23 @@ from __future__ import annotations
 import dataclasses
 import json
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
+import numpy as np
 import pytest
 
+import cpd
 from cpd.demo.report.checked import read_as
+from cpd.demo.report.demo import table_options
+from cpd.demo.report.figures import lost_below
+from cpd.demo.report.page import _find, _power, power_of_two
 from cpd.demo.report.results import Demo, _read_json
 from cpd.demo.shares import percent
-from cpd.papers import catalogue
+from cpd.papers import catalogue, page, ternary, trained
 from cpd.papers.run import _read
 from cpd.papers.studies import oland
 from cpd.papers.study import Range
+from cpd.train.options import TrainOptions
 
 
 @pytest.mark.parametrize(
@@ -111,3 +118,69 @@ def test_a_fifth_fewer_epochs():
     assert judged(epochs(79), oland._fewer_epochs) is True
     assert judged(epochs(85), oland._fewer_epochs) is False
     assert judged(epochs(120), oland._fewer_epochs) is False
+
+
+@dataclasses.dataclass
+class Union:
+    value: int | str
+    other: int | None = None
+
+
+def test_none_is_read_where_it_is_allowed():
+    assert read_as(Union, {"value": "a", "other": None}, "x") == Union("a")
+    with pytest.raises(ValueError, match=r"x\.value must be"):
+        read_as(Union, {"value": None}, "x")
+
+
+def test_layers_that_are_drawn():
+    """The first convolution and the largest matrix."""
+    weights = [("a", 2, 5), ("k", 4, 10), ("b", 2, 9), ("l", 4, 99), ("c", 2, 7), ("bias", 1, 500)]
+    assert ternary._drawn(weights) == {"k", "b"}
+    assert ternary._drawn([("bias", 1, 5)]) == set()
+
+
+def test_lost_gradients_are_a_share_of_those_that_were_not_zero():
+    totals = {"nonzero": 8, "underflowed": 2, "values": 100, "overflowed": 0}
+    result = MagicMock(total=totals.get, curve=[0.5], loss=[1.0], steps_per_epoch=3)
+    assert trained._summary(result)["lost"] == 0.25
+    totals["nonzero"] = 0
+    assert trained._summary(result)["lost"] == 0.0
+
+
+def test_studies_without_results_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(page, "summary", lambda study, results: {"count": len(results)})
+    every = {"aps-4": [1, 2], "digits": []}
+    monkeypatch.setattr(page, "STUDIES", dict.fromkeys(every))
+    assert page.write_summaries(every, tmp_path) == [tmp_path / "aps-4.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["aps-4.json"]
+
+
+def test_the_demos_table_has_each_format_with_and_without_aps():
+    rows = [(one.format, one.aps) for one in table_options(TrainOptions())]
+    assert len(set(rows[:-1])) == len(rows) - 1 == 7
+    for name in ("e4m3", "e5m2", "e3m0"):
+        assert {(name, "on")} < set(rows)
+        assert any(format == name and aps != "on" for format, aps in rows)
+
+
+def test_powers_of_two_in_the_page():
+    assert _power(None) == "none"
+    for exponent in (-3, 0, 10):
+        assert _power(2.0**exponent) == power_of_two(exponent)
+    assert _power(3.0) == "3"
+
+
+def test_rows_are_found_by_their_loss_scale():
+    rows = [SimpleNamespace(format="e4m3", aps=False, loss_scale=scale) for scale in (1.0, 1024.0)]
+    for is_scaled in (False, True):
+        assert _find(SimpleNamespace(table=rows), "e4m3", False, is_scaled) is rows[is_scaled]
+
+
+def test_values_are_lost_below_half_of_the_least():
+    """e4m3's least value is 2^-9; 2^-10 rounds to 0 by the tie to even, 1.5 · 2^-10 does not. So
+    magnitudes with exponent -11 and below, of 2^-11 up to 2^-10, are lost."""
+    e4m3 = cpd.format("e4m3")
+    assert lost_below(e4m3) == -10
+    for exponent, is_lost in ((-10, False), (-11, True)):
+        inner = np.float32([1.01, 1.5, 1.99]) * np.float32(2.0**exponent)
+        assert (cpd.cast(inner, e4m3) == 0).all() == is_lost

@@ -15,6 +15,7 @@ from cpd.train.data import Data  # noqa: E402
 from cpd.train.loop import _Run, deterministic  # noqa: E402
 from cpd.train.models import cifarnet  # noqa: E402
 from cpd.train.options import TrainOptions, _words, check_data  # noqa: E402
+from cpd.train.result import TrainResult  # noqa: E402
 from cpd.train.text import load_text  # noqa: E402
 
 
@@ -136,3 +137,14 @@ def test_loss_scales_are_powers_of_two(scale):
 )
 def test_numbers_are_written_as_they_are(value, word):
     assert _words("lr", value) == ["--lr", word]
+
+
+def test_the_cost_of_a_step_is_that_after_the_first_epochs():
+    """Those are in fp32."""
+    costs = []
+    for fp32_epochs in (0, 2):
+        options = TrainOptions(format="e4m3", fp32_epochs=fp32_epochs, nodes=4, batch=8)
+        costs.append(TrainResult.cost.func(SimpleNamespace(options=options)).bytes_sent)
+    assert costs[0] == costs[1]
+    first = TrainOptions(format="fp32", nodes=4, batch=8)
+    assert TrainResult.cost.func(SimpleNamespace(options=first)).bytes_sent > 2 * costs[0]
