@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 import cpd
+from cpd.study import compression
 from cpd.study.costs import measured_cost
 from cpd.study.gradient_files import read_arrays
-from cpd.study.networks import network
+from cpd.study.machines import Link, Machine
+from cpd.study.networks import Network, network
 from cpd.study.published import _in, _least_squares
 from cpd.study.reduce import Contributions
 from cpd.study.series import check_group_sizes
+from cpd.study.step_rows import step_rows
 
 
 def test_measured_costs_are_the_longest_ranks():
@@ -99,3 +102,36 @@ def test_ties_by_error_and_of_the_compromise_are_told_apart():
     made = Advice.json(SimpleNamespace(best=best, network=link))
     assert (made["by_error_tie"], made["compromise_tie"]) == ([4], [8, 4])
     assert (made["by_error_exchange"], made["compromise_exchange"]) == ("ring", "hierarchical")
+
+
+def test_figures_of_a_codec_by_hand(monkeypatch):
+    """Errors and variances of its decoded values, by NumPy; times by a clock that stands still but
+    for the calls."""
+    x = np.float32([[0.3, -0.7, 0.2], [1.0, 0.45, -0.11]])
+    wire, seeds = "qsgd bits=4 bucket=3", range(5, 9)
+    figures, data = compression.measured(wire, seeds, x)
+    decoded = np.array(
+        [cpd.compress.codec(wire, seed=seed).encode(x).values for seed in seeds], np.float64
+    )
+    wide = x.astype(np.float64)
+    assert data == cpd.compress.codec(wire, seed=5).encode(x).data
+    assert figures.squares == pytest.approx((wide**2).sum())
+    assert figures.errors == pytest.approx(((decoded[0] - wide) ** 2).sum())
+    assert figures.variances == pytest.approx(decoded.var(axis=0, ddof=1).sum())
+    assert figures.variances > 0
+    assert compression.measured("int8_rows", seeds, x)[0].variances is None
+    told = compression.Figures(encode=1.0, decode=2.0).json()
+    assert (told["encode_seconds"], told["decode_seconds"]) == (1.0, 2.0)
+
+
+def test_bits_are_for_codecs_of_variable_sizes_alone():
+    link = Link(1e-6, 1e9)
+    net, on = Network("n", ((1000,),)), Machine("m", link, link)
+    given = {"compute": 0.1, "codec_rate": None}
+    rows = {
+        bits: step_rows(net, on, [2], ["fp32", "int8_rows", "top_k 0.01 fp32"], bits=bits, **given)
+        for bits in (None, 2.0)
+    }
+    times = {bits: [row.step.apart for row in found] for bits, found in rows.items()}
+    assert times[None][:2] == times[2.0][:2]
+    assert times[None][2] != times[2.0][2]
