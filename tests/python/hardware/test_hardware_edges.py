@@ -16,7 +16,8 @@ from cpd.hardware.vectors.corners import CORNERS, corner_of
 from cpd.hardware.vectors.fields import Field, from_digits
 from cpd.hardware.vectors.inputs import corner_codes
 from cpd.hardware.vectors.lines import kind_of
-from cpd.hardware.vectors.making import _length, _source
+from cpd.hardware.vectors.making import _length, _source, rule_of
+from cpd.hardware.vectors.rules import NO_CODE, DisagreementError
 from cpd.hardware.vectors.systemverilog import package_text
 from cpd.hardware.vectors.values import values_of
 
@@ -126,3 +127,14 @@ def test_packed_structs_are_padded_to_digits():
     assert "logic [1:0] a_pad;" in text
     assert "b_pad" not in text
     assert "localparam int BITS = 16;" in text
+
+
+def test_a_result_without_a_code_is_nan():
+    """1 + 1 has one: an oracle that has none differs from the kernel."""
+    formats = {"formats": ["(4,3)", "(4,3)"], "result": "(4,3)", "rounding": "nearest_even"}
+    rule = rule_of({"operation": "add", **formats})
+    one = np.uint32([cpd.format("(4,3)").bias << 3])
+    two, flags = one + 8, np.zeros(1, np.uint8)
+    rule._compare([one, one], None, two, flags)
+    with pytest.raises(DisagreementError, match="oracle and kernel differ at line 0"):
+        rule._compare([one, one], None, np.full(1, NO_CODE, np.uint32), flags)

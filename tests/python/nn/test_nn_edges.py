@@ -173,3 +173,29 @@ def test_attention_drops_nothing_in_eval_mode():
         assert torch.equal(attend(module, q, k, v, None, dropout=0.9)[0], wanted)
     module.train()
     assert not torch.equal(attend(module, q, k, v, None, dropout=0.9)[0], wanted)
+
+
+def test_a_weight_in_bfloat16_beside_an_input_in_float32():
+    """Its values are cast as they are: the result is that of the same weight in float32."""
+    w = torch.randn(16, 32, dtype=torch.bfloat16)
+    x = torch.randn(8, 32)
+    for cast in ("fp8-tensor", "mxfp8", "nvfp4"):
+        recipe = cpd.Recipe("native", activation=cast, weight=cast)
+        y = cpd.functional.linear(x, w, recipe=recipe)
+        assert torch.allclose(y, cpd.functional.linear(x, w.float(), recipe=recipe), rtol=1e-5)
+
+
+def test_compiled_running_statistics_move_once():
+    """The backward pass computes the layer again, and leaves them."""
+    recipe = cpd.Recipe("native", output="bf16")
+    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    x = torch.rand(4, 3, 5, requires_grad=True)
+
+    @torch.compile(backend="aot_eager")
+    def normed(x, mean, var):
+        return cpd.functional.batch_norm(x, mean, var, training=True, recipe=recipe)
+
+    normed(x, *ours).sum().backward()
+    F.batch_norm(x, *theirs, training=True)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)

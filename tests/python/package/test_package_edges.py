@@ -13,6 +13,7 @@ import pytest
 
 import cpd
 from cpd import loading
+from cpd._files import write_json, write_text
 from cpd.cells.run import _interruptions_held
 
 
@@ -91,3 +92,11 @@ def test_blocks_of_a_dimension_that_there_is(dim):
         assert BlockFloatingPoint(8, dim=there).round(x, "nearest").shape == x.shape
     with pytest.raises(ValueError, match=f"dim is {dim}, but x has 2 dimensions"):
         BlockFloatingPoint(8, dim=dim).round(x, "nearest")
+
+
+def test_a_dash_is_standard_output(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_text("-", "told\n")
+    write_json("-", [float("inf"), 1.0], indent=None)
+    assert capsys.readouterr().out == "told\n[null, 1.0]\n"
+    assert list(tmp_path.iterdir()) == []

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 import cpd
+from cpd.demo.report import results
 from cpd.demo.report.checked import read_as
 from cpd.demo.report.demo import table_options
 from cpd.demo.report.figures import lost_below
 from cpd.demo.report.page import _find, _power, power_of_two
 from cpd.demo.report.results import Demo, _read_json
 from cpd.demo.shares import percent
-from cpd.papers import catalogue, page, ternary, trained
+from cpd.papers import catalogue, distributions, page, ternary, trained
 from cpd.papers.run import _read
 from cpd.papers.studies import oland
 from cpd.papers.study import Range
@@ -184,3 +185,45 @@ def test_values_are_lost_below_half_of_the_least():
     for exponent, is_lost in ((-10, False), (-11, True)):
         inner = np.float32([1.01, 1.5, 1.99]) * np.float32(2.0**exponent)
         assert (cpd.cast(inner, e4m3) == 0).all() == is_lost
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """A trained layer of 64 x 64 whose two workers have equal gradients."""
+    torch = pytest.importorskip("torch")
+    gradients = [torch.linspace(-1, 1, 64 * 64).reshape(64, 64), torch.ones(64)]
+    options = SimpleNamespace(load_data=lambda: None, seed=3)
+    trained_ = SimpleNamespace(model=torch.nn.Linear(64, 64))
+    for module in (ternary, distributions):
+        monkeypatch.setattr(module, "chosen_options", lambda given: options)
+        monkeypatch.setattr(module, "train", lambda *given, **others: trained_)
+        monkeypatch.setattr(module, "sampled_gradients", lambda *given: [gradients, gradients])
+
+
+def test_workers_draw_bits_of_their_own(two_workers):
+    """So that their average has more than the three levels of each."""
+    found = ternary.ternary(2, 8)["histograms"]["weight"]
+    assert found["ternary"]["levels"] == 3
+    assert found["average of 2"]["levels"] > 3
+
+
+def test_layers_of_a_round_off_are_chosen_by_a_pattern(two_workers):
+    for pattern, names in (("w*", ["weight"]), ("*", ["weight", "bias"]), ("bias", ["bias"])):
+        found = distributions.roundoff(pattern, 2, 8, [2], "e4m3")
+        assert found["layers"] == names
+    with pytest.raises(ValueError, match="no layer is named 'x"):
+        distributions.roundoff("x*", 2, 8, [2], "e4m3")
+
+
+def test_results_and_details_are_of_the_same_runs(monkeypatch, tmp_path):
+    demo = SimpleNamespace(table=[SimpleNamespace(weights="a")], check=lambda: None)
+    for weights, fits in (("a", True), ("b", False)):
+        rows = SimpleNamespace(accuracy=[{"weights": weights}])
+        read = {results.DETAILS: demo, results.RESULTS: rows}
+        monkeypatch.setattr(results, "_read_json", lambda path: {})
+        monkeypatch.setattr(results, "read_as", lambda kind, data, name, read=read: read[name])
+        if fits:
+            assert Demo.load(tmp_path) is demo
+        else:
+            with pytest.raises(ValueError, match="are of different runs"):
+                Demo.load(tmp_path)
