@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cpd/spec/accumulator.h"
+#include "cpd/spec/accumulator_arguments.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
 
@@ -338,6 +339,52 @@ TEST(Presets, ExponentsAndOrderFollowTheOutput) {
             "fp16 block_fma a=e4m3fn b=e4m3fn block=16 fraction_bits=25 min_exponent=-21 sum=fp16 "
             "sum_rounding=nearest_even promote=32 group=32 stride=4 take=2");
   EXPECT_EQ(half("b200-fp8").unit, half("hopper-mma-fp8").unit);
+}
+
+TEST(Accumulator, UnitsAreOfKnownKinds) {
+  const std::string flushed = "a=bf16 b=bf16 sum_rounding=nearest_even adder=flushed_pairs block=";
+  for (const int block : {2, 4}) EXPECT_NO_THROW(ParseBlockFma(flushed + std::to_string(block)));
+  for (const int block : {1, 3, 8}) {
+    EXPECT_THROW(ParseBlockFma(flushed + std::to_string(block)), Error) << block;
+  }
+  for (const char* rounding : {"up", "down", "nearest_away", "to_odd", "stochastic"}) {
+    EXPECT_THROW(ParseBlockFma("a=fp16 b=fp16 sum_rounding=" + std::string(rounding)), Error)
+        << rounding;
+  }
+}
+
+TEST(Accumulator, ArgumentsSaidTwiceAreOne) {
+  EXPECT_FALSE(MakeAccumulator({.format = "e5m2", .scheme = "chunked", .inner = "e5m2"}).inner);
+  EXPECT_FALSE(MakeAccumulator({.format = "e5m2", .product = "e5m2"}).product);
+}
+
+TEST(Accumulator, AWholeTextTakesSeedAndStream) {
+  AccumulatorArguments given{.format = "e5m2 kahan rounding=stochastic"};
+  given.rounding.seed = 3;
+  given.rounding.stream = 5;
+  const Accumulator made = MakeAccumulator(given);
+  EXPECT_EQ(made.rounding.seed, 3U);
+  EXPECT_EQ(made.rounding.stream, 5U);
+}
+
+TEST(Accumulator, APresetAndAUnitExcludeEachOther) {
+  EXPECT_THROW(MakeAccumulator({.preset = "v100", .unit = BlockFma{}}), Error);
+}
+
+TEST(Accumulator, SwappedExchangesTheOperands) {
+  const Accumulator made = ParseAccumulator("fp32 block_fma a=e4m3fn b=e5m2 block=4");
+  const Accumulator swapped = Swapped(made);
+  EXPECT_EQ(swapped.unit->a, made.unit->b);
+  EXPECT_EQ(swapped.unit->b, made.unit->a);
+  EXPECT_EQ(ToString(Swapped(swapped)), ToString(made));
+}
+
+TEST(Accumulator, TermsAreNotRounded) {
+  const Accumulator terms = OfTerms(ParseAccumulator("e5m2 kahan product=bf16"));
+  EXPECT_EQ(ToString(terms), "e5m2 kahan product=exact");
+  EXPECT_FALSE(terms.product);
+  const Accumulator unit = ParseAccumulator("fp32 block_fma a=fp16 b=fp16 block=4");
+  EXPECT_EQ(ToString(OfTerms(unit)), ToString(unit));
 }
 
 TEST(Accumulator, OrdersOfKAndAdders) {

@@ -59,6 +59,12 @@ TEST(TextFixed, Errors) {
   EXPECT_THROW(Check(accumulator), Error);
 }
 
+TEST(TextFixed, KulischsFractionIsOfBothOperands) {
+  // The least values are 2^-9 and 2^-16.
+  EXPECT_EQ(Kulisch(ParseFormat("e4m3fn"), ParseFormat("e5m2"), 1).fraction, 25);
+  EXPECT_EQ(Kulisch(ParseFormat("e5m2"), ParseFormat("e4m3fn"), 1).fraction, 25);
+}
+
 TEST(TextFixed, KulischsWidths) {
   const Format e4m3fn = ParseFormat("e4m3fn");
   const FixedPoint point = Kulisch(e4m3fn, e4m3fn, 1);

@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fixed list of mutants: faults planted in the code, one at a time, that tests must catch.
 
+    mutants.py [TEXT ...] [--python | --compiled] [--new] [--expected] [--exhaustive] [--report]
+
+Runs the mutants whose file begins with, or whose name or test contains, one of the TEXTs; all
+without one. --new: only those without a stored result; --expected: only in the test that each entry
+names; --report: none, only the table of stored results. Exits with 1 where a mutant survives
+without a reason.
+
 Every table of planted/*.toml is a mutant: `file`, the text `before` as the file has it (once), the
 faulty text `after`, the `test` that is expected to fail, and `why`: the fault that a person makes.
 Optional are `kind`, `tier` ("exhaustive" where only an exhaustive test can catch the mutant),
@@ -10,10 +17,14 @@ Results are stored by name in planted/results, one file for each file of planted
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
+import os
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,6 +52,8 @@ class Mutant(NamedTuple):
     tier: str = "quick"
     survives: str = ""
     own_name: str = ""
+    form: str = ""
+    """"expression" or "statement": how a compiled mutant is wrapped, where the text misleads."""
 
     @property
     def name(self) -> str:
@@ -124,6 +137,38 @@ def results(list_: str) -> dict[str, Result]:
     return {name: Result(**row) for name, row in json.loads(path.read_text()).items()}
 
 
+def reported(mutant: Mutant, result: Result) -> str:
+    """One line about a mutant that has run."""
+    if result.caught:
+        text = f"caught    {mutant.name}  {result.by}"
+        text += f" ({result.how})" if result.how != "fails" else ""
+        return text + (": say no longer that it survives" if mutant.survives else "")
+    if mutant.survives:
+        return f"survives  {mutant.name}  {mutant.survives}"
+    return f"SURVIVES  {mutant.name}  expected: {mutant.test}"
+
+
+def table(wanted: Sequence[Mutant]) -> list[str]:
+    """The stored results by folder, a line each, and below them the mutants that need a test."""
+    known = {list_: results(list_) for list_ in {m.list for m in wanted}}
+    counts: dict[str, Counter[str]] = {}
+    open_: list[str] = []
+    for mutant in wanted:
+        result = known[mutant.list].get(mutant.name)
+        column = "not run" if result is None else result.caught
+        if column == "":
+            column = "with a reason" if mutant.survives else "survive"
+            if not mutant.survives:
+                open_.append(f"{mutant.name}: {mutant.why}")
+        counts.setdefault(mutant.folder, Counter())[column] += 1
+    columns = (*TIERS, "with a reason", "survive", "not run")
+    lines = [f"{'':24}{'planted':>10}" + "".join(f"{c:>15}" for c in columns)]
+    rows = [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]
+    for folder, row in rows:
+        lines.append(f"{folder:24}{row.total():>10}" + "".join(f"{row[c]:>15}" for c in columns))
+    return lines + open_
+
+
 def store(found: Iterable[tuple[Mutant, Result]]) -> None:
     """Adds results to the stored ones, and drops those of mutants that are no longer listed."""
     fresh = {mutant.name: result for mutant, result in found}
@@ -137,3 +182,53 @@ def store(found: Iterable[tuple[Mutant, Result]]) -> None:
         known = {**results(list_), **fresh}
         rows = {name: known[name]._asdict() for name in sorted(names) if name in known}
         (RESULTS / f"{list_}.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="plants the listed mutants, and runs their tests")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="of a file, a name or a test")
+    parser.add_argument("--python", action="store_true", help="no compiled ones")
+    parser.add_argument("--compiled", action="store_true", help="only compiled ones")
+    parser.add_argument("--new", action="store_true", help="only those without a stored result")
+    parser.add_argument("--expected", action="store_true", help="only in the expected tests")
+    parser.add_argument("--exhaustive", action="store_true", help="in exhaustive tests, too")
+    parser.add_argument("--report", action="store_true", help="only the table of stored results")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    wanted = selected(options.texts)
+    if wrong := [why for mutant in wanted if (why := mutant.check())]:
+        sys.exit("mutants: plant again what has moved:\n" + "\n".join(wrong))
+    if options.report:
+        print("\n".join(table(wanted)))
+        return 0
+    left = [m for m in wanted if not (options.new and m.name in results(m.list))]
+    compiled = [m for m in left if m.is_compiled and not options.python]
+    others = [m for m in left if not m.is_compiled and not options.compiled]
+    missed = 0
+    for mutant, result in _run(compiled, others, options):
+        if result.caught or not options.expected:
+            store([(mutant, result)])
+        missed += not result.caught and not mutant.survives
+        print(reported(mutant, result), flush=True)
+    print("\n".join(table(wanted)))
+    return 1 if missed else 0
+
+
+def _run(
+    compiled: list[Mutant], others: list[Mutant], options: argparse.Namespace
+) -> Iterator[tuple[Mutant, Result]]:
+    if compiled:
+        import mutants_compiled
+
+        yield from mutants_compiled.run(
+            compiled, options.jobs, options.exhaustive, options.expected
+        )
+    if others:
+        import mutants_python
+
+        yield from mutants_python.run(others, options.jobs, options.exhaustive)
+
+
+if __name__ == "__main__":
+    sys.modules["mutants"] = sys.modules["__main__"]  # what the runners import
+    sys.exit(main())

@@ -186,7 +186,7 @@ def planted(mutant: Mutant) -> Iterator[tuple[Path, dict[str, str], Callable[[],
         if mutant.file.startswith("python/") and mutant.file.endswith(".py"):
             (folder / "file").write_text(str(ROOT / mutant.file))
             (folder / "text").write_text(text)
-            yield ROOT, {"CPD_MUTANT": name}, (folder / "loaded").exists
+            yield ROOT, {"CPD_PYTHON_MUTANT": name}, (folder / "loaded").exists
         else:
             tree = copied(folder)
             (tree / mutant.file).write_text(text)

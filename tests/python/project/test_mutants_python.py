@@ -49,7 +49,7 @@ def test_every_process_loads_the_mutant(tmp_path):
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
             assert done.stdout == "< 0.1 %\n"
             assert loaded()
-            Path(own["CPD_MUTANT"], "loaded").unlink()
+            Path(own["CPD_PYTHON_MUTANT"], "loaded").unlink()
     assert (mutants_python.ROOT / FILE).read_bytes() == before
     assert subprocess.run(command, capture_output=True, text=True).stdout == "25.0 %\n"
 
@@ -99,7 +99,7 @@ def runs(monkeypatch):
         asked.append([marker, *tests])
         ended, loads = answers.pop(0)
         if loads:
-            Path(environment["CPD_MUTANT"], "loaded").touch()
+            Path(environment["CPD_PYTHON_MUTANT"], "loaded").touch()
         return ended
 
     monkeypatch.setattr(mutants_python, "pytest", pytest_)

@@ -2,8 +2,9 @@
 """Loads one module with a planted fault, in every Python process that has this folder in
 PYTHONPATH: the tests' process, ranks that it spawns and commands that it starts.
 
-$CPD_MUTANT is a folder (mutants_python.py). `file` has the module's path, `text` its faulty source;
-the first process that loads the module adds `loaded`. No bytecode is read or written for it."""
+$CPD_PYTHON_MUTANT is a folder (mutants_python.py). `file` has the module's path, `text` its faulty
+source; the first process that loads the module adds `loaded`. No bytecode is read or written for
+it."""
 
 from __future__ import annotations
 
@@ -43,6 +44,6 @@ def run_next() -> None:
         spec.loader.exec_module(module)
 
 
-if "CPD_MUTANT" in os.environ:
-    plant(Path(os.environ["CPD_MUTANT"]))
+if "CPD_PYTHON_MUTANT" in os.environ:
+    plant(Path(os.environ["CPD_PYTHON_MUTANT"]))
 run_next()
