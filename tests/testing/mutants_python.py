@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs mutants of files that need no build. The tree is never changed, so mutants run in parallel.
 
-A Python module's mutant is loaded in place of the module (mutant_hook/sitecustomize.py); other
-files, and the tests' own, are changed in a copy of the tree. The expected test runs first, then the
-tests that changed.py selects for the file, those of the same folder before others.
+A mutant of the package's modules and data is loaded in the file's place
+(mutant_hook/sitecustomize.py); other files, and the tests' own, are changed in a copy of the tree.
+The expected test runs first, then the tests that changed.py selects for the file, those of the same
+folder before others.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ def planted(mutant: Mutant) -> Iterator[tuple[Path, dict[str, str], Callable[[],
     text = (ROOT / mutant.file).read_text().replace(mutant.before, mutant.after)
     with tempfile.TemporaryDirectory(prefix="cpd-mutant-") as name:
         folder = Path(name)
-        if mutant.file.startswith("python/") and mutant.file.endswith(".py"):
+        if mutant.file.startswith("python/"):
             (folder / "file").write_text(str(ROOT / mutant.file))
             (folder / "text").write_text(text)
             yield ROOT, {"CPD_PYTHON_MUTANT": name}, (folder / "loaded").exists

@@ -67,6 +67,19 @@ def test_forked_programs_load_the_mutant(tmp_path, monkeypatch):
         assert loaded()
 
 
+def test_data_of_the_package_is_read_with_its_fault():
+    file = "python/cpd/papers/papers.toml"
+    mutant = Mutant(file, (mutants_python.ROOT / file).read_text(), "faulty", "", "")
+    program = (
+        f"import pathlib; print(pathlib.Path({str(mutants_python.ROOT / file)!r}).read_text())"
+    )
+    with mutants_python.planted(mutant) as (_, own, loaded):
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, env=environment(own), capture_output=True, text=True)
+        assert done.stdout == "faulty\n"
+        assert loaded()
+
+
 def test_another_sitecustomize_still_runs(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the other one')")
     with mutants_python.planted(MUTANT) as (_, own, _):
