@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -33,6 +34,9 @@ CPP_THROWS = re.compile(
     r"(?:\(|\{)"
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+REFUSED = "tests/python/cases/refused.toml"
+"""Calls and the texts of their errors, each kind read by a test of its name in REFUSED_BY."""
+REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 GOLDEN = ("errors", "torch_errors", "cli", "mismatch")
 
 
@@ -209,6 +213,8 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
             for line in source.splitlines():
                 if re.search(r"\b\w*(Error|Mismatch|Lost): |: error: ", line):
                     yield Reader(pages if name.endswith(".md") else examples, line, False)
+    for kind, cases in tomllib.loads((root / REFUSED).read_text()).items():
+        yield from (Reader(f"{REFUSED_BY}{kind}", case["says"], False) for case in cases)
     for golden in GOLDEN:
         test = f"tests/golden/{golden}.json"
         for value in json.loads((root / test).read_text()).values():
