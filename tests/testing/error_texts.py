@@ -267,9 +267,8 @@ def read_by(texts: Iterable[Template], strings: Iterable[Reader]) -> dict[str, l
         if len(reader.text) <= LONGEST or not reader.is_pattern:
             by_text[reader.text, reader.is_pattern].add(reader.test)
     for (text, is_pattern), tests in by_text.items():
-        words = sorted(
-            (word for word in _words(text) if word in index), key=lambda w: len(index[w])
-        )
+        known_words = [word for word in _words(text) if word in index]
+        words = sorted(known_words, key=lambda word: (len(index[word]), word))
         if len(words) < 2 or len(index[words[0]]) > COMMON:
             continue
         near = {n for word in words[:RAREST] for n in index[word]}

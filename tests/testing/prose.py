@@ -61,8 +61,8 @@ def sentences(text: str) -> list[str]:
 
 
 def page_texts(name: str, page: str) -> Iterator[Text]:
-    """Yields a page's paragraphs and list items, and the first row of each table. Code, headings
-    and HTML comments are left out."""
+    """Yields a page's paragraphs and list items, and the first row of each table. Code, also
+    indented by four blanks, headings and HTML comments are left out."""
     page = re.sub(r"<!--.*?-->", lambda m: "\n" * m[0].count("\n"), page, flags=re.DOTALL)
     part: list[str] = []
     begin, fence, kind = 0, "", "paragraph"
@@ -80,7 +80,7 @@ def page_texts(name: str, page: str) -> Iterator[Text]:
         elif mark:
             yield from ended()
             fence = mark[1]
-        elif not bare or bare.startswith(("#", "![")):
+        elif not bare or bare.startswith(("#", "![")) or (not part and line.startswith("    ")):
             yield from ended()
         elif bare.startswith("|"):
             if kind != "table" or not part:

@@ -51,6 +51,13 @@ def test_the_number_of_architectures() -> None:
     assert f"Of {count} architectures of transformers and timm" in MODELS
 
 
+def test_the_number_of_the_papers_rows() -> None:
+    from cpd.papers.catalogue import papers
+
+    count = sum(len(paper.rows) for paper in papers())
+    assert f"a page of all {count} rows" in (ROOT / "python/docs/papers.md").read_text()
+
+
 def test_the_table_of_recipes_names_each() -> None:
     cells = [row[0] for row in rows(MODELS, "| `cpd.recipe(…)` |")]
     assert {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} == {
