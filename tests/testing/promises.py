@@ -5,6 +5,7 @@
     promises.py                  checks the map, writes out/promises.json
     promises.py --new PAGE       the tables that the map lacks for a page, to be filled in
     promises.py --test TEXT      what the tests whose name contains TEXT hold
+    promises.py --store          writes the two lists again
 
 Every sentence of a page is a claim, unless it ends with a colon or a question mark; so is every
 table, by its first row. promises/*.toml has a file for each page. A table `[[claim]]` has the
@@ -45,6 +46,7 @@ FOLDER = Path("tests/testing/promises")
 CHANGELOG = "CHANGELOG.md"
 FIXED = ("Results that change", "Fixed")
 FAULTS = "faults.toml"
+UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.txt"
 
 
 class Promise(NamedTuple):
@@ -220,15 +222,29 @@ def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -
     return wrong
 
 
+def unmapped(root: Path = ROOT) -> list[str]:
+    """The pages that claim something and have no file."""
+    known = [page for page in pages(root) if entries(root, page) is None]
+    return [page for page in known if claims(page, (root / page).read_text())]
+
+
+def store(root: Path = ROOT) -> None:
+    """Writes the two lists again, each with the comment that it begins with."""
+    _, unread = errors(root)
+    for name, found in ((UNMAPPED, unmapped(root)), (UNREAD, unread)):
+        file = root / FOLDER / name
+        head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+        file.write_text("\n".join([*head, *found]) + "\n")
+        print(f"{FOLDER / name}: {len(found)}")
+
+
 def complaints(root: Path = ROOT) -> list[str]:
     """Returns what is wrong with the map; also writes out/promises.json."""
     wrong: list[str] = []
-    without = []
+    without = unmapped(root)
     for page in pages(root):
         found = entries(root, page)
-        if found is None and claims(page, (root / page).read_text()):
-            without.append(page)
-        elif found is not None:
+        if found is not None:
             wrong += of_page(page, (root / page).read_text(), found)
     files = {
         FAULTS,
@@ -240,16 +256,16 @@ def complaints(root: Path = ROOT) -> list[str]:
         if p.name not in files
     ]
     wrong += of_list(
-        "unmapped_pages.txt",
-        lines(root, "unmapped_pages.txt"),
+        UNMAPPED,
+        lines(root, UNMAPPED),
         without,
         "a page without a map (promises.py --new PAGE)",
     )
     held = list(promises(root))
     read, unread = errors(root)
     wrong += of_list(
-        "unread_errors.txt",
-        lines(root, "unread_errors.txt"),
+        UNREAD,
+        lines(root, UNREAD),
         unread,
         "no test reads the error's text",
     )
@@ -288,7 +304,11 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="the map of promises and their tests")
     parser.add_argument("--new", metavar="PAGE", help="tables that the map lacks for a page")
     parser.add_argument("--test", metavar="TEXT", help="what tests of such a name hold")
+    parser.add_argument("--store", action="store_true", help="write the two lists again")
     given = parser.parse_args(words)
+    if given.store:
+        store()
+        return 0
     if given.new:
         print(new_tables(given.new), end="")
         return 0

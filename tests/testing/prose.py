@@ -34,10 +34,21 @@ class Text(NamedTuple):
 
 
 def tracked(root: Path = ROOT, *suffixes: str) -> list[str]:
-    """The files under version control, new ones included, that end in one of the suffixes."""
+    """The files that end in one of the suffixes: those under version control, new ones included,
+    or without git all but build, out and hidden folders."""
     command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        names = done.stdout.splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        found = (path.relative_to(root) for path in root.rglob("*"))
+        names = [path.as_posix() for path in found if not _is_made(path)]
     return sorted(n for n in {*names} if n.endswith(suffixes) and (root / n).is_file())
+
+
+def _is_made(path: Path) -> bool:
+    hidden = any(part.startswith(".") and part != ".github" for part in path.parts[:-1])
+    return hidden or path.parts[0] in ("build", "out")
 
 
 def normal(text: str) -> str:

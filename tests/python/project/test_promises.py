@@ -121,6 +121,25 @@ def test_lists_name_what_is_new_and_what_is_done() -> None:
     assert wrong == ["new: c", "strike from tests/testing/promises/list.txt, it is done or gone: a"]
 
 
+def test_lists_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = tmp_path / promises.FOLDER
+    folder.mkdir(parents=True)
+    for name in (promises.UNMAPPED, promises.UNREAD):
+        (folder / name).write_text("# Why.\nold\n")
+    monkeypatch.setattr(promises, "errors", lambda root: ([], ["a.py: an error"]))
+    (tmp_path / "page.md").write_text("It is so.\n")
+    promises.store(tmp_path)
+    assert (folder / promises.UNREAD).read_text() == "# Why.\na.py: an error\n"
+    assert (folder / promises.UNMAPPED).read_text() == "# Why.\npage.md\n"
+
+
+def test_without_git_all_but_what_is_made_counts(tmp_path: Path) -> None:
+    for name in ("a.md", "build/b.md", "out/c.md", ".venv/d.md", ".github/e.md", "f.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert prose.tracked(tmp_path, ".md") == [".github/e.md", "a.md"]
+
+
 # ---- tests ---------------------------------------------------------------------------------------
 
 
