@@ -49,7 +49,10 @@ ABOUT = (
         r".*\.md$|tests/testing/(promises|error_texts|prose)",
         "tests/python/project/test_promises.py",
     ),
-    (r"python/[\w/]*\.md$|README\.md$", "tests/python/project/test_page_claims.py"),
+    (
+        r"(python/[\w/]*|.*README)\.md$|tests/rtl/.*\.toml$",
+        "tests/python/project/test_page_claims.py",
+    ),
     (r"tests/testing/(reading|prose)\.py$", "tests/python/project/test_reading.py"),
     (r"tests/rtl/", "tests/python/hardware/test_rtl.py"),
     (r"python/.*\.(j2|toml|json|html)$", "tests/python/demo/test_report.py"),

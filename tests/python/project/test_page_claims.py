@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,13 @@ def test_the_number_of_the_papers_rows() -> None:
 
     count = sum(len(paper.rows) for paper in papers())
     assert f"a page of all {count} rows" in (ROOT / "python/docs/papers.md").read_text()
+
+
+def test_the_number_of_bugs_in_rtl() -> None:
+    page = (ROOT / "tests/rtl/README.md").read_text()
+    bugs = tomllib.loads((ROOT / "tests/rtl/mutants.toml").read_text())
+    assert f"and {len(bugs)} bugs that they must find" in " ".join(page.split())
+    assert {f"MUT_{row[0].strip('`')}" for row in rows(page, "| bug |")} == set(bugs)
 
 
 def test_the_table_of_recipes_names_each() -> None:
