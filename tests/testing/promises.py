@@ -238,8 +238,8 @@ def store(root: Path = ROOT) -> None:
         print(f"{FOLDER / name}: {len(found)}")
 
 
-def complaints(root: Path = ROOT) -> list[str]:
-    """Returns what is wrong with the map; also writes out/promises.json."""
+def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> list[str]:
+    """Returns what is wrong with the map, and writes the map to a file."""
     wrong: list[str] = []
     without = unmapped(root)
     for page in pages(root):
@@ -277,14 +277,14 @@ def complaints(root: Path = ROOT) -> list[str]:
         if not exists(root, test):
             wrong.append(f"{test} does not exist, which held:")
             wrong += [f"    {text}" for text in by_test[test]]
-    (root / "out").mkdir(exist_ok=True)
+    out.parent.mkdir(exist_ok=True)
     whole = {
         "promises": [promise._asdict() for promise in [*held, *read]],
         "tests": {test: by_test[test] for test in sorted(by_test)},
         "unread errors": unread,
         "unmapped pages": without,
     }
-    (root / "out/promises.json").write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
     return wrong
 
 

@@ -21,9 +21,9 @@ UNMAPPED_PAGES, UNREAD_ERRORS = 18, 269
 """Lengths of the two lists. They may only shrink: lower the number with the list."""
 
 
-def test_every_promise_has_its_test() -> None:
-    assert promises.complaints() == []
-    whole = json.loads((ROOT / "out/promises.json").read_text())
+def test_every_promise_has_its_test(tmp_path: Path) -> None:
+    assert promises.complaints(ROOT, tmp_path / "map.json") == []
+    whole = json.loads((tmp_path / "map.json").read_text())
     kinds = {promise["kind"] for promise in whole["promises"]}
     assert kinds == {"claim", "fixed fault", "planted fault", "error"}
     assert all(promise["tests"] for promise in whole["promises"])
@@ -168,13 +168,15 @@ def test_planted_tests_are_found_by_their_files() -> None:
     assert promises.in_tree("tests/a.py::test_b[c]") == "tests/a.py::test_b"
 
 
-def test_a_test_that_is_gone_names_its_promises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_test_that_is_gone_names_its_promises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gone = promises.Promise("claim", "README.md", "It is exact.", ("tests/python/no.py::test_a",))
     monkeypatch.setattr(promises, "promises", lambda root: [gone])
     monkeypatch.setattr(
         promises, "errors", lambda root: ([], promises.lines(ROOT, "unread_errors.txt"))
     )
-    assert promises.complaints() == [
+    assert promises.complaints(ROOT, tmp_path / "map.json") == [
         "tests/python/no.py::test_a does not exist, which held:",
         "    README.md: It is exact.",
     ]
