@@ -199,8 +199,9 @@ CPD_API bool IsFinite(std::int64_t n, const float* x);
 /// Whether a state is that of a rank's contribution or of the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// The states of ranks' layers, each layer by its number in random streams. One call at a time uses
-/// it. It belongs to the owner whose call first keeps something in it.
+/// What codecs keep between calls, by rank and layer; a layer's number is its number in random
+/// streams. Only one call at a time may use an object. The first call that keeps something makes
+/// its rank the owner, and calls of another owner are refused.
 class CPD_API CodecStates {
  public:
   /// A rank of `world` ranks; no rank: all of them, as virtual ranks.

@@ -98,6 +98,16 @@ void ParseProduct(Accumulator& accumulator, std::string_view text) {
   if (!accumulator.exact_products) accumulator.product = ParseFormat(text);
 }
 
+/// Refuses an option that only another scheme has.
+void RefuseOtherSchemesOption(const Accumulator& accumulator, std::string_view name) {
+  if (std::ranges::find(kOptions, name) == kOptions.end()) return;
+  const char* scheme = name == "width" || name == "fraction" ? "scheme fixed"
+                       : name == "sum_rounding"              ? "schemes block_fma and fixed"
+                                                             : "scheme block_fma";
+  throw Error(std::string(name) + " is for " + scheme + ", got scheme " +
+              ToString(accumulator.scheme));
+}
+
 void ParseOption(Accumulator& accumulator, std::string_view name, std::string_view text) {
   if (name == "product") return ParseProduct(accumulator, text);
   if (name == "inner") {
@@ -112,11 +122,13 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   if (accumulator.unit && ParseUnitOption(*accumulator.unit, name, text)) return;
   if (accumulator.fixed) {
     if (ParseFixedOption(*accumulator.fixed, name, text)) return;
+    RefuseOtherSchemesOption(accumulator, name);
     throw Error("unknown option " + Quoted(name) +
                 " of an integer's sum; there are width, fraction, sum_rounding, "
                 "rounding and overflow" +
                 DidYouMean(name, kOptions));
   }
+  RefuseOtherSchemesOption(accumulator, name);
   throw Error(
       "unknown option " + Quoted(name) +
       " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "

@@ -17,9 +17,9 @@ from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
-"""Those that sums of given terms (`cpd.sum`) can have."""
+"""The schemes that `cpd.sum` supports: its terms are given, not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
-"""Those of all-reduce, whose sums are floating-point numbers."""
+"""The schemes that all-reduce supports: its sums are floating-point numbers."""
 DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 
 _format = format  # parameters of the same name hide it

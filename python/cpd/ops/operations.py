@@ -524,8 +524,8 @@ def gemm(
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas) or flags:
-            taker = "a BLAS takes" if blas else "flags are of"
-            raise ValueError(f"{taker} no encoded operands")
+            taker = "a BLAS" if blas else "flags=True"
+            raise ValueError(f"{taker} takes no encoded operands")
         codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
         return gemm_encoded(_front_end(codes), a, b, *how)

@@ -207,6 +207,10 @@ def step_time(
     first (`cpd.study.costs.agreement`: with APS 4 bytes a layer, ceil(log2(ranks)) times).
 
     Args:
+        network: layers, batch and published rate, from `network(name)` or of one's own.
+        machine: links and speeds, from `machine(name)`.
+        ranks: the number of GPUs, at least 1.
+        wire: what messages hold: a format, a codec, or a `ReduceSpec`, or its text.
         compute: seconds of a step's computation on one rank; default: from the network's published
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
@@ -216,7 +220,8 @@ def step_time(
             else count at their most.
         largest: as in `cost`.
 
-    Raises ValueError where the computation is not known, and as `cost`.
+    Raises ValueError where the computation is not known, TypeError for a name in the place of a
+    network or machine, and as `cost`.
 
     >>> from cpd.study.machines import machine
     >>> two = Network("two values", ((2,),), batch=1)

@@ -223,8 +223,8 @@ def test_ranks_that_end_while_the_store_is_silent(tmp_path: Path, seconds: float
 
 
 def check_faults(transport: str, plan: list[Fault]) -> None:
-    """One job for a list of faults, each in the group that the one before left over: every rank
-    that is left names the lost one in time, keeps its inputs, and goes on with the others."""
+    """Runs one job with several faults, one after the other. Each fault loses one rank. Every
+    survivor must name that rank in time, keep its inputs, and go on with the other survivors."""
     skip_without(transport)
     world = len(plan) + 2
     left = list(range(world))

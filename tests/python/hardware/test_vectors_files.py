@@ -236,24 +236,39 @@ def test_a_name_says_the_rule(name: str, operation: str | None, mode: str | None
 @pytest.mark.parametrize(
     ("kind", "text", "line", "says"),
     [
-        ("testfloat", "39 39 3A\n", 1, "3 fields where 4"),
+        ("testfloat", "39 39 3A\n", 1, "3 fields where 4 are wanted: a b result flags"),
         ("testfloat", "39 39 3A 01\n39 39 3A 01 0\n", 2, "5 fields where 4"),
-        ("testfloat", "39 39 3A 01\n\n# x\n39 3G 3A 01\n", 4, "b must be hexadecimal"),
-        ("testfloat", "39 039 3A 01\n", 1, "b has 2 hexadecimal digits"),
-        ("testfloat", "39 39 3A 20\n", 1, "flags has 5 bits"),
+        (
+            "testfloat",
+            "39 39 3A 01\n\n# x\n39 3G 3A 01\n",
+            4,
+            "b must be hexadecimal digits, got '3G'",
+        ),
+        ("testfloat", "39 039 3A 01\n", 1, "b has 2 hexadecimal digits, got '039'"),
+        ("testfloat", "39 39 3A 20\n", 1, "flags has 5 bits, got 20"),
         ("testfloat", "39 39 0x3A 01\n", 1, "hexadecimal"),
         ("testfloat", "39 -1 3A 01\n", 1, "hexadecimal"),
         ("testfloat", "39 39 3A ١\n", 1, "hexadecimal"),
         ("testfloat", "__ 39 3A 01\n", 1, "hexadecimal"),
-        ("readmemh", "39393A01\n@10\n39393A01\n", 2, "addresses"),
-        ("readmemh", "39393A01\n139393A01\n", 2, "more than 8 digits"),
+        (
+            "readmemh",
+            "39393A01\n@10\n39393A01\n",
+            2,
+            "addresses .@. are not read: words must follow each",
+        ),
+        ("readmemh", "39393A01\n139393A01\n", 2, "a word of more than 8 digits"),
         ("readmemh", "3939xA01\n", 1, "hexadecimal"),
         ("readmemh", "39393A01 39393A01\n", 1, "hexadecimal"),
         ("csv", "a,b,result\n39,39,3A\n", 1, "columns must be a,b,result,flags"),
         ("csv", "a,b,result,flags\n39,39,3A\n", 2, "3 fields where 4"),
         ("csv", "a,b,result,flags\n39,39,3A,\n", 2, "flags must be hexadecimal"),
         ("jsonl", '{"a":"39","b":"39","result":"3A"}\n', 1, "field flags is missing"),
-        ("jsonl", '{"a":57,"b":"39","result":"3A","flags":"01"}\n', 1, "digits in quotes"),
+        (
+            "jsonl",
+            '{"a":57,"b":"39","result":"3A","flags":"01"}\n',
+            1,
+            "field a must be hexadecimal digits in quotes",
+        ),
         ("jsonl", '{"a":"39",\n', 1, "not a JSON object"),
         ("jsonl", "[" * 100_000 + "\n", 1, "not a JSON object"),
         ("jsonl", "[1]\n", 1, "not a JSON object"),
@@ -342,24 +357,27 @@ def test_a_head_that_says_nonsense(change: dict[str, Any], says: str, tmp_path: 
             check(path)
 
 
+POSITIVE = "a field must have a name and positive numbers of bits, got "
+
+
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "says"),
     [
-        None,
-        [],
-        [{"name": "a"}],
-        [{"name": "a", "bits": -1}],
-        [{"name": "a", "bits": 10**9}],
-        [{"name": "a", "bits": 7, "count": 2}],
-        [{"name": 1, "bits": 8}],
-        ["a"],
-        [{"name": "a", "bits": 8}] * 2000,
+        (None, "no head that says the fields of a line"),
+        ([], "no head that says the fields of a line"),
+        ([{"name": "a"}], "a field must be an object with name and bits, got {'name': 'a'}"),
+        ([{"name": "a", "bits": -1}], POSITIVE),
+        ([{"name": "a", "bits": 10**9}], POSITIVE),
+        ([{"name": "a", "bits": 7, "count": 2}], POSITIVE),
+        ([{"name": 1, "bits": 8}], POSITIVE),
+        (["a"], "a field must be an object with name and bits$"),
+        ([{"name": "a", "bits": 8}] * 2000, "no head that says the fields of a line"),
     ],
 )
-def test_fields_that_say_nonsense(fields: Any, tmp_path: Path) -> None:
+def test_fields_that_say_nonsense(fields: Any, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"cpd": "1", "fields": fields}) + '\n{"a":"00"}\n')
-    with pytest.raises(VectorFileError, match=f"{path}:1: "):
+    with pytest.raises(VectorFileError, match=f"{path}:1: {says}"):
         Lines(path)
 
 

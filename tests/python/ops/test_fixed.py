@@ -327,7 +327,7 @@ def test_short_names() -> None:
         (
             lambda: cpd.Accumulator("int32 block=3"),
             ValueError,
-            "unknown option 'block' of an integ",
+            "block is for scheme block_fma, got scheme fixed",
         ),
         (lambda: cpd.Accumulator("int32 kahan"), ValueError, "no format 'int32'"),
         (
@@ -360,7 +360,11 @@ def test_short_names() -> None:
             ValueError,
             "goes with scheme 'fixed' and no matrix unit",
         ),
-        (lambda: cpd.Accumulator("e4m3 width=8 kahan"), ValueError, "unknown option 'width'"),
+        (
+            lambda: cpd.Accumulator("e4m3 width=8 kahan"),
+            ValueError,
+            "width is for scheme fixed, got scheme kahan",
+        ),
         (
             lambda: cpd.ReduceSpec("e4m3", "int32"),
             ValueError,
