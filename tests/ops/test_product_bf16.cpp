@@ -189,11 +189,21 @@ TEST(ProductOfBf16, Errors) {
   TensorView gaps = good;
   gaps.shape = {1, 4, 4};
   gaps.stride = {64, 16, 2};
-  EXPECT_THROW(ProductOfBf16(gaps, good, to), Error);
-  EXPECT_THROW(ProductOfBf16(View(x.data(), DType::f32, wrong), good, to), Error);
-  EXPECT_THROW(ProductOfBf16(View(x.data(), DType::f16, shape), good, to), Error);
-  EXPECT_THROW(ProductOfBf16(View(x.data(), DType::f32, 64), good, to), Error);
-  EXPECT_THROW(ProductOfBf16(good, good, View(out.data(), DType::bf16, shape)), Error);
+  const auto refusal = [&](const TensorView& a, const TensorView& result) -> std::string {
+    try {
+      ProductOfBf16(a, good, result);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(gaps, to), "a must have rows or columns without gaps");
+  EXPECT_EQ(refusal(View(x.data(), DType::f32, wrong), to),
+            "a, b and out must be N x M x K, N x K x L and N x M x L");
+  constexpr const char* kBatch = "a must be a batch of matrices on the CPU, of fp32 or bf16";
+  EXPECT_EQ(refusal(View(x.data(), DType::f16, shape), to), kBatch);
+  EXPECT_EQ(refusal(View(x.data(), DType::f32, 64), to), kBatch);
+  EXPECT_EQ(refusal(good, View(out.data(), DType::bf16, shape)), "out must be contiguous fp32");
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ further faults are the tables `[[fault]]` of promises/faults.toml, with the same
 
 The text of an error is a promise, too, held by the tests that read it (error_texts.py). Errors that
 no test reads are listed in promises/unread_errors.txt, pages without a file in unmapped_pages.txt:
-both lists may only shrink. Faults of planted/*.toml are promises of their tests.
+both lists may only shrink.
 
 The map fails where a page has a sentence that is not in it, where it has one that the page has not,
 or names a test that does not exist; it then says which promises that test held.
@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import error_texts
-import planted
 import prose
 
 ROOT = prose.ROOT
@@ -50,7 +49,7 @@ UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.txt"
 
 
 class Promise(NamedTuple):
-    """A claim of a page, a fixed fault, an error's text or a planted fault, and its tests."""
+    """A claim of a page, a fixed fault or an error's text, and its tests."""
 
     kind: str
     where: str
@@ -182,22 +181,6 @@ def promises(root: Path = ROOT) -> Iterator[Promise]:
                 yield Promise(kind, page, entry.text, entry.tests)
     for table in tomllib.loads((root / FOLDER / FAULTS).read_text())["fault"]:
         yield Promise("fixed fault", f"{FOLDER / FAULTS}", table["text"], tuple(table["tests"]))
-    for fault in planted.faults():
-        yield Promise("planted fault", fault.file, fault.why, (in_tree(fault.test),))
-
-
-def in_tree(test: str) -> str:
-    """A C++ test's name by its program as a name by its file."""
-    program, _, case = test.partition(" ")
-    if program.startswith("test_") and case:
-        for file in (ROOT / "tests").rglob("*.cpp"):
-            name = file.relative_to(ROOT / "tests").with_suffix("").as_posix()
-            if "test_" + re.sub(r"(^|/)test_", r"\1", name).replace("/", "_") == program:
-                suite, _, of_suite = case.partition("/")
-                if "." not in suite:  # Instance/Suite.Name/Parameter
-                    suite = of_suite.partition("/")[0]
-                return f"{file.relative_to(ROOT).as_posix()} {suite}"
-    return test.partition("[")[0]
 
 
 def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
