@@ -5,7 +5,8 @@ The other revision is built in a git worktree, build/against/<commit>, with this
 options. Each version's own benchmarks (serve.py) check the bits and measure the rows. In a round
 two fresh processes, one a version, measure each row TURNS times alternately; the round's ratio is
 that of their best rates. A row is slower if the median ratio is below 0.97 and all rounds agree.
-Rows that the first rounds call slower or faster are measured CONFIRMING more rounds.
+Rows that the first rounds call slower or faster are measured CONFIRMING more rounds, or until a
+round disagrees.
 """
 
 from __future__ import annotations
@@ -56,6 +57,11 @@ def verdict(ratios: Sequence[float]) -> str:
     if middle < WORST and max(ratios) < 1:
         return "slower"
     return "faster" if middle > 1 / WORST and min(ratios) > 1 else ""
+
+
+def agree(ratios: Sequence[float]) -> bool:
+    """Whether this tree is slower in every round, or faster in every round."""
+    return max(ratios) < 1 or min(ratios) > 1
 
 
 @dataclass
@@ -334,6 +340,15 @@ class Rounds:
         return next((row for row in server.ask(name) if row["name"] == name), {"name": name})
 
 
+def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
+    """Measures rows that have a verdict up to CONFIRMING more rounds, each until a round disagrees.
+    A median that a noisy round moves over the limit ends nothing: later rounds may move it back."""
+    called = [row for row in rows if row.verdict]
+    for _ in range(CONFIRMING):
+        called = [row for row in called if agree(row.ratios)]
+        measure(called)
+
+
 # ---- what is not timed by the benchmarks ---------------------------------------------------------
 
 
@@ -458,8 +473,7 @@ def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
         for _ in range(options.rounds):
             rounds.one(found.rows, shown.update)
         found.rows = [row for row in found.rows if row.this]
-        for _ in range(CONFIRMING):
-            rounds.one([row for row in found.rows if row.verdict], shown.update)
+        confirm(found.rows, lambda rows: rounds.one(rows, shown.update))
         add_constants(found, versions)
         if options.compile:
             found.rows += compile_times(versions, shown.update)

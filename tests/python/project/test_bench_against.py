@@ -49,6 +49,34 @@ def test_rounds_of_equal_versions_rarely_agree():
     assert (rounds, verdicts.count("slower"), verdicts.count("faster")) == (9, 1, 1)
 
 
+def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
+    """Rounds 4 to 9 of rows that have a verdict; one ends only when a round disagrees."""
+    rounds = {
+        "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],
+        "faster": [1.04, 1.05, 1.04, 1.01, 1.02, 1.04, 1.05, 1.04, 1.04],
+        "disagrees": [0.9, 0.9, 0.9, 0.9, 1.001, 0.9],
+        "near": [0.966, 0.967, 0.968, 0.991, 0.99, 0.98, 0.99, 0.98, 0.98],
+        "neither": [0.9, 0.9, 1.1],
+    }
+    rows = [against.Measured(name, "GB/s") for name in rounds]
+
+    def measure(rows):
+        for row in rows:
+            row.add([1.0], [rounds[row.name][len(row.this)]])
+
+    for _ in range(against.LEAST_ROUNDS):
+        measure(rows)
+    assert [row.verdict for row in rows] == ["slower", "faster", "slower", "slower", ""]
+    against.confirm(rows, measure)
+    assert {row.name: (len(row.this), row.verdict) for row in rows} == {
+        "slower": (9, "slower"),
+        "faster": (9, "faster"),
+        "disagrees": (5, ""),
+        "near": (9, ""),
+        "neither": (3, ""),
+    }
+
+
 def test_a_round_is_the_ratio_of_the_best_turns():
     rate = against.Measured("cast", "GB/s")
     rate.add([10.0, 20.0, 5.0], [19.0, 1.0, 18.0])
