@@ -18,7 +18,7 @@ product and its addition:
 - scales: of blocks of N values, 1/N of the sum of two scales' exponents and its addition to the
   result's; where a scale has a mantissa also of two products, of both scales and with the sum.
 
-A matrix unit of N products and F fraction bits shifts each product, at most F + 2 bits of it, adds
+A matrix unit of N products and F fraction bits shifts each product within F + 2 bits, adds
 F + 2 + s(N) bits per term and twice as many at the end, compares and subtracts exponents,
 3 (e + 2), and has one normaliser for N products. An integer accumulator of w bits has an adder of
 3 w, the sum and the carries ahead of it, shifts products that have exponents, and has no
@@ -166,9 +166,7 @@ def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
     is aligned."""
     kept = unit.fraction_bits + 2
     width = kept + _stages(unit.block)
-    product = _precision(a) + _precision(b)
-    fraction = max(0, unit.fraction_bits - a.man - b.man)
-    shifter = min(kept, product + fraction) * _stages(kept)
+    shifter = kept * _stages(kept)
     aligned = unit.block // unit.dot
     exponents = unit.block * (_exponent(a, b) + 1) + 3 * aligned * (_exponent(a, b) + 2)
     parts = np.array([aligned * shifter, unit.block * width, 0, exponents], np.float64)

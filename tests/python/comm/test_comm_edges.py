@@ -7,12 +7,13 @@ import dataclasses
 import socket
 import warnings
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
 import cpd
-from cpd.comm import Traffic
+from cpd.comm import Communicator, Traffic
 from cpd.comm.costs import cost, cost_of_step
 from cpd.comm.schedule import averaging, divided, specs_in_use
 
@@ -136,3 +137,12 @@ def test_traffic_adds_up():
         "bytes_sent",
         "bytes_received",
     ]
+
+
+@pytest.mark.parametrize(("code", "fails"), [(None, 0), (0, 0), (1, 1), (2, 1), ("why", 1)])
+def test_a_rank_that_exits_tells_the_others(code, fails):
+    """Unless its exit status says that it is done."""
+    ended = MagicMock()
+    Communicator.__exit__(ended, SystemExit, SystemExit(code), None)
+    assert ended._give_up.call_count == fails
+    ended.close.assert_called_once_with()

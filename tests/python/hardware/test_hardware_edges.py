@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.hardware.probe import Command
+from cpd.hardware.probe import Command, Known
+from cpd.hardware.probe.fit import _one_field
 from cpd.hardware.probe.tree import OrderError, tree_of
 from cpd.hardware.testbench.bench import _differs, _values
+from cpd.hardware.testbench.clocked import state
+from cpd.hardware.testbench.ports import Ports
 from cpd.hardware.vectors.corners import CORNERS, corner_of
 from cpd.hardware.vectors.fields import Field, from_digits
-from cpd.hardware.vectors.inputs import corner_codes
+from cpd.hardware.vectors.inputs import Words, corner_codes
 from cpd.hardware.vectors.lines import kind_of
-from cpd.hardware.vectors.making import _length, _source, rule_of
+from cpd.hardware.vectors.making import _length, _source, rule_of, sum_rule
+from cpd.hardware.vectors.near_sums import SumLines
 from cpd.hardware.vectors.rules import NO_CODE, DisagreementError
 from cpd.hardware.vectors.systemverilog import package_text
 from cpd.hardware.vectors.values import values_of
@@ -138,3 +142,30 @@ def test_a_result_without_a_code_is_nan():
     rule._compare([one, one], None, two, flags)
     with pytest.raises(DisagreementError, match="oracle and kernel differ at line 0"):
         rule._compare([one, one], None, np.full(1, NO_CODE, np.uint32), flags)
+
+
+def test_the_outputs_of_a_stalled_bench_are_held_whole():
+    ports = Ports(clock="clk", valid_out="valid", ready_out="ready")
+    assert "logic [12:0] stalled_outputs;" in state(ports, "wrong", "result, flags", 13)
+
+
+def test_either_scale_has_every_corner_beside_a_scale_of_one():
+    rule = sum_rule("mma", (), "rtx-blackwell-mxfp8", None, "after")
+    made = SumLines(rule, Words(3)).scales_of_zero()
+    one, corners = rule.scale.bias << rule.scale.man, set(corner_codes(rule.scale).tolist())
+    for name, other in (("a_scale", "b_scale"), ("b_scale", "a_scale")):
+        beside = (made[other] == one).all(axis=1)
+        assert set(made[name][beside].reshape(-1).tolist()) == corners
+
+
+def unit(**fields):
+    return Known(cpd.Accumulator(unit=cpd.BlockFma("e4m3fn", "e4m3fn", block=16, **fields)))
+
+
+def test_fields_of_a_unit_that_are_reported_one_by_one():
+    """A rule that differs in them alone is no other rule, in one or in two."""
+    found = unit(fraction_bits=14, min_exponent=-20)
+    for fields in ({"fraction_bits": 15}, {"min_exponent": -19}):
+        assert _one_field(found, unit(**({"fraction_bits": 14, "min_exponent": -20} | fields)))
+    assert _one_field(found, unit(fraction_bits=15, min_exponent=-19))
+    assert not _one_field(found, unit(fraction_bits=14, min_exponent=-20, aligns_addend=False))

@@ -437,6 +437,23 @@ def test_a_converted_encoder_computes_the_same_in_eval_mode():
             assert same(model.eval()(x, src_key_padding_mask=mask), trained.detach())
 
 
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_encoder_with_one_layer_off_has_no_fast_path(number):
+    """Its other layers are emulated as before."""
+    torch.manual_seed(0)
+    block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = torch.nn.TransformerEncoder(block, 2)
+    cpd.convert(model, cpd.Recipe(sums="e5m3", attention=cpd.Recipe(sums="e5m3")))
+    x = normal(2, 7, 8)
+    whole = model(x)
+    model.layers[number].linear1.cpd.set_off(True)
+    for mask in (None, PADDING):
+        trained = model.train()(x, src_key_padding_mask=mask).detach()
+        assert not same(trained, whole.detach())
+        with torch.no_grad():
+            assert same(model.eval()(x, src_key_padding_mask=mask), trained)
+
+
 def test_exported_programs_have_eagers_bits(tmp_path):
     module = layer().eval()
     cpd.convert(module, RECIPES["fp8"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edges of hooks of data-parallel training: what a bucket must not hold, and which error stays."""
+"""Edges of hooks of data-parallel training: buckets, layouts, and which error stays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 import cpd  # noqa: E402
 from cpd.comm.schedule import as_schedule  # noqa: E402
 from cpd.compress import States  # noqa: E402
-from cpd.parallel.ddp import HookState, _Bucket, _Worker  # noqa: E402
+from cpd.parallel.ddp import HookState, _as_parameter, _Bucket, _Worker  # noqa: E402
 from cpd.parallel.fsdp import ReduceScatter  # noqa: E402
+from cpd.parallel.nodes.keep import check_room  # noqa: E402
 
 P = torch.nn.Parameter(torch.zeros(3))
 
@@ -79,3 +80,54 @@ def test_a_steps_traffic_ends_with_its_last_bucket(state):
     assert state._meter.last is None
     state._metered({}, 5, True)
     assert state._meter.last.step == 5
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_hook_closes_the_communicator_that_it_made(monkeypatch, given):
+    comm = MagicMock()
+    monkeypatch.setattr("cpd.parallel.ddp._own_communicator", lambda group: comm)
+    state, _ = cpd.ddp_hook(cpd.ReduceSpec("fp32"), comm if given else None)
+    state.close()
+    assert comm.close.call_count == (not given)
+
+
+CHANNELS_LAST = torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)
+
+
+def test_channels_last_gradients_are_reduced():
+    """Communicators write into contiguous memory alone."""
+
+    def reduced(comm):
+        state = HookState(as_schedule(cpd.ReduceSpec("fp32")))
+        state.attach(comm)
+        state._numbers = {torch.nn.Parameter(CHANNELS_LAST): 0}
+        gradient = torch.arange(120.0).as_strided((2, 3, 4, 5), CHANNELS_LAST.stride())
+        gradient *= comm.rank + 1
+        state._all_reduce({0: gradient}, 0)
+        state.close()
+        return gradient
+
+    with cpd.comm.local(2) as group:
+        for gradient in group.run(reduced):
+            memory = gradient.permute(0, 2, 3, 1).reshape(-1)
+            assert torch.equal(memory, 3 * torch.arange(120.0))
+
+
+def test_gradients_lie_in_a_bucket_as_their_parameters_do():
+    """A bucket has a dense parameter's values in the order of its memory; of others in rows."""
+    flat = torch.arange(7.0, 127.0)
+    given = torch.arange(127.0)[7:].view(2, 3, 4, 5)
+    last = _as_parameter(given, torch.nn.Parameter(CHANNELS_LAST))
+    assert torch.equal(last, flat.view(2, 4, 5, 3).permute(0, 3, 1, 2))
+    assert _as_parameter(given, torch.nn.Parameter(torch.zeros(2, 3, 4, 5))) is given
+    sparse = torch.zeros(2, 3, 4, 10)[..., ::2]
+    assert _as_parameter(given, torch.nn.Parameter(sparse)) is given
+
+
+def test_all_room_there_is_can_be_taken(monkeypatch):
+    monkeypatch.setattr("cpd.parallel.nodes.keep._available_memory", lambda: 1000)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=1000))
+    for keep, error in (("memory", MemoryError), ("disk", OSError)):
+        check_room(keep, 1000, None)
+        with pytest.raises(error, match="take 1 kB, and there are 1 kB"):
+            check_room(keep, 1001, None)

@@ -86,3 +86,17 @@ def test_a_writer_has_all_methods_of_its_kind(methods):
         return
     with pytest.raises(TypeError, match="a writer must have"):
         writer_of(given)
+
+
+def test_a_model_in_ddp_is_the_model_itself():
+    """Its names have no `module.` before them, and its coverage is found."""
+    model = nn.Sequential(nn.Linear(4, 4))
+    cpd.convert(model, "mxfp8")
+    wrapped = object.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(wrapped)
+    wrapped.module = model
+    with Tracker(wrapped, every=1) as tracker:
+        model(torch.rand(2, 4)).sum().backward()
+        found = tracker.step()
+    assert found["coverage/share"] == 1.0
+    assert "0/activation/own/sqnr" in found

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -148,3 +150,22 @@ def test_the_cost_of_a_step_is_that_after_the_first_epochs():
     assert costs[0] == costs[1]
     first = TrainOptions(format="fp32", nodes=4, batch=8)
     assert TrainResult.cost.func(SimpleNamespace(options=first)).bytes_sent > 2 * costs[0]
+
+
+def test_each_image_is_decoded_from_its_own_bytes():
+    """By a lossless format, which Pillow reads as well."""
+    pillow = pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), np.uint8)
+    files = [io.BytesIO() for _ in pixels]
+    for image, file in zip(pixels, files, strict=True):
+        pillow.fromarray(image).save(file, "PNG")
+    parts = [file.getvalue() for file in files]
+    stored = {
+        "test_jpeg": np.frombuffer(b"".join(parts), np.uint8),
+        "test_offset": np.cumsum([0, *map(len, parts)]),
+        "test_label": np.array([7, 8, 9]),
+    }
+    for count in (1, 3):
+        decoded, labels = images._decoded(stored, "test", count)
+        assert np.array_equal(decoded, pixels[:count].transpose(0, 3, 1, 2))
+        assert labels.tolist() == [7, 8, 9][:count]

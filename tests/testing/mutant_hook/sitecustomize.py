@@ -39,7 +39,7 @@ def plant_data(mutant: Path, file: str) -> None:
             path = mutant / "text"
         return usual(path, *args, **options)
 
-    builtins.open = io.open = open_faulty  # pathlib takes io's
+    builtins.open = io.open = open_faulty  # type: ignore[assignment]  # pathlib takes io's
 
 
 def plant_module(mutant: Path, file: str) -> None:
@@ -55,7 +55,7 @@ def plant_module(mutant: Path, file: str) -> None:
         (mutant / "loaded").touch()
         return self.source_to_code(text, path)
 
-    loader.get_code = get_code  # type: ignore[method-assign]
+    loader.get_code = get_code  # type: ignore[assignment, method-assign]
 
 
 def run_next() -> None:
