@@ -288,6 +288,7 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
     testing::virtual_reduce(spec, {{layer}, {layer}, {layer}}, &reports);
     EXPECT_EQ(reports[0].non_finite, static_cast<std::int64_t>(3 * 4 * copies));
     EXPECT_EQ(reports[0].underflowed, static_cast<std::int64_t>(3 * 4 * copies));
+    EXPECT_EQ(reports[0].zeros, static_cast<std::int64_t>(3 * 6 * copies));
   }
 }
 
