@@ -225,6 +225,21 @@ TEST(Exact, FlagsOfEveryShortNumber) {
   }
 }
 
+TEST(Exact, ResultsMayReplaceOperands) {
+  constexpr std::size_t kMany = 3000;
+  const Format e4m3 = ParseFormat("e4m3");
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    auto [x, y, z] = operands<float>(e4m3, kMany, 17);
+    std::vector<float> apart(kMany);
+    const TensorView second = view_of(y);
+    Add(view_of(x), second, e4m3, {}, view_of(apart));
+    Add(view_of(x), second, e4m3, {}, view_of(x));
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(apart), std::span<const float>(x)))
+        << backend;
+  }
+}
+
 /// Sums and products that overflow or underflow in binary64, and terms of very different size.
 TEST(Exact, ExtremesOfBinary64OnEveryBackend) {
   std::vector<double> extremes;
