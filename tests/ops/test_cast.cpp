@@ -338,6 +338,9 @@ TEST_F(CastErrors, RandomIntegers) {
   const std::vector<std::uint32_t> large(8, 256);
   const TensorView beyond = view_of(large);
   expect_error(view_of(x), stochastic(8), view_of(y), &beyond);  // R must be below 2^8
+  const std::vector<std::uint32_t> drawn(8, 7);
+  EXPECT_THROW(RandomIntegers(stochastic(8), 1, view_of(drawn)), Error);  // blocks are drawn
+  EXPECT_EQ(drawn, std::vector<std::uint32_t>(8, 7));
 }
 
 TEST(Roster, RefusesUnknownBackends) {
