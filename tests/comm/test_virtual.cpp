@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cpd/comm/virtual.h"
+#include "cpd/compress/codecs.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/oracle/reference_sum.h"
 #include "cpd/spec/error.h"
@@ -288,7 +289,19 @@ TEST(VirtualReduce, CountsEveryValueOfALongLayer) {
     testing::virtual_reduce(spec, {{layer}, {layer}, {layer}}, &reports);
     EXPECT_EQ(reports[0].non_finite, static_cast<std::int64_t>(3 * 4 * copies));
     EXPECT_EQ(reports[0].underflowed, static_cast<std::int64_t>(3 * 4 * copies));
+    EXPECT_EQ(reports[0].zeros, static_cast<std::int64_t>(3 * 6 * copies));
   }
+}
+
+/// Blocks of codecs may be longer than a run of counts.
+TEST(VirtualReduce, CountsTheZerosOfLongBlocks) {
+  ReduceSpec spec;
+  spec.wire = MakeCodec("qsgd bits=3 bucket=65536");
+  std::vector<float> layer(65536);
+  layer[5] = 1;
+  std::vector<LayerReport> reports;
+  testing::virtual_reduce(spec, {{layer}, {layer}}, &reports);
+  EXPECT_EQ(reports[0].zeros, 2 * 65535);
 }
 
 TEST(VirtualReduce, ExchangesAreOfNoConsequence) {

@@ -219,6 +219,22 @@ TEST(Codec, FixedSizesAdd) {
   }
 }
 
+/// A layer's bytes are those of its blocks, the last one shorter; blocks with NaN that the codec
+/// has no code for travel in binary32.
+TEST(Codec, LayersTakeTheBytesOfTheirBlocks) {
+  const SharedCodec fixed = MakeCodec("e4m3");
+  const std::int64_t n = fixed->block() + 3;
+  std::vector<float> x(static_cast<std::size_t>(n), 1.0F);
+  const Piece long_layer{.n = n, .size = n};
+  EXPECT_EQ(LayerBytes(*fixed, long_layer, nullptr, x.data()), n);
+  x.assign(10, 1.0F);
+  const SharedCodec sparse = MakeCodec("sparse e2m1");
+  const Piece layer{.n = 10, .size = 10};
+  EXPECT_LT(LayerBytes(*sparse, layer, nullptr, x.data()), 40);
+  x[3] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(LayerBytes(*sparse, layer, nullptr, x.data()), 40);
+}
+
 TEST(Codec, DecodeUndoesTheScaleAndDivides) {
   const std::vector<float> x = values_of(300);
   for (const SharedCodec& codec : codecs()) {

@@ -86,6 +86,15 @@ TEST(Texts, NumbersHaveLimits) {
   }
 }
 
+TEST(Texts, FractionsHaveLimits) {
+  try {
+    MakeCodec("top_k 1.5");
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "top_k's fraction must be a number from 0 to 1, got '1.5'");
+  }
+}
+
 TEST(Texts, NearNamesEnd) {
   EXPECT_TRUE(refusal(ParseFormat, "e4m99999999999")
                   .starts_with("man must be 0…23, got 1000000000 or more"));

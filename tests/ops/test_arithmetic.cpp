@@ -439,6 +439,20 @@ TEST(Sum, LayoutsOfManyTerms) {
   }
 }
 
+TEST(Sum, OverlappingWindows) {
+  std::vector<float> x(18);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i);
+  TensorView windows = View(x.data(), DType::f32, std::array<std::int64_t, 3>{2, 3, 4});
+  windows.stride[0] = 12;
+  windows.stride[1] = windows.stride[2] = 1;
+  std::vector<float> out(12);
+  Sum(windows, 0, ParseAccumulator("fp32 sequential"),
+      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 4}));
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t j = 0; j < 4; ++j) EXPECT_EQ(out[4 * i + j], x[i + j] + x[12 + i + j]);
+  }
+}
+
 TEST(Sum, EmptySumIsZeroAndEmptyOutputIsFine) {
   std::vector<float> x;
   std::vector<float> out(3, 7.0f);

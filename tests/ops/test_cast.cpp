@@ -338,6 +338,34 @@ TEST_F(CastErrors, RandomIntegers) {
   const std::vector<std::uint32_t> large(8, 256);
   const TensorView beyond = view_of(large);
   expect_error(view_of(x), stochastic(8), view_of(y), &beyond);  // R must be below 2^8
+  const std::vector<std::uint32_t> drawn(8, 7);
+  EXPECT_THROW(RandomIntegers(stochastic(8), 1, view_of(drawn)), Error);  // blocks are drawn
+  EXPECT_EQ(drawn, std::vector<std::uint32_t>(8, 7));
+}
+
+/// Parts of a long tensor, on several threads, take their own integers.
+TEST(CastOfBf16, TakesEachItsInteger) {
+  constexpr std::size_t kMany = 1000003;
+  const Format e4m3 = ParseFormat("e4m3");
+  RoundingOptions o;
+  o.mode = Rounding::stochastic;
+  o.random_bits = 8;
+  std::vector<float> x(kMany), wide(kMany);
+  std::vector<std::uint16_t> narrow(kMany), rounded(kMany);
+  std::vector<std::uint32_t> random(kMany);
+  std::mt19937 bits(3);
+  for (std::size_t i = 0; i < kMany; ++i) {
+    narrow[i] = static_cast<std::uint16_t>(0x3F00 + bits() % 0x300);
+    x[i] = testing::from_bits(std::uint32_t{narrow[i]} << 16);
+    random[i] = bits() % 256;
+  }
+  const TensorView given = view_of(random);
+  const auto n = static_cast<std::int64_t>(kMany);
+  Cast(view_of(x), e4m3, o, view_of(wide), &given);
+  Cast(View(narrow.data(), DType::bf16, n), e4m3, o, View(rounded.data(), DType::bf16, n), &given);
+  for (std::size_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(testing::from_bits(std::uint32_t{rounded[i]} << 16), wide[i]) << i;
+  }
 }
 
 TEST(Roster, RefusesUnknownBackends) {

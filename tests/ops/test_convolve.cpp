@@ -184,6 +184,22 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
   EXPECT_EQ(testing::bits_of(first_place("e4m3 sequential", {-1, -1, -1}, 0)), 0U);
 }
 
+/// A chunk of zeros is not 0 in a format without zero.
+TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
+  EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
+            0x1p-120f + 0x1p-127f);
+}
+
+TEST(Convolve, StepsBetweenSpreadElements) {
+  Windows windows;
+  windows.rank = 1;
+  windows.axes[0] = {1, 2, 2, 1, 0, 2};  // each place is on an element
+  const Tensor out({1, 1, 2}, {-7, -7});
+  Convolve(Tensor({1, 1, 2}, {3, 5}).view(), Tensor({1, 1, 1, 1}, {1}).view(), nullptr, windows,
+           ParseAccumulator("fp32 sequential"), out.view());
+  EXPECT_EQ(out.read(), (std::vector<float>{3, 5}));
+}
+
 TEST(Convolve, AZeroAfterAnUnderflowIsPositive) {
   Windows windows;
   windows.rank = 1;
@@ -230,6 +246,9 @@ TEST(Convolve, RefusesWhatDoesNotFit) {
   windows.axes[0].step = 0;
   EXPECT_EQ(refusal(x, w, out, windows), "step, dilation and spread of windows must be at least 1");
   windows.axes[0].step = 1;
+  windows.axes[0].spread = 0;
+  EXPECT_EQ(refusal(x, w, out, windows), "step, dilation and spread of windows must be at least 1");
+  windows.axes[0].spread = windows.axes[0].step = 1;
   const Tensor wide({1, 2, 4}, {0, 0, 0, 0, 0, 0, 0, 65});
   EXPECT_EQ(refusal(wide, w, out, windows, "h100-fp8"),
             "b must hold values of e4m3fn, got 65.000000 at element 11");

@@ -225,6 +225,49 @@ TEST(Exact, FlagsOfEveryShortNumber) {
   }
 }
 
+TEST(Exact, ResultsMayReplaceOperands) {
+  constexpr std::size_t kMany = 3000;
+  const Format e4m3 = ParseFormat("e4m3");
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    auto [x, y, z] = operands<float>(e4m3, kMany, 17);
+    std::vector<float> apart(kMany);
+    const TensorView second = view_of(y);
+    Add(view_of(x), second, e4m3, {}, view_of(apart));
+    Add(view_of(x), second, e4m3, {}, view_of(x));
+    EXPECT_TRUE(testing::bits_equal(std::span<const float>(apart), std::span<const float>(x)))
+        << backend;
+  }
+}
+
+/// Sums and products that overflow or underflow in binary64, and terms of very different size.
+TEST(Exact, ExtremesOfBinary64OnEveryBackend) {
+  std::vector<double> extremes;
+  for (const double size : {0.0, 0x1p-1074, 0x1p-800, 0x1.8p-500, 0x1p-149, 1.5, 0x1p120, 0x1p700,
+                            0x1p870, 0x1p1001, 0x1.fffffffffffffp1023}) {
+    extremes.insert(extremes.end(), {size, -size});
+  }
+  std::array<std::vector<double>, 3> x;
+  for (const double a : extremes) {
+    for (const double b : extremes) {
+      for (const double c : extremes) {
+        x[0].push_back(a);
+        x[1].push_back(b);
+        x[2].push_back(c);
+      }
+    }
+  }
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const char* name : {"e4m3", "fp32"}) {
+      for (const Rounding mode : testing::kDeterministicModes) {
+        expect_engine<double>(x, ParseFormat(name), testing::options_of(mode), backend);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
 TEST(Exact, WideFormats) {
   std::uint64_t seed = 90;
   for (const char* name : {"fp64", "e9m30", "e11m0", "e8m24:nosub", "e9m30:unsigned"}) {

@@ -116,7 +116,52 @@ TEST(GemmErrors, ResultThatSharesMemory) {
               Gemm(view(other, square), view(other, square), accumulator_of("e4m3"), folded);
             }),
             "");
+  const TensorView first = View(memory.data(), DType::f32, Shape{1, 4});
+  folded = View(memory.data() + 32, DType::f32, Shape{2, 4});
+  folded.stride[0] = 0;
+  EXPECT_NE(error_of([&] {
+              Gemm(view(other, {2, 1}), first, accumulator_of("e4m3"), folded);
+            }),
+            "");
+  TensorView reversed = View(memory.data() + 15, DType::f32, square);  // from the highest element
+  reversed.stride[0] = -4;
+  reversed.stride[1] = -1;
+  EXPECT_NE(error_of([&] { Gemm(reversed, view(other, square), accumulator_of("e4m3"), inside); }),
+            "");
   for (const float x : memory) ASSERT_EQ(x, 1.0f);
+  const TensorView behind = View(memory.data() + 16, DType::f32, square);
+  const TensorView after = View(memory.data() + 32, DType::f32, square);
+  EXPECT_EQ(error_of([&] { Gemm(whole, after, accumulator_of("e4m3"), behind); }), "");
+  EXPECT_EQ(memory[16], 4.0f);
+  EXPECT_EQ(memory[31], 4.0f);
+}
+
+TEST(GemmErrors, BatchesOfOneBroadcast) {
+  const std::vector<float> ones(64, 1.0f);
+  std::vector<float> out(24);
+  EXPECT_EQ(error_of([&] {
+              Gemm(view(ones, {1, 3, 4}), view(ones, {2, 4, 4}), accumulator_of("e4m3"),
+                   View(out.data(), DType::f32, Shape{2, 3, 4}));
+            }),
+            "");
+  EXPECT_EQ(out, std::vector<float>(24, 4.0f));
+}
+
+/// Counters of 2^24 blocks, two of them spared, of four words; six draws a product at most.
+TEST(GemmErrors, StochasticProductsAreAsLongAsTheirCounters) {
+  Accumulator accumulator = accumulator_of("e4m3");
+  accumulator.rounding.mode = Rounding::stochastic;
+  accumulator.rounding.random_bits = 24;
+  const std::int64_t most = ((std::int64_t{1} << 24) - 2) * 4 / 6;
+  const float one = 1;
+  std::vector<float> out(1, -7.0f);
+  TensorView a = View(&one, DType::f32, Shape{1, most + 1});
+  TensorView b = View(&one, DType::f32, Shape{most + 1, 1});
+  a.stride = b.stride = {};
+  const std::string text = error_of([&] { Gemm(a, b, accumulator, view(out, {1, 1})); });
+  EXPECT_EQ(text, "a stochastic product takes at most " + std::to_string(most) +
+                      " values of k with these options, got " + std::to_string(most + 1));
+  EXPECT_EQ(out[0], -7.0f);
 }
 
 TEST(GemmErrors, AccumulatorsThatDoNotFit) {

@@ -146,6 +146,34 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   return good;
 }
 
+/// Of NaNs without a code the first is reported, wherever runs, pages and steps of random integers
+/// end; long arrays are stored past the caches.
+TEST(Wire, TheFirstNanIsFound) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
+      RoundingOptions o;
+      o.mode = mode;
+      for (const std::size_t n : {std::size_t{700}, std::size_t{9000}, (std::size_t{1} << 21) + 4321}) {
+        std::vector<std::uint8_t> packed(n);
+        for (const std::size_t at : {std::size_t{0}, std::size_t{300}, n / 2 + 5, n - 3}) {
+          std::vector<float> x(n, 1.0F);
+          for (const std::size_t later : {at, at + 2, at + 200, at + 1100, at + 5000, n - 1}) {
+            if (later >= at && later < n) x[later] = nan;
+          }
+          for (const std::int64_t first : {0, 3}) {
+            EXPECT_EQ(EncodeScaled(ParseFormat("e2m1"), o, 0, first, static_cast<std::int64_t>(n),
+                                   x.data(), packed.data()),
+                      static_cast<std::int64_t>(at))
+                << backend << ", n " << n << ", first " << first;
+          }
+        }
+      }
+    }
+  }
+}
+
 // x * 2^shift is exact before it is rounded, however far it leaves binary32's range.
 TEST(Wire, CastAndCodesAreTheExactProductRoundedOnce) {
   int failures = 0;

@@ -76,6 +76,7 @@ TEST(OperandCast, RefusesWithWhatIsGivenAndWhatIsAllowed) {
       {"mxfp4 history=many", "history must be an integer, got 'many'"},
       {"mxfp4 amax=least", "amax must be max or most_recent, got 'least'"},
       {"mxfp4 history=4", "(e4m3fn block=tensor scale=fp32), got mxfp4"},
+      {"fp8-tensor history=4 factor=0.5", "a history goes with one fp32 scale a tensor"},
       {"fp8-tensor factor=0.5", "a factor goes with one level of blocks, got fp8-tensor"},
       {"nvfp4 factor=0.5", "a factor goes with one level of blocks, got nvfp4"},
       {"mxfp4 factor=0.5 factor=0.5", "option 'factor' of a cast is given twice"},

@@ -149,7 +149,7 @@ def reported(mutant: Mutant, result: Result) -> str:
 
 
 def table(wanted: Sequence[Mutant]) -> list[str]:
-    """The stored results by folder, a line each, and below them the mutants that need a test."""
+    """The stored results by folder, a line each, and below them the open ones, which need a test."""
     known = {list_: results(list_) for list_ in {m.list for m in wanted}}
     counts: dict[str, Counter[str]] = {}
     open_: list[str] = []
@@ -157,15 +157,16 @@ def table(wanted: Sequence[Mutant]) -> list[str]:
         result = known[mutant.list].get(mutant.name)
         column = "not run" if result is None else result.caught
         if column == "":
-            column = "with a reason" if mutant.survives else "survive"
+            column = "survives, reason" if mutant.survives else "open"
             if not mutant.survives:
                 open_.append(f"{mutant.name}: {mutant.why}")
         counts.setdefault(mutant.folder, Counter())[column] += 1
-    columns = (*TIERS, "with a reason", "survive", "not run")
-    lines = [f"{'':24}{'planted':>10}" + "".join(f"{c:>15}" for c in columns)]
+    columns = (*TIERS, "survives, reason", "open", "not run")
+    heads = ("caught quick", "caught exhaustive", *columns[2:])
+    lines = [f"{'':24}{'planted':>10}" + "".join(f"{head:>19}" for head in heads)]
     rows = [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]
     for folder, row in rows:
-        lines.append(f"{folder:24}{row.total():>10}" + "".join(f"{row[c]:>15}" for c in columns))
+        lines.append(f"{folder:24}{row.total():>10}" + "".join(f"{row[c]:>19}" for c in columns))
     return lines + open_
 
 

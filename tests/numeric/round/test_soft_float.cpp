@@ -241,6 +241,54 @@ std::uint8_t flags_of(Operation op, double x, double y, double z, const Format& 
   return soft::compute(op, x, y, z, soft::target(format, o, tininess)).flags;
 }
 
+/// The first random bit's half of a unit, and what a term far below adds to it.
+TEST(SoftFloat, TiesBelowTheRandomBitsSeeEveryTerm) {
+  RoundingOptions o;
+  o.mode = Rounding::stochastic;
+  o.variant = Variant::C;
+  o.random_bits = 1;
+  const soft::Target to = soft::target(kFp32, o);
+  const auto sum = [&](double b) { return compute(Operation::add, 0x1p-151, b, 0, to, 1).value; };
+  EXPECT_EQ(sum(0x1p-400), 0x1p-149);
+  EXPECT_EQ(sum(0), 0);  // to even
+  EXPECT_EQ(sum(-0x1p-400), 0);
+}
+
+/// Squares of 96 bits in limbs of 32, the lowest first.
+std::array<std::uint64_t, 6> square_of(soft::Wide root) {
+  std::array<std::uint64_t, 6> square{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::uint64_t carry = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      const auto a = static_cast<std::uint32_t>(root >> (32 * i));
+      const auto b = static_cast<std::uint32_t>(root >> (32 * j));
+      carry += square[i + j] + std::uint64_t{a} * b;
+      square[i + j] = static_cast<std::uint32_t>(carry);
+      carry >>= 32;
+    }
+    square[i + 3] = carry;
+  }
+  std::ranges::reverse(square);  // so that they compare as numbers do
+  return square;
+}
+
+/// The integer root of x = radicand * 2^128 is the greatest whose square is at most x.
+TEST(SoftFloat, RootsAreCutAt96Bits) {
+  std::mt19937_64 generator(4);
+  for (int i = 0; i < 100000; ++i) {
+    const double x = std::ldexp(static_cast<double>(generator() >> 11 | 1), i % 2);
+    const soft::Number root = soft::sqrt(soft::number(x));
+    const int shift = 2 * (root.exponent + 32) + 128;  // x = radicand * 2^shift
+    const auto radicand = static_cast<std::uint64_t>(std::ldexp(x, -shift));
+    const std::array<std::uint64_t, 6> wanted{radicand >> 32, radicand & 0xFFFFFFFF, 0, 0, 0, 0};
+    const soft::Wide digits = root.significand >> 32;
+    ASSERT_EQ(digits << 32 == root.significand, true) << x;
+    ASSERT_LE(square_of(digits), wanted) << x;
+    ASSERT_GT(square_of(digits + 1), wanted) << x;
+    ASSERT_EQ(root.sticky, square_of(digits) != wanted) << x;
+  }
+}
+
 TEST(SoftFloat, RaisesWhatTheContractSays) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();

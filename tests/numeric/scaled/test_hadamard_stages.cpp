@@ -40,6 +40,33 @@ TEST(HadamardGroup, TheColumnsAreSylvestersWithSigns) {
   }
 }
 
+/// Transforms a group of equal values in the type that the plan takes.
+std::vector<float> transformed(const Hadamard& h, float value) {
+  const HadamardPlan plan = make_hadamard_plan(h, false);
+  std::vector<float> v(static_cast<std::size_t>(h.size), value);
+  with_size(plan, [&]<int kSize>() {
+    if (!h.to_bf16) return hadamard<kSize, false>(v.data(), plan);
+    std::vector<double> wide(v.begin(), v.end());
+    hadamard<kSize, false>(wide.data(), plan);
+    for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(wide[i]);
+  });
+  return v;
+}
+
+TEST(HadamardGroup, NanHasOneCodeAndBf16NoNegativeZero) {
+  for (const Hadamard& h : testing::all_transforms()) {
+    for (const float y : transformed(h, testing::from_bits(0xFFC12345U))) {
+      if (h.to_bf16) {
+        EXPECT_TRUE(std::isnan(y)) << ToString(h);
+      } else {
+        EXPECT_EQ(testing::bits_of(y), 0x7FC00000U) << ToString(h);
+      }
+    }
+    if (!h.to_bf16) continue;
+    for (const float y : transformed(h, -0.0F)) EXPECT_EQ(testing::bits_of(y), 0U) << ToString(h);
+  }
+}
+
 TEST(HadamardGroup, TheFactorIsTheNearestToOneOverTheRoot) {
   for (int size = 2; size <= Hadamard::kMostSize; size *= 2) {
     const HadamardPlan plan = make_hadamard_plan({size, {}, false}, false);

@@ -416,7 +416,9 @@ TEST(ScaleRules, NvidiasFourBits) {
 }
 
 TEST(ScaleRules, Deepgemm) {
-  for (const std::string& element : kFloats) {
+  std::vector<std::string> elements = kFloats;
+  elements.emplace_back("bf16");  // whose largest value makes scales below binary32's least normal
+  for (const std::string& element : elements) {
     ExpectSteps(element + " 128 scale=fp32 arithmetic=deepgemm", [&](float a) -> Steps {
       const float scale = (a < 1e-4F ? 1e-4F : a) / Max(element);
       return {scale, 1 / scale};

@@ -72,6 +72,20 @@ TEST(FixedNumber, AddsAsIntegersDo) {
   }
 }
 
+TEST(FixedNumber, EveryWordCountsForTheRounding) {
+  const FixedPlan plan = plan_of(1000, 0, false);
+  for (const int far : {60, 100, 200, 900}) {
+    for (int near = 0; near < far - 54; near += 31) {
+      const std::vector<std::uint32_t> words(static_cast<std::size_t>(plan.words));
+      FixedNumber sum(plan, words.data(), 1);
+      EXPECT_TRUE(sum.add({.significand = 1, .shift = far}, false));
+      EXPECT_TRUE(sum.add({.significand = 1, .shift = near}, false));
+      const double power = std::ldexp(1.0, far);
+      EXPECT_EQ(sum.value(0), std::nextafter(power, 2 * power)) << far << ", " << near;
+    }
+  }
+}
+
 // Every term of a few bits around the unit, in every mode.
 TEST(FixedNumber, RoundsTermsToUnits) {
   for (const Rounding mode : kModes) {
