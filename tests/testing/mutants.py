@@ -126,7 +126,7 @@ class Result(NamedTuple):
     by: str
     """The test that failed, written as in the entries; empty if the mutant survived."""
     how: str = "fails"
-    """"fails", or "time limit" where the test did not end."""
+    """"fails"; "time limit" where the test did not end; of a survivor, what has been tried."""
 
 
 def results(list_: str) -> dict[str, Result]:
