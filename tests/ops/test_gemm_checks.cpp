@@ -119,9 +119,7 @@ TEST(GemmErrors, ResultThatSharesMemory) {
   const TensorView first = View(memory.data(), DType::f32, Shape{1, 4});
   folded = View(memory.data() + 32, DType::f32, Shape{2, 4});
   folded.stride[0] = 0;
-  EXPECT_NE(error_of([&] {
-              Gemm(view(other, {2, 1}), first, accumulator_of("e4m3"), folded);
-            }),
+  EXPECT_NE(error_of([&] { Gemm(view(other, {2, 1}), first, accumulator_of("e4m3"), folded); }),
             "");
   TensorView reversed = View(memory.data() + 15, DType::f32, square);  // from the highest element
   reversed.stride[0] = -4;

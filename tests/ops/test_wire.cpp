@@ -155,7 +155,8 @@ TEST(Wire, TheFirstNanIsFound) {
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
       RoundingOptions o;
       o.mode = mode;
-      for (const std::size_t n : {std::size_t{700}, std::size_t{9000}, (std::size_t{1} << 21) + 4321}) {
+      for (const std::size_t n :
+           {std::size_t{700}, std::size_t{9000}, (std::size_t{1} << 21) + 4321}) {
         std::vector<std::uint8_t> packed(n);
         for (const std::size_t at : {std::size_t{0}, std::size_t{300}, n / 2 + 5, n - 3}) {
           std::vector<float> x(n, 1.0F);

@@ -10,7 +10,6 @@
 #include <map>
 #include <numeric>
 
-#include "cpd/compress/codecs.h"
 #include "cpd/spec/error.h"
 #include "cpd/study/cost.h"
 #include "tests/testing/sanitized.h"
@@ -553,42 +552,6 @@ TEST(Cost, NanWithoutACodeTakesBinary32) {
   spec.format = spec.accumulator.format = spec.result = ParseFormat("e2m1");
   EXPECT_EQ(cost({1e30F}).bytes_sent, 50);
   EXPECT_EQ(cost({std::numeric_limits<float>::infinity()}).bytes_sent, 400);
-}
-
-/// Bytes are exact where all messages of both directions have one size, whatever the values.
-TEST(Cost, ExactIsAllThatMoves) {
-  ReduceSpec spec;
-  spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4
-  const auto cost = [&](int rank) { return CostOf(spec, 2, rank, Sizes{1}, 1 << 20); };
-  EXPECT_EQ(cost(0).bytes_sent, 4);
-  EXPECT_EQ(cost(0).bytes_received, 4);
-  EXPECT_FALSE(cost(0).exact);
-  EXPECT_FALSE(cost(1).exact);
-  spec.format = kFp32;
-  EXPECT_TRUE(cost(0).exact);
-  spec.wire = MakeCodec("sparse");  // terms vary, the results behind them do not
-  EXPECT_FALSE(CostOf(spec, 2, 0, Sizes{100}, 1 << 20).exact);
-}
-
-/// One value of a codec may take more bytes than binary32, which NaN of sums makes them travel in.
-TEST(Cost, TheWayOfMostBytes) {
-  ReduceSpec spec;
-  spec.exchange = Exchange::gather;
-  spec.wire = MakeCodec("e2m1 32 scale=fp32 non_finite=element");
-  spec.accumulator.format = spec.result = ParseFormat("e4m3");
-  const std::vector<float> small = {0}, infinite = {std::numeric_limits<float>::infinity()};
-  for (const std::int64_t n : {1, 100}) {
-    const Sizes sizes = {n};
-    const auto time = [&](const KnownLayers& known) { return TimeOf(spec, 2, sizes, 0, 1, known); };
-    const double packed = time({.largest = small});
-    const double plain = time({.largest = infinite});
-    EXPECT_EQ(plain, 4 * n);
-    EXPECT_EQ(packed > plain, n == 1);
-    EXPECT_EQ(time({}), std::max(packed, plain));
-    const std::vector<Round> rounds = RoundsOf(spec, 2, sizes, 1);
-    ASSERT_EQ(rounds.size(), 1U);
-    EXPECT_EQ(static_cast<double>(rounds[0].bytes), std::max(packed, plain));
-  }
 }
 
 TEST(Cost, ChunksCostNothingWhereCodesAreBytes) {

@@ -126,7 +126,7 @@ class Result(NamedTuple):
     by: str
     """The test that failed, written as in the entries; empty if the mutant survived."""
     how: str = "fails"
-    """"fails", or "time limit" where the test did not end."""
+    """"fails"; "time limit" where the test did not end; of a survivor, what has been tried."""
 
 
 def results(list_: str) -> dict[str, Result]:
@@ -149,7 +149,7 @@ def reported(mutant: Mutant, result: Result) -> str:
 
 
 def table(wanted: Sequence[Mutant]) -> list[str]:
-    """The stored results by folder, a line each, and below them the open ones, which need a test."""
+    """The stored results by folder, a line each, and below them the open mutants by name."""
     known = {list_: results(list_) for list_ in {m.list for m in wanted}}
     counts: dict[str, Counter[str]] = {}
     open_: list[str] = []

@@ -279,7 +279,7 @@ class Bench:
         for test in () if self.only_expected else self._others(mutant, expected):
             if found := self._tried(test, number, ""):
                 return found
-        return Result("", "")
+        return Result("", "", "survives all tests that reach it")
 
     def _others(self, mutant: Mutant, tried: list[Test]) -> Iterator[Test]:
         own = mutant.folder.rpartition("/")[2]

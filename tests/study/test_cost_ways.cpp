@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Costs of what may be sent in two ways, packed or in binary32: which bytes are exact, and which
+// way counts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "cpd/compress/codecs.h"
+#include "cpd/study/cost.h"
+
+namespace cpd {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+/// Bytes are exact where all messages of both directions have one size, whatever the values.
+TEST(CostWays, ExactIsAllThatMoves) {
+  ReduceSpec spec;
+  spec.format = ParseFormat("e3m0");  // results take 4 bytes in either way, terms 1/2 or 4
+  const auto cost = [&](int rank) { return CostOf(spec, 2, rank, Sizes{1}, 1 << 20); };
+  EXPECT_EQ(cost(0).bytes_sent, 4);
+  EXPECT_EQ(cost(0).bytes_received, 4);
+  EXPECT_FALSE(cost(0).exact);
+  EXPECT_FALSE(cost(1).exact);
+  spec.format = kFp32;
+  EXPECT_TRUE(cost(0).exact);
+  spec.wire = MakeCodec("sparse");  // terms vary, the results behind them do not
+  EXPECT_FALSE(CostOf(spec, 2, 0, Sizes{100}, 1 << 20).exact);
+}
+
+/// One value of a codec may take more bytes than binary32, which NaN of sums makes them travel in.
+TEST(CostWays, TheWayOfMostBytes) {
+  ReduceSpec spec;
+  spec.exchange = Exchange::gather;
+  spec.wire = MakeCodec("e2m1 32 scale=fp32 non_finite=element");
+  spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  const std::vector<float> small = {0}, infinite = {std::numeric_limits<float>::infinity()};
+  for (const std::int64_t n : {1, 100}) {
+    const Sizes sizes = {n};
+    const auto time = [&](const KnownLayers& known) { return TimeOf(spec, 2, sizes, 0, 1, known); };
+    const double packed = time({.largest = small});
+    const double plain = time({.largest = infinite});
+    EXPECT_EQ(plain, 4 * n);
+    EXPECT_EQ(packed > plain, n == 1);
+    EXPECT_EQ(time({}), std::max(packed, plain));
+    const std::vector<Round> rounds = RoundsOf(spec, 2, sizes, 1);
+    ASSERT_EQ(rounds.size(), 1U);
+    EXPECT_EQ(static_cast<double>(rounds[0].bytes), std::max(packed, plain));
+  }
+}
+
+}  // namespace
+}  // namespace cpd
