@@ -92,10 +92,15 @@ summary() {
 }
 
 test_() {
-  local changed='' only_python=()
+  local changed='' only_python=() mutants=''
   kAll=0
   while (($#)); do
     case $1 in
+      --mutants)
+        mutants=1
+        shift
+        break
+        ;;
       --all) kAll=1 ;;
       --changed) changed=main ;;
       --changed=*) changed=${1#*=} ;;
@@ -109,6 +114,10 @@ test_() {
   step "Python packages" optional_group models
   step "Python packages" optional_group trackers
   step "Python packages" python_group docs
+  if [[ -n $mutants ]]; then
+    step "mutants" "$kVenv/bin/python" tests/testing/mutants.py --jobs "$(jobs)" "$@"
+    return
+  fi
   rm -rf "$kResults" build/*/Testing/gtest
   mkdir -p "$kResults"
   if ((${#only_python[@]})); then

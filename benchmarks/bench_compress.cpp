@@ -86,7 +86,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// What a row works on; `bytes` has room for its blocks side by side.
+/// The arrays of a benchmark row: n inputs and outputs, and room for the codes of all its blocks.
 struct Arrays {
   std::int64_t n;
   const float* x;

@@ -122,7 +122,7 @@ def in_rows(x: torch.Tensor) -> torch.Tensor:
 def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
     """A gradient as it enters two products, in one pass."""
     _, scaled, how, *_ = parts(form)
-    made: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), how)
+    made: torch.Tensor = torch.ops.cpd.cast_scaled_both(x, scaled, (-1, -2), how, None)
     return made
 
 

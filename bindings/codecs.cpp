@@ -283,14 +283,15 @@ void BindCodec(py::module_& m) {
 
 constexpr const char* kStages[] = {"contribution", "result"};
 
-/// rank, number, stage, the codec's text, size, values.
-using Kept = std::tuple<int, std::int64_t, std::string, std::string, std::int64_t, Floats>;
+/// rank, number, stage, the codec's text, size, begin (none: not saved), values.
+using Kept = std::tuple<int, std::int64_t, std::string, std::string, std::int64_t,
+                        std::optional<std::int64_t>, Floats>;
 
 std::vector<Kept> SaveStates(const CodecStates& states) {
   std::vector<Kept> all;
   for (const auto& [key, kept] : states.Save()) {
     all.emplace_back(key.rank, key.number, kStages[static_cast<int>(key.stage)], kept.text,
-                     kept.size,
+                     kept.size, kept.begin,
                      Floats(static_cast<py::ssize_t>(kept.values.size()), kept.values.data()));
   }
   return all;
@@ -318,9 +319,9 @@ void ClaimStates(CodecStates& states, int world, std::optional<int> rank) {
 void LoadStates(CodecStates& states, const std::vector<Kept>& all,
                 const std::optional<OwnerFields>& owner) {
   std::map<CodecStates::Key, CodecStates::Kept> kept;
-  for (const auto& [rank, number, stage, text, size, values] : all) {
+  for (const auto& [rank, number, stage, text, size, begin, values] : all) {
     kept[{rank, number, StageNamed(stage)}] = {
-        text, size, std::vector<float>(values.data(), values.data() + values.size())};
+        text, size, std::vector<float>(values.data(), values.data() + values.size()), begin};
   }
   if (!owner) return states.Load(std::move(kept));
   states.Load(std::move(kept), CodecStates::Owner{owner->first, owner->second});

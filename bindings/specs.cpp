@@ -32,6 +32,7 @@
 #include "cpd/spec/format_names.h"
 #include "cpd/spec/hadamard.h"
 #include "cpd/spec/names.h"
+#include "cpd/spec/options.h"
 #include "cpd/spec/presets.h"
 #include "cpd/spec/scaled.h"
 #include "cpd/spec/wide_format.h"
@@ -109,13 +110,24 @@ RoundingOptions MakeOptions(const std::string& rounding, const std::string& over
   options.seed = seed;
   options.stream = stream;
   Check(options);
+  CheckDraws(options);
+  return options;
+}
+
+/// A codec's numbers, which only some codecs use.
+RoundingOptions NumbersOfCodec(std::uint64_t seed, int random_bits) {
+  RoundingOptions options;
+  options.random_bits = random_bits;
+  options.seed = seed;
+  Check(options);
   return options;
 }
 
 void BindOptions(py::module_& m) {
   py::class_<RoundingOptions>(m, "RoundingOptions")
       .def(py::init(&MakeOptions), py::arg("rounding"), py::arg("overflow"), py::arg("seed"),
-           py::arg("stream"), py::arg("random_bits"), py::arg("variant"));
+           py::arg("stream"), py::arg("random_bits"), py::arg("variant"))
+      .def_static("of_codec", &NumbersOfCodec, py::arg("seed"), py::arg("random_bits"));
   m.attr("ROUNDINGS") = Tuple(RoundingNames());
   m.attr("OVERFLOWS") = Tuple(OverflowNames());
   m.attr("VARIANTS") = Tuple(VariantNames());

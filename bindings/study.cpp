@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "codecs.h"
@@ -90,14 +91,25 @@ double TimeOfLayers(const ReduceSpec& spec, int world, const Sizes& sizes, doubl
 }
 
 /// Each round as (steps, bytes, across, within).
+std::vector<std::array<std::int64_t, 4>> Fields(std::span<const Round> rounds) {
+  std::vector<std::array<std::int64_t, 4>> fields;
+  for (const Round& round : rounds) {
+    fields.push_back({round.steps, round.bytes, round.across, round.within});
+  }
+  return fields;
+}
+
 std::vector<std::array<std::int64_t, 4>> RoundsOfLayers(const ReduceSpec& spec, int world,
                                                         const Sizes& sizes, std::int64_t per_host,
                                                         const Sizes& rows, const Floats& largest) {
-  std::vector<std::array<std::int64_t, 4>> rounds;
-  for (const Round& round : RoundsOf(spec, world, sizes, per_host, {rows, largest})) {
-    rounds.push_back({round.steps, round.bytes, round.across, round.within});
-  }
-  return rounds;
+  return Fields(RoundsOf(spec, world, sizes, per_host, {rows, largest}));
+}
+
+std::vector<std::array<std::int64_t, 4>> AgreementOfLayers(const ReduceSpec& spec, int world,
+                                                           const Sizes& sizes,
+                                                           std::int64_t per_host,
+                                                           const Sizes& rows) {
+  return Fields(AgreementOf(spec, world, sizes, per_host, {rows}));
 }
 
 void BindStudy(py::module_& m) {
@@ -131,6 +143,8 @@ void BindStudy(py::module_& m) {
         py::arg("chunk"), py::arg("rows"), py::arg("largest"), py::arg("numbers"));
   m.def("rounds", &RoundsOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
         py::arg("per_host"), py::arg("rows"), py::arg("largest"));
+  m.def("agreement", &AgreementOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
+        py::arg("per_host"), py::arg("rows"));
   m.def("time", &TimeOfLayers, py::arg("spec"), py::arg("world"), py::arg("sizes"),
         py::arg("alpha"), py::arg("beta"), py::arg("rows"), py::arg("largest"));
 }

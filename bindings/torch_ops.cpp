@@ -25,6 +25,7 @@
 #include "cpd/ops/flagged.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
+#include "cpd/ops/product_bf16.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "torch_tensors.h"
@@ -239,6 +240,11 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
   return out;
 }
 
+/// ProductOfBf16: whether `out` has the product.
+bool ProductOfBf16Into(const Tensor& a, const Tensor& b, const Tensor& out) {
+  return ProductOfBf16(Input(a), Input(b), Output(out));
+}
+
 /// The exceptions of GemmNew's roundings.
 Tensor GemmFlagsNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
                     StringHandle accumulator, const OptionalTensor& seed,
@@ -375,6 +381,7 @@ STABLE_TORCH_LIBRARY(cpd, m) {
       "gemm_scaled(Tensor a, Tensor? a_scales, int a_block, int a_lines, Tensor? a_factor, "
       "Tensor b, Tensor? b_scales, int b_block, int b_lines, Tensor? b_factor, Tensor? c, "
       "str accumulator, bool epilogue, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
+  define("product_of_bf16(Tensor a, Tensor b, Tensor(a!) out) -> bool");
   define(std::string("encode(Tensor x, ") + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   for (const std::string name : {"hadamard", "hadamard_plain"}) {
@@ -432,7 +439,10 @@ void Implement(torch::stable::detail::StableLibrary& m) {
   m.impl("decode_out_plain", TORCH_BOX(&Entered<&DecodeOut>::Run));
 }
 
-STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) { Implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) {
+  Implement(m);
+  m.impl("product_of_bf16", TORCH_BOX(&Entered<&ProductOfBf16Into>::Run));
+}
 STABLE_TORCH_LIBRARY_IMPL(cpd, CUDA, m) { Implement(m); }
 
 }  // namespace

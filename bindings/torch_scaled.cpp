@@ -6,6 +6,7 @@
 // takes it ("e2m1 overflow=saturate"); each is parsed once.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -80,13 +81,22 @@ void CastScaledOut(const Tensor& x, StringHandle scaled, std::int64_t axis, Stri
   CastInto(x, {x, format, axis, elements, scales, tensor_scales, amax, seed, stream, random}, out);
 }
 
+/// An uninitialized tensor like x, of another type if one is given.
+Tensor EmptyLikeOf(const Tensor& x, const std::optional<ScalarType>& dtype) {
+  Tensor like = EmptyLike(x);
+  if (!dtype || *dtype == x.scalar_type()) return like;
+  const auto strides = like.strides();
+  return Empty(x, SizesOf(x), {strides.data(), strides.size()}, *dtype);
+}
+
 Tensor CastScaledNew(const Tensor& x, StringHandle scaled, std::int64_t axis, StringHandle how,
                      const OptionalTensor& scales, const OptionalTensor& tensor_scales,
                      const OptionalTensor& amax, const OptionalTensor& seed,
-                     const OptionalTensor& stream, const OptionalTensor& random) {
+                     const OptionalTensor& stream, const OptionalTensor& random,
+                     const std::optional<ScalarType>& dtype) {
   const Text format(scaled), elements(how);
   const OnDeviceOf guard(x);
-  const Tensor out = EmptyLike(x);
+  const Tensor out = EmptyLikeOf(x, dtype);
   CastInto(x, {x, format, axis, elements, scales, tensor_scales, amax, seed, stream, random}, out);
   return out;
 }
@@ -116,14 +126,14 @@ TensorView Part(const TensorView& all, std::int64_t i) {
 
 /// The casts along both axes, in front of which the result has a dimension of 2.
 Tensor CastScaledBoth(const Tensor& x, StringHandle scaled, const std::vector<std::int64_t>& axes,
-                      StringHandle how) {
+                      StringHandle how, const std::optional<ScalarType>& dtype) {
   const Text format(scaled), elements(how);
   const OnDeviceOf guard(x);
   if (axes.size() != 2) throw Error("axes must be two, got " + std::to_string(axes.size()));
   const How to(x, format, axes[0], elements, {}, {}, {}, {}, {}, {});
   std::vector<std::int64_t> sizes{2};
   for (const std::int64_t extent : SizesOf(x)) sizes.push_back(extent);
-  const Tensor both = Empty(x, sizes, x.scalar_type());
+  const Tensor both = Empty(x, sizes, dtype.value_or(x.scalar_type()));
   const TensorView out = Output(both);
   CastBoth(Input(x), to.scaled, {to.axis, Axis(axes[1])}, to.rounding, Part(out, 0), Part(out, 1));
   return both;
@@ -187,9 +197,10 @@ constexpr const char* kFrom =
 STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
   const auto define = [&](const std::string& schema) { m.def(schema.c_str()); };
   for (const std::string form : {"", "_plain"}) {
-    define("cast_scaled" + form + kOf + ") -> Tensor");
+    define("cast_scaled" + form + kOf + ", ScalarType? dtype) -> Tensor");
     define("cast_scaled_out" + form + kOf + ", *, Tensor(a!) out) -> ()");
-    define("cast_scaled_both" + form + "(Tensor x, str scaled, int[] axes, str how) -> Tensor");
+    define("cast_scaled_both" + form +
+           "(Tensor x, str scaled, int[] axes, str how, ScalarType? dtype) -> Tensor");
     define("decode_scaled_out" + form + kFrom + "*, Tensor(a!) out) -> ()");
   }
   define(

@@ -123,7 +123,7 @@ class Collective {
       UseLayers();
       DivideFirst();
       FindStates();
-      if (WantsLargest()) Measure();
+      if (reduction_->wants_largest()) Measure();
     } catch (const Error& error) {
       refusal_ = std::current_exception();
       return error.what();
@@ -178,13 +178,15 @@ class Collective {
 
   /// The values of a layer whose results this rank owns.
   [[nodiscard]] Segment Owned(std::size_t layer) const {
-    const std::vector<std::int64_t>& buckets = reduction_->buckets();
-    const std::int64_t bucket = buckets.empty() ? 1 : buckets[layer];
     const auto index = static_cast<std::int64_t>(layer);
-    const std::int64_t slice = (rank() + size() - reduction_->turn(index)) % size();
-    const std::int64_t begin = SliceBegin(sizes_[layer], size(), slice, bucket);
-    const std::int64_t end = SliceBegin(sizes_[layer], size(), slice + 1, bucket);
-    return {static_cast<int>(layer), begin, end - begin};
+    const auto slice = static_cast<int>((rank() + size() - reduction_->turn(index)) % size());
+    const std::int64_t begin = BeginOf(layer, slice);
+    return {static_cast<int>(layer), begin, BeginOf(layer, slice + 1) - begin};
+  }
+  /// The first value of a layer's slice.
+  [[nodiscard]] std::int64_t BeginOf(std::size_t layer, int slice) const {
+    const std::vector<std::int64_t>& buckets = reduction_->buckets();
+    return SliceBegin(sizes_[layer], size(), slice, buckets.empty() ? 1 : buckets[layer]);
   }
 
   /// Finds the codec's states of the layers, and of the results that this rank owns; none where it
@@ -195,15 +197,16 @@ class Collective {
     for (std::size_t l = 0; l < x_.size(); ++l) {
       const auto layer = static_cast<std::int64_t>(l);
       const std::int64_t number = reduction_->number(layer);
-      const auto of = [&](const Codec& codec, Stage stage, std::int64_t n,
-                          std::vector<CodecState*>& found) {
-        CodecState* state = states.Of(codec, {rank(), number, stage}, n);
+      const auto of = [&](const Codec& codec, Stage stage, const Segment& part,
+                          std::int64_t unrotated, std::vector<CodecState*>& found) {
+        CodecState* state = states.Of(codec, {rank(), number, stage}, part.count,
+                                      {.now = part.begin, .unrotated = unrotated});
         if (state != nullptr) found.push_back(state);
       };
-      of(*reduction_->wire(layer), Stage::contribution, sizes_[l], states_);
+      of(*reduction_->wire(layer), Stage::contribution, {.count = sizes_[l]}, 0, states_);
       const SharedCodec& results = reduction_->results(layer);
       if (results == nullptr) continue;
-      of(*results, Stage::result, Owned(l).count, result_states_);
+      of(*results, Stage::result, Owned(l), BeginOf(l, rank()), result_states_);
     }
   }
 
@@ -272,10 +275,6 @@ class Collective {
     }
   }
 
-  [[nodiscard]] bool WantsLargest() const {
-    return spec_.aps != Aps::off || reduction_->LacksNan();
-  }
-
   [[nodiscard]] std::vector<LayerRange> RangesOf(std::span<const TensorView> layers) const {
     if (queue_ != nullptr) return MeasureRanges(*queue_, layers);
     std::vector<LayerRange> ranges;
@@ -308,7 +307,7 @@ class Collective {
   void AgreeOnScales() {
     const Reduction& reduction = *reduction_;
     std::vector<float> largest(x_.size());
-    if (WantsLargest()) {
+    if (reduction.wants_largest()) {
       Enter(Phase::exponents, 0, link_.transport());
       link_.Max(Phase::exponents, largest_);
       for (std::size_t l = 0; l < x_.size(); ++l) largest[l] = std::bit_cast<float>(largest_[l]);

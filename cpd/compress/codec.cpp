@@ -95,6 +95,7 @@ struct CodecStates::Entry {
   std::int64_t size = 0;
   std::unique_ptr<CodecState> state;  // null until a codec first uses what was restored
   std::vector<float> restored;
+  std::optional<std::int64_t> begin;  // none until then, where it was not saved
 
   [[nodiscard]] std::vector<float> Values() const {
     return state == nullptr ? restored : state->Kept();
@@ -106,8 +107,9 @@ CodecStates::~CodecStates() = default;
 CodecStates::CodecStates(CodecStates&&) noexcept = default;
 CodecStates& CodecStates::operator=(CodecStates&&) noexcept = default;
 
-CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t size) {
-  CodecState* const state = FindOrMake(codec, key, size);
+CodecState* CodecStates::Of(const Codec& codec, const Key& key, std::int64_t size,
+                            const Begin& begin) {
+  CodecState* const state = FindOrMake(codec, key, size, begin);
   if (state == nullptr || key.stage != Stage::contribution || !codec.needs_gradient()) return state;
   const std::optional<float> rms = GradientOf(key);
   if (!rms) {
@@ -137,18 +139,29 @@ std::optional<float> CodecStates::GradientOf(const Key& key) const {
   return found == gradients_.end() ? std::nullopt : std::optional(found->second);
 }
 
-CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int64_t size) {
+CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int64_t size,
+                                    const Begin& begin) {
   auto found = entries_.find(key);
   if (found == entries_.end()) {
     std::unique_ptr<CodecState> made = codec.MakeState(size);
     if (made == nullptr) return nullptr;
-    found = entries_.emplace(key, Entry{codec.text(), size, std::move(made), {}}).first;
+    found = entries_.emplace(key, Entry{codec.text(), size, std::move(made), {}, begin.now}).first;
   }
   Entry& entry = found->second;
-  if (entry.text != codec.text() || entry.size != size) {
+  const bool fits = entry.text == codec.text() && entry.size == size;
+  const std::int64_t kept_from = entry.begin.value_or(begin.unrotated);
+  if (!fits || kept_from != begin.now) {
     if (entry.state != nullptr && entry.state->Kept().empty()) {
       entries_.erase(found);
-      return FindOrMake(codec, key, size);
+      return FindOrMake(codec, key, size, begin);
+    }
+    if (fits) {
+      throw Error("layer number " + std::to_string(key.number) + ": rank " +
+                  std::to_string(key.rank) + " kept the errors of its " + std::to_string(size) +
+                  " results from index " + std::to_string(kept_from) + " on" +
+                  (entry.begin ? "" : " (saved by version 0.7, whose owners do not rotate)") +
+                  ", and now owns those from " + std::to_string(begin.now) +
+                  " on; merge() or reset() the states");
     }
     throw Error("layer number " + std::to_string(key.number) + " of rank " +
                 std::to_string(key.rank) + " was kept by codec '" + entry.text + "' with " +
@@ -160,6 +173,7 @@ CodecState* CodecStates::FindOrMake(const Codec& codec, const Key& key, std::int
     if (entry.state != nullptr) entry.state->Restore(entry.restored);
     entry.restored = {};
   }
+  entry.begin = begin.now;
   return entry.state.get();
 }
 
@@ -199,7 +213,7 @@ std::map<CodecStates::Key, CodecStates::Kept> CodecStates::Save() const {
   std::map<Key, Kept> all;
   for (const auto& [key, entry] : entries_) {
     std::vector<float> kept = entry.Values();
-    if (!kept.empty()) all[key] = {entry.text, entry.size, std::move(kept)};
+    if (!kept.empty()) all[key] = {entry.text, entry.size, std::move(kept), entry.begin};
   }
   return all;
 }
@@ -210,7 +224,7 @@ void CodecStates::Load(std::map<Key, Kept> kept, std::optional<Owner> owner) {
   owner_ = owner;
   owner_loaded_ = owner.has_value();
   for (auto& [key, one] : kept) {
-    entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values)});
+    entries_.emplace(key, Entry{one.text, one.size, nullptr, std::move(one.values), one.begin});
   }
 }
 

@@ -199,8 +199,9 @@ CPD_API bool IsFinite(std::int64_t n, const float* x);
 /// Whether a state is that of a rank's contribution or of the results that the rank owns.
 enum class Stage : std::uint8_t { contribution, result };
 
-/// The states of ranks' layers, each layer by its number in random streams. One call at a time uses
-/// it. It belongs to the owner whose call first keeps something in it.
+/// What codecs keep between calls, by rank and layer; a layer's number is its number in random
+/// streams. Only one call at a time may use an object. The first call that keeps something makes
+/// its rank the owner, and calls of another owner are refused.
 class CPD_API CodecStates {
  public:
   /// A rank of `world` ranks; no rank: all of them, as virtual ranks.
@@ -216,10 +217,18 @@ class CPD_API CodecStates {
     Stage stage = Stage::contribution;
     auto operator<=>(const Key&) const = default;
   };
+  /// Where a slice of results begins in its layer; a whole layer begins at 0.
+  struct Begin {
+    std::int64_t now = 0;
+    /// Where it begins without rotating owners. A state that was saved without its begin means
+    /// this.
+    std::int64_t unrotated = 0;
+  };
   struct Kept {
     std::string text;       ///< the codec's text()
     std::int64_t size = 0;  ///< values of the layer, or of the slice
     std::vector<float> values;
+    std::optional<std::int64_t> begin{};  ///< the first value's index in the layer; none: not saved
   };
 
   CodecStates();
@@ -228,9 +237,12 @@ class CPD_API CodecStates {
   CodecStates& operator=(CodecStates&&) noexcept;
 
   /// The layer's state, made on its first use from what Load restored. Null where the codec keeps
-  /// nothing. Throws Error where the layer was kept by another codec, or with another size, and
-  /// where the codec needs the gradient's root mean square, which was not set.
-  CodecState* Of(const Codec& codec, const Key& key, std::int64_t size);
+  /// nothing. Throws Error where the layer was kept by another codec, with another size, or as
+  /// another slice, and where the codec needs the gradient's root mean square, which was not set.
+  CodecState* Of(const Codec& codec, const Key& key, std::int64_t size) {
+    return Of(codec, key, size, Begin{});
+  }
+  CodecState* Of(const Codec& codec, const Key& key, std::int64_t size, const Begin& begin);
   /// Sets the root mean square of the gradient of a layer for later calls: of one rank, or, without
   /// a rank, of all, whatever was set for one before. Throws Error where it is negative or not
   /// finite.
@@ -255,7 +267,7 @@ class CPD_API CodecStates {
  private:
   struct Entry;
   [[nodiscard]] std::optional<float> GradientOf(const Key& key) const;
-  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size);
+  CodecState* FindOrMake(const Codec& codec, const Key& key, std::int64_t size, const Begin& begin);
 
   std::map<Key, Entry> entries_;
   Gradients gradients_;

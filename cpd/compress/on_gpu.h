@@ -28,7 +28,8 @@ class CPD_API LayerOnGpu {
   virtual ~LayerOnGpu();
   /// Codec::Measure; waits. By default nothing is measured: 0.
   [[nodiscard]] virtual float Measure() const { return 0; }
-  /// Codec::Largest; waits. By default that of the layer's values: none.
+  /// Codec::Largest, after waiting for the GPU. The default, nothing, means the largest magnitude
+  /// of the layer's values.
   [[nodiscard]] virtual std::optional<float> Largest() const { return std::nullopt; }
   /// Codec::Round of all that began; adds what is lost to *counts, in the GPU's memory, unless it
   /// is null. y may be x where it is.

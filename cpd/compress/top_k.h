@@ -61,7 +61,8 @@ class CPD_API TopK final : public Codec {
 
   /// A state that keeps the residual, and from Begin to Commit the values that are sent.
   [[nodiscard]] std::unique_ptr<CodecState> MakeState(std::int64_t size) const override;
-  /// Sparse, as sums of kept values are; null where the format has no zero.
+  /// A codec of sparse layers, as sums of kept values are sparse, too; null if the format has no
+  /// zero.
   [[nodiscard]] SharedCodec ForResults(const Format& format, int world) const override;
 
   /// ceil(fraction * n).

@@ -265,7 +265,8 @@ TileRows TileReader::Read(const Tile& tile) {
   return {values_.data(), tile.count};
 }
 
-/// The strips of a tensor's integers: a tile of fewer rows than a block of them is in one.
+/// Divides a tensor's random integers into strips. A tile of fewer than kBlock rows lies within one
+/// strip.
 Strips StripsOf(const BlockLayout& layout, const TensorView& indices) {
   return {indices, kBlock, layout.rows < kBlock ? layout.rows : kPartRows};
 }

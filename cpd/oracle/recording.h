@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cpd/oracle/flagged.h"
@@ -23,7 +24,8 @@ struct Record {
   const std::uint32_t* random = nullptr;  ///< one integer for each rounding, or null
   std::vector<std::uint32_t> codes;       ///< kNoCode for a NaN without a code
   std::uint8_t flags = 0;
-  std::uint16_t corners = 0;  ///< tie, carry and cancellation of any rounding
+  std::uint16_t corners = 0;     ///< tie, carry and cancellation of any rounding
+  bool invalid_product = false;  ///< of a fused sum: its product is 0 * Inf
 
   /// x rounded, with its code, flags and corners recorded.
   Exact round(const Spec& spec, const Exact& x, Options o) {
@@ -40,21 +42,28 @@ struct Record {
   }
 };
 
-/// ExactArithmetic that writes each rounding to a record.
+/// ExactArithmetic that writes each rounding to a record. `fused`: a sum takes each product with it
+/// in one fma, where 0 * Inf raises no flag if the sum is NaN.
 struct RecordingArithmetic {
   using Number = Exact;
   Record* record;
+  bool fused = false;
 
   static Exact number(float x) { return exact(x); }
   Exact product(float x, float y) const {
     const Exact a = exact(x);
     const Exact b = exact(y);
-    return record->made(multiply(a, b), a.is_nan() || b.is_nan());
+    const Exact exact_product = multiply(a, b);
+    const bool any_nan = a.is_nan() || b.is_nan();
+    if (!fused) return record->made(exact_product, any_nan);
+    record->invalid_product = exact_product.is_nan() && !any_nan;
+    return exact_product;
   }
   Exact sum(const Exact& x, const Exact& y, const Options& o) const {
     const Exact made = add_for(o, x, y);
     if (cancels(x, y, made)) record->corners |= bit(Corner::cancellation);
-    return record->made(made, x.is_nan() || y.is_nan());
+    const bool of_product = std::exchange(record->invalid_product, false);
+    return record->made(made, x.is_nan() || (y.is_nan() && !of_product));
   }
   static Exact minus(const Exact& x) { return negate(x); }
   Exact rounded(const Spec& spec, const Exact& x, const Options& o) const {

@@ -147,7 +147,11 @@ class Lines {
   /// Computes line i of an ordered sum and returns the code of its result.
   std::uint32_t OrderedLine(std::size_t i, const std::vector<float>& a, Record& record) const {
     const Spec format = reference::spec_of(rule_.accumulator.format);
-    const reference::RecordingArithmetic arithmetic{&record};
+    const Scheme scheme = rule_.accumulator.scheme;
+    const bool adds_products =
+        scheme == Scheme::sequential || (scheme == Scheme::pairwise && Terms(rule_) == 1);
+    const bool fused = rule_.accumulator.exact_products && adds_products;
+    const reference::RecordingArithmetic arithmetic{&record, fused};
     const auto next = [o = Options()] { return o; };  // the record adds the random integers
     const auto code = [&](const reference::Exact& sum) {
       return reference::code_of(format, sum).value_or(kNoCode);

@@ -98,6 +98,16 @@ void ParseProduct(Accumulator& accumulator, std::string_view text) {
   if (!accumulator.exact_products) accumulator.product = ParseFormat(text);
 }
 
+/// Refuses an option that only another scheme has.
+void RefuseOtherSchemesOption(const Accumulator& accumulator, std::string_view name) {
+  if (std::ranges::find(kOptions, name) == kOptions.end()) return;
+  const char* scheme = name == "width" || name == "fraction" ? "scheme fixed"
+                       : name == "sum_rounding"              ? "schemes block_fma and fixed"
+                                                             : "scheme block_fma";
+  throw Error(std::string(name) + " is for " + scheme + ", got scheme " +
+              ToString(accumulator.scheme));
+}
+
 void ParseOption(Accumulator& accumulator, std::string_view name, std::string_view text) {
   if (name == "product") return ParseProduct(accumulator, text);
   if (name == "inner") {
@@ -112,11 +122,13 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
   if (accumulator.unit && ParseUnitOption(*accumulator.unit, name, text)) return;
   if (accumulator.fixed) {
     if (ParseFixedOption(*accumulator.fixed, name, text)) return;
+    RefuseOtherSchemesOption(accumulator, name);
     throw Error("unknown option " + Quoted(name) +
                 " of an integer's sum; there are width, fraction, sum_rounding, "
                 "rounding and overflow" +
                 DidYouMean(name, kOptions));
   }
+  RefuseOtherSchemesOption(accumulator, name);
   throw Error(
       "unknown option " + Quoted(name) +
       " of an accumulator; there are product, inner, chunk, rounding, overflow, variant, "
@@ -125,28 +137,48 @@ void ParseOption(Accumulator& accumulator, std::string_view name, std::string_vi
       DidYouMean(name, kOptions));
 }
 
-[[noreturn]] void RefuseRounding(const Format& format) {
-  throw Error("block_fma: rounding= has no effect, as " + ToString(format) +
-              " holds every sum of the unit: sum_rounding= is how the unit rounds its sums");
-}
-
 /// Whether a unit's sums are rounded once more, into the accumulator's format.
 bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }
 
-/// Refuses a unit without its operands' formats, and a rounding without effect.
-void CheckUnitText(const BlockFma& unit, const Format& format,
-                   std::span<const std::string_view> given, bool is_preset) {
+/// Whether some sum of an integer lies outside the accumulator's format.
+bool RoundsSums(const FixedPoint& point, const Format& format) {
+  const int top = point.width - 1;  // the least sum is -2^top units
+  return top > format.precision() || -point.fraction < format.min_quantum_exponent() ||
+         top - point.fraction > format.emax() || !format.is_signed;
+}
+
+/// Refuses rounding= and overflow= where no sum of a unit or an integer is rounded by them:
+/// `rounds` and `overflows` say whether they are given.
+void CheckEffect(const Accumulator& accumulator, bool rounds, bool overflows) {
+  const std::string format = ToString(accumulator.format);
+  if (rounds && accumulator.unit && !RoundsSums(*accumulator.unit, accumulator.format)) {
+    throw Error("block_fma: rounding= has no effect, as " + format +
+                " holds every sum of the unit: sum_rounding= is how the unit rounds its sums");
+  }
+  if (overflows && accumulator.unit && !accumulator.unit->sum.has_inf() &&
+      !RoundsSums(*accumulator.unit, accumulator.format)) {
+    throw Error("block_fma: overflow= has no effect, as " + format +
+                " holds every sum of the unit, which overflows as " +
+                ToString(accumulator.unit->sum) + " does: sum= is the format of its sums");
+  }
+  if (rounds && accumulator.fixed && !RoundsSums(*accumulator.fixed, accumulator.format)) {
+    throw Error("fixed: rounding= has no effect, as " + format +
+                " holds every sum of the integer: sum_rounding= is how terms are rounded to units");
+  }
+}
+
+/// Refuses a unit without its operands' formats.
+void CheckUnitText(std::span<const std::string_view> given) {
   const auto has = [&](std::string_view name) {
     return std::ranges::find(given, name) != given.end();
   };
-  if (!is_preset && !(has("a") && has("b"))) {
+  if (!(has("a") && has("b"))) {
     throw Error(
         "block_fma needs a= and b=, the formats that its operands hold, as in 'fp32 block_fma "
         "a=e4m3fn b=e4m3fn block=4': exponents follow from them");
   }
-  if (has("rounding") && !RoundsSums(unit, format)) RefuseRounding(format);
 }
 
 /// Takes the scheme out of the words behind a format: the first that is no option.
@@ -204,12 +236,10 @@ void Check(const Accumulator& accumulator, bool on_gpu) {
   }
   if (accumulator.unit) {
     Check(*accumulator.unit);
-    const bool rounds = accumulator.rounding.mode != Rounding::nearest_even;
-    if (rounds && !RoundsSums(*accumulator.unit, accumulator.format)) {
-      RefuseRounding(accumulator.format);
-    }
   }
   if (accumulator.fixed) Check(*accumulator.fixed);
+  CheckEffect(accumulator, accumulator.rounding.mode != Rounding::nearest_even,
+              accumulator.rounding.overflow != Overflow::ieee);
 }
 
 std::string ToString(const Accumulator& accumulator) {
@@ -254,7 +284,10 @@ Accumulator ParseAccumulator(std::string_view text) {
     throw Error("scheme fma has exact products, got product=" + ToString(*accumulator.product));
   }
   Check(accumulator);
-  if (accumulator.unit) CheckUnitText(*accumulator.unit, accumulator.format, given, is_preset);
+  CheckDraws(accumulator.rounding);
+  if (accumulator.unit && !is_preset) CheckUnitText(given);
+  const bool rounds = std::ranges::find(given, "rounding") != given.end();
+  CheckEffect(accumulator, rounds, accumulator.rounding.overflow != Overflow::ieee);
   return accumulator;
 }
 

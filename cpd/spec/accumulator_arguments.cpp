@@ -156,6 +156,7 @@ Accumulator OfParts(const AccumulatorArguments& given) {
   made.rounding = given.rounding;
   made = Canonical(made);
   Check(made);
+  CheckDraws(made.rounding);
   return made;
 }
 

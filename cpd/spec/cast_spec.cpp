@@ -24,6 +24,7 @@ CastSpec ParseCastSpec(std::string_view text) {
                 " of a cast; there are rounding, overflow, random_bits and variant");
   });
   Check(cast.rounding);
+  CheckDraws(cast.rounding);
   return cast;
 }
 

@@ -21,6 +21,16 @@ void PutRandomBits(std::string& text, const RoundingOptions& rounding) {
   }
 }
 
+void CheckDraws(const RoundingOptions& rounding) {
+  if (rounding.mode == Rounding::stochastic) return;
+  std::string given;
+  PutRandomBits(given, rounding);
+  if (given.empty()) PutVariant(given, rounding);
+  if (given.empty()) return;
+  throw Error(given.substr(1) + " has no effect with rounding=" + ToString(rounding.mode) +
+              ": random_bits= and variant= are for rounding=stochastic");
+}
+
 std::vector<std::string_view> Words(std::string_view text) {
   std::vector<std::string_view> words;
   while (true) {

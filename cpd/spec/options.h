@@ -61,6 +61,11 @@ Integer ParseInteger(std::string_view name, std::string_view text) {
   throw Error(std::string(name) + " must be an integer" + range + ", got " + Quoted(text));
 }
 
+/// Throws Error where random_bits or variant differs from its default and the rounding is not
+/// stochastic, so that no result depends on it. Texts and specs check this; operations, whose
+/// options may come from a codec, do not.
+CPD_API void CheckDraws(const RoundingOptions& rounding);
+
 /// Takes one of the four options above; false where there is none of that name.
 bool ParseRoundingOption(RoundingOptions& rounding, std::string_view name, std::string_view text);
 

@@ -71,8 +71,8 @@ CPD_API std::array<std::string, kPurposes.size()> RoundingsOf(const Recipe& reci
 /// them: cast_activation or cast_weight.
 CPD_API bool IsCastOnce(const Recipe& recipe, Purpose cast);
 
-/// What the GEMMs take of a recipe: sums, operands, scales_at; where the activation or the weight
-/// comes as it is cast, without that cast.
+/// The recipe's fields that concern GEMMs: sums, operands and scales_at. Leaves out the cast of the
+/// activation or of the weight if the caller has cast it already.
 CPD_API Recipe GemmsOf(Recipe recipe, bool activation_is_cast, bool weight_is_cast);
 
 }  // namespace cpd

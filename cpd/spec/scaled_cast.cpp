@@ -69,6 +69,7 @@ std::string Joined(const std::vector<std::string_view>& words) {
 void Check(const ScaledCast& cast) {
   Check(cast.scaled);
   Check(cast.rounding);
+  CheckDraws(cast.rounding);
   CheckName("amax", kAmaxNames, cast.amax);
   const Scaled& to = cast.scaled;
   const auto got = [&] { return ", got " + ToString(to); };
@@ -77,6 +78,9 @@ void Check(const ScaledCast& cast) {
   }
   if (cast.history < 0 || cast.history > ScaledCast::kMostHistory) {
     throw Error("history must be 0…2^20 steps, got " + std::to_string(cast.history));
+  }
+  if (cast.amax != ScaledCast::Amax::max && cast.history == 0) {
+    throw Error("amax=" + ToString(cast.amax) + " has no effect without a history: give history=");
   }
   const bool one_scale =
       to.block.kind == Kind::tensor && !to.tensor_scale && to.scale == kFp32 && !to.transform;

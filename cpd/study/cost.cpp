@@ -119,6 +119,9 @@ class Hosts {
         group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
                    ? reduction.group_size(0)
                    : world) {}
+  /// Of exchanges of all ranks, without groups.
+  Hosts(std::int64_t world, std::int64_t per_host)
+      : world_(world), per_host_(per_host), group_(world) {}
 
   /// The messages of one step of rank 0's and of all ranks' that take part.
   Crossings Of(const Step& step) {
@@ -209,6 +212,11 @@ class Hosts {
 /// The most that a layer's largest magnitude is taken to be where it is not known.
 constexpr float kUnknown = 0x1.fffffep95F;
 
+void CheckHost(std::int64_t per_host) {
+  if (per_host >= 1) return;
+  throw Error("ranks of a host must be at least 1, got " + std::to_string(per_host));
+}
+
 void CheckLargest(std::span<const float> largest, std::size_t layers) {
   if (!largest.empty() && largest.size() != layers) {
     throw Error("there are " + std::to_string(layers) + " layers but " +
@@ -270,10 +278,9 @@ Cost MostOf(const Cost& a, const Cost& b) {
           std::max(a.bytes_received, b.bytes_received), a.exact && b.exact && equal};
 }
 
-std::vector<Round> RoundsOf(const DryRun& run, int world, std::int64_t per_host) {
-  Hosts hosts(run.reduction(), world, per_host);
+std::vector<Round> RoundsOf(std::span<const Steps> transfers, Hosts hosts) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, std::int64_t> counts;
-  for (const Steps& transfer : StepsOfAll(run)) {
+  for (const Steps& transfer : transfers) {
     for (const Step& step : transfer) {
       const auto [across, within] = hosts.Of(step);
       ++counts[{step.bytes, across, within}];
@@ -314,21 +321,38 @@ Cost CostOf(const ReduceSpec& spec, int world, int rank, std::span<const std::in
 std::vector<Round> RoundsOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes,
                             std::int64_t per_host, const KnownLayers& known) {
   const std::vector<DryRun> ways = WaysOf(spec, world, sizes, known);
-  if (per_host < 1) {
-    throw Error("ranks of a host must be at least 1, got " + std::to_string(per_host));
-  }
+  CheckHost(per_host);
   return Guarded([&] {
     std::vector<Round> most;
     std::int64_t most_bytes = -1;
     for (const DryRun& run : ways) {
       std::int64_t bytes = 0;
-      std::vector<Round> rounds = RoundsOf(run, world, per_host);
+      std::vector<Round> rounds =
+          RoundsOf(StepsOfAll(run), Hosts(run.reduction(), world, per_host));
       for (const Round& round : rounds) bytes += round.steps * round.bytes;
       if (bytes > most_bytes) most = std::move(rounds);
       most_bytes = std::max(most_bytes, bytes);
     }
     return most;
   });
+}
+
+std::vector<Round> AgreementOf(const ReduceSpec& spec, int world,
+                               std::span<const std::int64_t> sizes, std::int64_t per_host,
+                               const KnownLayers& known) {
+  CheckHost(per_host);
+  const Reduction reduction(spec, world, sizes, {.numbers = known.numbers, .rows = known.rows});
+  const auto layers = static_cast<std::int64_t>(sizes.size());
+  std::vector<std::int64_t> messages;  // bytes of what is agreed on, one after the other
+  if (reduction.wants_largest()) messages.push_back(4 * (layers + 1));
+  if (reduction.measured() == Measured::shared) messages.push_back(4 * layers);
+  std::vector<Steps> transfers;
+  for (const std::int64_t bytes : messages) {
+    for (int distance = 1; distance < world && layers > 0; distance *= 2) {
+      transfers.push_back({{.bytes = bytes, .peer = distance}});
+    }
+  }
+  return RoundsOf(transfers, Hosts(world, per_host));
 }
 
 double TimeOf(const ReduceSpec& spec, int world, std::span<const std::int64_t> sizes, double alpha,

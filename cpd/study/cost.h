@@ -52,6 +52,14 @@ CPD_API std::vector<Round> RoundsOf(const ReduceSpec& spec, int world,
                                     std::span<const std::int64_t> sizes, std::int64_t per_host,
                                     const KnownLayers& known = {});
 
+/// The steps ahead of those of RoundsOf in which ranks agree on what scales need: each layer's
+/// largest magnitude, with APS and for formats without a code for NaN, 4 bytes a layer and 4 more;
+/// a codec's scale that ranks share, 4 bytes a layer. In ceil(log2(world)) steps each rank sends
+/// all of them to the rank 1, 2, 4, … places on. None where nothing is needed. Throws Error.
+CPD_API std::vector<Round> AgreementOf(const ReduceSpec& spec, int world,
+                                       std::span<const std::int64_t> sizes, std::int64_t per_host,
+                                       const KnownLayers& known = {});
+
 /// The time in seconds, in the alpha-beta model: the steps of CostOf one after the other, all ranks
 /// at once, each taking `alpha` and `beta` times the bytes of its longest message; in one chunk; an
 /// upper bound where CostOf's bytes are. Throws Error.

@@ -193,8 +193,9 @@ using BitsOf = typename Narrow<V>::U32;
 /// How values are stored: as their type's, by non-temporal stores, or cut to bf16.
 enum class Put : uint8_t { plain, streaming, cut };
 
-/// Stores values that V's lanes gave, in binary32 or rounded to nearest-even into bf16; every NaN
-/// is 0x7FC00000. Returns patterns whose lower halves bf16 lacks.
+/// Stores values in binary32, or in bf16, rounded to nearest-even (Put::cut: toward zero). Every
+/// NaN must be 0x7FC00000. For bf16 returns the values' binary32 patterns: where the lower 16 bits
+/// are not 0, bf16 does not hold the value. For binary32 returns zeros.
 template <class V, Put kPut>
 CPD_FN BitsOf<V> put_values(float* to, typename Narrow<V>::F32 values) {
   if constexpr (kPut == Put::streaming) {

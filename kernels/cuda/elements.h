@@ -167,7 +167,7 @@ struct alignas(type == DType::f32 ? 16 : 8) Pack {
     if constexpr (type == DType::f32) return bits_as<float>(words[i]);
     return widen_code<type>(static_cast<std::uint16_t>(words[i / 2] >> 16 * (i % 2)));
   }
-  /// Takes value i from element `at` of memory, and puts it there.
+  /// Copies element `at` of `data` into value i, which must be 0 before; `put` copies it back.
   CPD_FN void take(int i, const void* data, std::int64_t at) {
     if constexpr (type == DType::f32) {
       words[i] = static_cast<const std::uint32_t*>(data)[at];

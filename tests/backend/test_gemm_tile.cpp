@@ -146,7 +146,8 @@ void with_sum(const AccumulatorPlan& plan, Rounding mode, Run run) {
   if (mode == kModes[2]) with_scheme<kModes[2]>(plan.scheme, run);
 }
 
-/// By the general route, or, if it may, by the short one.
+/// Computes the product tile by tile on the CPU. `wide`: with the tiles of the short route, which
+/// the accumulator must allow.
 void gemm_by_tiles(const TensorView& a, const TensorView& b, const Accumulator& accumulator,
                    const TensorView& out, const TensorView* c, bool wide) {
   cuda::GemmCall call{MakeProduct(a, b, out, c), {}, {}, {}};

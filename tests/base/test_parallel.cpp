@@ -58,6 +58,21 @@ TEST_P(Parallel, CoversEveryIndexOnceInGrains) {
   }
 }
 
+TEST_P(Parallel, TakesGrainsThatAreLongerThanAPiece) {
+  constexpr std::int64_t kGrain = std::int64_t{3} << 20;
+  constexpr std::int64_t kAll = 3 * kGrain - 1;
+  for (const char* threads : {"1", "2"}) {
+    const Threads set(threads);
+    std::atomic<std::int64_t> done{0};
+    parallel_for(kAll, kGrain, 0, [&](std::int64_t begin, std::int64_t end) {
+      EXPECT_EQ(begin % kGrain, 0);
+      EXPECT_GT(end, begin);
+      done += end - begin;
+    });
+    EXPECT_EQ(done, kAll);
+  }
+}
+
 TEST_P(Parallel, ThrowsWhatABodyThrows) {
   const Threads set("3");
   EXPECT_THROW(parallel_for(3000, 1, 0,
@@ -74,7 +89,7 @@ TEST_P(Parallel, TakesOverFromAThreadThatIsLate) {
   const Threads set("2");
   std::atomic<std::int64_t> left{16};
   std::atomic<bool> waits{false};
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   parallel_for(16, 1, 0, [&](std::int64_t first, std::int64_t last) {
     left -= last - first;
     if (waits.exchange(true)) return;
@@ -170,8 +185,25 @@ TEST(ParallelThreads, RefusesABadNumber) {
     const Threads set(bad);
     EXPECT_THROW(MaxThreads(), Error) << bad;
   }
-  const Threads set("3");
-  EXPECT_EQ(MaxThreads(), 3);
+  for (const int good : {1, 3, 4096}) {
+    const Threads set(std::to_string(good).c_str());
+    EXPECT_EQ(MaxThreads(), good);
+  }
+}
+
+TEST(ParallelThreads, AreSharedByTheRanksOfAHost) {
+  const int all = MaxThreads();
+  if (all == 1) GTEST_SKIP() << "one thread cannot be shared";
+  {
+    const SharedHost ranks(all);
+    EXPECT_EQ(MaxThreads(), 1);
+    {
+      const SharedHost others(1);
+      EXPECT_EQ(MaxThreads(), all);
+    }
+    EXPECT_EQ(MaxThreads(), 1) << "as before the inner one";
+  }
+  EXPECT_EQ(MaxThreads(), all);
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 // Ranks as threads of one process, by the checks that every transport must pass.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -52,6 +54,36 @@ TEST_P(Local, RefusesOtherLengths) { OnAllRanks(GetParam(), testing::check_other
 TEST_P(Local, PassesAlarms) { OnAllRanks(GetParam(), testing::check_alarm); }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, Local, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST(LocalTransports, SubgroupsOfTheSameRanksAreApart) {
+  const auto ends = LocalTransports(2);
+  const std::vector<int> all{0, 1};
+  std::vector<std::unique_ptr<Transport>> first, second;
+  for (const auto& end : ends) first.push_back(end->Subgroup(all, 1));
+  for (const auto& end : ends) second.push_back(end->Subgroup(all, 1));
+  const std::uint8_t sent = 7;
+  std::uint8_t got = 0;
+  const std::vector<Outgoing> out{{1, &sent, 1}};
+  const std::vector<Incoming> in{{0, &got, 1}};
+  const auto sending = first[0]->Start(out, {}, 3);
+  const auto other = second[1]->Start({}, in, 3);
+  EXPECT_FALSE(other->Poll()) << "it was sent in the other subgroup";
+  const auto receiving = first[1]->Start({}, in, 3);
+  EXPECT_TRUE(receiving->Poll());
+  EXPECT_TRUE(sending->Poll());
+  EXPECT_EQ(got, sent);
+}
+
+TEST(LocalTransports, MemoryThatWasGivenUpIsNotWritten) {
+  const auto ends = LocalTransports(2);
+  const std::uint8_t sent = 7;
+  std::uint8_t got = 0;
+  const std::vector<Outgoing> out{{1, &sent, 1}};
+  const std::vector<Incoming> in{{0, &got, 1}};
+  ends[1]->Start({}, in, 3).reset();
+  const auto sending = ends[0]->Start(out, {}, 3);
+  EXPECT_EQ(got, 0);
+}
 
 TEST(LocalTransports, RefuseNoRanks) { EXPECT_THROW(LocalTransports(0), Error); }
 

@@ -3,11 +3,14 @@
 // Ranks whose link drops, or that never call: the others name them, and work on without them.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -43,14 +46,21 @@ struct Loss {
   std::int64_t chunk;
 };
 
-/// The victim's link drops as it enters the phase: the others name it, and work on without it.
-void expect_loss(const Loss& loss, int world) {
-  const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {5000, 9}, 3);
-  ReduceSpec spec = spec_of(loss.way, 0);
-  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
-  spec.aps = Aps::on;
-  SCOPED_TRACE(describe(spec, ranks.size()) + ", rank " + std::to_string(loss.victim) +
-               " lost in " + ToString(loss.phase) + " of chunk " + std::to_string(loss.chunk));
+/// What a rank has seen of a loss.
+struct Seen {
+  Fate of_call;
+  Fate of_next_call;
+  bool untouched = false;  ///< its layers
+  std::string broken;
+  bool goes_on = false;  ///< with the others, to the virtual ranks' sums
+  double seconds = 0;    ///< until it was told
+};
+
+/// The victim's link drops as it enters the phase. Returns what each rank has seen, and how often
+/// the link has dropped.
+std::pair<std::vector<Seen>, int> ranks_of_loss(const Loss& loss, const ReduceSpec& spec,
+                                                const Ranks& ranks, double timeout) {
+  const int world = static_cast<int>(ranks.size());
   std::atomic<int> fired = 0;
   const Hooked hook([&](Phase phase, std::int64_t chunk, Transport& transport) {
     if (phase != loss.phase || chunk != loss.chunk || transport.rank() != loss.victim ||
@@ -70,32 +80,60 @@ void expect_loss(const Loss& loss, int world) {
     left.push_back(ranks[static_cast<std::size_t>(r)]);
   }
   const Layers expected = testing::virtual_reduce(spec, left);
+  std::vector<Seen> all(ranks.size());
   const auto start = std::chrono::steady_clock::now();
-  std::atomic<double> longest = 0;
-  const auto fates = on_ranks(std::move(transports), options_of(100, 0.5), [&](Communicator& comm) {
+  on_ranks(std::move(transports), options_of(100, timeout), [&](Communicator& comm) {
     const auto r = static_cast<std::size_t>(comm.rank());
+    Seen& seen = all[r];
     Layers x = ranks[r];
     Layers out = blank(sizes_of(x));
-    const Fate fate = fate_of([&] { comm.AllReduce(views_of(x), views_of(out), spec); });
-    EXPECT_EQ(fate.kind, Fate::Kind::lost) << "rank " << r << ", " << fate;
-    EXPECT_TRUE(same_layers(ranks[r], x));
-    EXPECT_NE(comm.broken(), "");
-    EXPECT_NE(fate_of([&] { comm.Barrier(); }).kind, Fate::Kind::well);
+    seen.of_call = fate_of([&] { comm.AllReduce(views_of(x), views_of(out), spec); });
+    seen.untouched = same_layers(ranks[r], x);
+    seen.broken = comm.broken();
+    seen.of_next_call = fate_of([&] { comm.Barrier(); });
     if (comm.rank() == loss.victim) return;
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-    double before = longest;
-    while (waited.count() > before && !longest.compare_exchange_weak(before, waited.count())) {
-    }
-    EXPECT_EQ(fate.lost, std::vector<int>{loss.victim}) << "rank " << r << ", " << fate;
-    EXPECT_NE(fate.what.find(std::to_string(loss.victim)), std::string::npos) << fate;
+    seen.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     Communicator rest = comm.Subgroup(survivors);
-    EXPECT_EQ(rest.size(), static_cast<int>(survivors.size()));
     rest.AllReduce(views_of(x), views_of(out), spec);
-    EXPECT_TRUE(same_layers(expected, out)) << "rank " << r;
+    seen.goes_on = rest.size() == world - 1 && same_layers(expected, out);
   });
-  expect_well(fates);
+  return {all, fired};
+}
+
+/// The others name the victim, and work on without it. On a busy machine another rank may be late,
+/// and lost too: then the timeout was too short, and is tried four times as long.
+void expect_loss(const Loss& loss, int world) {
+  const Ranks ranks = testing::random_ranks(static_cast<std::size_t>(world), {5000, 9}, 3);
+  ReduceSpec spec = spec_of(loss.way, 0);
+  spec.format = spec.accumulator.format = spec.result = ParseFormat("e4m3");
+  spec.aps = Aps::on;
+  SCOPED_TRACE(describe(spec, ranks.size()) + ", rank " + std::to_string(loss.victim) +
+               " lost in " + ToString(loss.phase) + " of chunk " + std::to_string(loss.chunk));
+  const std::vector<int> victim = {loss.victim};
+  double timeout = 0.5;
+  auto [all, fired] = ranks_of_loss(loss, spec, ranks, timeout);
+  const auto survives = [&](const Seen& seen) { return &seen - all.data() != loss.victim; };
+  const auto is_late = [&](const Seen& seen) {
+    return survives(seen) && seen.of_call.kind == Fate::Kind::lost &&
+           (seen.of_call.lost != victim || !seen.goes_on);
+  };
+  for (; timeout < 30 && std::ranges::any_of(all, is_late); timeout *= 4) {
+    std::tie(all, fired) = ranks_of_loss(loss, spec, ranks, 4 * timeout);
+  }
   EXPECT_EQ(fired, 1);
-  EXPECT_LT(longest, testing::kSanitized ? 20 : 4);
+  for (const Seen& seen : all) {
+    SCOPED_TRACE("rank " + std::to_string(&seen - all.data()));
+    EXPECT_EQ(seen.of_call.kind, Fate::Kind::lost) << seen.of_call;
+    EXPECT_TRUE(seen.untouched);
+    EXPECT_NE(seen.broken, "");
+    EXPECT_NE(seen.of_next_call.kind, Fate::Kind::well);
+    if (!survives(seen)) continue;
+    EXPECT_EQ(seen.of_call.lost, victim) << seen.of_call;
+    EXPECT_NE(seen.of_call.what.find(std::to_string(loss.victim)), std::string::npos)
+        << seen.of_call;
+    EXPECT_TRUE(seen.goes_on);
+    EXPECT_LT(seen.seconds, (testing::kSanitized ? 40 : 8) * timeout);
+  }
 }
 
 TEST(AllReduce, LostRanksAreNamed) {
@@ -119,18 +157,28 @@ TEST(AllReduce, LostRanksAreNamed) {
 }
 
 TEST(AllReduce, ARankThatNeverCalls) {
-  std::atomic<bool> over = false;
-  std::atomic<int> waiting = 3;
-  const auto fates = on_ranks(4, options_of(100, 0.4), [&](Communicator& comm) {
-    if (comm.rank() == 2) {
-      while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      return;
+  for (double timeout = 0.4;; timeout *= 4) {
+    std::atomic<bool> over = false;
+    std::atomic<int> waiting = 3;
+    std::array<Fate, 4> seen;
+    const auto fates = on_ranks(4, options_of(100, timeout), [&](Communicator& comm) {
+      if (comm.rank() == 2) {
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        return;
+      }
+      Fate& fate = seen.at(static_cast<std::size_t>(comm.rank()));
+      fate = fate_of([&] { comm.Barrier(); });
+      if (--waiting == 0) over = true;
+    });
+    const auto names_two = [](const Fate& fate) { return fate.lost == std::vector<int>{2}; };
+    // On a busy machine others may be late, too.
+    if (timeout < 20 && std::ranges::count_if(seen, names_two) < 3) continue;
+    expect_well(fates);
+    for (const int r : {0, 1, 3}) {
+      EXPECT_EQ(seen.at(static_cast<std::size_t>(r)).lost, std::vector<int>{2});
     }
-    const Fate fate = fate_of([&] { comm.Barrier(); });
-    EXPECT_EQ(fate.lost, std::vector<int>{2}) << fate;
-    if (--waiting == 0) over = true;
-  });
-  expect_well(fates);
+    return;
+  }
 }
 
 TEST(BrokenCommunicators, MayBeAskedDuringACall) {  // a race that the thread sanitizer sees

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 
@@ -66,6 +67,12 @@ TEST(ReduceSpec, OptionsThatExcludeEachOther) {
   }
   EXPECT_NE(objection([](S& s) { s.group_size = -1; }), "");
   EXPECT_NE(objection([](S& s) { s.loss_scale = 3; }), "");
+  for (const int exponent : {-126, 126}) {
+    EXPECT_EQ(objection([&](S& s) { s.loss_scale = std::ldexp(1.0, exponent); }), "") << exponent;
+  }
+  for (const int exponent : {-127, 127}) {
+    EXPECT_NE(objection([&](S& s) { s.loss_scale = std::ldexp(1.0, exponent); }), "") << exponent;
+  }
   EXPECT_NE(objection([](S& s) { s.loss_scale = 2, s.aps = Aps::on; }), "");
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -327,6 +328,26 @@ TEST(CodecStates, AreOfARankAndALayer) {
   EXPECT_THROW(states.Of(codec, {0, 5}, 11), Error);
   EXPECT_THROW(states.Of(RunLength(ParseFormat("e5m2"), {}, true), {0, 5}, 10), Error);
   EXPECT_EQ(states.Of(Packed(kFp32), {7, 5}, 10), nullptr);
+}
+
+TEST(CodecStates, AreOfASlice) {
+  const RunLength codec(ParseFormat("e4m3"), {}, true);
+  const CodecStates::Key key{1, 5, Stage::result};
+  const CodecStates::Begin rotated{.now = 10, .unrotated = 20};
+  CodecStates states;
+  CodecState* first = states.Of(codec, key, 2, rotated);
+  EXPECT_EQ(states.Of(codec, key, 2, rotated), first);
+  const std::vector<float> kept{0.5F, 0.25F};
+  for (const std::optional<std::int64_t> begin : {std::optional<std::int64_t>(10), {}}) {
+    states.Load({{key, {codec.text(), 2, kept, begin}}});
+    EXPECT_EQ(states.Save().at(key).begin, begin);
+    const CodecStates::Begin other{.now = begin ? 20 : 10, .unrotated = 20};
+    EXPECT_THROW(states.Of(codec, key, 2, other), Error);
+    EXPECT_EQ(states.Save().at(key).begin, begin) << "a refusal changes nothing";
+    const CodecStates::Begin same{.now = begin.value_or(20), .unrotated = 20};
+    ASSERT_NE(states.Of(codec, key, 2, same), nullptr);
+    EXPECT_EQ(states.Save().at(key).begin, same.now);
+  }
 }
 
 TEST(CodecStates, KnowWhoseTheyAre) {

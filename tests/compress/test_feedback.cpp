@@ -159,6 +159,27 @@ void CheckPieces(std::size_t n) {
 TEST(Feedback, PiecesOfALayer) { CheckPieces(5000); }
 TEST(Feedback, PiecesOfManyBlocks) { CheckPieces(60000); }
 
+TEST(Feedback, GivenIntegersOfManyBlocks) {
+  // 1/2 goes up with the greater of two random integers; a 7 in each bucket makes its scale 1.
+  constexpr std::size_t n = 60000;
+  Values x(n, 0.5F);
+  for (std::size_t i = 0; i < n; i += 16) x[i] = 7;
+  std::vector<std::uint32_t> random(n);
+  for (std::size_t i = 0; i < n; ++i) random[i] = i % 7 == 0 || i > n / 2 ? 1 : 0;
+  const SharedCodec codec = MakeCodec("feedback int4 stochastic", {.random_bits = 1});
+  Piece layer = layer_of(x, 0, 1);
+  const auto state = codec->MakeState(layer.n);
+  state->Begin(layer, x.data());
+  layer.random = random.data();
+  Bytes bytes(static_cast<std::size_t>(codec->MostBytes(layer.n)));
+  bytes.resize(static_cast<std::size_t>(codec->Encode(layer, state.get(), x.data(), bytes.data())));
+  Values y(n);
+  codec->Decode(bytes, layer.n, 0, 1, y.data());
+  for (std::size_t i = 0; i < n; ++i) {
+    ASSERT_EQ(y[i], i % 16 == 0 ? 7.0F : random[i] == 1 ? 1.0F : 0.0F) << i;
+  }
+}
+
 TEST(Feedback, RoundInPlace) {
   for (const char* text : kInner) {
     const Feedback codec(MakeCodec(text, {.seed = 3}));

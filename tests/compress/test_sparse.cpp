@@ -104,6 +104,12 @@ TEST(Places, Damage) {
     } catch (const DamagedBytes&) {
     }
   }
+  Bytes number(kMostNumberBytes);
+  number.resize(static_cast<std::size_t>(PutNumber(300, number.data()) - number.data()));
+  std::span<const std::uint8_t> of_number(number);
+  EXPECT_EQ(TakeNumber(of_number, 300), 300);
+  of_number = number;
+  EXPECT_THROW(TakeNumber(of_number, 299), DamagedBytes);
   for (const Bytes& wrong : {Bytes{0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1},
                              Bytes{0x80, 0x80}, Bytes{11}, Bytes{}}) {
     std::span<const std::uint8_t> rest(wrong);

@@ -127,6 +127,28 @@ TEST(TernGrad, TritsRefuseWhatNoEncoderWrites) {
   EXPECT_THROW(decode({0, 0, 0}), DamagedBytes);
 }
 
+TEST(TernGrad, WorkersClipBothSigns) {
+  // Under a scaler that another rank's values give, a value clipped to a fraction of it seldom
+  // is 1.
+  const SharedCodec codec = MakeCodec("terngrad clip=2 clip_at=workers");
+  std::vector<float> x(1000, 1);
+  x[3] = 1000;
+  x[5] = -1000;
+  int above = 0, below = 0;
+  for (std::uint64_t stream = 0; stream < 50; ++stream) {
+    Piece layer{.n = 1000, .stream = stream, .size = 1000};
+    const auto state = codec->MakeState(layer.n);
+    state->Begin(layer, x.data());
+    layer.scale = 1000;
+    std::vector<float> y(x.size());
+    codec->Round(layer, state.get(), x.data(), y.data());
+    above += y[3] != 0 ? 1 : 0;
+    below += y[5] != 0 ? 1 : 0;
+  }
+  EXPECT_LT(above, 25);
+  EXPECT_LT(below, 25);
+}
+
 TEST(TernGrad, FreezesValuesThatAreAlone) {
   const auto freezes = [](const char* text, std::int64_t n) { return MakeCodec(text)->Freezes(n); };
   for (const char* text : {"terngrad", "terngrad share=off", "feedback terngrad share=off"}) {

@@ -79,6 +79,13 @@ TEST(Texts, Digits) {
       {"e4m#", "int#", "e#m# kahan"});
 }
 
+TEST(Texts, NumbersHaveLimits) {
+  EXPECT_NO_THROW(MakeCodec("terngrad clip=2.5"));
+  for (const char* text : {"terngrad clip=1e30", "terngrad clip=-1", "terngrad clip=2 clip=2"}) {
+    EXPECT_THROW(MakeCodec(text), Error) << text;
+  }
+}
+
 TEST(Texts, NearNamesEnd) {
   EXPECT_TRUE(refusal(ParseFormat, "e4m99999999999")
                   .starts_with("man must be 0…23, got 1000000000 or more"));

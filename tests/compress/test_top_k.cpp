@@ -342,6 +342,39 @@ TEST(TopK, GivenIntegersBelongToElements) {
   }
 }
 
+TEST(TopK, GivenIntegersOfAPieceBeginWithIt) {
+  const Values x{0.1F, 7, 0.1F, 3.5F, 0.1F, 3.5F};
+  const TopK codec(0.5, false, MakeCodec("int4 stochastic", {.random_bits = 8}));
+  const std::uint32_t random[] = {0, 0, 0, 128, 0, 127};
+  const auto state = codec.MakeState(6);
+  Piece piece{.n = 6, .size = 6};
+  state->Begin(piece, x.data());
+  piece.begin = 3;
+  piece.n = 3;
+  piece.random = random + 3;
+  Values y(3);
+  codec.Round(piece, state.get(), x.data() + 3, y.data());
+  EXPECT_TRUE(same({4, 0, 3}, y));
+}
+
+TEST(TopK, WhatIsKeptUnderALossScaleIsUnscaled) {
+  // 2.25 and 1.75 times 4 round to 9 and 7 in integers of 4 bits and a sign: exactly what is sent.
+  const Values x{2.25F, 0, 1.75F, 0.5F};
+  Caller caller("top_k 0.5 int5", 4);
+  EXPECT_TRUE(same({9, 0, 7, 0}, caller.Send(x, 0, 2)));
+  caller.state->Commit();
+  EXPECT_TRUE(same({0, 0, 0, 0.5F}, caller.state->Kept()));
+}
+
+TEST(TopK, NothingFollowsNoValues) {
+  const SharedCodec codec = MakeCodec("top_k 0.5");
+  Values y(4);
+  const std::vector<std::uint8_t> none{0};
+  EXPECT_NO_THROW(codec->Decode(none, 4, 0, 1, y.data()));
+  const std::vector<std::uint8_t> more{0, 7};
+  EXPECT_THROW(codec->Decode(more, 4, 0, 1, y.data()), DamagedBytes);
+}
+
 TEST(TopK, BytesArePlacesAndValues) {
   Caller caller("top_k 0.01", 1 << 20);
   caller.Call(normal(1 << 20, 3), 1 << 16);

@@ -288,9 +288,34 @@ TEST_F(Checks, SizesWhoseBytesCannotBeCounted) {
 
 TEST_F(Checks, EmptyTensorsOfAnyExtents) {
   const std::vector<std::int64_t> shape{std::int64_t{1} << 62, std::int64_t{1} << 62, 0};
-  const TensorView none = View(nullptr, DType::f32, shape);
-  EXPECT_NO_THROW(Cast(none, kFp32, {}, none));
-  EXPECT_NO_THROW(Add(none, none, kFp32, {}, none));
+  std::vector<std::int64_t> reversed(shape.rbegin(), shape.rend());
+  for (const auto& each : {shape, reversed}) {
+    const TensorView none = View(nullptr, DType::f32, each);
+    EXPECT_NO_THROW(Cast(none, kFp32, {}, none));
+    EXPECT_NO_THROW(Add(none, none, kFp32, {}, none));
+  }
+}
+
+TEST_F(Checks, StridesReachAsFarInEitherDirection) {
+  constexpr std::int64_t kFar = std::int64_t{1} << 60;  // 2^62 bytes
+  for (const std::int64_t first : {kFar, -kFar}) {
+    for (const std::int64_t second : {kFar, -kFar}) {
+      TensorView far = X();
+      far.rank = 2;
+      far.shape[0] = far.shape[1] = 2;
+      far.stride[0] = first;
+      far.stride[1] = second;
+      Each("fewer than 2^63 bytes", {{"Cast", [&] { Cast(far, kFp32, {}, Y()); }}});
+    }
+  }
+}
+
+TEST_F(Checks, ShapesOfOtherRanksDiffer) {
+  const std::vector<float> x(6);
+  const TensorView line = View(x.data(), DType::f32, 2);
+  const std::vector<std::int64_t> shape{2, 3};
+  const TensorView matrix = View(x.data(), DType::f32, shape);
+  Each("must have the same shape", {{"Cast", [&] { Cast(line, kFp32, {}, matrix); }}});
 }
 
 TEST_F(Checks, RanksAndExtents) {

@@ -58,6 +58,15 @@ TEST(Dpi, Scales) {
   EXPECT_EQ(result, std::bit_cast<std::uint32_t>(4.0f));
 }
 
+TEST(Dpi, ScalesAreOne) {
+  const int dot = cpd_dpi_dot("e2m1", "rtx-blackwell-nvfp4", 32);
+  ASSERT_GE(dot, 0) << cpd_dpi_error();
+  ASSERT_EQ(cpd_dpi_set(dot, 3, 0x2, 0x4), 0);  // 1 · 2
+  std::uint32_t result = 0;
+  ASSERT_EQ(cpd_dpi_sum(dot, 0, &result, nullptr), 0);
+  EXPECT_EQ(result, std::bit_cast<std::uint32_t>(2.0f));
+}
+
 TEST(Dpi, UnitsWithoutFlags) {
   const int dot = cpd_dpi_dot("fp16", "cdna3-fp16", 8);
   ASSERT_GE(dot, 0) << cpd_dpi_error();
@@ -76,6 +85,8 @@ void ExpectError(int returned, const std::string& part) {
 
 TEST(Dpi, Errors) {
   std::uint32_t result = 7, flags = 7;
+  const int no_nan = cpd_dpi_rule("sqrt", "e2m1", "e2m1", "nearest_even", 0);
+  ExpectError(cpd_dpi_compute(no_nan, 0xA, 0, 0, 0, &result, &flags), "no code");  // of -1
   ExpectError(cpd_dpi_rule("root", "e4m3fn", "e4m3fn", "nearest_even", 0), "'root'");
   ExpectError(cpd_dpi_rule("mul", "e4n3", "e4m3fn", "nearest_even", 0), "'e4n3'");
   ExpectError(cpd_dpi_rule("mul", nullptr, "e4m3fn", "nearest_even", 0), "missing");

@@ -253,6 +253,26 @@ TEST(Oracle, TakesRandomIntegers) {
   EXPECT_THROW(run(rule, {x}, {0, 1, 2, 4}), Error);
 }
 
+TEST(Oracle, TiesBelowPowersOfTwoKeepTheParityOfCodes) {
+  // e4m0: 2^emin = 2^-6 has code 1. Three quarters of it is a tie between 2^-7 and 2^-6 in a format
+  // without a least exponent; 2^-6, of an odd code, is not taken, so that the result was tiny.
+  ElementRule rule = rule_of(Operation::cast, "e4m0");
+  rule.operands[0] = ParseFormat("fp32");
+  const Result made = run(rule, {{0x3C400000, 0x3C400001}});
+  EXPECT_EQ(made.codes, (std::vector<std::uint32_t>{1, 1}));
+  EXPECT_EQ(made.flags,
+            (std::vector<std::uint8_t>{soft::kInexact | soft::kUnderflow, soft::kInexact}));
+}
+
+TEST(Oracle, NegativeNumbersDoNotOverflowUnsignedFormats) {
+  ElementRule rule = rule_of(Operation::cast, "e4m3fn:unsigned");
+  rule.operands[0] = ParseFormat("fp32");
+  rule.rounding.overflow = Overflow::saturate;
+  const Result made = run(rule, {{0xCE000000, 0x4E000000}});  // -2^29 and 2^29
+  EXPECT_EQ(made.flags[0], soft::kInexact);
+  EXPECT_EQ(made.flags[1], soft::kInexact | soft::kOverflow);
+}
+
 TEST(Oracle, RefusesCodesThatAreNone) {
   EXPECT_THROW(run(rule_of(Operation::mul, "e2m1"), {{0}, {16}}), Error);
   EXPECT_NO_THROW(run(rule_of(Operation::mul, "e2m1"), {{0}, {15}}));

@@ -69,5 +69,10 @@ TEST(TextLines, TheFirstElementStandsLowest) {
   EXPECT_EQ(written({{"", elements.data(), 4, 3, 8}}, "\n", 0), "");
 }
 
+TEST(TextLines, ALastDigitMayHaveOneBit) {
+  const std::vector<std::uint64_t> numbers{(std::uint64_t{1} << 32) + 0xA5, 0xFFFFFFFF};
+  EXPECT_EQ(written({{"", numbers.data(), 8, 1, 33}}, "\n", 2), "1000000A5\n0FFFFFFFF\n");
+}
+
 }  // namespace
 }  // namespace cpd

@@ -126,6 +126,81 @@ TEST(Trace, TakesRandomIntegersInProgramOrder) {
   EXPECT_THROW(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58), Error);
 }
 
+/// Each line alone, and all of them at once.
+void expect_lines(const SumRule& rule, const std::vector<std::uint32_t>& a,
+                  const std::vector<std::uint32_t>& b, const std::vector<std::uint32_t>& c,
+                  const std::vector<std::uint32_t>& random) {
+  const std::size_t n = c.size();
+  const auto part = [&](const std::vector<std::uint32_t>& all, std::size_t i) {
+    const auto size = static_cast<std::ptrdiff_t>(all.size() / n);
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(i) * size;
+    return std::vector<std::uint32_t>(begin, begin + size);
+  };
+  std::vector<std::uint32_t> codes(n);
+  std::vector<std::uint8_t> flags(n);
+  std::vector<std::uint16_t> corners(n);
+  const std::size_t width = run(rule, part(a, 0), part(b, 0), c[0], part(random, 0)).signals.size();
+  std::vector<std::uint64_t> signals(n * width);
+  SumLines lines;
+  lines.n = static_cast<std::int64_t>(n);
+  lines.a = a.data();
+  lines.b = b.data();
+  lines.c = c.data();
+  lines.random = random.empty() ? nullptr : random.data();
+  lines.codes = codes.data();
+  lines.flags = flags.data();
+  lines.corners = corners.data();
+  lines.signals = signals.data();
+  OracleSums(rule, lines);
+  for (std::size_t i = 0; i < n; ++i) {
+    const Line line = run(rule, part(a, i), part(b, i), c[i], part(random, i));
+    EXPECT_EQ(codes[i], line.code) << i;
+    EXPECT_EQ(flags[i], line.flags) << i;
+    EXPECT_EQ(corners[i], line.corners) << i;
+    const auto begin = signals.begin() + static_cast<std::ptrdiff_t>(i * width);
+    EXPECT_EQ(Words(begin, begin + static_cast<std::ptrdiff_t>(width)), line.signals) << i;
+  }
+}
+
+TEST(Trace, LinesAreApart) {
+  const std::vector<std::uint32_t> a{0x38, 0x38, 0x40, 0x01, 0x58, 0xB8};
+  const std::vector<std::uint32_t> b{0x38, 0x39, 0x38, 0x38, 0x30, 0x38};
+  const std::vector<std::uint32_t> c{0x58, 0x38, 0x00};
+  expect_lines(dot_rule("e4m3 sequential", "e4m3", 2), a, b, c, {});
+  // 16 + 1 twice: each sum is a tie, which goes up with the integer 1.
+  const std::vector<std::uint32_t> ones(6, 0x38);
+  expect_lines(dot_rule("e4m3 sequential rounding=stochastic random_bits=1", "e4m3", 2), ones, ones,
+               {0x58, 0x58, 0x58}, {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1});
+}
+
+TEST(Trace, OperandsAreCodesOfTheirFormats) {
+  const SumRule rule = dot_rule("e4m3 sequential", "e4m3", 2);
+  EXPECT_THROW(run(rule, {0x100, 0}, {0, 0}, 0), Error);
+  EXPECT_THROW(run(rule, {0, 0}, {0, 0x100}, 0), Error);
+  EXPECT_THROW(run(rule, {0, 0}, {0, 0}, 0x100), Error);
+  SumRule unit = dot_rule("v100", "fp16", 4);
+  unit.b = ParseFormat("bf16");
+  EXPECT_THROW(SignalsOf(unit), Error) << "the unit's b are fp16";
+}
+
+TEST(Trace, ASignallingOperandIsInvalid) {
+  const SumRule rule = dot_rule("e5m2 sequential", "e5m2", 2);
+  constexpr std::uint32_t kSignals = 0x7D, kQuiet = 0x7E, kOne = 0x3C;
+  EXPECT_EQ(run(rule, {kSignals, kOne}, {kOne, kOne}, kOne).flags, soft::kInvalid);
+  EXPECT_EQ(run(rule, {kOne, kOne}, {kOne, kSignals}, kOne).flags, soft::kInvalid);
+  EXPECT_EQ(run(rule, {kOne, kOne}, {kOne, kOne}, kSignals).flags, soft::kInvalid);
+  EXPECT_EQ(run(rule, {kQuiet, kOne}, {kOne, kQuiet}, kQuiet).flags, 0);
+}
+
+TEST(Trace, DrawsOfUnitsThatPromote) {
+  SumRule rule =
+      dot_rule("fp16 block_fma a=fp16 b=fp16 block=4 promote=8 rounding=stochastic random_bits=4",
+               "fp16", 20);
+  EXPECT_EQ(DrawsOf(rule), 1 + 3) << "c, and sums of 8, 8 and 4 products";
+  rule.length = 16;
+  EXPECT_EQ(DrawsOf(rule), 1 + 2);
+}
+
 TEST(Trace, SumsTerms) {
   SumRule rule = dot_rule("e4m3 pairwise", "e4m3", 3);
   rule.is_sum = true;

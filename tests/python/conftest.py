@@ -32,17 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """`few(word, of)`: of a test's cases whose names hold the word, the first and about one in so
     many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
     place that is one in four of every test's. Of compiled programs, most of whose time is
     tracing, one in COMPILED of all tests' cases is quick. The seconds of
-    `timeout` are an idle machine's."""
+    `timeout`, and of pyproject.toml where a test has none, are an idle machine's."""
     seen: Counter[tuple[str, str]] = Counter()
+    slowness, default = patience.slowness(), None
+    if config.getoption("timeout") is None:
+        default = float(config.getini("timeout"))
     for item in items:
         limit = item.get_closest_marker("timeout")
-        if limit is not None:
-            item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
+        seconds = default if limit is None else limit.args[0]
+        if seconds is not None:
+            item.add_marker(pytest.mark.timeout(seconds * slowness), append=False)
         for mark in item.iter_markers("slow"):
             item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
         few = [mark.args for mark in item.iter_markers("few")]

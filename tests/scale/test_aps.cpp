@@ -77,5 +77,47 @@ TEST(Aps, RangeLeavesNonFiniteValuesOut) {
   EXPECT_THROW(MeasureRange(testing::view_of(std::vector<double>(3))), Error);
 }
 
+TEST(Aps, RangeIsOfContiguousLayers) {
+  const std::vector<float> x(8, 1);
+  TensorView strided = testing::view_of(x);
+  strided.shape[0] = 4;
+  strided.stride[0] = 2;
+  EXPECT_THROW(MeasureRange(strided), Error);
+  TensorView negative = testing::view_of(x);
+  negative.shape[0] = -1;
+  EXPECT_THROW(MeasureRange(negative), Error);
+}
+
+TEST(Aps, RangeCountsTheNonFiniteValuesOfAllPieces) {
+  std::vector<float> x(3 << 20, 0.5F);  // a piece has 2^20 values
+  const std::size_t step = x.size() / 12;
+  for (std::size_t i = 0; i < x.size(); i += step) x[i] = std::numeric_limits<float>::infinity();
+  x[5] = 2;
+  const LayerRange range = MeasureRange(testing::view_of(x));
+  EXPECT_EQ(range.non_finite, 12);
+  EXPECT_EQ(range.max_abs, 2);
+}
+
+/// A sum of terms that are at most 2^e together is rounded above 2^e only where a term's error is
+/// outward, or where a tie between 2^e and its neighbor below goes up: in formats whose numbers are
+/// that sparse.
+TEST(Aps, ModesThatRoundOutward) {
+  for (const int exp : {1, 2, 3, 8}) {
+    const Format format = MakeFormat(exp, 3);
+    for (const Rounding mode : {Rounding::stochastic, Rounding::up, Rounding::down}) {
+      EXPECT_TRUE(RoundsOutward(format, mode)) << exp << ToString(mode);
+    }
+    for (const Rounding mode : {Rounding::nearest_even, Rounding::toward_zero, Rounding::to_odd}) {
+      EXPECT_FALSE(RoundsOutward(format, mode)) << exp << ToString(mode);
+    }
+    EXPECT_EQ(RoundsOutward(format, Rounding::nearest_away), exp <= 2) << exp;
+  }
+}
+
+TEST(Aps, HasThreeValues) {
+  for (const Aps aps : {Aps::off, Aps::on, Aps::paper}) EXPECT_NO_THROW(Check(aps));
+  EXPECT_THROW(Check(static_cast<Aps>(3)), Error);
+}
+
 }  // namespace
 }  // namespace cpd

@@ -48,8 +48,14 @@ TEST(TextFixed, Errors) {
   for (const char* text :
        {"int1025", "fixed<1,0>", "fixed<8>", "fixed<8,0", "fixed<8,1025>",
         "int32 rounding=stochastic", "int32 sum_rounding=stochastic", "int32 sum_overflow=saturate",
-        "int32 chunk=3", "int32 product=e4m3", "int32 block=4", "e4m3 kahan width=8"}) {
+        "int16 rounding=down", "int25 rounding=nearest_even", "bf16 fixed width=9 rounding=up",
+        "int32 random_bits=8", "int32 chunk=3", "int32 product=e4m3", "int32 block=4",
+        "e4m3 kahan width=8"}) {
     EXPECT_THROW(ParseAccumulator(text), Error) << text;
+  }
+  for (const char* text : {"int26 rounding=down", "fixed<25,200> rounding=down",
+                           "fixed<8,-140> rounding=down", "bf16 fixed width=10 rounding=up"}) {
+    EXPECT_NO_THROW(ParseAccumulator(text)) << text;
   }
   Accumulator accumulator;
   accumulator.scheme = Scheme::fixed;
@@ -57,6 +63,12 @@ TEST(TextFixed, Errors) {
   accumulator.scheme = Scheme::kahan;
   accumulator.fixed.emplace();
   EXPECT_THROW(Check(accumulator), Error);
+}
+
+TEST(TextFixed, KulischsFractionIsOfBothOperands) {
+  // The least values are 2^-9 and 2^-16.
+  EXPECT_EQ(Kulisch(ParseFormat("e4m3fn"), ParseFormat("e5m2"), 1).fraction, 25);
+  EXPECT_EQ(Kulisch(ParseFormat("e5m2"), ParseFormat("e4m3fn"), 1).fraction, 25);
 }
 
 TEST(TextFixed, KulischsWidths) {

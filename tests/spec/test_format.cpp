@@ -153,6 +153,17 @@ TEST(Format, P3109NamesOfEveryWidth) {
   }
 }
 
+TEST(Format, P3109NamesWithoutPrecisionAreUnknown) {
+  for (const char* name : {"binary8p0se", "binary8p0uf"}) {
+    try {
+      ParseFormat(name);
+      ADD_FAILURE() << name;
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with("unknown format")) << error.what();
+    }
+  }
+}
+
 TEST(Format, RangeRuling) {
   int admitted = 0;
   int refused = 0;
@@ -260,6 +271,12 @@ TEST(Format, WideOnesAreForOperationsOfElements) {
       EXPECT_EQ(max_of(format), std::ldexp(significand, (1 << exp) - 2 - format.bias - man));
     }
   }
+}
+
+TEST(Format, WideOnesEndAtBinary64s) {
+  // The least value is 2^(1 - bias - man).
+  EXPECT_NO_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1074));
+  EXPECT_THROW(MakeFormat(11, 52, Encoding::ieee, 1 - 52 + 1075), Error);
 }
 
 TEST(Format, WideFiguresAreThoseOfTheOthers) {

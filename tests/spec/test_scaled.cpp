@@ -232,6 +232,31 @@ TEST(ScaledText, RefusedFields) {
   EXPECT_THROW(Check(wrong), Error);
 }
 
+TEST(ScaledText, BracketsHoldAWordTogether) {
+  EXPECT_EQ(ParseScaled(" (5, 2)  16 scale=(4, 3)  rule=max "),
+            ParseScaled("e5m2 16 scale=e4m3 rule=max"));
+}
+
+TEST(ScaledText, ValuesAndScalesFitBinary64) {
+  // Significands of 5, 24 and 24 bits, then of 6.
+  EXPECT_NO_THROW(ParseScaled("e5m4 32 scale=fp32 rule=max tensor_scale=fp32"));
+  EXPECT_THROW(ParseScaled("e5m5 32 scale=fp32 rule=max tensor_scale=fp32"), Error);
+}
+
+TEST(ScaledText, ScaleMaxMayBeTheFormatsOwn) {
+  const std::string text = "e2m1 16 scale=e4m3fn rule=max tensor_scale=fp32 scale_max=";
+  EXPECT_EQ(ParseScaled(text + "448").scale_max, 448);
+  EXPECT_THROW(ParseScaled(text + "449"), Error);
+}
+
+TEST(ScaledText, GridsOfBlocks) {
+  const std::vector<std::int64_t> shape{3, 8, 6};
+  const auto grid = [&](int axis) { return ScaleGrid({.rows = 2, .columns = 4}, shape, axis); };
+  EXPECT_EQ(grid(2), (std::vector<std::int64_t>{3, 4, 2}));
+  EXPECT_EQ(grid(1), (std::vector<std::int64_t>{3, 2, 3})) << "rows lie along the last axis";
+  EXPECT_EQ(grid(-2), grid(1));
+}
+
 TEST(ScaledText, BitsPerValue) {
   const std::vector<std::int64_t> shape = {4, 64};
   EXPECT_EQ(BitsPerValue(ParseScaled("mxfp8"), shape, -1), 8.25);

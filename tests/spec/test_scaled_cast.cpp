@@ -26,10 +26,10 @@ std::string Refusal(const std::string& text) {
 TEST(OperandCast, CanonicalTextsParseBack) {
   for (const char* text :
        {"e4m3fn", "e5m2 rounding=stochastic random_bits=8 variant=C", "fp16 overflow=saturate",
-        "mxfp8", "nvfp4 rounding=stochastic random_bits=8", "int8 row rounding=to_odd variant=B",
-        "mxfp4 overflow=ieee factor=0.75", "mxfp4 factor=0.0001", "mxfp4 factor=1e-05",
-        "mxfp4 factor=1.25e-300", "fp8-tensor history=1024 amax=most_recent",
-        "fp8-tensor amax=most_recent", "fp8-block 128x128",
+        "mxfp8", "nvfp4 rounding=stochastic random_bits=8",
+        "int8 row rounding=stochastic variant=B", "mxfp4 overflow=ieee factor=0.75",
+        "mxfp4 factor=0.0001", "mxfp4 factor=1e-05", "mxfp4 factor=1.25e-300",
+        "fp8-tensor history=1024 amax=most_recent", "fp8-block 128x128",
         "mxfp4 transform=hadamard16:te rounding=stochastic"}) {
     EXPECT_EQ(ToString(ParseOperandCast(text)), text);
   }
@@ -81,6 +81,9 @@ TEST(OperandCast, RefusesWithWhatIsGivenAndWhatIsAllowed) {
       {"mxfp4 factor=0.5 factor=0.5", "option 'factor' of a cast is given twice"},
       {"e4m3 factor=0.5", "unknown option 'factor' of a cast"},
       {"mxfp4 random_bits=25", "random_bits must be 1…24, got 25"},
+      {"mxfp4 random_bits=8", "random_bits=8 has no effect with rounding=nearest_even"},
+      {"e4m3fn rounding=to_odd variant=B", "variant=B has no effect with rounding=to_odd"},
+      {"fp8-tensor amax=most_recent", "amax=most_recent has no effect without a history"},
       {"mxfp4 round=up", "unknown option 'round' of a scaled format"},
       {"", "unknown format ''"}};
   for (const auto& [text, told] : refused) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
 #include <utility>
@@ -186,10 +187,28 @@ TEST(DryRun, OfNoValues) {
   }
 }
 
+TEST(DryRun, SaysWhatIsSentAndWhatIsReceived) {
+  // Rank 0 sends the other slice's values, and receives its own from the other rank.
+  constexpr std::int64_t kValues = 3;
+  const DryRun run({}, 2, Sizes{kValues});
+  std::vector<Moves> all;
+  run.Run(0, kOneChunk, [&](const Moves& moves) { all.push_back(moves); });
+  ASSERT_EQ(all.size(), 2U);
+  const std::int64_t own = SliceBegin(kValues, 2, 1);
+  const std::int64_t size = sizeof(float);
+  EXPECT_EQ(all[0].out.at(0).bytes, (kValues - own) * size);
+  EXPECT_EQ(all[0].in.at(0).bytes, own * size);
+  EXPECT_EQ(all[1].out.at(0).bytes, own * size);
+  EXPECT_EQ(all[1].in.at(0).bytes, (kValues - own) * size);
+}
+
 TEST(DryRun, RefusesMisuse) {
   EXPECT_THROW(DryRun({}, 0, Sizes{1}), Error);
   EXPECT_THROW(DryRun({}, 2, Sizes{1, -1}), Error);
   EXPECT_THROW(DryRun({}, 2, Sizes{std::int64_t{1} << 58}), Error);
+  EXPECT_THROW(DryRun({}, 1024, Sizes{std::int64_t{1} << 50}), Error) << "over all ranks";
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THROW(DryRun({}, 2, Sizes{kMost, kMost, 3}), Error) << "the sum has wrapped to 1";
 }
 
 }  // namespace

@@ -34,6 +34,17 @@ TEST(Roundoff, LeavesNonFiniteValuesOut) {
   EXPECT_EQ(r.zero_references, 1);
 }
 
+TEST(Roundoff, AReferenceIsTheMeanOfItsTerms) {
+  std::vector<double> sum{0, 10};
+  const TensorView view = testing::view_of(sum);
+  AddToReference(testing::view_of(std::vector<float>{1, 2}), view);
+  AddToReference(testing::view_of(std::vector<double>{3, 4}), view);
+  EXPECT_EQ(sum, (std::vector<double>{4, 16}));
+  DivideReference(view, 2);
+  EXPECT_EQ(sum, (std::vector<double>{2, 8}));
+  EXPECT_THROW(DivideReference(view, 0), Error);
+}
+
 TEST(Roundoff, OfNothingIsZero) {
   const Roundoff r = measure({}, {});
   EXPECT_EQ(r.error, 0);

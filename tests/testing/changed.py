@@ -45,6 +45,15 @@ ABOUT = (
     (r"python/docs/.*", "tests/python/project/test_docs.py"),
     (r"\.github/workflows/", "tests/python/project/test_site.py"),
     (r".*\.md$", "tests/python/package/test_doctests.py"),
+    (
+        r".*\.md$|tests/testing/(promises|error_texts|prose)",
+        "tests/python/project/test_promises.py",
+    ),
+    (
+        r"(python/[\w/]*|.*README)\.md$|tests/rtl/.*\.toml$",
+        "tests/python/project/test_page_claims.py",
+    ),
+    (r"tests/testing/(reading|prose)\.py$", "tests/python/project/test_reading.py"),
     (r"tests/rtl/", "tests/python/hardware/test_rtl.py"),
     (r"python/.*\.(j2|toml|json|html)$", "tests/python/demo/test_report.py"),
     (r"tests/testing/summary.py$", "tests/python/project/test_summary.py"),

@@ -59,7 +59,7 @@ inline bool lacks_nan(const ReduceSpec& spec) {
            spec.result.has_nan());
 }
 
-/// The same reduction where everything travels as binary32, but for a codec that takes NaN.
+/// The spec with all formats replaced by binary32, and without a codec that has no NaN.
 inline ReduceSpec plain(ReduceSpec spec) {
   if (spec.wire != nullptr && !spec.wire->has_nan()) spec.wire = nullptr;
   spec.format = spec.accumulator.format = spec.result = kFp32;

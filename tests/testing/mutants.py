@@ -1,244 +1,234 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plants faults in the GPU's kernels and says which the GPU tests catch, run on this CPU.
+"""The fixed list of mutants: faults planted in the code, one at a time, that tests must catch.
 
-    mutants.py [--count N] [--seed S] [--only TEXT] [--out FILE]
+    mutants.py [TEXT ...] [--python | --compiled] [--new] [--expected] [--exhaustive] [--report]
 
-Each `__syncthreads` is left out once; of bounds tests, terms of indices and choices of rounding in
-kernels/cuda, a seeded sample of N is changed, one at a time. The sources that include what changed
-are compiled, the cheapest first, and the test program of each runs (tests/testing/cuda_on_cpu,
-thin, with ascending and with descending threads) until one fails. Needs build/release with
-cpd_tests. FILE gets a line of JSON for each mutant as it is done; those that it has already are not
-run again. survivors.toml says why nothing fails, where that is known.
+Runs the mutants whose file begins with, or whose name or test contains, one of the TEXTs; all
+without one. --new: only those without a stored result; --expected: only in the test that each entry
+names; --report: none, only the table of stored results. Exits with 1 where a mutant survives
+without a reason.
+
+Every table of planted/*.toml is a mutant: `file`, the text `before` as the file has it (once), the
+faulty text `after`, the `test` that is expected to fail, and `why`: the fault that a person makes.
+Optional are `kind`, `tier` ("exhaustive" where only an exhaustive test can catch the mutant),
+`survives` (why no test can or need catch it) and `name`.
+Results are stored by name in planted/results, one file for each file of planted.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import random
-import re
-import shlex
-import subprocess
 import sys
-import tempfile
-import threading
-import time
 import tomllib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build/release"
-KERNELS = ROOT / "kernels/cuda"
-TREE = "tests/testing/cuda_on_cpu/CMakeFiles/cpd_cuda_on_cpu.dir/__/__/__/kernels/cuda"
-
-# The program of each source, cheap ones first.
-PROGRAMS = {
-    "cast": "test_backend_cuda_gpu",
-    "codec": "test_backend_cuda_gpu",
-    "hadamard": "test_backend_hadamard_gpu",
-    "arithmetic": "test_backend_arithmetic_gpu",
-    "fold": "test_backend_arithmetic_gpu",
-    "memory": "test_backend_reduce_gpu",
-    "reduce": "test_backend_reduce_gpu",
-    "blas": "test_backend_gemm_gpu",
-    "gemm": "test_backend_gemm_gpu",
-    "gemm_scaled": "test_backend_gemm_gpu",
-    "api": "test_cuda_on_cpu",
-}
-LIMIT = 600
-"""Seconds for one program: far more than it takes; a mutant may loop for ever."""
-
-Change = tuple[str, str]
-BARRIERS: list[Change] = [(r"__syncthreads\(\);", ";")]
-SAMPLED: dict[str, list[Change]] = {
-    "bound": [(r" < ", " <= "), (r" <= ", " < "), (r" > ", " >= "), (r" >= ", " > ")],
-    "index": [
-        (r" \+ ", " - "), (r" \* ", " + "), (r" / ", " * "), (r" % ", " / "), (r" \+= ", " -= ")
-    ],
-    "rounding": [
-        (r"Rounding::nearest_even", "Rounding::toward_zero"),
-        (r"\bround<mode>", "round<Rounding::toward_zero>"),
-    ],
-}  # fmt: skip
+LISTS = Path(__file__).with_name("planted")
+RESULTS = LISTS / "results"
+COMPILED = (".h", ".cpp", ".cu", ".cuh")
+KINDS = (
+    "boundary", "sign", "dropped term", "operand", "missed case", "index", "lock", "error"
+)  # fmt: skip
+TIERS = ("quick", "exhaustive")
 
 
 class Mutant(NamedTuple):
-    kind: str
+    """One planted fault."""
+
     file: str
-    line: int
-    column: int
-    text: str  # in place of the line
+    before: str
+    after: str
+    test: str
+    why: str
+    list: str = ""
+    """Stem of the list's file."""
+    kind: str = ""
+    tier: str = "quick"
+    survives: str = ""
+    own_name: str = ""
+    form: str = ""
+    """"expression" or "statement": how a compiled mutant is wrapped, where the text misleads."""
 
     @property
     def name(self) -> str:
-        return f"{self.file}:{self.line}:{self.column} {self.kind}"
+        """The key of its result: the file and a hash of the change, unless the entry has a name."""
+        change = hashlib.sha256(f"{self.before}\0{self.after}".encode()).hexdigest()
+        return self.own_name or f"{self.file}#{change[:8]}"
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether only a build shows it."""
+        return Path(self.file).suffix in COMPILED
+
+    @property
+    def folder(self) -> str:
+        """The row of the report: cpd/numeric, kernels/cpu, python/cpd/nn, or a single folder."""
+        parts = Path(self.file).parent.parts
+        depth = {"cpd": 2, "kernels": 2, "python": 3, "tests": 2}.get(parts[0] if parts else "", 1)
+        return "/".join(parts[:depth]) or "."
+
+    @property
+    def line(self) -> int:
+        """The line of the file that the changed text begins in."""
+        text = (ROOT / self.file).read_text()
+        return text[: text.find(self.before)].count("\n") + 1
+
+    def check(self) -> str:
+        """Returns what is wrong with the entry, or an empty text."""
+        path = ROOT / self.file
+        if not path.is_file():
+            return f"{self.file} does not exist"
+        count = path.read_text().count(self.before)
+        if count != 1:
+            return f"{self.file} has the text {count} times: {self.before!r}"
+        if self.before == self.after:
+            return f"{self.file}: before and after are equal: {self.before!r}"
+        test = self.test.split("::")[0]
+        if test.endswith(".py") and not (ROOT / test).is_file():
+            return f"{test} does not exist"
+        if self.kind and self.kind not in KINDS:
+            return f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}"
+        if self.tier not in TIERS:
+            return f"{self.name}: tier must be one of {', '.join(TIERS)}, got {self.tier!r}"
+        return ""
 
 
 def mutants() -> Iterator[Mutant]:
-    """All that there are."""
-    for path in sorted(KERNELS.iterdir()):
-        if path.suffix not in (".cu", ".cuh", ".h"):
+    """All mutants, in the order of the lists."""
+    for path in sorted(LISTS.glob("*.toml")):
+        for table in tomllib.loads(path.read_text())["mutant"]:
+            own_name = table.pop("name", "")
+            yield Mutant(**table, list=path.stem, own_name=own_name)
+
+
+def selected(texts: Iterable[str]) -> list[Mutant]:
+    """The mutants whose file begins with, or whose name, list or test holds, one of the texts."""
+    texts = list(texts)
+
+    def is_selected(mutant: Mutant) -> bool:
+        parts = (mutant.name, mutant.list, mutant.test)
+        return not texts or any(text in part for text in texts for part in parts)
+
+    return [mutant for mutant in mutants() if is_selected(mutant)]
+
+
+class Result(NamedTuple):
+    """What came of one mutant."""
+
+    caught: str
+    """The tier that caught it, "quick" or "exhaustive"; empty if it survived."""
+    by: str
+    """The test that failed, written as in the entries; empty if the mutant survived."""
+    how: str = "fails"
+    """"fails", or "time limit" where the test did not end."""
+
+
+def results(list_: str) -> dict[str, Result]:
+    """The stored results of one list, by the mutants' names."""
+    path = RESULTS / f"{list_}.json"
+    if not path.is_file():
+        return {}
+    return {name: Result(**row) for name, row in json.loads(path.read_text()).items()}
+
+
+def reported(mutant: Mutant, result: Result) -> str:
+    """One line about a mutant that has run."""
+    if result.caught:
+        text = f"caught    {mutant.name}  {result.by}"
+        text += f" ({result.how})" if result.how != "fails" else ""
+        return text + (": say no longer that it survives" if mutant.survives else "")
+    if mutant.survives:
+        return f"survives  {mutant.name}  {mutant.survives}"
+    return f"SURVIVES  {mutant.name}  expected: {mutant.test}"
+
+
+def table(wanted: Sequence[Mutant]) -> list[str]:
+    """The stored results by folder, a line each, and below them the mutants that need a test."""
+    known = {list_: results(list_) for list_ in {m.list for m in wanted}}
+    counts: dict[str, Counter[str]] = {}
+    open_: list[str] = []
+    for mutant in wanted:
+        result = known[mutant.list].get(mutant.name)
+        column = "not run" if result is None else result.caught
+        if column == "":
+            column = "with a reason" if mutant.survives else "survive"
+            if not mutant.survives:
+                open_.append(f"{mutant.name}: {mutant.why}")
+        counts.setdefault(mutant.folder, Counter())[column] += 1
+    columns = (*TIERS, "with a reason", "survive", "not run")
+    lines = [f"{'':24}{'planted':>10}" + "".join(f"{c:>15}" for c in columns)]
+    rows = [*sorted(counts.items()), ("all", sum(counts.values(), Counter()))]
+    for folder, row in rows:
+        lines.append(f"{folder:24}{row.total():>10}" + "".join(f"{row[c]:>15}" for c in columns))
+    return lines + open_
+
+
+def store(found: Iterable[tuple[Mutant, Result]]) -> None:
+    """Adds results to the stored ones, and drops those of mutants that are no longer listed."""
+    fresh = {mutant.name: result for mutant, result in found}
+    RESULTS.mkdir(exist_ok=True)
+    by_list: dict[str, list[str]] = {}
+    for mutant in mutants():
+        by_list.setdefault(mutant.list, []).append(mutant.name)
+    for list_, names in by_list.items():
+        if not fresh.keys() & set(names):
             continue
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            code = line.split("//")[0]
-            if code.lstrip().startswith(("#", "template", "static_assert")):
-                continue
-            for kind, changes in {"barrier": BARRIERS, **SAMPLED}.items():
-                for pattern, instead in changes:
-                    for found in re.finditer(pattern, code):
-                        text = line[: found.start()] + found.expand(instead) + line[found.end() :]
-                        yield Mutant(kind, path.name, number, found.start(), text)
-
-
-def chosen(count: int, seed: int) -> list[Mutant]:
-    """Every barrier; of the others `count`, of each kind as many as it has of all."""
-    everything = list(mutants())
-    others = [m for m in everything if m.kind != "barrier"]
-    random.Random(seed).shuffle(others)
-    return [m for m in everything if m.kind == "barrier"] + others[:count]
-
-
-def includers(file: str) -> list[str]:
-    """Sources that the file is part of, by the compiler's own list."""
-    found = []
-    for source in PROGRAMS:
-        listing = _run(["ninja", "-C", str(BUILD), "-t", "deps", f"{TREE}/{source}.cu.o"]).stdout
-        if f"kernels/cuda/{file}\n" in listing:
-            found.append(source)
-    return found
-
-
-class Bench:
-    """Compiles and runs mutants, several at a time."""
-
-    def __init__(self) -> None:
-        listing = _run(["ninja", "-C", str(BUILD), "-t", "commands", "cpd_cuda_on_cpu"]).stdout
-        self.commands = {}
-        for line in listing.splitlines():
-            if found := re.search(r"-c \S*/kernels/cuda/(\w+)\.cu$", line):
-                self.commands[found[1]] = [w for w in shlex.split(line) if w != "ccache"]
-        self.lock = threading.Lock()
-
-    def verdict(self, mutant: Mutant) -> dict[str, object]:
-        begin = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            result = self._tried(mutant, Path(folder))
-        return {
-            "mutant": mutant.name, "text": mutant.text.strip(), "result": result,
-            "seconds": round(time.monotonic() - begin),
-        }  # fmt: skip
-
-    def _tried(self, mutant: Mutant, folder: Path) -> str:
-        changed = folder / "kernels/cuda"
-        changed.mkdir(parents=True)
-        lines = (KERNELS / mutant.file).read_text().splitlines()
-        lines[mutant.line - 1] = mutant.text
-        (changed / mutant.file).write_text("\n".join(lines) + "\n")
-        objects: dict[str, Path] = {}
-        for source in includers(mutant.file):
-            built = self._compiled(source, folder)
-            if built is None:
-                return "does not compile"
-            objects[source] = built
-            self._link(objects, folder)
-            for order in ("ascending", "descending"):
-                if how := self._failure(PROGRAMS[source], order, folder):
-                    return f"caught: {PROGRAMS[source]}, {how}"
-        return "survived"
-
-    def _compiled(self, source: str, folder: Path) -> Path | None:
-        command = list(self.commands[source])
-        own = folder / "kernels/cuda" / f"{source}.cu"
-        to = folder / f"{source}.o"
-        command[command.index("-o") + 1] = str(to)
-        command[command.index("-MF") + 1] = str(folder / "deps")
-        if own.exists():
-            command[-1] = str(own)
-        first = next(i for i, word in enumerate(command) if word.startswith("-I"))
-        command.insert(first, f"-I{folder}")
-        done = _run([*command, "-w"], cwd=BUILD)
-        return to if done.returncode == 0 else None
-
-    def _link(self, objects: dict[str, Path], folder: Path) -> None:
-        libraries = folder / "lib"
-        libraries.mkdir(exist_ok=True)
-        for library in (BUILD / "cuda_on_cpu").iterdir():
-            link = libraries / library.name
-            if library.name != "libcpd_cuda.so" and not link.exists():
-                link.symlink_to(library.resolve())
-        inputs = [str(objects.get(s, BUILD / TREE / f"{s}.cu.o")) for s in PROGRAMS]
-        _run(
-            ["g++", "-shared", "-o", str(libraries / "libcpd_cuda.so"), *inputs,
-             f"-L{BUILD}/lib", "-lcpd", f"-L{BUILD}/cuda_on_cpu", "-l:libcuda.so.1", "-ldl"],
-            check=True,
-        )  # fmt: skip
-
-    def _failure(self, program: str, order: str, folder: Path) -> str:
-        """How the program failed, or nothing."""
-        environment = {
-            **os.environ,
-            "LD_LIBRARY_PATH": str(folder / "lib"),
-            "CPD_CUDA_ON_CPU": "1",
-            "CPD_REQUIRE_GPU": "1",
-            "CPD_THREAD_ORDER": order,
-        }
-        command = [str(BUILD / f"tests/{program}"), "--gtest_fail_fast"]
-        try:
-            done = _run(command, env=environment, timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            return "did not end"
-        if done.returncode == 0:
-            return ""
-        failed = re.search(r"\[  FAILED  \] (\w+\.\w+)", done.stdout)
-        words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
-        return failed[1] if failed else words[-1][:120]
-
-
-def _run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", **options)  # type: ignore[call-overload,no-any-return]
+        known = {**results(list_), **fresh}
+        rows = {name: known[name]._asdict() for name in sorted(names) if name in known}
+        (RESULTS / f"{list_}.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])  # type: ignore[union-attr]
-    parser.add_argument("--count", type=int, default=100, help="of the sample; default 100")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="mutants whose names hold this text")
-    parser.add_argument("--out", type=Path, default=ROOT / "out/mutants.jsonl")
+    parser = argparse.ArgumentParser(description="plants the listed mutants, and runs their tests")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="of a file, a name or a test")
+    parser.add_argument("--python", action="store_true", help="no compiled ones")
+    parser.add_argument("--compiled", action="store_true", help="only compiled ones")
+    parser.add_argument("--new", action="store_true", help="only those without a stored result")
+    parser.add_argument("--expected", action="store_true", help="only in the expected tests")
+    parser.add_argument("--exhaustive", action="store_true", help="in exhaustive tests, too")
+    parser.add_argument("--report", action="store_true", help="only the table of stored results")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    wanted = [m for m in chosen(options.count, options.seed) if options.only in m.name]
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    results = {row["mutant"]: row for row in map(json.loads, lines)}
-    bench = Bench()
-    with options.out.open("a") as out, ThreadPoolExecutor(options.jobs) as pool:
-        left = [m for m in wanted if m.name not in results]
-        for row in pool.map(bench.verdict, left):
-            results[str(row["mutant"])] = row
-            out.write(json.dumps(row) + "\n")
-            out.flush()
-            print(f"{row['mutant']}: {row['result']} ({row['seconds']} s)", flush=True)
-    done = [results[m.name] for m in wanted if results[m.name]["result"] != "does not compile"]
-    survived = [row for row in done if row["result"] == "survived"]
-    reasons = harmless()
-    for row in survived:
-        file = str(row["mutant"]).partition(":")[0]
-        why = reasons.get((file, str(row["text"])), "not known why")
-        print(f"survived: {row['mutant']}: {row['text']}\n  {why}")
-    caught, broken = len(done) - len(survived), len(wanted) - len(done)
-    print(f"caught {caught} of {len(done)}; {broken} do not compile")
-    return 0
+    wanted = selected(options.texts)
+    if wrong := [why for mutant in wanted if (why := mutant.check())]:
+        sys.exit("mutants: plant again what has moved:\n" + "\n".join(wrong))
+    if options.report:
+        print("\n".join(table(wanted)))
+        return 0
+    left = [m for m in wanted if not (options.new and m.name in results(m.list))]
+    compiled = [m for m in left if m.is_compiled and not options.python]
+    others = [m for m in left if not m.is_compiled and not options.compiled]
+    missed = 0
+    for mutant, result in _run(compiled, others, options):
+        if result.caught or not options.expected:
+            store([(mutant, result)])
+        missed += not result.caught and not mutant.survives
+        print(reported(mutant, result), flush=True)
+    print("\n".join(table(wanted)))
+    return 1 if missed else 0
 
 
-def harmless() -> dict[tuple[str, str], str]:
-    """Why nothing fails, by file and changed line."""
-    files = tomllib.loads(Path(__file__).with_name("survivors.toml").read_text())
-    return {(file, each["line"]): each["why"] for file, all_ in files.items() for each in all_}
+def _run(
+    compiled: list[Mutant], others: list[Mutant], options: argparse.Namespace
+) -> Iterator[tuple[Mutant, Result]]:
+    if compiled:
+        import mutants_compiled
+
+        yield from mutants_compiled.run(
+            compiled, options.jobs, options.exhaustive, options.expected
+        )
+    if others:
+        import mutants_python
+
+        yield from mutants_python.run(others, options.jobs, options.exhaustive)
 
 
 if __name__ == "__main__":
+    sys.modules["mutants"] = sys.modules["__main__"]  # what the runners import
     sys.exit(main())

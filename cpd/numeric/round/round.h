@@ -286,8 +286,9 @@ CPD_FN constexpr Signed<V> short_code(V x, Unsigned<V> random, const RoundPlan& 
   }
 }
 
-/// |x| rounded by the rule's short form: of binary32 operations, one addition and one subtraction
-/// where the form `adds`; none for `in_place`; two multiplications for `scaled`.
+/// Rounds |x| by the rule's short form. It takes integer operations and, in binary32:
+/// one addition and one subtraction if the form `adds`, none for `in_place`, two multiplications
+/// for `scaled`.
 template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;

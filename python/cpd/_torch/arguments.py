@@ -292,6 +292,14 @@ def sizes_of(shape: Any) -> tuple[Any, ...]:
     return tuple(shape) if isinstance(shape, (tuple, list, torch.Size)) else (shape,)
 
 
+def wider_type(x: Tensor, dtype: Any, allowed: tuple[str, ...]) -> torch.dtype:
+    """The type `dtype`. Raises ValueError where it does not hold every value of `x`."""
+    element = result_element(dtype, None, allowed)
+    if torch.promote_types(x.dtype, element) != element:
+        raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
+    return element
+
+
 def result_element(dtype: Any, out: Any, allowed: tuple[str, ...]) -> torch.dtype:
     """The type of decoded values: `dtype`, or out's, or float32."""
     default = out.dtype if isinstance(out, Tensor) else torch.float32

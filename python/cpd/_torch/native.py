@@ -13,10 +13,8 @@ as its fast paths depend on values.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,6 +22,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd._torch.derivatives import Tangents, define, differentiable, run, saved, total
+from cpd._torch.library import ops
 from cpd.ops.arguments import product_shape
 
 HALVES = frozenset((torch.bfloat16, torch.float16))
@@ -132,11 +131,26 @@ def _in_float32(a: Tensor, b: Tensor, a_short: bool, b_short: bool) -> Tensor:
             a, b = a.bfloat16(), b.bfloat16()
         if a.dtype == b.dtype and a.dtype in HALVES:
             return torch.mm(a, b, out_dtype=torch.float32)
-    a, b = a.float(), b.float()
-    if brief and a.is_cpu and _multiplies_bfloat16():
-        with _products_in(torch.backends.mkldnn.matmul, "bf16"):
-            return a @ b
-    return a @ b
+    if brief and a.is_cpu:
+        made = _of_bfloat16(a, b)
+        if made is not None:
+            return made
+    return a.float() @ b.float()
+
+
+def _of_bfloat16(a: Tensor, b: Tensor) -> Tensor | None:
+    """a b in float32, of values that bfloat16 holds, by the CPU's instructions for them; None where
+    it has none or a sum might be subnormal. Torch multiplies such values with a float32 result only
+    in a mode of the whole process, in which other threads' float32 products lose bits."""
+    out = a.new_empty(product_shape(a.shape, b.shape), dtype=torch.float32)
+    if b.dim() == 2:
+        matrices = a.reshape(1, -1, a.shape[-1]), b.unsqueeze(0)
+    else:
+        batch = out.shape[:-2]
+        matrices = tuple(x.expand(*batch, -1, -1).reshape(-1, *x.shape[-2:]) for x in (a, b))
+    matrices = tuple(x if 1 in x.stride()[1:] else x.contiguous() for x in matrices)
+    sums = out.view(matrices[0].shape[0], matrices[0].shape[1], b.shape[-1])
+    return out if ops.product_of_bf16(*matrices, sums) else None
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
@@ -152,37 +166,7 @@ def summed_in_float32(
     with torch._C._DisableAutocast():
         if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
             return compute(x.to(dtype), y.to(dtype)).to(dtype)
-        brief = x.dtype == y.dtype == torch.bfloat16
-        x, y = x.float(), y.float()
-        if brief and x.is_cpu and _multiplies_bfloat16():
-            with _products_in(torch.backends.mkldnn.conv, "bf16"):
-                return compute(x, y).to(dtype)
-        if brief and x.is_cuda:
-            with _products_in(torch.backends.cudnn.conv, "tf32"):
-                return compute(x, y).to(dtype)
-        return compute(x, y).to(dtype)
-
-
-@functools.cache
-def _multiplies_bfloat16() -> bool:
-    """Whether the CPU multiplies bfloat16 numbers and sums them in float32."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-_lock = threading.Lock()
-
-
-@contextlib.contextmanager
-def _products_in(settings: Any, precision: str) -> Iterator[None]:
-    """A context in which torch's kernels round float32 operands to `precision` and sum their
-    products in float32. The setting is the process's: calls from several threads take turns."""
-    with _lock:
-        before = settings.fp32_precision
-        settings.fp32_precision = precision
-        try:
-            yield
-        finally:
-            settings.fp32_precision = before
+        return compute(x.float(), y.float()).to(dtype)
 
 
 # ---- the operator --------------------------------------------------------------------------------

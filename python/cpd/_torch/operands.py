@@ -134,15 +134,14 @@ def split_operand(
 ) -> Factor:
     """`cast_operand`, of a text that `splits`: the short values apart from the scale."""
     _, scaled, how, size, _, history = parts(text)
-    x = x.float()
     if x.numel() == 0:
-        return Factor(x, None, True)
+        return Factor(x.float(), None, True)
     if history:
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
-        values = run("cast", x * multiplier, how, *numbers, None)
+        values = run("cast", x.float() * multiplier, how, *numbers, None)
         return Factor(values, multiplier.reciprocal(), True)
     if size:
-        x = whole_transforms(x, axis, size)
+        x = whole_transforms(x.float(), axis, size)
     codes, blocks, outer = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
     q, shape = named_scaled(scaled), list(x.shape)
     if q.tensor_scale is None:
@@ -155,9 +154,9 @@ def split_operand(
     return Factor(values, ops.decode(outer, q.tensor_scale.name, list(grid), torch.float32), True)
 
 
-def widened(x: Tensor, text: str) -> Tensor:
-    """`x` in float32 where its type does not hold the result of the cast of that text."""
-    return x if keeps_type(name_of(x.dtype), text) else x.float()
+def type_of_cast(x: Tensor, text: str) -> torch.dtype:
+    """The type of the cast of that text: float32 where x's does not hold the result."""
+    return x.dtype if keeps_type(name_of(x.dtype), text) else torch.float32
 
 
 @constant
@@ -186,22 +185,23 @@ def cast_operand(
     if not text:
         return x
     _, scaled, how, size, factor, history = parts(text)
-    x = widened(x, text)
+    element = type_of_cast(x, text)
     if not scaled:
-        return run("cast", x, how, *numbers, None)
+        return run("cast", x.to(element), how, *numbers, None)
     if history:
         if multiplier is None:
             raise ValueError(
                 f"{text} follows former steps, whose state a layer keeps: cpd.convert makes it, or "
                 "give delayed="
             )
-        return run("cast_delayed", x, how, multiplier, *numbers)
+        return run("cast_delayed", x.to(element), how, multiplier, *numbers)
     if size:
-        x = whole_transforms(x, axis, size)
+        x = whole_transforms(x.to(element), axis, size)
     if factor == 1:
-        return run("cast_scaled", x, scaled, axis, how, None, None, None, *numbers, None)
+        return run("cast_scaled", x, scaled, axis, how, *(None,) * 3, *numbers, None, element)
     scales = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)[1]
-    return run("cast_scaled", x * factor, scaled, axis, how, scales, None, None, *numbers, None)
+    x = x.to(element) * factor
+    return run("cast_scaled", x, scaled, axis, how, scales, None, None, *numbers, None, element)
 
 
 @constant
@@ -223,8 +223,8 @@ def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor
     """`x` cast with blocks along each of two axes: `cast_operand` twice, of a text that
     `casts_both`; a GPU reads x once where it can (`CastBoth`, ops/scaled.h)."""
     _, scaled, how, *_ = parts(text)
-    x = widened(x, text)
-    first, second = run("cast_scaled_both", x, scaled, list(axes), how).unbind()
+    element = type_of_cast(x, text)
+    first, second = run("cast_scaled_both", x, scaled, list(axes), how, element).unbind()
     return first, second
 
 

@@ -31,6 +31,7 @@ from cpd._torch.arguments import (
     checked_integers,
     result_element,
     sizes_of,
+    wider_type,
 )
 from cpd._torch.arguments import check_float as check_float
 from cpd._torch.arguments import check_product as check_product
@@ -103,10 +104,7 @@ def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tenso
 def widened(x: Tensor, dtype: Any) -> Tensor:
     """`x` in a wider type."""
     check("x", x, FLOATS)
-    element = result_element(dtype, None, FLOATS)
-    if torch.promote_types(x.dtype, element) != element:
-        raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
-    return x.to(element)
+    return x.to(wider_type(x, dtype, FLOATS))
 
 
 def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:

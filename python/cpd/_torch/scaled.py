@@ -3,7 +3,8 @@
 decode_scaled, their fake kernels, derivatives and batching rules. Documented in `cpd.ops`.
 cast_scaled_both gives a layer's casts of its gradient along two axes, stacked.
 
-`scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`).
+`scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`), `dtype`
+the result's type, which holds x's values; None: x's own. Scales follow from x in its own type.
 """
 
 # torch's registries are untyped.
@@ -29,6 +30,7 @@ from cpd._torch.arguments import (
     random_numbers,
     result_element,
     sizes_of,
+    wider_type,
 )
 from cpd._torch.derivatives import differentiable, run, write, writes_into_out
 from cpd._torch.library import ops
@@ -61,15 +63,23 @@ _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
 
 
 def cast_scaled(
-    x: Tensor, q: Scaled, options: Options, out: Any, axis: int, source: ScaleSource, random: Any
+    x: Tensor,
+    q: Scaled,
+    options: Options,
+    out: Any,
+    axis: int,
+    source: ScaleSource,
+    random: Any,
+    dtype: Any,
 ) -> Tensor:
     arguments = _arguments(x, q, options, axis, source, random)
-    check_cast(name_of(x.dtype), q)
+    element = x.dtype if dtype is None else wider_type(x, dtype, NARROW_FLOATS)
+    check_cast(name_of(element), q)
     if out is None:
-        return run("cast_scaled", *arguments)
+        return run("cast_scaled", *arguments, element)
     *levels, _, _, integers = arguments[4:]
     inputs = {"x": x, "random": integers, **dict(zip(LEVELS, levels, strict=True))}
-    check_out(out, x.shape, x, inputs)
+    check_out(out, x.shape, x.new_empty(0, dtype=element), inputs)
     write(*_cast_out, *arguments, out=out)
     return out
 
@@ -176,13 +186,13 @@ def _(a: Tensor, *args: Any) -> Tensor:
 @torch.library.register_fake("cpd::cast_scaled")
 @torch.library.register_fake("cpd::cast_scaled_plain")
 def _(x: Tensor, *args: Any) -> Tensor:
-    return torch.empty_like(x)
+    return torch.empty_like(x, dtype=args[-1])
 
 
 @torch.library.register_fake("cpd::cast_scaled_both")
 @torch.library.register_fake("cpd::cast_scaled_both_plain")
-def _(x: Tensor, scaled: str, axes: Sequence[int], how: str) -> Tensor:
-    return x.new_empty((2, *x.shape))
+def _(x: Tensor, scaled: str, axes: Sequence[int], how: str, dtype: torch.dtype | None) -> Tensor:
+    return x.new_empty((2, *x.shape), dtype=dtype)
 
 
 @torch.library.register_fake("cpd::encode_scaled")
@@ -228,16 +238,23 @@ def _(
 # ---- derivatives: straight through x; scales have none -------------------------------------------
 
 
-def _keep_nothing(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
+def _keep_types(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
     """The derivative is that of x."""
+    ctx.dtype = inputs[0].dtype
+    ctx.to = inputs[-1] or ctx.dtype
 
 
-differentiable("cast_scaled", _keep_nothing, lambda ctx, grad: (grad,), lambda ctx, t: t[0])
+differentiable(
+    "cast_scaled",
+    _keep_types,
+    lambda ctx, grad: (grad.to(ctx.dtype),),
+    lambda ctx, t: t[0].to(ctx.to),
+)
 differentiable(
     "cast_scaled_both",
-    _keep_nothing,
-    lambda ctx, grad: (grad[0] + grad[1],),
-    lambda ctx, t: t[0].expand(2, *t[0].shape),
+    _keep_types,
+    lambda ctx, grad: ((grad[0] + grad[1]).to(ctx.dtype),),
+    lambda ctx, t: t[0].to(ctx.to).expand(2, *t[0].shape),
 )
 for _writer in ("cast_scaled_out", "decode_scaled_out"):
     writes_into_out(_writer)

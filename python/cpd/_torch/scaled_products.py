@@ -43,21 +43,20 @@ def scaled_product(
 def encoded(call: RecipeCall, which: Purpose, x: Tensor, axis: int) -> Operand:
     """An operand's elements and their scales, its blocks along `axis`."""
     text, numbers = call.rounding(which), call.pair(which)
-    x = x.float()
     if not text:
-        return Operand(x, None, 0, 1, None)
+        return Operand(x.float(), None, 0, 1, None)
     _, scaled, how, size, factor, history = parts(text)
     if factor != 1:
         raise ValueError(f"a factor goes with scales at each operand, got {text}")
     if not scaled:
-        return Operand(run("cast", x, how, *numbers, None), None, 0, 1, None)
+        return Operand(run("cast", x.float(), how, *numbers, None), None, 0, 1, None)
     if history:
         multiplier = call.multiplier(which)
         assert multiplier is not None  # `cpd.nn.arguments` requires its state
-        elements = run("cast", x * multiplier, how, *numbers, None)
+        elements = run("cast", x.float() * multiplier, how, *numbers, None)
         return Operand(elements, multiplier.reciprocal().reshape(1, 1), 0, 0, None)
     if size:
-        x = whole_transforms(x, axis, size)
+        x = whole_transforms(x.float(), axis, size)
     q = named_scaled(scaled)
     codes, blocks, tensor = ops.encode_scaled(x, scaled, axis, how, *(None,) * 3, *numbers, None)
     scales = blocks if q.tensor_scale is None else (blocks, tensor)

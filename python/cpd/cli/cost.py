@@ -45,12 +45,13 @@ known) and as small a round-off, and is better in one of these.
 Messages are those of the exchange itself, run without values: each step takes as
 long as its longest message, `alpha` seconds and its bytes over `beta` bytes a second,
 within a host or between hosts, where the GPUs of a host share its link and each
-message passes its GPU's `port`. Two times are shown: all after one another, and codec
-and messages at once. The computation is from published rates of one K80 and the
-machine's speed unless --compute gives it. The codec's speed is the machine's
-`codec_gbps`, --codec-gbps's, or with --measure-codec that of this CPU; the lines below
-the table say which. Codecs of variable sizes count at their most unless --bits gives
-their mean.
+message passes its GPU's `port`. For APS and formats without NaN the ranks first agree
+on each layer's largest magnitude, 4 bytes a layer, which counts too. Two times are
+shown: all after one another, and codec and messages at once. The computation is from
+published rates of one K80 and the machine's speed unless --compute gives it. The
+codec's speed is the machine's `codec_gbps`, --codec-gbps's, or with --measure-codec
+that of this CPU; the lines below the table say which. Codecs of variable sizes count
+at their most unless --bits gives their mean.
 
 Networks: alexnet, vgg19, vgg-a, bn-inception, resnet50, resnet110, resnet152, lstm.
 Machines: ec2-p2, ec2-p2-nccl, dgx-1, dgx-1-mpi, ethernet-1g, ethernet-10g,
@@ -158,7 +159,7 @@ def _steps(options: argparse.Namespace) -> int:
         on = machine(options.machine)
         rate = _codec_rate(options)
     _check_wires(options)
-    network, largest, roundoffs = _gradients(options)
+    network, largest, roundoffs, measured = _gradients(options)
     quiet = is_stdout(options.csv) or is_stdout(options.json)
     with new_progress(quiet=quiet, unit="rows") as progress:
         bar = progress.add_task("modelling", total=len(ranks) * len(options.wire), note="")
@@ -180,6 +181,11 @@ def _steps(options: argparse.Namespace) -> int:
             )
     if not quiet:
         _show(rows, network, on)
+        if roundoffs is not None and any(row.step.ranks != measured for row in rows):
+            new_console().print(
+                f"round-off: of the file's {counted(measured, 'rank')}, in every row",
+                soft_wrap=True,
+            )
     if options.csv is not None:
         write_text(options.csv, _csv([row.json() for row in rows]))
     if options.json is not None:
@@ -264,9 +270,9 @@ def _check_wires(options: argparse.Namespace) -> None:
 
 def _gradients(
     options: argparse.Namespace,
-) -> "tuple[Network, list[float] | None, dict[str, float] | None]":
-    """The network; of gradients the largest magnitude of each of its layers, and the round-off of
-    each wire."""
+) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
+    """The network; of gradients the largest magnitude of each of its layers, the round-off of each
+    wire, and the ranks of which that is."""
     from cpd.study.networks import Network, network
 
     if options.gradients is None:
@@ -275,7 +281,7 @@ def _gradients(
         if options.model is None:
             raise UsageError("give a network by --model, gradients by --gradients, or --figure")
         with users_mistakes():
-            return network(options.model), None, None
+            return network(options.model), None, None, 0
     from cpd.study import roundoff
     from cpd.study.gradients import load_gradients
     from cpd.study.throughput import all_reduce_of
@@ -289,11 +295,11 @@ def _gradients(
             sizes = [size or loaded.ranks]
             errors[wire] = roundoff(loaded.per_rank, spec, sizes)[sizes[0]].relative_rms
         if options.model is not None:
-            return network(options.model), None, errors
+            return network(options.model), None, errors, loaded.ranks
     shapes = tuple(layer.shape for layer in loaded.per_rank[0])
     layers = zip(*loaded.per_rank, strict=True)
     largest = [max(float(np.abs(x).max(initial=0)) for x in ranks) for ranks in layers]
-    return Network(options.gradients.stem, shapes), largest, errors
+    return Network(options.gradients.stem, shapes), largest, errors, loaded.ranks
 
 
 def _show(rows: "list[StepRow]", network: "Network", on: "Machine") -> None:

@@ -82,7 +82,8 @@ def _cells(line: Line) -> list[str]:
 
     row, choice = line.row, line.choice
     lost = [str(row.group_size), in_percent(row.relative_rms)]
-    counts = [in_percent(row.error), str(row.non_finite), str(row.steps)]
+    steps = row.steps if choice is None else choice.steps  # with a network those of its exchange
+    counts = [in_percent(row.error), str(row.non_finite), str(steps)]
     if choice is None:
         return [*lost, *counts]
     spread = "" if choice.spread is None else in_percent(choice.spread)

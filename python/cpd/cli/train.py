@@ -184,7 +184,10 @@ def _training_arguments(parser: Parser) -> None:
         help="how layers compute, weights are updated and gradients travel (its wire, which "
         "--format, --wire or --reduce replaces; --aps, --loss-scale, --group-size, --order and "
         "--exchange change it): a recipe's name (such as mxfp8; cpd.named_recipes() has them), a "
-        ".toml or .json file, or an accumulator; default: as torch does",
+        ".toml or .json file, a format, scaled or not, to which the operands of all three GEMMs "
+        "are cast (int8 row), or a recipe's text: the accumulator of the sums, or native for "
+        "torch's, and options ('e6m9 chunked chunk=64; activation=e4m3fn', 'fp32 kahan;'); a file "
+        'has sums = "…"; default: as torch does',
     )
     _of_model(group, "optimizer", str, "sgd, nesterov, adam or lars", "sgd")
     _of_model(group, "lr", float, "the rate", "0.05")

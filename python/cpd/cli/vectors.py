@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,19 @@ from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import counted, new_console, new_progress
 from cpd.numeric.names import listed
+from cpd.numeric.shown import byte_size
 
 if TYPE_CHECKING:
     from cpd.hardware.vectors import Check, Vectors
+    from cpd.hardware.vectors.rules import ElementRule
+    from cpd.hardware.vectors.sums import SumRule
 
 _TEXT = """\
 Vectors for hardware: inputs, results and exception flags of one operation, each
 computed by the slow exact oracle and by the kernels, which must agree before a
-line is written. Printed is what the lines are cases of.
+line is written. It then prints how many lines cover each kind of case; of no line,
+"cannot happen" where the formats exclude the case or no input has it (up to 2^24
+inputs, of sums 2^21), else "not reached".
 
   cpd vectors mul e4m3fn --exhaustive
   cpd vectors cast fp32,e4m3fn --rounding stochastic --random-bits 8 --as csv
@@ -261,7 +266,8 @@ def _run(options: argparse.Namespace) -> int:
             f"{counted(vectors.left_out, 'line')} left out: their NaN has no code in "
             f"{vectors.rule.result}"
         )
-    console.print(_cases(vectors.coverage), soft_wrap=True)
+    is_exhaustive = vectors.source == "exhaustive"
+    console.print(_cases(vectors.rule, vectors.coverage, is_exhaustive), soft_wrap=True)
     return 0
 
 
@@ -275,7 +281,7 @@ def _progress(vectors: Vectors, options: argparse.Namespace) -> Iterator[None]:
         yield
         return
     directed = " and the directed ones" if vectors.planned is None else ""
-    new_console(stderr=True).print(f"{lines:,} lines, {size / 1e9:,.3f} GB{directed}")
+    new_console(stderr=True).print(f"{lines:,} lines, {byte_size(size)}{directed}")
     with new_progress(unit="lines") as bars:
         task = bars.add_task(vectors.rule.stem, total=vectors.planned, note="")
         vectors.on_batch = lambda done: bars.update(task, completed=done)
@@ -357,8 +363,18 @@ def _disagreement_told() -> Iterator[None]:
         raise RunError(str(error)) from error
 
 
-def _cases(coverage: dict[str, int]) -> str:
-    return "\n".join(f"  {name:16}{count:>12}" for name, count in coverage.items())
+def _cases(
+    rule: ElementRule | SumRule, coverage: Mapping[str, int], is_exhaustive: bool = False
+) -> str:
+    """The number of lines of each case. A 0 is `cannot happen` where no input is such a case."""
+    from cpd.hardware.vectors.coverage import cannot_happen
+
+    excluded = cannot_happen(rule, coverage, is_exhaustive)
+    rows = []
+    for name, count in coverage.items():
+        zero = "cannot happen" if name in excluded else "not reached"
+        rows.append(f"  {name:16}{count or zero:>14}")
+    return "\n".join(rows)
 
 
 def _made(options: argparse.Namespace) -> Vectors:
@@ -426,7 +442,7 @@ def _check(options: argparse.Namespace) -> int:
     for line in found.shown:
         console.print(line, soft_wrap=True)
     console.print(_verdict(found, options), soft_wrap=True)
-    console.print(_cases(found.coverage), soft_wrap=True)
+    console.print(_cases(found.rule, found.coverage), soft_wrap=True)
     return 1 if found.wrong else 0
 
 

@@ -459,8 +459,8 @@ class Communicator:
 
 
 def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
-    """Raises ValueError where a codec's rows have another layout than the layer, which is
-    sliced."""
+    """Raises ValueError if the codec encodes a layer along an axis, because a rank's slice of
+    consecutive values would then not be a slice of the encoded rows."""
     for number, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(

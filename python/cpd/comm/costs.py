@@ -52,9 +52,10 @@ def cost(
 ) -> Cost:
     """What rank `rank` of `world` sends and receives in the all-reduce of layers of these shapes.
 
-    Headers, the handshake, sizes ahead of messages and the exponents of APS are not included. Every
-    piece of a layer in a message starts at a byte, so that formats whose codes are not whole bytes
-    cost up to a byte more at each cut; `chunk` is the communicator's.
+    Headers, the handshake, sizes ahead of messages and what ranks agree on first, such as the
+    largest magnitudes for APS (`cpd.study.costs.agreement`), are not included. Every piece of a
+    layer in a message starts at a byte, so that formats whose codes are not whole bytes cost up to
+    a byte more at each cut; `chunk` is the communicator's.
 
     Args:
         sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a

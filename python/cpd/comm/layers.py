@@ -209,6 +209,8 @@ def _bits_a_value(wire: Codec, row: int) -> float:
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:
     """The device's name; `cpu` where there are no layers."""
+    if all(type(layer) is np.ndarray for layer in layers):
+        return "cpu"
     devices = [str(layer.device) if is_torch(layer) else "cpu" for layer in layers]
     for number, device in zip(numbers, devices, strict=True):
         if device != devices[0]:
@@ -235,7 +237,7 @@ def _memory(layer: Any) -> Any:
 
 def plain_values(layer: Any) -> Any:
     """The values of a layer, float32, row-major: 1-D on the CPU, a tensor on a GPU."""
-    on_gpu = is_torch(layer) and layer.device.type != "cpu"
+    on_gpu = type(layer) is not np.ndarray and is_torch(layer) and layer.device.type != "cpu"
     return _device_values(layer) if on_gpu else host_values(layer)
 
 
@@ -247,8 +249,8 @@ def shares_memory(plain: Any, layer: Any) -> bool:
 
 def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
     """What `plain_values` gives as C++ takes it; `plain` keeps the memory alive."""
-    if not is_torch(plain):
-        values: npt.NDArray[np.float32] = plain.reshape(-1)
+    if type(plain) is np.ndarray or not is_torch(plain):
+        values: npt.NDArray[np.float32] = plain if plain.ndim == 1 else plain.reshape(-1)
         return values
     import torch
 

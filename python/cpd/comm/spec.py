@@ -18,7 +18,7 @@ from cpd.numeric.accumulator import (
 )
 from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.numbers import int32, number
-from cpd.numeric.options import Options
+from cpd.numeric.options import Options, numbers_of_codec
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take
@@ -174,7 +174,9 @@ class ReduceSpec:
             loss_scale=loss_scale,
             average=flag("average", average),
             divide=divide,
-            rounding=Options(
+            rounding=numbers_of_codec(seed, random_bits)
+            if by is not None
+            else Options(
                 rounding, overflow_of(cast, overflow), seed, 0, random_bits, variant
             ).native(),
             result=result._held,
@@ -199,6 +201,8 @@ class ReduceSpec:
         return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.get("wire") is None and state["rounding"] != "stochastic":  # 0.7 kept what draws none
+            state = {**state, "random_bits": 24, "variant": "A"}
         self.__init__(**state)  # type: ignore[misc]
 
 

@@ -18,7 +18,7 @@ from cpd.compress.states import States, native_states
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format
 from cpd.numeric.numbers import int32, int64, is_torch, number
-from cpd.numeric.options import MAX_RANDOM_BITS, Options
+from cpd.numeric.options import MAX_RANDOM_BITS, numbers_of_codec
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments, take
 from cpd.ops.arguments import Shape, check_random_range, shape_of
@@ -93,9 +93,8 @@ class Codec:
     def __init__(self, name: str, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {shown(name)}")
-        options = Options(seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
-        made = _core.Codec(name, options.native())
-        take(self, made, seed=options.seed, random_bits=options.random_bits)
+        made = _core.Codec(name, numbers_of_codec(seed, random_bits))
+        take(self, made, seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
 
     @property
     def text(self) -> str:

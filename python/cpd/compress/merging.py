@@ -24,6 +24,8 @@ class Kept(NamedTuple):
     stage: str
     codec: str
     size: int
+    begin: int | None
+    """The first value's index in the layer; None: version 0.7 stored the slice of this rank."""
     values: npt.NDArray[np.float32]
 
 
@@ -41,16 +43,13 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
             if one.stage == "contribution":
                 to = owed.setdefault(one.rank % world, np.zeros(size))
                 to += one.values
-        # rank r owns slice (r - number) mod old; virtual ranks keep the whole layer as rank 0's
-        slices = {(one.rank - number) % old: one.values for one in layers if one.stage == "result"}
-        results = [slices[index] for index in sorted(slices)]
+        results = [one for one in layers if one.stage == "result"]
         if results:
-            whole = np.concatenate(results)
-            _check_size(number, len(whole), size)
             owed.setdefault(0, np.zeros(size))
-            owed[0] += whole
+            owed[0] += _whole(number, size, results)
         for rank, total in sorted(owed.items()):
-            yield Kept(rank, number, "contribution", codec, size, (total * factor).astype("f4"))
+            values = (total * factor).astype("f4")
+            yield Kept(rank, number, "contribution", codec, size, 0, values)
 
 
 def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
@@ -70,9 +69,21 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
     return found.pop()
 
 
-def _check_size(number: int, kept: int, size: int) -> None:
-    if kept != size:
+def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.float32]:
+    """The errors of a layer's results, from its owners' slices. Virtual ranks keep one slice."""
+    stored = {one.begin is not None for one in slices}
+    if len(stored) != 1:
         raise ValueError(
-            f"layer {number} cannot be merged: owners kept {kept} of its {size} results' errors; "
-            "reset() it on all ranks"
+            f"layer {number} cannot be merged: version 0.7 stored the states of some ranks, a "
+            "later one those of others; reset() it on all ranks"
         )
+    ordered = sorted(slices, key=lambda one: one.rank if one.begin is None else one.begin)
+    ends = np.cumsum([len(one.values) for one in ordered]).tolist()
+    begins = [0, *ends[:-1]]
+    if ends[-1] != size or (stored == {True} and [one.begin for one in ordered] != begins):
+        raise ValueError(
+            f"layer {number} cannot be merged: owners kept {ends[-1]} of its {size} results' "
+            f"errors, in slices from {shown([one.begin for one in ordered])} on; reset() it on all "
+            "ranks"
+        )
+    return np.concatenate([one.values for one in ordered])

@@ -18,6 +18,7 @@ from cpd.numeric.numbers import int32, int64
 from cpd.numeric.shown import shown
 
 _FLOAT = np.dtype("<f4")
+_NAMES = ("rank", "number", "stage", "codec", "size")
 
 
 class Owner(NamedTuple):
@@ -138,9 +139,12 @@ class States:
                 (`average=True, divide="after"`): all is then multiplied by world / old world before
                 it is rounded, so that the new average makes good the errors of the old one.
 
+        States that version 0.7 stored are merged as that version meant them: rank r owned slice r.
+
         Raises ValueError, and changes nothing, unless the states of every old rank are there once,
-        with each layer by one codec and of one size; and for other codecs that keep something:
-        `reset` those layers. Gradients (`set_gradient`) are forgotten.
+        all stored with slices or all by version 0.7, with each layer by one codec and of one size;
+        and for other codecs that keep something: `reset` those layers. Gradients (`set_gradient`)
+        are forgotten.
 
         >>> import numpy as np, cpd
         >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
@@ -163,30 +167,27 @@ class States:
         """All that is kept, for `load_state_dict`: a new dict of numbers, texts and bytes."""
         with self.used() as native:
             kept, owner, gradients = native.save(), native.owner, native.gradients
-        names = ("rank", "number", "stage", "codec", "size")
         whose = {} if owner is None else Owner(*owner)._asdict()
         of_gradients = {"gradients": gradients} if gradients else {}
-        return (
-            whose
-            | {
-                "layers": [
-                    {
-                        **dict(zip(names, row, strict=False)),
-                        "values": values.astype(_FLOAT).tobytes(),
-                    }
-                    for *row, values in kept
-                ]
-            }
-            | of_gradients
-        )
+        layers = []
+        for *row, begin, values in kept:
+            layer = dict(zip(_NAMES, row, strict=True))
+            if begin is not None:
+                layer["begin"] = begin
+            layers.append(layer | {"values": values.astype(_FLOAT).tobytes()})
+        return whose | {"layers": layers} | of_gradients
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keeps what `state_dict` returned, and nothing else. Raises ValueError for anything else;
-        a layer's codec and size are compared when a call uses the layer."""
+        """Keeps what `state_dict` returned, and nothing else. Raises ValueError for anything else.
+
+        A call that uses a layer compares its codec, its size and, for results, the slice: version
+        0.7 stored no slice and meant that rank r owns slice r of each layer, as `order="ring"`
+        still does."""
         try:
             kept = [
                 (
-                    *(layer[name] for name in ("rank", "number", "stage", "codec", "size")),
+                    *(layer[name] for name in _NAMES),
+                    layer.get("begin"),
                     np.frombuffer(layer["values"], _FLOAT).astype(np.float32),
                 )
                 for layer in state["layers"]

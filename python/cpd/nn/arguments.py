@@ -14,7 +14,7 @@ from cpd import _core
 from cpd._torch import operators
 from cpd._torch.arguments import stacked_numbers, stream_number
 from cpd._torch.derivatives import run
-from cpd._torch.operands import cast_operand, widened
+from cpd._torch.operands import cast_operand, type_of_cast
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
 from cpd.numeric.cast import CastSpec
@@ -52,6 +52,22 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
         return None
     return torch.get_autocast_dtype(place)
 
+
+def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
+    """Whether the first argument, a tensor, has another float type than the module's weights,
+    outside of torch.autocast: torch's layers of products refuse that."""
+    x = arguments[0] if arguments else None
+    weight = next((w for w in module._parameters.values() if w is not None), None)
+    return (
+        isinstance(x, Tensor)
+        and weight is not None
+        and x.dtype != weight.dtype
+        and {x.dtype, weight.dtype} <= _TYPES
+        and autocast_type(x) is None
+    )
+
+
+_TYPES = {torch.float32, torch.bfloat16, torch.float16}
 
 watchers: list[Callable[[Recipe], None]] = []
 """Called with the recipe of each call of an operator, just before it (`cpd.nn.coverage`)."""
@@ -164,15 +180,15 @@ def cast_before(
     if spec is None:
         return x
     numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
-    x = widened(x, spec.text)
-    if isinstance(spec, ScaledCast) and spec.history:
+    if isinstance(spec, ScaledCast) and not spec.history:
+        return cast_operand(x, spec.text, -1, numbers)
+    x = x.to(type_of_cast(x, spec.text))
+    if isinstance(spec, ScaledCast):
         which = "weight" if purpose == Purpose.cast_weight else "activation"
         delayed: Tensor = arguments.delayed.quantize(which, x, *numbers)
         return delayed
-    if isinstance(spec, CastSpec):
-        y: Tensor = run("cast", x, spec.text, *numbers, None)
-        return y
-    return cast_operand(x, spec.text, -1, numbers)
+    y: Tensor = run("cast", x, spec.text, *numbers, None)
+    return y
 
 
 def pair_of(
@@ -199,13 +215,21 @@ def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
         return element if how.output is None else torch.float32
     if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]
         if how.output is None:
+            name = operators.name_of(element)
+            off = ""
+            if element == autocast_type(x) != x.dtype:
+                off = ", or turn torch.autocast off around the layer"
             raise ValueError(
-                f"the result's type, {operators.name_of(element)}, does not hold "
-                f"{how.forward.format}: give the recipe an output= that it holds, or dtype= a type "
-                "that does, such as float32, or another accumulator"
+                f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
+                f"output={_SHORT[element]!r}, into which its sums are then rounded, or dtype=, a "
+                f"type that does, such as float32, or another accumulator{off}"
             )
         return torch.float32
     return element
+
+
+_SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""The formats of the results' types."""
 
 
 def _numbers(how: Recipe, x: Tensor, stream: Number | None) -> Tensor | None:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpd._torch.rounding import rounded
 from cpd.nn import attention, contractions, convolution, embedding, functional, grouped, norms
+from cpd.nn.arguments import autocast_type
 from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
@@ -136,6 +137,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         tensors = _tensors((*args, *keywords.values()))
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
+        asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
+        if name in _OF_ONE_TYPE and not asks and _mixes_types(tensors[:3]):
+            return NotImplemented  # torch's function raises
         if name not in ADDITIONS:
             for x in tensors:
                 check_whole(f"an operand of {name}", x)
@@ -346,6 +350,20 @@ def _are_ours(tensors: Sequence[Tensor]) -> bool:
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
     exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
     return dense and exact and len(floats) > 0
+
+
+_OF_ONE_TYPE = {
+    *(contractions.FORMS.keys() - {"outer", "addr", "addr_"}),  # products of elements
+    *(name for name in FORMS if "conv" in name),
+    *("bilinear", "grouped_mm", "scaled_dot_product_attention"),
+}
+"""Functions that torch refuses for operands of two types."""
+
+
+def _mixes_types(tensors: Sequence[Tensor]) -> bool:
+    """Whether tensors have several float types, outside of torch.autocast."""
+    types = {x.dtype for x in tensors if x.is_floating_point()}
+    return len(types) > 1 and autocast_type(tensors[0]) is None
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:

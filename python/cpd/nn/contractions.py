@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from cpd.nn import functional
+from cpd.nn.arguments import autocast_type
 from cpd.ops.arguments import MAX_RANK
 
 Form = Callable[..., Tensor]
@@ -106,6 +107,8 @@ def _adding(kind: Kind) -> Form:
         if is_bias and beta == 1 and alpha == 1 and out_dtype is None:
             return linear(mode, a, b.t(), input)
         made = kind.compute(mode, a, b, dtype=out_dtype)
+        if autocast_type(a) is not None:  # torch.autocast casts `input` as it does a and b
+            input = input.to(made.dtype)
         made = made if alpha == 1 else alpha * made
         return _ignoring(input, made) if beta == 0 else torch.add(made, input, alpha=beta)
 

@@ -95,8 +95,9 @@ def convert(
     A schedule of steps follows the clock, whose first step is 0, until `set_step` gives a step. A
     schedule of epochs follows `set_step`; without it the second step warns.
 
-    Returns the report. Raises TypeError or ValueError for invalid arguments, and for a rule of
-    `rules` that matches nothing; the model is then unchanged.
+    Returns the report. Raises TypeError or ValueError for invalid arguments, for a rule of `rules`
+    that matches nothing, for weights of another type than float32, bfloat16 and float16, and for a
+    lazy layer that was not called yet; the model is then unchanged.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
@@ -263,7 +264,7 @@ class _Plan:
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
         }
-        mixins = {name: mixin_of(classes.own_class(m)) for name, m in self._modules.items()}
+        mixins = {name: mixin_of(_class_of(m)) for name, m in self._modules.items()}
         known = [name for name, mixin in mixins.items() if mixin is not None]
         known.sort(key=lambda name: _rounds_alone(mixins[name]))  # their numbers come last
         self._mixins = mixins
@@ -274,11 +275,9 @@ class _Plan:
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
-        self.notes = [
-            *self._unused(len(rules)),
-            *_notes(how, self._modules),
-            *_of_layers(self.layers),
-        ]
+        self.notes = [*self._unused(len(rules)), *_notes(how), *_of_layers(self.layers)]
+        own = {name: m for name, m in self._modules.items() if self._mixins[name] is None}
+        self.unseen = _unseen(own)
         self.elsewhere = _elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
@@ -292,8 +291,8 @@ class _Plan:
     def _rows(self, name: str) -> Iterator[Row]:
         """The module's row, if it computes; plans what is to be done with it."""
         module = self._modules[name]
-        cls = classes.own_class(module)
-        kind = cls.__name__
+        cls = _class_of(module)
+        kind = classes.own_class(module).__name__
         mixin = self._mixins[name]
         if name in self._inner:
             yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
@@ -318,6 +317,8 @@ class _Plan:
             assert how is not None
             state = State(how, number)
             reason = _own_way(module, cls) or mixin.refuses(module, state)
+        if not reason:
+            _check_shapes(name, module)
         if reason:
             yield Row(name, kind, why_not=reason, layer=number)
             return
@@ -357,7 +358,8 @@ class _Plan:
         self._encoders()
         states = [layer.state for layer in self.layers]
         name, title = name_of(self._how), title_of(self._how)
-        return Report(self.rows, self.notes, states, self.elsewhere, name, title, made)
+        notes = self.notes, states, self.elsewhere
+        return Report(self.rows, *notes, name, title, made, self.unseen)
 
     def _clock(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
@@ -434,6 +436,12 @@ _EXACT = re.compile(
 _HOLDERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 
 
+def _class_of(module: nn.Module) -> type[nn.Module]:
+    """The module's own class; of a lazy one the class that its first call gives it."""
+    cls: type[nn.Module] = getattr(module, "cls_to_become", None) or classes.own_class(module)
+    return cls
+
+
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     """What a layer of a known class computes in a way of its own, or lacks; "" where nothing."""
     if "forward" in vars(module):
@@ -442,10 +450,17 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     for name in layers.COMPUTING_METHODS if base is not None else ():
         if getattr(cls, name, None) is not getattr(base, name, None):
             return f"has its own {name}: write it with cpd.functional, or cpd.nn.register its class"
+    return ""
+
+
+def _check_shapes(name: str, module: nn.Module) -> None:
+    """Raises ValueError for a lazy module before its first call."""
     tensors = (*module.parameters(recurse=False), *module.buffers(recurse=False))
     if any(is_lazy(x) for x in tensors):
-        return "is lazy, its shapes not known yet: call it on an input first"
-    return ""
+        raise ValueError(
+            f"{name or 'the model'} is a {type(module).__name__} without shapes: call the model on "
+            f"an input before cpd.convert, or give a rule ({name!r}, None) for the layer"
+        )
 
 
 def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
@@ -457,25 +472,24 @@ def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
     if any(True for _ in module.children()):
         if not own:
             return ""
-        return f"functional code, which is not seen, uses its parameters {', '.join(own)}"
+        return f"its own code, which convert does not see, uses its parameters {', '.join(own)}"
     if not cls.__module__.startswith("torch.nn."):
         return "its own code is not seen; cpd.nn.register its class, or use cpd.autocast within it"
     return "" if _EXACT.fullmatch(cls.__name__) else "torch computes it: no emulation of this class"
 
 
-def _notes(how: Recipe, modules: dict[str, nn.Module]) -> list[str]:
-    """Notes on the model as a whole."""
-    found = []
-    written = dict.fromkeys(
-        classes.own_class(m).__name__
-        for m in modules.values()
+def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
+    """The names and classes of modules whose own code may compute products."""
+    return {
+        name: classes.own_class(m).__name__
+        for name, m in modules.items()
         if any(True for _ in m.children()) and not type(m).__module__.startswith("torch.nn.")
-    )
-    if written:
-        found.append(
-            f"functional code in the forward of {', '.join(written)} is not seen; "
-            "with cpd.autocast(recipe): emulates it"
-        )
+    }
+
+
+def _notes(how: Recipe) -> list[str]:
+    """Notes on the recipe as a whole."""
+    found = []
     if how.is_native and not how.rounds and not how.schedule:
         found.append("the recipe rounds nothing in layers: they compute as torch does")
     if how.residual is not None:

@@ -263,7 +263,7 @@ class _Eagerly:
 _WITHOUT_PRODUCTS = re.compile(
     "((Unsafe)?View|Reshape|T|Transpose|Permute|Expand|Unsqueeze|Squeeze|Slice|Select|Unbind|Split|"
     "Clone|Alias|ToCopy|Add|Sub|Mul|Div|Neg|Sum|Mean|Pow|Rsqrt|Gelu|Relu|Silu|Softmax|LogSoftmax|"
-    "NllLoss|NativeLayerNorm|NativeBatchNorm|NativeDropout|Embedding|Cat|Stack)Backward[0-9]*"
+    "NllLoss|NativeLayerNorm|NativeBatchNorm|NativeDropout|Embedding|Cat|Stack)Backward[0-9]+"
 )
 """Nodes of the autograd graph that need no looking at."""
 

@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from cpd.nn import bypasses
+from cpd.nn.arguments import mixes_types
 from cpd.nn.functional import Pair, conv2d, linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
@@ -88,6 +89,8 @@ class Linear(nn.Linear):
         return _taking(made, module)
 
     def forward(self, input: Tensor) -> Tensor:
+        if mixes_types(self, input):
+            super().forward(input)  # raises torch's error
         return linear(input, self.weight, self.bias, recipe=self.recipe)
 
     def extra_repr(self) -> str:
@@ -166,6 +169,8 @@ class Conv2d(nn.Conv2d):
         return _taking(made, module)
 
     def forward(self, input: Tensor) -> Tensor:
+        if mixes_types(self, input):
+            super().forward(input)  # raises torch's error
         return conv2d(
             input,
             self.weight,

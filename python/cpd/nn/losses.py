@@ -114,7 +114,7 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
     With a transform the transformed values are judged. The cast's result is float32, as the
     operands that layers multiply are, since 16-bit types do not hold elements times scales."""
-    results, values, factor, scales = _cast(x.float(), spec, axis, multiplier)
+    results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
@@ -161,23 +161,26 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """The cast of `x`; `x` itself, or transformed; the factor that the first has more than the
-    second; the scale that decodes each element, or None."""
+    """The cast of `x` in float32; `x` in float32, or transformed; the factor that the first has
+    more than the second; the scale that decodes each element, or None."""
+    values = x.float()
     if isinstance(spec, CastSpec):
-        return _rounded(x, spec), x, 1.0, None
+        return _rounded(values, spec), values, 1.0, None
     if spec.history and multiplier is not None:
-        y = cast_delayed(x, spec.cast.text, multiplier, random_numbers(spec.cast, x))
-        return y, x, 1.0, multiplier.reciprocal().expand(x.shape)
+        y = cast_delayed(values, spec.cast.text, multiplier, random_numbers(spec.cast, x))
+        return y, values, 1.0, multiplier.reciprocal().expand(x.shape)
     q = spec.scaled
     if q.transform is not None:
-        x = ops.hadamard(whole_transforms(x, axis, q.transform.size), q.transform, axis)
+        whole = whole_transforms(values, axis, q.transform.size)
+        x = values = ops.hadamard(whole, q.transform, axis)
         q = q.untransformed()
     codes = ops.encode(x, q, axis=axis)[1]
     scales = _decoded(codes, q, x.shape, axis)
     if spec.factor == 1:
-        return _rounded(x, spec.cast, q, axis=axis), x, 1.0, scales
-    y = _rounded(x * spec.factor, spec.cast, q, axis=axis, scales=codes)
-    return y, x, spec.factor, scales
+        y = _rounded(x, spec.cast, q, axis=axis, dtype=torch.float32)
+        return y, values, 1.0, scales
+    y = _rounded(values * spec.factor, spec.cast, q, axis=axis, scales=codes)
+    return y, values, spec.factor, scales
 
 
 def _rounded(x: Tensor, how: CastSpec, to: Scaled | None = None, **where: Any) -> Tensor:

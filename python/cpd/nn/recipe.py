@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -263,7 +264,9 @@ class Recipe:
         except ValueError as error:
             if not str(error).startswith(("unknown", "no format", "a scaled format's options")):
                 raise  # the format or the accumulator exists
-            meant = _MEANT.get(given.lower()) or did_you_mean(given, NAMED)
+            near = re.search("did you mean [^;?]*[?]", str(error))  # a format
+            meant = _MEANT.get(given.lower()) or did_you_mean(given, NAMED, cutoff=0.75)
+            meant = meant or (near[0] if near else did_you_mean(given, NAMED))
             hint = f"; {meant}" if meant else ""
             raise ValueError(
                 f"unknown recipe {shown(given)}: expected one of {', '.join(sorted(NAMED))}, a "

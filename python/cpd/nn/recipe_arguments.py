@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 
 from cpd import _core
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, FixedPoint, accumulator
+from cpd.numeric.accumulator import (
+    SCHEMES,
+    Accumulator,
+    AccumulatorLike,
+    BlockFma,
+    FixedPoint,
+    accumulator,
+)
 from cpd.numeric.cast import CastLike, CastSpec, cast_spec
 from cpd.numeric.formats import is_scaled
 from cpd.numeric.numbers import integer
@@ -62,7 +69,8 @@ def formats(value: Any) -> OperandSpec | None:
 def _is_sum(text: str) -> str:
     return (
         f"{shown(text)} is an accumulator, the rule of a sum, and no format of operands: give it "
-        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)})"
+        f"as sums={shown(text)}, as in cpd.Recipe(sums={shown(text)}), or as a recipe's text, "
+        f"{shown(text + ';')}"
     )
 
 
@@ -76,10 +84,11 @@ def names_cast(text: str) -> bool:
 
 
 def _names_sum(text: str) -> bool:
+    """Whether a text names an accumulator, or has a scheme's word and so means one."""
     try:
         accumulator(text)
     except ValueError:
-        return False
+        return not set(SCHEMES).isdisjoint(text.split()[1:])
     return True
 
 

@@ -37,9 +37,11 @@ _threshold_backward = torch.ops.aten.threshold_backward.default
 
 
 def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
-    """Whether `over_time` computes by this recipe: with torch's own sums of operands whose casts
-    depend on nothing but their values, in float32, outside of compilers, transforms and modes,
-    which are to see each product."""
+    """Whether `over_time` supports a recipe and its tensors.
+
+    It needs native sums, casts that depend on the values alone (no random bits, no delayed scales,
+    no factor) and float32 tensors. Compilers, torch.func and dispatch modes must see each product
+    by itself, so within them the answer is False."""
     held = tuple(x for x in tensors if x is not None)
     return (
         how.is_native

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,20 +57,37 @@ class Report(Sequence[Row]):
         recipe: str = "",
         title: str = "",
         clock: Clock | None = None,
+        unseen: Mapping[str, str] | None = None,
     ) -> None:
         self.rows = tuple(rows)
         self.elsewhere = tuple(elsewhere)
         self._notes = tuple(notes)
         self._clock = clock
+        self._unseen = unseen or {}
         self.recipe = recipe
         self._title = title or f"recipe {recipe}"
         self._states = tuple(states)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes on the model as a whole, and on its steps so far."""
+        """The notes on the model as a whole, and on its steps so far. Once a step is counted, the
+        note on products outside layers is about those that the step has had."""
         of_steps = () if self._clock is None else self._clock.notes()
-        return (*self._notes, *of_steps, *self.elsewhere)
+        return (*self._notes, *self._outside(), *of_steps, *self.elsewhere)
+
+    def _outside(self) -> Iterator[str]:
+        """The note on products that modules compute outside layers, if there may be any."""
+        counted = None if self.census is None else self.census.result
+        found = self._unseen
+        if counted is not None:
+            left = {one.module for one in counted.left}
+            found = {name: kind for name, kind in found.items() if name in left}
+        if found:
+            yield (
+                f"products that the forward of {', '.join(dict.fromkeys(found.values()))} computes "
+                "itself (F.linear, @, einsum) are left in torch; with cpd.autocast(recipe): "
+                "emulates them"
+            )
 
     @property
     def emulated(self) -> tuple[Row, ...]:

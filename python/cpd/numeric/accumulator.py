@@ -17,9 +17,9 @@ from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
 
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
-"""Those that sums of given terms (`cpd.sum`) can have."""
+"""The schemes that `cpd.sum` supports: its terms are given, not products."""
 REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
-"""Those of all-reduce, whose sums are floating-point numbers."""
+"""The schemes that all-reduce supports: its sums are floating-point numbers."""
 DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
 
 _format = format  # parameters of the same name hide it
@@ -33,6 +33,9 @@ class BlockFma(Spec):
     subnormals keep the format's least exponent). E is the greatest of these, of the addend's (if
     aligned) and of `min_exponent`. Every term is cut toward zero to `fraction_bits` below 2^E; the
     sum of what is left is exact and rounded once into `sum`. Blocks along k are chained through it.
+    A sum of zeros is +0, also where all terms and the addend are -0; a sum that rounds to zero is
+    +0, too. A NaN is the format's one positive quiet NaN, whatever the operands' (fp32:
+    0x7FC00000).
 
     Args:
         a, b: the formats that the operands hold; their least exponents count.
@@ -254,7 +257,8 @@ class Accumulator(Spec):
         operands: with `preset`: the formats that a and b hold, where they are not the preset's.
         fixed: an integer, a `FixedPoint`.
         rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation. Of `fixed`:
-            of the result; `saturate` also of the integer, after each term.
+            of the result; `saturate` also of the integer, after each term. An option that changes
+            no sum raises ValueError, which names the option to use.
         seed, stream: of stochastic rounding; ints or one-element integer tensors.
 
     `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and

@@ -309,7 +309,7 @@ _TYPES: dict[str, tuple[Test, str]] = {
 }
 _OURS = re.compile(
     "HookState|Accumulator|BlockFma|FixedPoint|Hadamard|Codec|Communicator|LocalGroup|ReduceSpec|Schedule|States"
-    "|Measurement|Cell|Losses|Contributions|Roundoff|ElementRule|SumRule|Vectors|Sweep|Row|Field"
+    "|Measurement|Network|Machine|Cell|Losses|Contributions|Roundoff|ElementRule|SumRule|Vectors|Sweep|Row|Field"
 )
 
 
@@ -321,6 +321,8 @@ def _ours(name: str) -> tuple[Test, str] | None:
         "Communicator": "comm.",
         "LocalGroup": "comm.",
         "Codec": "compress.",
+        "Machine": "study.",
+        "Network": "study.",
         "States": "compress.",
     }
     return _is_named(name, "cpd"), f"a cpd.{homes.get(name, '')}{name}"

@@ -47,7 +47,9 @@ class Format(Spec):
     Raises ValueError where a finite value would not be a binary32 value (of those wider formats, a
     binary64 value), and for a combination that does not exist (unsigned `fnuz`).
 
-    Immutable, hashable, picklable; two formats are equal if all six fields are.
+    Immutable, hashable, picklable; two formats are equal if all six fields are. `name` is read back
+    by `cpd.format`. Within the texts of scaled formats and recipes, where a bare `e4m3` is refused
+    because readers take it for OCP's, the IEEE-like one is written `(4,3)`.
 
     >>> f = Format(4, 3)
     >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits

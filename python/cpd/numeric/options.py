@@ -77,8 +77,8 @@ def _kept_text(options: Options, f: str) -> str:
 
 @constant
 def check_names(rounding: str, overflow: str, variant: str, random_bits: int) -> None:
-    """Raises ValueError for a name that does not exist or a number of bits out of range. A constant
-    to torch.compile."""
+    """Raises ValueError for a name that does not exist, a number of bits out of range, and for bits
+    or a variant beside a rounding that draws none. A constant to torch.compile."""
     _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
 
 
@@ -88,6 +88,11 @@ def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: s
     return _core.CastSpec(
         f, _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
     ).text
+
+
+def numbers_of_codec(seed: int, random_bits: int) -> _core.RoundingOptions:
+    """The options of a codec, which rounds in its own way. Raises TypeError or ValueError."""
+    return _core.RoundingOptions.of_codec(number("seed", seed), int32("random_bits", random_bits))
 
 
 _DEFAULTS = Options()

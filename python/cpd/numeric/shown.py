@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as errors show them."""
+"""Values and sizes as people read them."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def shown(value: Any) -> str:
     if len(text) <= 80 and text.isascii():  # nothing of C++, which no compiler traces
         return text
     return _core.shortened(text, 1000 if "/" in text else 80 if len(text) > 98 else 98)
+
+
+def byte_size(number: int) -> str:
+    """A number of bytes in three digits: `'1.5 GB'`, `'12 bytes'`."""
+    value, unit = float(number), "bytes"
+    for larger in ("kB", "MB", "GB", "TB", "PB", "EB"):
+        if value < 999.5:
+            break
+        value, unit = value / 1000, larger
+    return f"{number} bytes" if unit == "bytes" else f"{value:.3g} {unit}"

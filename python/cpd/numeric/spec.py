@@ -66,7 +66,8 @@ class Spec:
         return {name: getattr(self, name) for name in ("text", *self._NUMBERS)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._share(type(self)._parsed(state["text"]), **{n: state[n] for n in self._NUMBERS})
+        text = _with_effect(state["text"])
+        self._share(type(self)._parsed(text), **{n: state[n] for n in self._NUMBERS})
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -86,6 +87,15 @@ class Spec:
 
     def __str__(self) -> str:
         return self.text
+
+
+def _with_effect(text: str) -> str:
+    """A text as version 0.7 pickled it, without `random_bits` and `variant` that nothing draws by,
+    which are refused now."""
+    words = text.split(" ")
+    if "rounding=stochastic" in words:
+        return text
+    return " ".join(w for w in words if w.partition("=")[0] not in ("random_bits", "variant"))
 
 
 def named_word(name: str, value: Any) -> str:

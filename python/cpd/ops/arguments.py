@@ -243,8 +243,10 @@ def scale_grids(q: Scaled, shape: Sequence[int], axis: int) -> list[tuple[int, .
 def check_level(
     q: Scaled, name: str, of_codes: bool, got: Sequence[int], grid: tuple[int, ...]
 ) -> None:
-    """Raises ValueError unless a level has the extents of its grid (one number may be of any)
-    or, of packed codes, as many bytes as they take."""
+    """Raises ValueError unless the scales of one level fit its grid.
+
+    Numbers must have the grid's shape; a grid of one takes one number of any shape. Packed codes
+    must have the number of bytes that the grid's codes take."""
     count, size = math.prod(grid), math.prod(got)
     if not of_codes:
         if tuple(got) != grid and not count == size == 1:

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
     import torch
 
 
+_FLOAT32 = np.dtype(np.float32)
+
+
 def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> None:
     """Raises unless `layer` is an array or a tensor whose values are binary32 values."""
+    if type(layer) is np.ndarray and layer.dtype is _FLOAT32:
+        return
     if is_torch(layer):
         if layer.device.type not in devices:
             allowed = " or ".join(device.upper() for device in devices)
@@ -43,12 +48,12 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
 def host_values(layer: Any) -> npt.NDArray[np.float32]:
     """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
     aligned float32."""
-    if is_torch(layer):
+    if type(layer) is not np.ndarray and is_torch(layer):
         if layer.requires_grad:
             layer = layer.detach()
         layer = (layer if is_plain(layer) else layer.resolve_neg().float()).numpy()
     values: npt.NDArray[np.float32] = layer
-    if layer.dtype != np.float32 or not (layer.flags.c_contiguous and layer.flags.aligned):
+    if layer.dtype != _FLOAT32 or not (layer.flags.c_contiguous and layer.flags.aligned):
         values = np.require(layer, np.float32, ["C", "ALIGNED"])
     return values.reshape(-1)
 

@@ -64,11 +64,16 @@ def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
 def widened(x: Any, dtype: Any) -> Array:
     """`x` in a wider type."""
     x = _array("x", x)
-    element = _element(dtype, FLOATS)
+    y: Array = x.astype(_wider_type(x, dtype, FLOATS), copy=False)
+    return y
+
+
+def _wider_type(x: Array, dtype: Any, allowed: tuple[str, ...]) -> Any:
+    """The type `dtype`. Raises ValueError where it does not hold every value of `x`."""
+    element = _element(dtype, allowed)
     if _name(x.dtype) != _name(element) and np.promote_types(x.dtype, element) != element:
         raise ValueError(f"dtype must hold every value of x, which is {x.dtype}, got {element}")
-    y: Array = x.astype(element, copy=False)
-    return y
+    return element
 
 
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
@@ -99,17 +104,25 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
 
 
 def cast_scaled(
-    x: Any, q: Scaled, options: Options, out: Any, axis: int, source: ScaleSource, random: Any
+    x: Any,
+    q: Scaled,
+    options: Options,
+    out: Any,
+    axis: int,
+    source: ScaleSource,
+    random: Any,
+    dtype: Any,
 ) -> Array:
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
-    check_cast(_name(x.dtype), q)
+    element = x.dtype if dtype is None else _wider_type(x, dtype, NARROW_FLOATS)
+    check_cast(_name(element), q)
     levels = _scale_levels(q, x, axis, source)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
-    y: Array = np.empty_like(x, subok=False) if out is None else out
+    y: Array = np.empty_like(x, element, subok=False) if out is None else out
     if out is not None:
         inputs = dict(zip(LEVELS, levels, strict=True))
-        _check_out(out, x.shape, x.dtype, x=x, random=integers, **inputs)
+        _check_out(out, x.shape, element, x=x, random=integers, **inputs)
     _core.cast_scaled(x, q._held, axis, native, y, *levels, integers)
     return y
 

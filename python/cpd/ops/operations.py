@@ -26,7 +26,8 @@ elements. Inputs are not changed unless one of them is `out=`.
   runs: nothing waits for it, and each replay of a CUDA graph reads it again. Element i (row-major)
   uses the same random bits on every backend and for any layout; another stream gives others.
 - `random_bits`: N, 1…24 (default 24): stochastic rounding compares with integers in [0, 2^N).
-- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding.
+- `variant`: `A` (default), `B` or `C` of IEEE P3109's stochastic rounding. `random_bits` and
+  `variant` raise ValueError with other roundings.
 
 **out=** must have the result's shape, type and device, be writable, not overlap itself, and either
 be one of the inputs or not overlap them. It is returned as the result. It is not supported by
@@ -118,7 +119,8 @@ def cast(
 
     A float64 input is rounded from its 53 bits. NaN stays NaN. `out` may be `x`. `random`: integers
     R in [0, 2^random_bits), of x's shape, used in place of the generated ones. `dtype`: the
-    result's type, which holds x's values; x is widened to it first; default x's own.
+    result's type, which holds x's values; default x's own. x is widened to it first, but for a
+    scaled format without a transform, whose scales follow from x in its own type (`arithmetic=te`).
 
     Raises ValueError where that type does not hold the result: bfloat16 and float16 hold elements
     times scales only if scales are powers of two and the elements short (mxfp8, not nvfp4).
@@ -142,14 +144,15 @@ def cast(
     """
     to = format_or_scaled(f)
     options = Options(rounding, overflow_of(to, overflow), seed, stream, random_bits, variant)
-    if dtype is not None:
+    if dtype is not None and (not isinstance(to, Scaled) or to.transform is not None):
         x = _front_end(x).widened(x, dtype)
     if isinstance(to, Scaled):
         x, to = _transformed(x, to, axis)
         source = ScaleSource(scales, amax)
         if flag("flags", flags):
             raise ValueError(f"flags are for formats without scales, got {to}")
-        return _front_end(x).cast_scaled(x, to, options, out, int32("axis", axis), source, random)
+        along = int32("axis", axis)
+        return _front_end(x).cast_scaled(x, to, options, out, along, source, random, dtype)
     _check_unscaled(to, axis, scales, amax)
     return _rounded("cast", (x,), to, options, out, random, flags, tininess)
 
@@ -521,8 +524,8 @@ def gemm(
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):
         if flag("blas", blas) or flags:
-            taker = "a BLAS takes" if blas else "flags are of"
-            raise ValueError(f"{taker} no encoded operands")
+            taker = "a BLAS" if blas else "flags=True"
+            raise ValueError(f"{taker} takes no encoded operands")
         codes = a.codes if isinstance(a, Encoded) else b.codes
         how = accumulator(acc), c, dtype, scales_at, random
         return gemm_encoded(_front_end(codes), a, b, *how)

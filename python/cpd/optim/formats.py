@@ -96,7 +96,7 @@ class Formats(NamedTuple):
         if self.weight is None or self.weight.rounding != "stochastic":
             return self.weight
         words = self.weight.text.split()
-        return operand_spec(" ".join(word for word in words if word != "rounding=stochastic"))
+        return operand_spec(" ".join(word for word in words if not word.startswith(_RANDOM)))
 
     def __str__(self) -> str:
         parts = [f"{k}={str(v)!r}" for k, v in self._asdict().items() if k != "kahan" and v]
@@ -105,10 +105,16 @@ class Formats(NamedTuple):
         return ", ".join(parts)
 
 
+_RANDOM = ("rounding=stochastic", "random_bits=", "variant=")
+"""The words of a cast that only stochastic rounding has."""
+
+
 def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | None:
     """The weight's format with the rounding that `update` names."""
     if weight is None or update != "stochastic":
         return weight
+    if isinstance(weight, str) and "rounding=" not in weight:
+        return f"{weight} rounding=stochastic"  # which has random_bits= and variant=
     spec = operand_spec(weight)
     if spec.rounding == "nearest_even":
         return operand_spec(f"{spec.text} rounding=stochastic")

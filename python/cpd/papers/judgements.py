@@ -6,7 +6,7 @@ Every verdict is yes, no or cannot tell. Fewer than three seeds never decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from cpd.papers.quotations import quoted
 from cpd.papers.study import Finding, Measured, Range
@@ -72,10 +72,8 @@ def above(
         by: the least difference of the means that the paper claims, in points.
         column: the head of the column that is compared; the second by default.
     """
-    a, b = measured.range(better, column), measured.range(worse, column)
-    if a is None or b is None:
-        return None
-    return _two(row, claim, paper, (better, a), (worse, b), is_above(a, b, by))
+    return _judged(measured, (row, claim, paper), (better, worse), column,
+                   lambda a, b: is_above(a, b, by))  # fmt: skip
 
 
 def below(
@@ -90,10 +88,8 @@ def below(
     column: str | None = None,
 ) -> Finding | None:
     """Judges that `label` is below `base`, by at least `by` points. Arguments as in `above`."""
-    a, b = measured.range(label, column), measured.range(base, column)
-    if a is None or b is None:
-        return None
-    return _two(row, claim, paper, (label, a), (base, b), is_above(b, a, by))
+    return _judged(measured, (row, claim, paper), (label, base), column,
+                   lambda a, b: is_above(b, a, by))  # fmt: skip
 
 
 def keeps(
@@ -108,10 +104,8 @@ def keeps(
     column: str | None = None,
 ) -> Finding | None:
     """Judges that `label` is at most `within` points below `base`. Arguments as in `above`."""
-    a, b = measured.range(label, column), measured.range(base, column)
-    if a is None or b is None:
-        return None
-    return _two(row, claim, paper, (label, a), (base, b), is_kept(a, b, within))
+    return _judged(measured, (row, claim, paper), (label, base), column,
+                   lambda a, b: is_kept(a, b, within))  # fmt: skip
 
 
 def trains(
@@ -138,13 +132,18 @@ def present(findings: Iterable[Finding | None]) -> list[Finding]:
     return [one for one in findings if one is not None]
 
 
-def _two(
-    row: str,
-    claim: str,
-    paper: str,
-    a: tuple[str, Range],
-    b: tuple[str, Range],
-    verdict: Verdict,
-) -> Finding:
-    ours = f"{a[0]}: {a[1].text}; {b[0]}: {b[1].text}"
-    return Finding(row, claim, quoted(row, paper), ours, *verdict)
+def _judged(
+    measured: Measured,
+    said: tuple[str, str, str],
+    labels: tuple[str, str],
+    column: str | None,
+    verdict: Callable[[Range, Range], Verdict],
+) -> Finding | None:
+    """The finding on two rows. `said`: the row of papers.toml, the claim and the paper's figures.
+    None if one of the two is not measured."""
+    a, b = (measured.range(label, column) for label in labels)
+    if a is None or b is None:
+        return None
+    row, claim, paper = said
+    ours = f"{labels[0]}: {a.text}; {labels[1]}: {b.text}"
+    return Finding(row, claim, quoted(row, paper), ours, *verdict(a, b))

@@ -22,7 +22,7 @@ from cpd.compress.states import Owner, States
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import flag
 from cpd.numeric.numbers import int32, integer
-from cpd.numeric.shown import shown
+from cpd.numeric.shown import byte_size, shown
 from cpd.ops.flat import check_layer
 from cpd.parallel.nodes.batches import first, split
 from cpd.parallel.nodes.folds import Folds
@@ -34,7 +34,7 @@ from cpd.parallel.nodes.gradients import (
     named_parameters,
     number_of,
 )
-from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room, size
+from cpd.parallel.nodes.keep import Disk, Keep, Memory, check_room
 from cpd.parallel.nodes.state import Buffers, Generators, Randomness, Values, histories
 from cpd.parallel.traffic import StepTraffic
 
@@ -311,7 +311,7 @@ class VirtualNodes:
         if several and self.keep == "recompute":
             how = "gradients recomputed"
         elif several:
-            how = f"{size(self.kept_bytes)} of gradients kept {_WHERE[self.keep]}"
+            how = f"{byte_size(self.kept_bytes)} of gradients kept {_WHERE[self.keep]}"
         layers = f"{len(self.names)} layer{'s' * (len(self.names) != 1)}"
         nodes = f"{self.world_size} node{'s' * (self.world_size != 1)}"
         return f"VirtualNodes({nodes}, {layers} of {values:,} values, {how})"

@@ -230,7 +230,8 @@ def _dense(name: str, tensor: torch.Tensor) -> Array:
     """The tensor's values, each of which must have its own memory in the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
-            f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout}"
+            f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout} "
+            f"on {tensor.device}"
         )
     tensor = tensor.detach()
     if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():

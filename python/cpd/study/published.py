@@ -37,8 +37,8 @@ _OF_TABLES = {
     "grubic-12": ("grubic-10", "scale"),
     "grubic-13": ("grubic-11", "scale"),
 }
-"""Figures that are such a table, or follow from it: seconds of an epoch, or the rate relative to
-that of one GPU."""
+"""Published figures that show a table of samples a second. `rate`: the table itself; `epoch`:
+seconds of an epoch; `scale`: the rate relative to one GPU's."""
 FIGURES = (
     *(f"grubic-{number}" for number in range(6, 17)),
     "qsgd-2",

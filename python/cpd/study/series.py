@@ -210,6 +210,8 @@ class Advice:
     def lines(self) -> list[str]:
         """The recommendation in words."""
         best = self.best
+        if len({self._measured(one) for one in [*best.choices, *best.owner]}) == 1:
+            return [f"groups change nothing: {self._measured(best.fastest)}"]
         return [
             f"by error: {self._tied(best.exact_tie)}{self._named(best.most_exact)}",
             f"by modelled time: {self._named(best.fastest)}",
@@ -230,10 +232,12 @@ class Advice:
         return "no groups" if choice.group_size == self.nodes else f"groups of {choice.group_size}"
 
     def _named(self, choice: Choice) -> str:
-        group = self._group(choice)
+        return f"{self._group(choice)}, {self._measured(choice)}"
+
+    def _measured(self, choice: Choice) -> str:
         spread = "" if choice.spread is None else f" ± {in_percent(choice.spread)}"
         return (
-            f"{group}, exchange {choice.exchange}, relative RMS "
+            f"exchange {choice.exchange}, relative RMS "
             f"{in_percent(choice.error)}{spread}, {choice.seconds * 1e3:.4g} ms"
         )
 

@@ -17,7 +17,7 @@ from cpd.comm.spec_text import reduce_spec
 from cpd.compress.codec import codec
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
-from cpd.study.costs import Largest, Round, cost, rounds
+from cpd.study.costs import Largest, Round, agreement, cost, rounds
 from cpd.study.machines import Machine
 from cpd.study.networks import Network
 
@@ -203,9 +203,14 @@ def step_time(
     """The time of a training step: computation, then the all-reduce of all gradients.
 
     Messages are those of the exchange itself, run without values, each step as long as its longest
-    message on the machine's links (`Machine.seconds`).
+    message on the machine's links (`Machine.seconds`), and those in which the ranks agree on scales
+    first (`cpd.study.costs.agreement`: with APS 4 bytes a layer, ceil(log2(ranks)) times).
 
     Args:
+        network: layers, batch and published rate, from `network(name)` or of one's own.
+        machine: links and speeds, from `machine(name)`.
+        ranks: the number of GPUs, at least 1.
+        wire: what messages hold: a format, a codec, or a `ReduceSpec`, or its text.
         compute: seconds of a step's computation on one rank; default: from the network's published
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
@@ -215,7 +220,8 @@ def step_time(
             else count at their most.
         largest: as in `cost`.
 
-    Raises ValueError where the computation is not known, and as `cost`.
+    Raises ValueError where the computation is not known, TypeError for a name in the place of a
+    network or machine, and as `cost`.
 
     >>> from cpd.study.machines import machine
     >>> two = Network("two values", ((2,),), batch=1)
@@ -267,16 +273,18 @@ def messages_of(
     largest: Largest = None,
 ) -> tuple[list[Round], tuple[float, bool]]:
     """The rounds, and the bytes that rank 0 sends with whether these are exact."""
+    first = agreement(spec, ranks, network.shapes, per_host=per_host)
+    of_first = sum(one.steps * one.bytes for one in first)
     if bits is None:
         sent = cost(spec, ranks, network.shapes, largest=largest)
         found = rounds(spec, ranks, network.shapes, per_host=per_host, largest=largest)
-        return found, (sent.bytes_sent, sent.exact)
+        return [*first, *found], (sent.bytes_sent + of_first, sent.exact)
     if not (math.isfinite(bits) and bits > 0):
         raise ValueError(f"bits must be finite and above 0, got {shown(bits)}")
     plain = ReduceSpec("fp32", order=spec.order, exchange=spec.exchange, group_size=spec.group_size)
     whole, (sent_bytes, _) = messages_of(plain, ranks, network, per_host)
     scaled = [one._replace(bytes=one.bytes * bits / 32) for one in whole]
-    return scaled, (sent_bytes * bits / 32, False)
+    return [*first, *scaled], (sent_bytes * bits / 32 + of_first, False)
 
 
 def _computation(

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model's layers in the sense of an all-reduce, its parameter tensors, before it is made:
-`layers_of`; and which of them are exempt."""
+"""Lists a model's parameter tensors without making the model (`layers_of`), and finds those that
+`exempt=` leaves in fp32. An all-reduce calls each such tensor a layer."""
 
 from __future__ import annotations
 

@@ -122,6 +122,28 @@ TEST(AllReduce, DisagreementsAreTheSameErrorEverywhere) {
   }
 }
 
+TEST(AllReduce, NamesTheLayerWhoseSizeDiffers) {
+  for (const std::int64_t differs : {-1, 1, 256}) {  // 256 leave a size's low byte as it is
+    std::vector<std::string> said(2);
+    const auto fates = on_ranks(LocalTransports(2), options_of(50, 20), [&](Communicator& comm) {
+      Layers x = blank({4, 300});
+      if (comm.rank() == 1) x[1].resize(static_cast<std::size_t>(300 + differs));
+      Layers out = x;
+      LayerOptions layers;
+      const std::vector<std::int64_t> numbers{7, 9};
+      layers.numbers = numbers;
+      comm.AllReduce(views_of(x), views_of(out), {}, false, layers);
+    });
+    for (const Fate& fate : fates) {
+      EXPECT_EQ(fate.kind, Fate::Kind::mismatch) << fate;
+      EXPECT_NE(fate.what.find("the size of layer 9 is 300 on rank 0 and " +
+                               std::to_string(300 + differs) + " on rank 1"),
+                std::string::npos)
+          << fate;
+    }
+  }
+}
+
 TEST(AllReduce, OtherCallsDisagree) {
   const ReduceSpec spec;
   const Layers x = {{1, 2, 3, 4, 5, 6}};

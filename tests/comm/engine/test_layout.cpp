@@ -28,6 +28,10 @@ TEST(Part, AddsAndCutsByPosition) {
   EXPECT_EQ(cut.segments[1].begin, 3);
   EXPECT_EQ(cut.segments[1].count, 3);
   EXPECT_EQ(part.Cut(5, 5).count, 0);
+  const Part last = part.Cut(11, 12);
+  EXPECT_EQ(last.count, 1);
+  ASSERT_EQ(last.segments.size(), 1U);
+  EXPECT_EQ(last.segments[0].begin, 9);
   Part twice = part;
   twice.Add(part);
   EXPECT_EQ(twice.count, 24);

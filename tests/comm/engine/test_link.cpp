@@ -157,6 +157,22 @@ TEST(Link, AnotherPhaseIsCorrupt) {
   }
 }
 
+TEST(Link, AnotherMessagesNumberIsCorrupt) {
+  const auto fates = on_links(LocalTransports(2), [](Link& link) {
+    const int rank = link.transport().rank();
+    if (rank == 1) link.Start(Phase::exchange, {}, {});  // one call more than the other rank
+    const SharedMessage in = link.Take(8);
+    Pending pending =
+        link.Start(Phase::exchange, {{1 - rank, filled(link, 8, 1)}}, {{1 - rank, in}});
+    link.Wait(pending);
+  });
+  for (const Fate& fate : fates) {
+    if (fate.kind == Fate::Kind::lost) continue;  // it has heard of the other first
+    EXPECT_EQ(fate.kind, Fate::Kind::corrupt) << fate;
+    EXPECT_NE(fate.what.find("phase or number"), std::string::npos) << fate;
+  }
+}
+
 // ---- damage, and memory
 // --------------------------------------------------------------------------
 

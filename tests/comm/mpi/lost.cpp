@@ -32,11 +32,15 @@ pid_t process_of(Transport& transport, int rank) {
   return theirs;
 }
 
-/// Polls for two seconds; whom the exchange then waits for.
+/// Polls for two seconds, and, since others of a busy machine may be late, until the exchange waits
+/// for one rank alone; whom it then waits for.
 std::vector<int> silent_after_a_while(Exchange& exchange) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  const auto begin = std::chrono::steady_clock::now();
   try {
-    while (!exchange.transfer().Poll() && std::chrono::steady_clock::now() < deadline) {
+    while (!exchange.transfer().Poll()) {
+      const auto waited = std::chrono::steady_clock::now() - begin;
+      if (waited > std::chrono::minutes(1)) break;
+      if (waited > std::chrono::seconds(2) && exchange.transfer().Waiting().size() == 1) break;
       std::this_thread::yield();
     }
   } catch (const TransportError& error) {

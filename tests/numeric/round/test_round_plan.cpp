@@ -25,7 +25,8 @@ RoundingOptions options_of(Rounding mode, std::uint32_t turn) {
   return o;
 }
 
-// e1m0 and its like hold zero alone: what overflows there lies above no value of theirs.
+// e1m0 and formats like it hold no number but zero, so overflow cannot be found by comparing with
+// the largest nonzero number.
 TEST(Plan, FormatsThatHoldNothingButZero) {
   int failures = 0;
   for (const Encoding encoding :

@@ -321,7 +321,7 @@ TEST(FoldWalk, PlansOfItsSteps) {
   EXPECT_TRUE(plan_of_sums(a).in_binary32);
 }
 
-/// A whole walk by the compiler.
+/// Sums integers by the steps of a walk. constexpr, so that the compiler evaluates a whole walk.
 struct Integers {
   std::int64_t planes[8] = {};
   const std::int64_t* terms;

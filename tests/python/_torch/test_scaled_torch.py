@@ -124,9 +124,9 @@ def test_negated_views():
 # ---- casts along two axes ------------------------------------------------------------------------
 
 
-def both(x, name, axes=(-1, -2)):
+def both(x, name, axes=(-1, -2), dtype=None):
     _, scaled, how, *_ = operands.parts(name)
-    return torch.ops.cpd.cast_scaled_both(x, scaled, axes, how)
+    return torch.ops.cpd.cast_scaled_both(x, scaled, axes, how, dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -146,8 +146,10 @@ def test_derivatives_of_both():
     assert same(torch.autograd.grad(both(leaf, "mxfp8"), leaf, g)[0], g[0] + g[1])
     value, tangent = jvp(lambda x: both(x, "mxfp8"), (x,), (g[0],))
     assert same((value, tangent), (both(x, "mxfp8"), torch.stack((g[0], g[0]))))
-    arguments = leaf, "mxfp8", (-1, 0), "e4m3fn overflow=saturate"
-    torch.library.opcheck(torch.ops.cpd.cast_scaled_both.default, arguments)
+    arguments = "mxfp8", (-1, 0), "e4m3fn overflow=saturate"
+    of_half = x.bfloat16().requires_grad_(), *arguments, torch.float32
+    for each in ((leaf, *arguments, None), of_half):
+        torch.library.opcheck(torch.ops.cpd.cast_scaled_both.default, each)
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
@@ -405,7 +407,7 @@ def test_meta_and_fake_tensors():
 def test_the_library_takes_no_scales_of_another_tensor():
     """What Python checks before, the operators refuse by themselves."""
     x = normal(2, 32)
-    none = (None,) * 6
+    none = (None,) * 7
     operator = torch.ops.cpd.cast_scaled
     with pytest.raises(ValueError, match="elements of mxfp8 are not cast to e5m2"):
         operator(x, "mxfp8", -1, "e5m2", *none)

@@ -200,8 +200,10 @@ def operators():
     for numbers in (("e2m1", None, None), (f"e2m1 {text}", number, number)):
         for given in ((None,) * 3, (None, None, amax), (scales, outer, None)):
             how, seed, stream = numbers
-            yield ops.cast_scaled, (x, *q, how, *given, seed, stream, None), {}
+            yield ops.cast_scaled, (x, *q, how, *given, seed, stream, None, None), {}
         yield ops.encode_scaled, (x, *q, how, *given, seed, stream, None), {}
+    blocks = "fp8-block arithmetic=te", -1, "e4m3fn overflow=saturate"
+    yield ops.cast_scaled, (x.bfloat16(), *blocks, *(None,) * 6, torch.float32), {}
     mxfp6 = x, "mxfp6-e3m2", 0, f"e3m2 {text}"
     yield ops.encode_scaled, (*mxfp6, None, None, None, number, number, random), {}
     yield ops.decode_scaled, (packed, *q, scales, outer, (3, 5), torch.float16), {}
@@ -217,10 +219,10 @@ def operators():
 
 
 @pytest.mark.few("", 4)
-@pytest.mark.parametrize("case", range(37))
+@pytest.mark.parametrize("case", range(38))
 def test_opcheck(case):
     cases = list(operators())
-    assert len(cases) == 37
+    assert len(cases) == 38
     operator, args, kwargs = cases[case]
     torch.library.opcheck(operator.default, args, kwargs)
     differentiable = ("cast", "add", "mul", "fma", "sum", "cast_scaled")

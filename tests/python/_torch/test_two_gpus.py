@@ -96,7 +96,8 @@ def test_blas() -> None:
 
 
 def test_on_a_stream_of_the_second() -> None:
-    """Whose device that stream makes the current one, and on its default one afterwards."""
+    """Operations run on a stream of the second GPU, then on its default stream. Entering the first
+    stream makes the second GPU the current one."""
     x, calls = normal(SIDE, SIDE), captured_calls(SECOND, SIDE)
     names = ("cast stochastic", "gemm e4m3 kahan", "cast nvfp4", "simulate_all_reduce e4m3")
     chosen = {n: calls[n] for n in calls if n.startswith(names)}

@@ -319,10 +319,16 @@ def slice_of(x: Any, rank: int, world: int) -> Any:
 
 # ---- ranks that want different things ------------------------------------------------------------
 
+BASE_SUM: dict[str, Any] = {
+    "format": "e5m10",
+    "scheme": "chunked",
+    "inner": "e6m9",
+    "chunk": 4,
+    "rounding": "stochastic",
+}
 BASE = cpd.ReduceSpec(
-    "e4m3", cpd.Accumulator("e5m10", "chunked", inner="e6m9", chunk=4), order="ring", group_size=2
+    "e4m3", cpd.Accumulator(**BASE_SUM), order="ring", group_size=2, rounding="stochastic"
 )
-BASE_SUM = {"format": "e5m10", "scheme": "chunked", "inner": "e6m9", "chunk": 4}
 
 
 def _sum(**changes: Any) -> dict[str, Any]:

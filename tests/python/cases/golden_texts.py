@@ -26,7 +26,7 @@ TEXTS = """
 cpd.Accumulator("e4m3")
 cpd.Accumulator("e4m3", "kahan", rounding="stochastic", random_bits=8, seed=3, stream=2**63)
 cpd.Accumulator("e6m9", "chunked", product="exact", chunk=32)
-cpd.Accumulator("e6m9", "chunked", inner="e5m2", product="fp32", overflow="saturate", variant="C")
+cpd.Accumulator("e6m9", "chunked", inner="e5m2", product="fp32", overflow="saturate")
 cpd.Accumulator("e5m2", "pairwise", rounding="up")
 cpd.Accumulator("e4m3", "fma")
 cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=7)

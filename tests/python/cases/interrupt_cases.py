@@ -48,10 +48,14 @@ class Interrupts:
     def took(self) -> float:
         return time.monotonic() - self._sent
 
+    def end(self) -> None:
+        """Waits until the signal has been sent: a busy machine may send it late."""
+        self._timer.join()
 
-def met_by_ctrl_c(call: Callable[[], Any]) -> dict[str, Any]:
+
+def met_by_ctrl_c(call: Callable[[], Any], delay: float = DELAY) -> dict[str, Any]:
     """What became of a call that is interrupted."""
-    interrupts = Interrupts()
+    interrupts = Interrupts(delay)
     interrupts.begin()
     try:
         call()
@@ -61,6 +65,7 @@ def met_by_ctrl_c(call: Callable[[], Any]) -> dict[str, Any]:
     else:
         seen = {"raised": "", "said": "", "took": interrupts.took()}
     try:  # one that was kept back comes now
+        interrupts.end()
         for _ in range(1000):
             time.sleep(0.0001)
     except KeyboardInterrupt:
@@ -161,19 +166,19 @@ def torch_compiled() -> dict[str, Any]:
 def waits_local() -> dict[str, Any]:
     """Rank 0 is this thread, rank 1 waits too, rank 2 comes late."""
     others: dict[int, Any] = {}
+    interrupted = threading.Event()
     with cpd.comm.local(3, timeout=60) as group:
 
-        def wait(comm: Communicator, delay: float) -> None:
-            time.sleep(delay)
+        def wait(comm: Communicator) -> None:
+            if comm.rank == 2:
+                interrupted.wait()
             others[comm.rank] = told(lambda: comm.all_reduce([values(1000)], SPEC))
 
-        threads = [
-            threading.Thread(target=wait, args=(group.ranks[1], 0)),
-            threading.Thread(target=wait, args=(group.ranks[2], DELAY + 2)),
-        ]
+        threads = [threading.Thread(target=wait, args=(comm,)) for comm in group.ranks[1:]]
         for thread in threads:
             thread.start()
         seen = met_by_ctrl_c(lambda: group.ranks[0].all_reduce([values(1000)], SPEC))
+        interrupted.set()
         seen["broken"] = group.ranks[0].broken
         seen["again"] = told(lambda: group.ranks[0].barrier())
         for thread in threads:
@@ -194,6 +199,11 @@ def waits_at_timeout() -> dict[str, Any]:
     """Ctrl-C in the moment in which the wait ends by itself."""
     with cpd.comm.local(2, timeout=DELAY + 0.02) as group:
         return met_by_ctrl_c(lambda: group.ranks[0].barrier())
+
+
+def late_signal() -> dict[str, Any]:
+    """As on a busy machine: the call has ended long before Ctrl-C."""
+    return met_by_ctrl_c(lambda: None, 1.5)
 
 
 class PythonTransport:
@@ -271,16 +281,15 @@ def run_waits() -> dict[str, Any]:
     return seen
 
 
-def rank(comm: Communicator, victim: int) -> dict[str, Any]:
+def rank(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
     """For spawn_ranks, of three: the victim is interrupted as it waits, one waits too, the last
-    comes late."""
+    comes `late` seconds after Ctrl-C."""
     layers = [values(1000)]
     comm.all_reduce(layers, SPEC)
     if comm.rank == victim:
         seen = met_by_ctrl_c(lambda: comm.all_reduce(layers, SPEC))
     else:
-        late = comm.rank == (victim + 2) % comm.size
-        time.sleep(DELAY + 2 if late else 0)
+        time.sleep(DELAY + late if comm.rank == (victim + 2) % comm.size else 0)
         began = time.monotonic()
         seen = told(lambda: comm.all_reduce(layers, SPEC))
         seen["waited"] = time.monotonic() - began
@@ -288,7 +297,7 @@ def rank(comm: Communicator, victim: int) -> dict[str, Any]:
     return seen
 
 
-def backward(comm: Communicator, victim: int) -> dict[str, Any]:
+def backward(comm: Communicator, victim: int, late: float) -> dict[str, Any]:
     """The same in a backward pass of DDP, whose hook has a communicator of its own."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
@@ -306,8 +315,7 @@ def backward(comm: Communicator, victim: int) -> dict[str, Any]:
     if comm.rank == victim:
         seen = met_by_ctrl_c(step)
     else:
-        late = comm.rank == (victim + 2) % comm.size
-        time.sleep(DELAY + 2 if late else 0)
+        time.sleep(DELAY + late if comm.rank == (victim + 2) % comm.size else 0)
         began = time.monotonic()
         seen = told(step)
         seen["waited"] = time.monotonic() - began

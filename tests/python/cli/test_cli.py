@@ -159,7 +159,7 @@ def test_module_is_the_same_command():
     ("words", "said"),
     [
         ("format e4m3 --values --json", ""),
-        ("vectors mul e4m3fn --random 100000 -o -", "100,000 lines, 0.001 GB\n"),
+        ("vectors mul e4m3fn --random 100000 -o -", "100,000 lines, 1.2 MB\n"),
     ],
 )
 def test_a_closed_pipe_is_no_error(words, said):

@@ -132,9 +132,14 @@ def test_round_off_of_gradients(tmp_path, capsys, monkeypatch):
     spec = cpd.ReduceSpec("e4m3", aps=True)
     assert errors[1] == cpd.study.roundoff(ranks, spec, [4])[4].relative_rms
     assert run(*base, *wires) == 0
-    assert "Round-off" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Round-off" in printed
+    assert "ranks, in every row" not in printed
+    assert run(*base, *wires, "--ranks", "8") == 0
+    assert "round-off: of the file's 4 ranks, in every row" in capsys.readouterr().out
     packed = as_json(capsys, *base, "--wire", "fp32,e3m0 aps")  # no sum overflows
-    assert packed["rows"][1]["bytes_sent"] == packed["rows"][0]["bytes_sent"] / 8
+    agreed = 2 * (4 + 4)  # the layer's largest magnitude, and whether any value is infinite
+    assert packed["rows"][1]["bytes_sent"] == packed["rows"][0]["bytes_sent"] / 8 + agreed
     other = as_json(capsys, *base, *wires, "--model", "resnet50")
     assert other["values"] == network("resnet50").values
     assert [row["roundoff"] for row in other["rows"]] == errors

@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 import forked  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.study import sweep  # noqa: E402
+from patience import scaled  # noqa: E402
 
 X = np.random.default_rng(0).standard_normal((64, 96), np.float32)
 
@@ -183,7 +184,7 @@ def test_interrupted_while_processes_start(tmp_path, after):
             time.sleep(0.001)
         time.sleep(after)
         os.killpg(program.pid, signal.SIGINT)
-        said = program.communicate(timeout=60)[1]
+        said = program.communicate(timeout=scaled(60))[1]
     assert program.returncode in (130, -signal.SIGINT), said
     assert said.splitlines()[-1] == "cpd sweep: interrupted", said
     assert "Traceback" not in said, said
@@ -201,13 +202,11 @@ def test_interrupted_and_taken_up(tmp_path, jobs):
     with forked.Program(
         command, stdout=forked.PIPE, stderr=forked.PIPE, text=True, start_new_session=True
     ) as program:
-        for _ in range(1200):
-            if (out / "cells").is_dir() and len(list((out / "cells").glob("*.json"))) >= 2:
-                break
+        while not (out / "cells").is_dir() or len(list((out / "cells").glob("*.json"))) < 2:
             assert program.poll() is None, program.stderr.read()
             time.sleep(0.05)
         os.killpg(program.pid, signal.SIGINT)
-        said = program.communicate(timeout=60)[1]
+        said = program.communicate(timeout=scaled(60))[1]
     assert program.returncode in (130, -signal.SIGINT), said
     assert said.splitlines()[-1] == "cpd sweep: interrupted"
     assert "Traceback" not in said

@@ -17,6 +17,7 @@ import pytest
 import comm_cases
 import cpd
 from cpd.comm import Communicator, Mismatch, RankLost
+from patience import scaled
 
 FP32 = cpd.ReduceSpec("fp32")
 pytestmark = [
@@ -26,7 +27,7 @@ pytestmark = [
 
 
 def run(world, function, **options):
-    with cpd.comm.local(world, timeout=20.0, **options) as group:
+    with cpd.comm.local(world, timeout=60.0, **options) as group:
         return group.run(function)
 
 
@@ -420,7 +421,8 @@ def test_differences_are_found_before_data_moves():
 
 def test_a_rank_that_is_silent_is_lost():
     x = [np.arange(5, dtype=np.float32)]
-    with cpd.comm.local(3, timeout=1.0) as group:
+    timeout = scaled(1)
+    with cpd.comm.local(3, timeout=timeout) as group:
 
         def calls(comm):
             if comm.rank == 1:
@@ -428,7 +430,7 @@ def test_a_rank_that_is_silent_is_lost():
             begin = time.monotonic()
             with pytest.raises(RankLost, match=r"rank 1 of 3 lost in phase handshake") as caught:
                 comm.all_reduce(x, FP32)
-            assert 0.5 < time.monotonic() - begin < 5
+            assert timeout / 2 < time.monotonic() - begin < 5 * timeout
             assert caught.value.ranks == [1]
             assert "rank 1 of 3 lost" in comm.broken
             assert "rank 1 of 3 lost" in repr(comm)
@@ -447,11 +449,12 @@ def test_a_rank_that_raises_takes_the_others_along():
             raise KeyError("mine")
         comm.all_reduce([np.ones(5, np.float32)], FP32)
 
+    timeout = scaled(60)
     begin = time.monotonic()
-    group = cpd.comm.local(3, timeout=60)
+    group = cpd.comm.local(3, timeout=timeout)
     with pytest.raises(KeyError, match="mine") as caught:
         group.run(calls)
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < timeout / 2
     assert caught.value.__notes__ == ["(raised on rank 1 of 3)"]
     assert group.ranks[0].broken == "it is closed"
 
@@ -535,7 +538,7 @@ def test_properties_and_closing():
 
 def test_the_gil_is_let_go():
     """A rank waits while another thread of Python works."""
-    group = cpd.comm.local(2, timeout=20)
+    group = cpd.comm.local(2, timeout=60)
     threading.Timer(0.3, group.ranks[1].barrier).start()
     counted = 0
 
@@ -553,7 +556,7 @@ def test_the_gil_is_let_go():
 
 
 def test_calls_of_two_threads_take_turns():
-    group = cpd.comm.local(2, timeout=20)
+    group = cpd.comm.local(2, timeout=60)
     spec = cpd.ReduceSpec("fp32")
     x = [np.ones(1000, np.float32)]
     totals = []

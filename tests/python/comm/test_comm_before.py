@@ -11,7 +11,9 @@ import pytest
 
 import forked
 import lost_before
+from forked import PIPE
 from lost_before import WORLD, trial, trials
+from patience import scaled
 from spawn import TRANSPORTS, skip_without
 
 
@@ -62,7 +64,7 @@ if sys.argv[1] == "0":
     os.kill(os.getpid(), signal.SIGKILL)
 store.set(sys.argv[1], "")
 try:
-    cpd.comm.torch(timeout=4)
+    cpd.comm.torch(timeout=float(sys.argv[3]))
 except cpd.comm.RankLost as error:
     print(error.ranks, error, flush=True)
 """
@@ -72,15 +74,15 @@ except cpd.comm.RankLost as error:
 def test_the_rank_that_keeps_the_store(tmp_path: Path) -> None:
     """Nobody can ask who else is there; but who kept the store is lost for certain."""
     skip_without("gloo")
-    address = f"tcp://127.0.0.1:{lost_before.free_port()}"
+    address, timeout = f"tcp://127.0.0.1:{lost_before.free_port()}", scaled(lost_before.TIMEOUT)
     program = tmp_path / "rank.py"
     program.write_text(STORE_IN_RANK_0)
     ranks = [
-        forked.Program([program, rank, address], stdout=forked.PIPE, stderr=forked.PIPE, text=True)
+        forked.Program([program, rank, address, timeout], stdout=PIPE, stderr=PIPE, text=True)
         for rank in range(3)
     ]
     try:
-        said = [rank.communicate(timeout=120) for rank in ranks]
+        said = [rank.communicate(timeout=scaled(120)) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

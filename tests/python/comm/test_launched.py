@@ -13,7 +13,7 @@ import spawn
 from cpd.comm import launched
 from patience import scaled
 
-ALONE = "import cpd; comm = cpd.comm.mpi(timeout=20); print('size', comm.size); comm.close()"
+ALONE = "import cpd; comm = cpd.comm.mpi(timeout=60); print('size', comm.size); comm.close()"
 TRAIN = ["-m", "cpd", "train", "--epochs", "1", "--batch", "128", "--transport", "mpi"]
 NAMES = tuple(launched._SIZES)
 

@@ -234,7 +234,7 @@ def test_ranks_of_a_process_have_states_of_their_own():
     states = compress.States()
     layers = [np.ones(10**6, np.float32)]
     with (
-        cpd.comm.local(2, timeout=20) as group,
+        cpd.comm.local(2, timeout=60) as group,
         pytest.raises(
             (RuntimeError, cpd.comm.Mismatch), match="each rank of a process needs its own"
         ),

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default lines of vectors find every bug of `tests/rtl/line_mutants.toml`."""
+"""The default lines of vectors find every bug of `tests/rtl/line_mutants.toml`, and the directed
+lines of other seeds those that random lines seldom find."""
 
 from __future__ import annotations
 
 import functools
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,22 @@ OPERATIONS: dict[str, dict[str, Any]] = {
     "mul16": {"operation": "mul", "formats": "fp16"},
     "mul16r": {"operation": "mul", "formats": "fp16"},
     "add16": {"operation": "add", "formats": "fp16"},
+    "add32": {"operation": "add", "formats": "fp32"},
+    "mul32": {"operation": "mul", "formats": "fp32"},
     "fma16": {"operation": "fma", "formats": "fp16"},
+    "fma16up": {"operation": "fma", "formats": "fp16", "rounding": "up"},
+    "fma32": {"operation": "fma", "formats": "fp32"},
     "cast": {"operation": "cast", "formats": ("fp32", "e4m3fn")},
     "block8": {"operation": "block_fma", "accumulator": "h100-fp8"},
     "block16": {"operation": "block_fma", "accumulator": "h100-fp16"},
+    "mx": {"operation": "mma", "accumulator": "rtx-blackwell-mxfp8"},
+    "int": {"operation": "dot", "formats": "int8", "accumulator": "int32", "length": 4},
+    "int16": {
+        "operation": "dot",
+        "formats": "int8",
+        "accumulator": "int16 overflow=saturate",
+        "length": 4,
+    },
 }
 """The lines that each bug must differ in."""
 PIPE = Ports(clock="clk", latency=3, valid_in="valid_in", valid_out="valid_out")
@@ -41,12 +55,25 @@ MODULES = {
     "mul16": ("fp16_mul_pipe", PIPE),
 }
 """The modules whose ports are the fields; the others are those of the operations."""
+EQUAL = {name for name, mutant in MUTANTS.items() if "equal" in mutant}
+"""Replacements that change no result."""
 QUICK = {
     "dot4_zero_sign_of_terms",
     "dot4_zero_products_hide_c",
     "dot4_flushed_result",
+    "int_last_flag",
     "mul_tiny_by_code",
+    "mul_tiny_tie",
+    "round_lost_cast",
 }
+QUICK_SEEDS = {"dot4_flushed_result", "mul_tiny_by_code"}
+SEEDS = QUICK_SEEDS | {
+    *("dot4_zero_sign_of_terms", "dot4_nan_lane_2", "mul_least_normal_lost", "round_lost_mul32"),
+    *("fma_sticky_dropped", "fma_shift_cut_at_32", "fma_under_last", "fma_negative_not_negated"),
+    *("align_places_fma32", "round_unbounded_sticky_up", "round_lost_fma", "round_lost_cast"),
+    *("block_infinity_of_first", "block_scale_nan", "mx_scale_of_b", "int_saturated_end"),
+}
+"""Bugs that a single kind of directed lines finds."""
 
 pytestmark = needs("iverilog", "make")
 
@@ -63,11 +90,11 @@ def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The folder of a test bench by its lines' name; each is written once."""
+    """The folder of a test bench by its lines' name and arguments; each is written once."""
 
     @functools.cache
-    def folder(name: str) -> Path:
-        return write_bench(tmp_path_factory.mktemp("bench"), name, lines_of(name))
+    def folder(name: str, **how: Any) -> Path:
+        return write_bench(tmp_path_factory.mktemp("bench"), name, lines_of(name, **how))
 
     return folder
 
@@ -82,25 +109,51 @@ def mutated(name: str, folder: Path) -> list[Path]:
     return [changed if path.name == mutant["file"] else path for path in SOURCES]
 
 
-@pytest.mark.parametrize("name", MODULES)
+def slow_but(names: Iterable[str], quick: set[str]) -> list[Any]:
+    """The names as parameters: all but the quick ones are of the exhaustive tier."""
+    return [pytest.param(n, marks=[] if n in quick else pytest.mark.exhaustive) for n in names]
+
+
+@pytest.mark.parametrize("name", slow_but(OPERATIONS, {"dot4", "mul16"}))
 def test_the_modules_pass_the_default_lines(bench: Any, name: str) -> None:
     failed, count, said = run(bench(name), "icarus")
     assert (failed, count > 10_000) == (0, True), said
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.exhaustive) for n in MUTANTS]
-)
-def test_the_default_lines_find_a_bug(
-    bench: Any, tmp_path: Path, name: str, record_property: Any
-) -> None:
+@pytest.mark.parametrize("name", slow_but(MUTANTS, QUICK))
+def test_the_default_lines_find_a_bug(bench: Any, tmp_path: Path, name: str) -> None:
+    """And nothing in a replacement that changes no result."""
     sources = mutated(name, tmp_path)
-    failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources)
-    record_property("caught", f"{failed} of {count}")
-    assert 0 < failed < count, said
+    failed, count, said = run(bench(MUTANTS[name]["vectors"]), "icarus", rtl=sources, stop=1)
+    assert count > 10_000
+    assert (failed == 0) == (name in EQUAL), said
 
 
-def test_the_quick_bugs_are_listed() -> None:
-    assert set(MUTANTS) >= QUICK
+@pytest.mark.parametrize("seed", [1, 2**63])
+@pytest.mark.parametrize("name", slow_but(sorted(SEEDS), QUICK_SEEDS))
+def test_directed_lines_of_other_seeds_find_a_bug(
+    bench: Any, tmp_path: Path, name: str, seed: int
+) -> None:
+    folder = bench(MUTANTS[name]["vectors"], directed=True, seed=seed)
+    failed, _, said = run(folder, "icarus", rtl=mutated(name, tmp_path), stop=1)
+    assert failed == 1, said
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_default_lines_are_at_most_twice_those_of_0_7(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version 0.7.0 had corners, some lines of each case, and random lines."""
+    made = lines_of(name)
+    count = sum(len(batch["result"]) for batch in made.batches())
+    monkeypatch.setattr(type(made.rule), "near_lines", lambda *_: iter(()))
+    before = sum(len(batch["result"]) for batch in made.batches())
+    assert RANDOM < before < count <= 2 * before
+
+
+def test_the_bugs_are_listed() -> None:
+    assert set(MUTANTS) >= QUICK | SEEDS
     assert {mutant["vectors"] for mutant in MUTANTS.values()} == set(OPERATIONS)
+    assert len(MUTANTS) - len(EQUAL) >= 115
+    assert all(len(MUTANTS[name]["equal"]) > 20 for name in EQUAL)
     assert cpd.Accumulator(DOT4).unit is not None

@@ -35,12 +35,13 @@ ELASTIC: dict[str, Any] = {
     "ready_out": "out_ready_i",
     "names": {"a": "op_a_i", "b": "op_b_i", "result": "res_o", "flags": "status_o"},
 }
-FIXED: dict[str, Any] = {"clock": "clk", "reset": "rst", "valid_in": "go"}
+FIXED: dict[str, Any] = {"clock": "clk", "reset": "rst", "valid_in": "valid_in"}
 
 
 def bench(folder: Path, module: str, ports: dict[str, Any], lines: int = 300) -> tuple[Path, int]:
     operation = "div" if module.startswith("div") else "mul"
-    vectors = make(operation, "e4m3fn", random=lines, seed=3)
+    f = "fp16" if module == "fp16_mul_pipe" else "e4m3fn"
+    vectors = make(operation, f, random=lines, seed=3)
     sources = [*SOURCES, *CLOCKED]
     return write_testbench(vectors, folder, sources, module, Ports(**ports)), vectors.count
 
@@ -53,9 +54,9 @@ def bench(folder: Path, module: str, ports: dict[str, Any], lines: int = 300) ->
         ("mul_elastic", ELASTIC | {"gaps": 0}),
         ("mul_elastic", ELASTIC | {"gaps": 90, "reset_cycles": 0}),
         ("div_iterative", ELASTIC),
-        ("mul_fixed", FIXED | {"latency": 3}),
-        ("mul_fixed", FIXED | {"latency": 3, "gaps": 40, "interval": 2}),
-        ("mul_fixed", FIXED | {"valid_out": "done", "gaps": 40}),
+        ("fp16_mul_pipe", FIXED | {"latency": 3}),
+        ("fp16_mul_pipe", FIXED | {"latency": 3, "gaps": 40, "interval": 2}),
+        ("fp16_mul_pipe", FIXED | {"valid_out": "valid_out", "gaps": 40}),
     ],
 )
 def test_right_modules_pass(
@@ -101,17 +102,17 @@ def test_a_bug_is_found_and_named(
 
 @ICARUS
 def test_a_stuck_valid_fails_where_every_line_is_right(tmp_path: Path) -> None:
-    source = (RTL / "clocked" / "mul_elastic.sv").read_text()
-    stuck = source.replace("rst ? 3'b000 : {full[1:0], go}", "rst ? 3'b000 : full << 1 | full | go")
+    source = (RTL / "fp16_mul_pipe.sv").read_text()
+    stuck = source.replace("else valid_out <= valid_2;", "else valid_out <= valid_out | valid_2;")
     assert stuck != source
     (tmp_path / "stuck.sv").write_text(stuck)
-    vectors = make("mul", "e4m3fn", random=200)
-    ports = Ports(**FIXED, valid_out="done")
-    sources = [*SOURCES, tmp_path / "stuck.sv"]
-    folder = write_testbench(vectors, tmp_path / "tb", sources, "mul_fixed", ports)
+    vectors = make("mul", "fp16", random=200)
+    ports = Ports(**FIXED, valid_out="valid_out")
+    sources = [tmp_path / "stuck.sv"]
+    folder = write_testbench(vectors, tmp_path / "tb", sources, "fp16_mul_pipe", ports)
     done = call("make", "-s", "-C", folder, "icarus")
-    assert "done never falls: it is 1 in all " in done.stdout
-    assert "FAIL mul_fixed: 0 of 200 vectors" in done.stdout
+    assert "valid_out never falls: it is 1 in all " in done.stdout
+    assert "FAIL fp16_mul_pipe: 0 of 200 vectors" in done.stdout
     assert done.returncode != 0
 
 
@@ -120,10 +121,19 @@ def test_a_stuck_valid_fails_where_every_line_is_right(tmp_path: Path) -> None:
 def test_a_wrong_latency_names_the_right_one(
     tmp_path: Path, simulator: str, latency: int, gaps: int
 ) -> None:
-    folder, _ = bench(tmp_path, "mul_fixed", FIXED | {"latency": latency, "gaps": gaps})
+    folder, _ = bench(tmp_path, "fp16_mul_pipe", FIXED | {"latency": latency, "gaps": gaps})
     failed, _, said = run(folder, simulator)
     assert failed > 0
     assert "results match with latency 3: --latency 3\n" in said
+
+
+@ICARUS
+def test_a_run_ends_after_some_failing_lines(tmp_path: Path) -> None:
+    folder, lines = bench(tmp_path, "fp16_mul_pipe", FIXED | {"latency": 1})
+    failed, count, said = run(folder, "icarus", stop=3)
+    assert (failed, count) == (3, lines)
+    assert re.search(r"^stopped after line \d+: STOP=3$", said, re.M)
+    assert "no result" not in said
 
 
 @ICARUS
@@ -250,7 +260,7 @@ def test_ports_of_a_header(tmp_path: Path, text: str, ports: dict[str, str] | No
 
 
 @needs("verilator")
-@pytest.mark.parametrize("module", ["mul_elastic", "mul_fixed", "div_iterative"])
+@pytest.mark.parametrize("module", ["mul_elastic", "fp16_mul_pipe", "div_iterative"])
 def test_the_linter_has_nothing_to_say(module: str) -> None:
     unused = [f"-Wno-{name}" for name in ("DECLFILENAME", "PINCONNECTEMPTY", "UNUSEDSIGNAL")]
     sources = [*SOURCES, *CLOCKED]

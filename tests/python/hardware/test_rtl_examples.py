@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -27,12 +28,37 @@ def test_from_an_accumulator_to_a_run() -> None:
     assert done.returncode == 1
 
 
+COCOTB = pytest.mark.skipif(
+    importlib.util.find_spec("cocotb") is None, reason="not installed: cocotb"
+)
+
+
+@COCOTB
 @needs("iverilog")
-@pytest.mark.skipif(importlib.util.find_spec("cocotb") is None, reason="not installed: cocotb")
 def test_cocotb() -> None:
     done = call(sys.executable, FOLDER / "23_cocotb.py")
-    assert done.stdout.endswith("PASS: fp_mul in icarus equals cpd.mul\n"), done.stdout
+    expected = "PASS: mul_elastic in icarus gives the lines' results\n"
+    assert done.stdout.endswith(expected), done.stdout + done.stderr
     assert done.returncode == 0
+
+
+@COCOTB
+@needs("iverilog")
+@pytest.mark.few("", 9)
+@pytest.mark.parametrize(
+    ("bug", "said"),
+    [
+        ("LINE_LOST", r"line 387: 3C \* B8: \(190, 1\), expected \(188, 0\)"),
+        ("UNSTABLE", "a result changes before it is taken"),
+        ("VALID_STUCK", r"line \d+: "),
+        ("READY_STUCK", r"line \d+: "),
+    ],
+)
+def test_cocotb_finds_a_bug(bug: str, said: str) -> None:
+    done = call(sys.executable, FOLDER / "23_cocotb.py", "--bug", f"BUG_{bug}")
+    assert re.search(f"AssertionError: {said}", done.stdout), done.stdout
+    assert done.stdout.endswith("FAIL\n")
+    assert done.returncode == 1
 
 
 @needs("verilator", "make", "g++")

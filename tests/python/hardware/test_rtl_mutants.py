@@ -84,7 +84,8 @@ def library_vectors(name: str) -> Any:
     operation, rounding = name.split()
     if operation == "cast":
         formats = ("fp16", "e4m3fn")
-        return make_vectors("cast", formats, rounding=rounding, random_bits=8, random=60_000)
+        drawn = {"random_bits": 8} if rounding == "stochastic" else {}
+        return make_vectors("cast", formats, rounding=rounding, random=60_000, **drawn)
     if operation == "fma":
         return make_vectors("fma", "e4m3", directed=True, random=60_000)
     return make_vectors(operation, "e4m3", rounding=rounding, exhaustive=True)

@@ -53,7 +53,8 @@ def test_lines_are_those_of_rational_numbers(
 ) -> None:
     f = cpd.format(name)
     for mode in ("nearest_even", "down", "stochastic"):
-        how = {"rounding": mode, "overflow": overflow, "tininess": tininess, "random_bits": 3}
+        how: dict[str, Any] = {"rounding": mode, "overflow": overflow, "tininess": tininess}
+        how |= {"random_bits": 3} if mode == "stochastic" else {}
         made = make(operation, f, random=150, seed=7, **how)
         every = columns(made)
         for i in range(made.count):
@@ -197,6 +198,27 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
         "cast": {"cancellation", "DZ", "NV"},
     }
     assert lacking <= impossible[operation], lacking
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+@pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn", "fp32"), "fp16"])
+def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: int) -> None:
+    """c is within a unit of -a · b where both are least numbers, and a · b is half a unit of c."""
+    made = make(
+        "fma", formats, formats[-1] if len(formats) == 3 else None, directed=True, seed=seed
+    )
+    lines, rule = columns(made), made.rule
+    a, b, c = (
+        values_of(f, lines[n]).astype(float) for n, f in zip("abc", rule.formats, strict=True)
+    )
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = a * b + c
+        unit = np.spacing(c.astype(np.float32 if rule.formats[2].man == 23 else np.float16))
+        apart = np.abs(exact) == np.abs(unit)
+    least = rule.formats[0].min_subnormal
+    if len(formats) == 3:
+        assert (apart & (np.abs(a) == least) & (np.abs(b) == least)).sum() >= 2
+    assert (apart & (c != 0) & (np.abs(a * b) > 100 * np.abs(unit))).sum() > 20
 
 
 @pytest.mark.parametrize("operation", ["cast", "add", "mul", "fma", "div", "sqrt"])

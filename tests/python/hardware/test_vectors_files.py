@@ -19,6 +19,7 @@ from cpd.hardware.vectors.checking import rule_by_name
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.files import File as Lines
 from cpd.hardware.vectors.lines import KINDS, columns_of, lines_of
+from cpd.numeric.shown import byte_size
 
 SUFFIXES = {"testfloat": "tv", "readmemh": "hex", "csv": "csv", "jsonl": "jsonl"}
 
@@ -105,6 +106,23 @@ def test_what_the_disk_cannot_hold_is_refused(
     with pytest.raises(OSError, match=r"4,294,967,296 lines need 64.4 GB, and .* 64.4 GB free"):
         made.write(tmp_path / "x.tv")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (1_234_567, "1.23 MB"),
+        (15 << 32, "64.4 GB"),
+        (10**15, "1 PB"),
+    ],
+)
+def test_a_number_of_bytes(number: int, text: str) -> None:
+    assert byte_size(number) == text
 
 
 def test_testfloat_lines(tmp_path: Path) -> None:
@@ -218,24 +236,39 @@ def test_a_name_says_the_rule(name: str, operation: str | None, mode: str | None
 @pytest.mark.parametrize(
     ("kind", "text", "line", "says"),
     [
-        ("testfloat", "39 39 3A\n", 1, "3 fields where 4"),
+        ("testfloat", "39 39 3A\n", 1, "3 fields where 4 are wanted: a b result flags"),
         ("testfloat", "39 39 3A 01\n39 39 3A 01 0\n", 2, "5 fields where 4"),
-        ("testfloat", "39 39 3A 01\n\n# x\n39 3G 3A 01\n", 4, "b must be hexadecimal"),
-        ("testfloat", "39 039 3A 01\n", 1, "b has 2 hexadecimal digits"),
-        ("testfloat", "39 39 3A 20\n", 1, "flags has 5 bits"),
+        (
+            "testfloat",
+            "39 39 3A 01\n\n# x\n39 3G 3A 01\n",
+            4,
+            "b must be hexadecimal digits, got '3G'",
+        ),
+        ("testfloat", "39 039 3A 01\n", 1, "b has 2 hexadecimal digits, got '039'"),
+        ("testfloat", "39 39 3A 20\n", 1, "flags has 5 bits, got 20"),
         ("testfloat", "39 39 0x3A 01\n", 1, "hexadecimal"),
         ("testfloat", "39 -1 3A 01\n", 1, "hexadecimal"),
         ("testfloat", "39 39 3A ١\n", 1, "hexadecimal"),
         ("testfloat", "__ 39 3A 01\n", 1, "hexadecimal"),
-        ("readmemh", "39393A01\n@10\n39393A01\n", 2, "addresses"),
-        ("readmemh", "39393A01\n139393A01\n", 2, "more than 8 digits"),
+        (
+            "readmemh",
+            "39393A01\n@10\n39393A01\n",
+            2,
+            "addresses .@. are not read: words must follow each",
+        ),
+        ("readmemh", "39393A01\n139393A01\n", 2, "a word of more than 8 digits"),
         ("readmemh", "3939xA01\n", 1, "hexadecimal"),
         ("readmemh", "39393A01 39393A01\n", 1, "hexadecimal"),
         ("csv", "a,b,result\n39,39,3A\n", 1, "columns must be a,b,result,flags"),
         ("csv", "a,b,result,flags\n39,39,3A\n", 2, "3 fields where 4"),
         ("csv", "a,b,result,flags\n39,39,3A,\n", 2, "flags must be hexadecimal"),
         ("jsonl", '{"a":"39","b":"39","result":"3A"}\n', 1, "field flags is missing"),
-        ("jsonl", '{"a":57,"b":"39","result":"3A","flags":"01"}\n', 1, "digits in quotes"),
+        (
+            "jsonl",
+            '{"a":57,"b":"39","result":"3A","flags":"01"}\n',
+            1,
+            "field a must be hexadecimal digits in quotes",
+        ),
         ("jsonl", '{"a":"39",\n', 1, "not a JSON object"),
         ("jsonl", "[" * 100_000 + "\n", 1, "not a JSON object"),
         ("jsonl", "[1]\n", 1, "not a JSON object"),
@@ -324,24 +357,27 @@ def test_a_head_that_says_nonsense(change: dict[str, Any], says: str, tmp_path: 
             check(path)
 
 
+POSITIVE = "a field must have a name and positive numbers of bits, got "
+
+
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "says"),
     [
-        None,
-        [],
-        [{"name": "a"}],
-        [{"name": "a", "bits": -1}],
-        [{"name": "a", "bits": 10**9}],
-        [{"name": "a", "bits": 7, "count": 2}],
-        [{"name": 1, "bits": 8}],
-        ["a"],
-        [{"name": "a", "bits": 8}] * 2000,
+        (None, "no head that says the fields of a line"),
+        ([], "no head that says the fields of a line"),
+        ([{"name": "a"}], "a field must be an object with name and bits, got {'name': 'a'}"),
+        ([{"name": "a", "bits": -1}], POSITIVE),
+        ([{"name": "a", "bits": 10**9}], POSITIVE),
+        ([{"name": "a", "bits": 7, "count": 2}], POSITIVE),
+        ([{"name": 1, "bits": 8}], POSITIVE),
+        (["a"], "a field must be an object with name and bits$"),
+        ([{"name": "a", "bits": 8}] * 2000, "no head that says the fields of a line"),
     ],
 )
-def test_fields_that_say_nonsense(fields: Any, tmp_path: Path) -> None:
+def test_fields_that_say_nonsense(fields: Any, says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"cpd": "1", "fields": fields}) + '\n{"a":"00"}\n')
-    with pytest.raises(VectorFileError, match=f"{path}:1: "):
+    with pytest.raises(VectorFileError, match=f"{path}:1: {says}"):
         Lines(path)
 
 
@@ -355,7 +391,7 @@ def test_the_command_writes_and_checks(
     assert main(["vectors", "mul", "e4m3fn", "--exhaustive"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("e4m3fn_mul_rne.tv: 65536 lines, exhaustive\n")
-    assert "tie                     4376" in told
+    assert "tie                       4376" in told
     assert main(["vectors", "--check", "e4m3fn_mul_rne.tv"]) == 0
     assert "65536 lines, 0 wrong" in capsys.readouterr().out
     text = Path("e4m3fn_mul_rne.tv").read_text()

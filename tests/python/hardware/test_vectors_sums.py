@@ -48,7 +48,7 @@ DOTS = [
     ("e4m3fn", "fixed<24,6> overflow=saturate sum_rounding=nearest_even", 8),
     ("e5m2", "fixed<16,4>", 4),
     ("fp32", "fixed<64,30>", 4),
-    ("fp16", "fp16 fixed width=9 fraction=-3 rounding=up", 5),
+    ("fp16", "fp16 fixed width=14 fraction=-3 rounding=up", 5),
 ]
 SUMS = [
     ("fp32", "e6m9 kahan", 6),
@@ -406,3 +406,47 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     drawn = cpd.Accumulator("bf16", unit=unit, rounding="stochastic")
     with pytest.raises(ValueError, match="round to nearest, not at random"):
         make("block_fma", accumulator=drawn, random=5)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_all_sums_of_integers(length: int) -> None:
+    """Every line of products of two bits in three bits, which wrap, against Python's integers."""
+    made = make("dot", "int2:full", accumulator="int3", length=length)
+    seen = set()
+    for batch in made.batches():
+        operands = (np.reshape(batch[name], (-1, length)).tolist() for name in "ab")
+        lines = zip(*operands, batch["c"].tolist(), batch["result"].tolist(), strict=True)
+        for a, b, c, result in lines:
+            signed = [[x - 4 * (x > 1) for x in each] for each in (a, b)]
+            exact = c + sum(x * y for x, y in zip(*signed, strict=True))
+            assert result == exact % 8, (a, b, c)
+            seen.add((*a, *b, c))
+    assert (made.source, made.count, len(seen)) == ("exhaustive", *[8 << 4 * length] * 2)
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
+    """Alone, with a finite c, and with every special c."""
+    made = make("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
+    lines = columns(made)
+    a, b = (values_of(cpd.format("fp16"), lines[name]) for name in "ab")
+    c = values_of(cpd.format("fp32"), lines["c"])
+    with np.errstate(invalid="ignore"):
+        products = a * b
+    alone = np.isfinite(products).sum(axis=1) == products.shape[1] - 1
+    for infinity in (np.inf, -np.inf):
+        assert ((products == infinity) & (alone & (c == 0))[:, None]).any(axis=0).all()
+        assert ((products == infinity).any(axis=1) & alone & (c == -infinity)).any()
+
+
+@pytest.mark.parametrize("seed", [0, 9])
+def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
+    """Of either operand, with c = 0."""
+    made = make("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
+    lines = columns(made)
+    a, b = (values_of(cpd.format("e4m3fn"), lines[name]) for name in "ab")
+    zero = (a * b == 0).all(axis=1) & (lines["c"] == 0)
+    for name in ("a_scale", "b_scale"):
+        rows = zero & (lines[name].reshape(len(zero), -1) == 0xFF).all(axis=1)
+        assert rows.any()
+        assert np.isnan(values_of(cpd.format("fp32"), lines["result"][rows])).all()

@@ -302,7 +302,8 @@ def test_hooks_stay():
 
 
 def test_a_forward_kept_and_replaced():
-    """As accelerate does: it goes on to mean the layer's present one."""
+    """accelerate keeps `layer.forward` and puts a function of its own in its place. The kept method
+    calls the layer's present forward, converted or restored."""
     layer, x = nn.Linear(4, 4), normal(5, 4)
     cpd.convert(layer, SUMS)
     kept = layer.forward

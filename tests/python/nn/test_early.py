@@ -42,6 +42,40 @@ def test_sums_that_results_cannot_represent(dtype):
     cpd.convert(_model(), "te-current", sums="h100-fp8")
 
 
+LAZY = {
+    "linear": (lambda: nn.LazyLinear(4), (3, 5)),
+    "conv1d": (lambda: nn.LazyConv1d(4, 3), (2, 3, 8)),
+    "conv2d": (lambda: nn.LazyConv2d(4, 3), (2, 3, 8, 8)),
+    "conv3d": (lambda: nn.LazyConv3d(4, 2), (2, 3, 4, 4, 4)),
+    "transposed": (lambda: nn.LazyConvTranspose2d(4, 3), (2, 3, 8, 8)),
+    "batch_norm": (lambda: nn.LazyBatchNorm2d(), (2, 3, 8, 8)),
+    "instance_norm": (lambda: nn.LazyInstanceNorm2d(affine=True), (2, 3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_lazy_modules(kind):
+    """A lazy layer is refused before its first call, and emulated as any other after it."""
+    make, shape = LAZY[kind]
+    recipe = cpd.recipe("e5m2").replace(norm="bf16")
+    model = nn.Sequential(nn.Identity(), make())
+    with pytest.raises(ValueError, match=r"^1 is a Lazy\w+ without shapes: call the model on an"):
+        cpd.convert(model, recipe)
+    assert "Emulated" not in type(model[1]).__name__
+    cpd.convert(model, recipe, [("1", None)])
+    model(torch.ones(shape))
+    report = cpd.convert(model, recipe)
+    assert [row.why_not for row in report if row.name == "1"] == [""]
+    model(torch.ones(shape)).sum().backward()
+
+
+def test_a_lazy_layer_without_a_format_stays():
+    model = nn.Sequential(nn.LazyBatchNorm1d(), nn.Linear(4, 4))
+    report = cpd.convert(model, "e5m2", coverage=False)
+    assert [row.name for row in report if not row.why_not] == ["1"]
+    model(torch.ones(3, 4)).sum().backward()
+
+
 class Packed(torch.Tensor):
     """A weight as quantization libraries store it, with a dispatch of its own."""
 

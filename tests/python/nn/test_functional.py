@@ -385,7 +385,7 @@ X, W, B = values(2, 4, 5, 5), values(6, 2, 3, 3), values(6)
         ({"padding_mode": "wrap"}, ValueError, "padding_mode must be one of zeros, reflect"),
         ({"dilation": 3}, ValueError, r"fit into the padded input, \(5, 5\); got \(3, 3\)"),
         ({"dtype": torch.float64}, TypeError, "dtype must be one of torch's float32"),
-        ({"dtype": torch.float16}, ValueError, "does not hold fp32: give the recipe an output="),
+        ({"dtype": torch.float16}, ValueError, "does not hold fp32: give the recipe output='fp16'"),
         ({"recipe": None}, TypeError, "format"),
         ({"recipe": "e9m3"}, ValueError, "e9m3|exp"),
     ],

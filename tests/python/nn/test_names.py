@@ -96,6 +96,7 @@ def test_an_accumulator_is_refused_and_sums_named(given):
     made = cpd.Recipe(sums=given)
     assert made.forward == made.grad_input == made.grad_weight == cpd.Accumulator(given)
     assert not any(made.operands)
+    assert cpd.recipe(f"{given};") == made
 
 
 @pytest.mark.parametrize("given", ["e4m3", "E4M3", "e4m3 overflow=saturate", "e4m3 32"])
@@ -178,5 +179,17 @@ def test_near_names():
         with pytest.raises(ValueError, match=r"takes formats .* as operands are at most float32"):
             cpd.Recipe(text)
     for text in ("F8_E4M3", "FP8_E4M3", "fp8_e4m3"):
-        with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
-            cpd.format(text)
+        for call in (cpd.format, cpd.recipe):
+            with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
+                call(text)
+    with pytest.raises(ValueError, match="did you mean mxfp8"):
+        cpd.recipe("mxpf8")
+
+
+@pytest.mark.parametrize("given", ["int8 kahan", "fp32 fma chunk=3", "e9m9 block_fma"])
+def test_a_wrong_accumulator_is_one(given):
+    """A scheme's word makes a text an accumulator, also where it is refused as one."""
+    with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
+        cpd.recipe(given)
+    with pytest.raises(ValueError, match=r"must be|chunk|exp"):
+        cpd.Recipe(sums=given)

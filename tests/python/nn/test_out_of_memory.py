@@ -17,6 +17,7 @@ import pytest
 
 import cpd
 from front_ends import GPU_IS_CPU
+from patience import scaled
 
 torch = pytest.importorskip("torch")
 
@@ -218,5 +219,5 @@ with sitecustomize.refusing(1 << 30):
 def test_whichever_library_is_loaded_first() -> None:
     for order in ("kernels first", "operators first"):
         command = [sys.executable, "-c", LOADED, order]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=scaled(120))
         assert re.search(rf"torch.OutOfMemoryError: {OWN.pattern}$", ended.stderr.strip()), order

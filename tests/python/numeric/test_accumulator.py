@@ -200,15 +200,22 @@ def test_a_tensor_may_change_under_a_hash():
 
 def test_numpy_numbers_are_kept_as_ints():
     acc = cpd.Accumulator(
-        "e4m3", "chunked", chunk=np.int32(8), seed=np.uint64(2**64 - 1), random_bits=np.int8(8)
+        "e4m3",
+        "chunked",
+        chunk=np.int32(8),
+        rounding="stochastic",
+        seed=np.uint64(2**64 - 1),
+        random_bits=np.int8(8),
     )
     assert repr(acc) == (
-        "cpd.Accumulator.parse('e4m3 chunked chunk=8 random_bits=8', seed=18446744073709551615)"
+        "cpd.Accumulator.parse('e4m3 chunked chunk=8 rounding=stochastic random_bits=8', "
+        "seed=18446744073709551615)"
     )
     assert type(acc.seed) is type(acc.chunk) is type(acc.random_bits) is int
-    cast = cpd.CastSpec("e4m3", seed=np.int64(3), random_bits=np.int8(8))
+    cast = cpd.CastSpec("e4m3", "stochastic", seed=np.int64(3), random_bits=np.int8(8))
     assert type(cast.seed) is type(cast.random_bits) is int
-    assert type(cpd.ReduceSpec("e4m3", random_bits=np.int8(8)).random_bits) is int
+    spec = cpd.ReduceSpec("e4m3", rounding="stochastic", random_bits=np.int8(8))
+    assert type(spec.random_bits) is int
 
 
 @pytest.mark.parametrize("acc", SOME, ids=str)
@@ -219,7 +226,12 @@ def test_replacing_a_part(acc):
     assert again.seed is seed
     assert again == cpd.Accumulator.parse(str(acc), seed=5, stream=2)
     assert dataclasses.replace(again, seed=0, stream=0) == acc
-    if acc.unit is None or acc.unit.promote:
+    if acc.rounding == "stochastic":
+        with pytest.raises(ValueError, match="are for rounding=stochastic"):
+            dataclasses.replace(acc, rounding="up")
+        plain = dataclasses.replace(acc, rounding="up", random_bits=24, variant="A")
+        assert str(plain) == "e4m3 sequential product=exact rounding=up"
+    elif acc.unit is None or acc.unit.promote:
         assert dataclasses.replace(acc, rounding="up").rounding == "up"
     else:  # its format holds every sum of the unit
         with pytest.raises(ValueError, match=r"rounding= has no effect, .*: sum_rounding="):

@@ -70,12 +70,9 @@ def near(draw: st.DrawFn, f: cpd.Format) -> int:
 
 
 def keywords(o: oracle.Options) -> dict[str, Any]:
-    return {
-        "rounding": o.rounding,
-        "overflow": o.overflow,
-        "random_bits": o.random_bits,
-        "variant": o.variant,
-    }
+    drawn = {"random_bits": o.random_bits, "variant": o.variant}
+    how = {"rounding": o.rounding, "overflow": o.overflow}
+    return how | drawn if o.rounding == "stochastic" else how
 
 
 @settings(deadline=None, max_examples=400)

@@ -22,7 +22,7 @@ from arrays import fixed_of, to_bits
 from cpd import _core
 from flags_oracle import is_signalling
 from front_ends import Call, FrontEnd, every_front_end
-from test_fixed import TO_UNITS, fixed, floats
+from test_fixed import TO_UNITS, accumulated, fixed, floats
 
 NX, UF, OF, NV = 1, 2, 4, 16
 SCHEMES = ("sequential", "kahan", "chunked", "pairwise", "fma", "block_fma")
@@ -215,7 +215,7 @@ def test_integers(
     tininess: str,
 ) -> None:
     point = fixed(width, fraction, rounding=to)
-    acc = cpd.Accumulator(name, fixed=point, rounding=to, overflow=overflow)
+    acc = accumulated(name, point, to, overflow)
     a, b = floats([[x for x, _ in terms]]), floats([[y] for _, y in terms])
     c = floats([[start]])
     value, flags = cpd.gemm(a, b, acc, c, flags=True, tininess=tininess)

@@ -189,8 +189,9 @@ def test_sums(name: str, scheme: str) -> None:
         x[0, 9], x[-1, 9] = GREATEST, GREATEST
         x[0, 10], x[-1, 10] = GREATEST, -GREATEST / 2
         for rounding in oracle.MODES:
+            drawn = {"random_bits": 9} if rounding == "stochastic" else {}
             acc = cpd.Accumulator(
-                name, scheme, rounding=rounding, random_bits=9, seed=2, stream=6, **chunks
+                name, scheme, rounding=rounding, seed=2, stream=6, **drawn, **chunks
             )
             expected = [wanted_sum(acc, column, i) for i, column in enumerate(x.T)]
             same(every(cpd.sum, x, acc), expected, f"{acc} of {terms}")

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from patience import scaled
+
 CASES = Path(__file__).parents[1] / "cases" / "environment_cases.py"
 
 
 def results(flush: bool, folder: Path) -> dict[str, str]:
     command = [sys.executable, str(CASES), "flush" if flush else "keep", str(folder)]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    out = subprocess.run(command, capture_output=True, text=True, timeout=scaled(240), check=False)
     assert out.returncode == 0, out.stderr
     return json.loads(out.stdout)
 

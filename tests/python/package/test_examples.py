@@ -26,14 +26,19 @@ notebook = importlib.import_module("notebook")
 TINY = ["--width", 16, "--steps", 2, "--batch", 2, "--context", 8]
 
 
-def main(name: str, *arguments: object) -> Any:
-    """What an example's `main` gives, in this process."""
+def module_of(name: str) -> Any:
+    """An example, imported anew."""
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.main([str(each) for each in arguments])
+    return module
+
+
+def main(name: str, *arguments: object) -> Any:
+    """What an example's `main` gives, in this process."""
+    return module_of(name).main([str(each) for each in arguments])
 
 
 def refuses(capsys: pytest.CaptureFixture[str], text: str, name: str, *arguments: object) -> None:
@@ -189,6 +194,31 @@ def test_diloco(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(sent) == 5
     assert sent[0] >= 10 * sent[1]
     assert sent[1] >= 7.9 * sent[2]
+
+
+def test_diloco_of_64_workers_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four bits hold outer gradients as FP32 does where sums are wide: a scale with room for the
+    sum of 64 workers in the wire's format left nothing of them, and weights stayed."""
+    example, moved = module_of("17_diloco"), {}
+
+    def show(name: str, digits: Any, model: Any, *_: Any) -> None:
+        start = example.digit_classifier(3, 64, seed=0)
+        pairs = zip(model.parameters(), start.parameters(), strict=True)
+        moved[name] = torch.cat([(now - then).flatten() for now, then in pairs]).detach()
+
+    monkeypatch.setattr(example, "show", show)
+    example.main(["--workers", "64", "--inner", "2", "--epochs", "4"])
+    wide = moved["outer gradients, FP32"]
+    assert wide.norm() > 0.1
+    apart = {
+        name: ((one - wide).norm() / wide.norm()).item()
+        for name, one in moved.items()
+        if name.startswith("outer gradients, ")
+    }
+    assert len(apart) == 4
+    assert apart["outer gradients, (3,0) + APS"] < 0.35, apart
+    assert apart["outer gradients, mxfp4, sums in bf16"] < 0.35, apart
+    assert apart["outer gradients, (3,0) + APS, sums in (4,3)"] < 0.7, apart
 
 
 def test_top_k(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,12 +20,14 @@ import pytest
 
 import forked
 from patience import scaled
-from spawn import TRANSPORTS, skip_without, spawn_ranks
+from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
 PROGRAM = Path(__file__).parents[1] / "cases" / "interrupt_cases.py"
 SOON = 15.0
 """An idle machine's seconds from Ctrl-C to the exception: it takes well below one, minutes where
 nobody looks."""
+LATE = 2.0
+"""An idle machine's seconds from Ctrl-C until a rank that comes late calls."""
 INTERRUPTED = (130, -signal.SIGINT)
 """How a command ends: both are 130 to a shell. Python ends itself by the signal after Ctrl-C within
 an exec(), as imports make them."""
@@ -131,6 +133,13 @@ def test_ctrl_c_is_not_lost_where_a_wait_ends_by_itself() -> None:
         assert (seen["raised"] == "KeyboardInterrupt") != seen.get("late", False), seen
 
 
+def test_a_late_signal_is_waited_for() -> None:
+    """A program of these tests does not end before its signal has come."""
+    seen, said = run("late_signal")
+    assert (seen["raised"], seen.get("late")) == ("", True)
+    assert said == ""
+
+
 def test_a_run_of_threads_is_interrupted() -> None:
     seen, said = run("run_waits")
     check_interrupted(seen)
@@ -154,7 +163,7 @@ def test_ctrl_c_in_a_transports_own_python_code() -> None:
 def train(transport: str, **settings: str) -> forked.Program:
     words = f"--transport {transport} --format e4m3 --epochs 10000 --batch 90 --depth 2"
     return forked.Program(
-        ["-m", "cpd", "train", *words.split(), "--timeout", "60"],
+        ["-m", "cpd", "train", *words.split(), "--timeout", str(scaled(60))],
         env=os.environ | {"CPD_NUM_THREADS": "1"} | settings,
         stdout=forked.PIPE,
         stderr=forked.PIPE,
@@ -224,10 +233,16 @@ def test_twenty_times_between_processes(transport: str) -> None:
         check_ranks(transport, trial % 3)
 
 
-def check_ranks(transport: str, victim: int) -> None:
-    ranks = spawn_ranks(
-        transport, 3, "interrupt_cases:rank", victim, timeout=60.0, victims=(victim,)
+def spawn_late(name: str, transport: str, victim: int) -> list[Spawned]:
+    """Three ranks: one is interrupted, one waits for it, one comes late."""
+    timeout, late = scaled(60), scaled(LATE)
+    return spawn_ranks(
+        transport, 3, f"interrupt_cases:{name}", victim, late, timeout=timeout, victims=(victim,)
     )
+
+
+def check_ranks(transport: str, victim: int) -> None:
+    ranks = spawn_late("rank", transport, victim)
     for rank, spawned in enumerate(ranks):
         seen = spawned.result
         if rank == victim:
@@ -243,9 +258,7 @@ def check_ranks(transport: str, victim: int) -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_backward_pass_of_ddp_is_interrupted(victim: int) -> None:
     pytest.importorskip("torch")
-    ranks = spawn_ranks(
-        "gloo", 3, "interrupt_cases:backward", victim, timeout=60.0, victims=(victim,)
-    )
+    ranks = spawn_late("backward", "gloo", victim)
     for rank, spawned in enumerate(ranks):
         seen = spawned.result
         if rank == victim:
@@ -280,5 +293,5 @@ def test_a_program_ends_24_times(name: str) -> None:
 def test_processes_end_while_threads_wait(name: str, world: int) -> None:
     """spawn_ranks fails where one does not end well."""
     pytest.importorskip("torch")
-    ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=60.0)
+    ranks = spawn_ranks("gloo", world, f"interrupt_cases:{name}", timeout=scaled(60))
     assert all(spawned.result for spawned in ranks)

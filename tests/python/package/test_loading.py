@@ -12,6 +12,7 @@ import pytest
 
 import cpd
 from cpd.loading import SPECS
+from patience import scaled
 
 LAZY = ("comm", "compat", "compress", "hardware", "study")
 LAZY_WITH_TORCH = ("ddp", "fsdp", "functional", "nn", "optim", "outer")
@@ -35,13 +36,13 @@ VALUES = [
 @pytest.mark.parametrize("name", LAZY)
 def test_a_module_on_first_use_without_torch(name):
     program = f"import cpd, sys; cpd.{name}; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(120))
 
 
 def test_modules_on_first_use_with_torch():
     pytest.importorskip("torch")
     program = f"import cpd; [getattr(cpd, name) for name in {LAZY_WITH_TORCH}]"
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(120))
     assert {*LAZY, *LAZY_WITH_TORCH} <= set(dir(cpd))
 
 

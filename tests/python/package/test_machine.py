@@ -13,6 +13,7 @@ import pytest
 
 import cpd
 from cpd import _core
+from patience import scaled
 
 torch = pytest.importorskip("torch")
 
@@ -38,7 +39,7 @@ except Exception as error:
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=scaled(120),
         check=True,
     )
     assert out.stdout.startswith("RuntimeError "), out.stdout

@@ -17,6 +17,7 @@ import pytest
 import cpd
 import cpd.compress
 from cpd import _core
+from patience import scaled
 
 DIGITS = ["2147483648", "99999999999", "9" * 30, "9" * 400, "9" * 5000, "0" * 5000 + "1"]
 """Beyond 32 and 64 bits, binary64, and what Python reads; and a small number, written out."""
@@ -72,8 +73,8 @@ GRAMMARS = {
     "all-reduce": (
         reduce_spec,
         "e4m{}|e4m3 group_size={}|e4m3 loss_scale={}|e4m3 seed={}|e4m3 step={}|"
-        "e4m3 random_bits={}|e4m3 accumulator=e6m{}|e4m3 'accumulator=e6m9 chunked chunk={}'|"
-        "e4m3 result=e4m{}|qsgd bits={}",
+        "e4m3 rounding=stochastic random_bits={}|e4m3 accumulator=e6m{}|"
+        "e4m3 'accumulator=e6m9 chunked chunk={}'|e4m3 result=e4m{}|qsgd bits={}",
     ),
     "recipe": (
         cpd.recipe,
@@ -111,7 +112,8 @@ def refusal(parse, *arguments):
         message = str(error)
     else:
         message = None
-    assert time.perf_counter() - begin < 5
+    took = time.perf_counter() - begin
+    assert took < 5 or took < scaled(5)
     return message
 
 
@@ -330,7 +332,7 @@ def test_subinterpreters(module):
         [sys.executable, "-W", "ignore", "-c", SUBINTERPRETER.format(module=module)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=scaled(60),
     )
     assert done.returncode == 0, done.stderr
     assert "cpd cannot be imported in a subinterpreter" in done.stdout

@@ -97,9 +97,9 @@ def test_256_nodes():
         (0, "(4,3), last layer fp32"),
         (0, "(4,3) + APS, last layer fp32"),
         (0, "hybrid: fp32, then (4,3) + APS, last layer fp32"),
-        (1, "(4,3) + APS, groups of 16"),
-        (1, "(5,2) + APS, groups of 16"),
-        (1, "(5,2) + APS, groups of 256"),
+        (2, "(4,3) + APS, groups of 16"),
+        (2, "(5,2) + APS, groups of 16"),
+        (2, "(5,2) + APS, groups of 256"),
     ):
         assert figures("aps-table6-7-8", table, label)[0] in said, label
 

@@ -2,6 +2,7 @@
 """Cells, their files, what studies say of results."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -179,6 +180,32 @@ def test_the_hybrid_is_of_fp32_and_e4m3_with_the_last_layer_in_fp32():
     of_table_6 = {c.label: c.options for c in cells if c.label.endswith("last layer fp32")}
     assert len(of_table_6) == 5
     assert all(options["last_layer_fp32"] for options in of_table_6.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "titles", "papers"),
+    [
+        (
+            "aps-table6-7-8",
+            ["Table 6: ", "Table 7: ", "Table 8: "],
+            [
+                ["76.02", "75.98", "71.00", "75.93", "0.1", "76.09"],
+                ["75.08", "75.98", "75.46", "75.93"],
+                ["75.08", "74.91", "75.46", "74.95"],
+            ],
+        ),
+        ("terngrad-workers", ["Figure 3a: .* momentum", "Figure 3b: .* vanilla"], [[], []]),
+    ],
+)
+def test_tables_are_those_of_the_paper(name, titles, papers):
+    """One of ours for each of the paper's, with its values."""
+    tables = STUDIES[name].show(Results([])).tables
+    assert len(tables) == len(titles)
+    for table, title, values in zip(tables, titles, papers, strict=True):
+        assert re.match(title, table.title)
+        labels = [row[0] for row in table.rows]
+        assert len(set(labels)) == len(labels)
+        assert [row[2] for row in table.rows if row[2]] == values
 
 
 def test_grubics_codecs_quantize_99_percent():

@@ -16,6 +16,7 @@ pytest.importorskip("sklearn")
 import spawn
 from cpd.cli import main
 from cpd.train import train
+from patience import scaled
 from train_ranks import options_of, run_all, told
 
 QUICK = {
@@ -99,7 +100,7 @@ def launched(transport: str, *words: str) -> subprocess.CompletedProcess[str]:
 def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = os.environ | MPI_SETTINGS
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=240
+        command, env=environment, capture_output=True, text=True, check=False, timeout=scaled(240)
     )
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from patience import scaled
+
 RTL = Path(__file__).parents[2] / "rtl"
 SOURCES = sorted(RTL.glob("*.sv"))
 
@@ -22,16 +24,25 @@ def needs(*tools: str) -> pytest.MarkDecorator:
 
 def call(*command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(each) for each in command], cwd=cwd, capture_output=True, text=True, timeout=280
+        [str(each) for each in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=scaled(280),
     )
 
 
 def make(
-    folder: Path, simulator: str, defines: Sequence[str] = (), rtl: Sequence[Path] = ()
+    folder: Path,
+    simulator: str,
+    defines: Sequence[str] = (),
+    rtl: Sequence[Path] = (),
+    stop: int | None = None,
 ) -> tuple[int, int, str]:
-    """Runs a test bench, on other sources if they are given: how many lines failed, of how many,
-    and what it printed."""
+    """Runs a test bench, on other sources if they are given, up to `stop` failing lines: the number
+    of lines that failed, the number of lines, and what the bench printed."""
     sources = [f"RTL={' '.join(map(str, rtl))}"] if rtl else []
+    sources += [] if stop is None else [f"STOP={stop}"]
     done = call("make", "-s", "-C", folder, simulator, f"DEFINES={' '.join(defines)}", *sources)
     passed = re.search(r"PASS \w+: (\d+) vectors", done.stdout)
     failed = re.search(r"FAIL \w+: (\d+) of (\d+) vectors", done.stdout)

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import forked
+from patience import scaled
 
 
 @pytest.fixture(params=["forked", "started"])
@@ -34,7 +35,7 @@ def program(tmp_path):
 
 def said(begin, words, **how):
     process = begin(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=scaled(60))
     return process.returncode, out, err
 
 
@@ -90,7 +91,7 @@ def test_interrupted(begin, program):
         assert process.stdout.readline() == "begun\n"
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == -signal.SIGINT
+        assert process.wait(scaled(60)) == -signal.SIGINT
 
 
 def test_sessions(begin, program):
@@ -119,4 +120,4 @@ def test_has_no_files_of_others(begin, program, tmp_path):
     assert said(begin, [path])[1] == "[]\n"
     for other in others:
         with other:
-            assert other.wait(60) == 0
+            assert other.wait(scaled(60)) == 0

@@ -24,6 +24,9 @@ def test_front_ends(front_end):
 def test_limit(request):
     print("limits:", [mark.args[0] for mark in request.node.iter_markers("timeout")])
 
+def test_without_limit(request):
+    print("default:", [mark.args[0] for mark in request.node.iter_markers("timeout")])
+
 @pytest.mark.slow("a large network")
 def test_slow():
     pass
@@ -74,16 +77,22 @@ def test_one_in_so_many_cases_is_quick(marked):
         return {line.partition("::")[2] for line in lines if "::" in line}
 
     quick, rest = collected("not exhaustive"), collected("exhaustive")
-    others = {"test_cases[one]", "test_cases[many-0]", "test_limit", "test_slow"}
-    assert {*others, "test_front_ends[eager]"} <= quick
-    assert len(quick) + len(rest) == 35
+    others = {"test_cases[one]", "test_cases[many-0]", "test_limit", "test_without_limit"}
+    assert {*others, "test_slow", "test_front_ends[eager]"} <= quick
+    assert len(quick) + len(rest) == 36
     for prefix, fewest, most in (("test_cases[many", 1, 6), ("test_front_ends[compiled", 12, 23)):
         assert fewest <= sum(name.startswith(prefix) for name in rest) <= most
     assert all(name.startswith(("test_cases[many-", "test_front_ends[compiled-")) for name in rest)
 
 
 def test_limits_scale(marked):
-    marked.runpytest("-s", "-k", "limit").stdout.fnmatch_lines(["*limits: [[]100.0, 40]"])
+    told = marked.runpytest("-s", "-k", "limit").stdout
+    told.fnmatch_lines(["*limits: [[]100.0, 40]*", "*default: [[]750.0]*"])
+
+
+def test_a_limit_of_the_command_line_is_not_scaled(marked):
+    told = marked.runpytest("-s", "-k", "limit", "--timeout=70").stdout
+    told.fnmatch_lines(["*limits: [[]100.0, 40]*", "*default: [[]]*"])
 
 
 def test_reasons_are_kept(marked):

@@ -16,6 +16,7 @@ import cpd
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
 GUIDE = (ROOT / "python/GUIDE.md").read_text()
+MODELS = (ROOT / "python/MODELS.md").read_text()
 RANGE = r"(\d\.\d{3})–(\d\.\d{3})"
 
 
@@ -120,3 +121,26 @@ def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
         assert f" {100 * relative.mean():.2f}% " in README
     assert all_of_them[16] > all_of_them[256]
     assert most[16] < most[256]
+
+
+def test_what_models_cost() -> None:
+    """MODELS.md's times of the unconverted model are one over the stored rates."""
+    (name,) = re.findall(r"all rows in `(benchmarks/results/[\w.-]+)`", " ".join(MODELS.split()))
+    rows = json.loads((ROOT / name).read_text())["rows"]
+    ratio = {row["name"]: row["ratio"] for row in rows if row.get("ratio")}
+    head, _, *table = MODELS.partition("| | off |")[2].partition("\n\n")[0].splitlines()
+    recipes = ["off", *(cell.strip() for cell in head.strip("|").split("|"))]
+    assert len(recipes) == 7
+    for line, model in zip(table, ("gpt", "resnet18"), strict=True):
+        cells = [float(cell) for cell in line.strip("|").split("|")[1:]]
+        assert cells == [round(1 / ratio[f"model/{model}/{recipe}"], 2) for recipe in recipes]
+    text = " ".join(MODELS.split())
+    torchao = round(ratio["model/gpt/peer/torchao-float8"], 2)
+    assert f"takes {torchao} times as long as `te-current`" in text
+    nodes = [
+        round(1 / ratio[f"model/virtual-nodes-{model}/{keep}"], 2)
+        for keep in ("one-pass", "recompute")
+        for model in ("gpt-block", "resnet18")
+    ]
+    sentence = text.partition("A step of 256 virtual nodes")[2].partition(" ## ")[0]
+    assert [float(number) for number in re.findall(r"\d\.\d\d", sentence)] == nodes

@@ -2,6 +2,7 @@
 """What each rank does in the tests of FSDP2's reduce-scatter (test_fsdp.py): every case checks
 its part against the virtual ranks' sums."""
 
+import copy
 import pickle
 import re
 import traceback
@@ -173,7 +174,47 @@ def traffic() -> None:
     assert found["reduce/bytes"] == sum(made[name].traffic.bytes_sent for name in ("0", "2"))
 
 
-CASES = [average, average_divided_before, forced_sum, schedule, codec, narrow, refused, traffic]
+def converted_layers_in_mixed_precision() -> None:
+    """A converted layer casts the weight that FSDP2 gives it, in bfloat16: three training steps
+    have the bits of a model that is cast by hand. All ranks have one batch, so that the mean of
+    their gradients, formed in float32, is each of them."""
+    for recipe in ("te-current", "mxfp8"):
+        torch.manual_seed(0)
+        master = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32))
+        model = copy.deepcopy(master)
+        cpd.convert(model, recipe, coverage=False)
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for part in (model[0], model[2], model):
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.5) for each in (model, master)]
+        losses = []
+        for step in range(3):
+            generator = torch.Generator().manual_seed(step % 2)
+            x = torch.randn(16, 64, generator=generator)
+            by_hand = copy.deepcopy(master).bfloat16()
+            cpd.convert(by_hand, recipe, coverage=False)
+            y, wanted = model(x), by_hand(x.bfloat16())
+            assert y.dtype == torch.bfloat16
+            assert torch.equal(y, wanted), (recipe, step)
+            for each in (y, wanted):
+                each.float().square().mean().backward()
+            losses.append(y.float().square().mean().item())
+            for p, half in zip(master.parameters(), by_hand.parameters(), strict=True):
+                p.grad = half.grad.float()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            for p, own in zip(model.parameters(), master.parameters(), strict=True):
+                assert p.dtype == torch.float32
+                assert torch.equal(p.full_tensor(), own), (recipe, step)
+        assert losses[2] < losses[0]
+
+
+CASES = [
+    *(average, average_divided_before, forced_sum, schedule, codec, narrow, refused, traffic),
+    converted_layers_in_mixed_precision,
+]
 
 
 def run_all(comm: Communicator) -> dict[str, str]:

@@ -25,7 +25,7 @@ TIMEOUT = 4.0
 PATIENCE = 3
 """How many times a trial runs at most, each with three times the timeout of the one before."""
 ROOM = 60.0
-"""Seconds in which a loaded machine may be late: past them a survivor counts as hanging."""
+"""An idle machine's seconds past the timeout after which a survivor counts as hanging."""
 WAYS = {
     "mpi": ("at once", "in MPI", "subgroup"),
     "gloo": ("at once", "connecting", "subgroup"),
@@ -136,7 +136,7 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
         )
         said = {rank: one.result for rank, one in enumerate(ranks) if rank not in victims}
         for one in said.values():
-            one["limit"] = timeout + ROOM
+            one["limit"] = timeout + scaled(ROOM)
         if not all(outlived(one) for one in said.values()):
             break
     return said

@@ -34,7 +34,7 @@ _MPI_SETTINGS = {
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # containers forbid it, loudly
 }
 _START = 60.0
-"""Seconds that MPI may take to start, however short the communicators' own timeout."""
+"""An idle machine's seconds until MPI has started, however short the communicators' timeout."""
 
 
 _RECOVERY = {"OMPI_MCA_orte_enable_recovery": "1"}
@@ -62,7 +62,7 @@ def _missing(transport: str) -> str:
         return "" if dist.is_available() and dist.is_gloo_available() else "torch has no gloo"
     if shutil.which("mpirun") is None:
         return "there is no mpirun"
-    program = "import cpd; c = cpd.comm.mpi(timeout=20); print('size', c.size); c.close()"
+    program = "import cpd; c = cpd.comm.mpi(timeout=60); print('size', c.size); c.close()"
     try:
         done = subprocess.run(
             ["mpirun", "-n", "1", sys.executable, "-c", program],
@@ -73,7 +73,7 @@ def _missing(transport: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        pytest.fail("mpirun -n 1 did not end within 60 s")
+        pytest.fail("mpirun -n 1 did not end in time")
     if "size 1" in done.stdout:
         return ""
     said = [line for line in done.stderr.splitlines() if line.startswith("RuntimeError")]
@@ -92,7 +92,7 @@ def spawn_ranks(
     world: int,
     function: str,
     *arguments: Any,
-    timeout: float = 30.0,
+    timeout: float | None = None,
     chunk: int = 4096,
     limit: float = 120.0,
     victims: tuple[int, ...] = (),
@@ -101,10 +101,10 @@ def spawn_ranks(
     """Runs `module:function`(comm, *arguments) on `world` ranks; arguments and result go through
     json. With connects=False the function gets (rank, connect, *arguments): connect() makes the
     communicator; all processes are there by then, torch's group too, but MPI has not been started.
-    `timeout` and `chunk`: the communicators'. `victims` may die or stop: they are killed when
-    all others have ended. Skips the test where there is no such transport, fails it where another
-    rank raises, or does not end within `limit` seconds, or ends badly (under MPI that is not seen
-    where there are victims)."""
+    `timeout` and `chunk`: the communicators'; None: 30 s of an idle machine. `victims` may die or
+    stop: they are killed when all others have ended. Skips the test where there is no such
+    transport, fails it where another rank raises, or does not end within `limit` seconds, or ends
+    badly (under MPI that is not seen where there are victims)."""
     skip_without(transport)
     with tempfile.TemporaryDirectory(prefix="cpd-ranks-") as folder:
         job = {
@@ -112,7 +112,8 @@ def spawn_ranks(
             "world": world,
             "function": function,
             "arguments": arguments,
-            "timeout": timeout,
+            "timeout": scaled(30) if timeout is None else timeout,
+            "start": scaled(_START),
             "chunk": chunk,
             "folder": folder,
             "victims": victims,
@@ -258,7 +259,7 @@ def _mpi_rank(job: dict[str, Any]) -> None:
         return Communicator(_core.mpi_communicator(*options, breakable=True), *options)
 
     if job["connects"]:  # MPI itself takes as long to start as the host is busy
-        started = _core.mpi_communicator(_START, job["chunk"])  # noqa: F841 - kept until the end
+        started = _core.mpi_communicator(job["start"], job["chunk"])  # noqa: F841 - kept until the end
     _run_rank(job, rank, connect)
 
 

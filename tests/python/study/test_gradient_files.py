@@ -344,6 +344,65 @@ def test_a_bad_file_gives_one_line(tmp_path, capsys, suffix, content):
     assert str(path) in told.err
 
 
+TEXTS = {
+    (".npy", "cut in its values"): "the array should have 96 bytes of values, the file holds 95",
+    (".npy", "objects"): "the array holds pickled objects; only floating-point values are read",
+    (".npy", "integers"): "the array must hold floating-point values, got int64",
+    (".npy", "no rank"): "'bad' has no leading dimension of ranks",
+    (".npy", "no values"): "holds no values",
+    (".npy", "too many ranks"): "the leading dimension is the rank, of which there are at most "
+    "65536, got 70000",
+    (".npy", "negative"): "the array has a shape that does not exist, (-4, -6)",
+    (".npy", "version 9"): "the array is of .npy version (9, 0), must be (1, 0) or (2, 0)",
+    (".npz", "no members"): "holds no arrays",
+    (".npz", "a member of text"): "'readme.txt' in it is no .npy array",
+    (".npz", "twice the same"): "holds 'x' twice",
+    (".npz", "other ranks"): "rank1/a has shape (1, 2), rank0's is (3, 2)",
+    (".npz", "a distant rank"): "ranks must be 0…1, got 999999999 but not 1",
+    (".npz", "a rank twice"): "has both 'rank{r}/layer' names and 'rank00/a'; use one layout",
+    (".safetensors", "integers"): "'a' must hold floating-point values, got int32",
+    (".pt", "plain pickle"): "holds something else than tensors in dicts and lists, or is cut "
+    "short; nothing else is read",
+    (".pt", "a number"): "must hold tensors, got float",
+    (".pt", "numbers"): "'step' must be a tensor, got int",
+    (".pt", "tensors without ranks"): "a list in it must give a dict of tensors for each rank",
+    (".pt", "sparse"): "'a' must be a dense tensor with values, got torch.sparse_coo on cpu",
+    (".pt", "a meta tensor"): "'a' must be a dense tensor with values, got torch.strided on meta",
+    (".pt", "another number of layers"): "'rank1' in it holds no tensors",
+    (".pt", "terabytes that are one value"): "'a' repeats its values, (2, 1099511627776) of them",
+    (".pt", "itself"): "'a' in it occurs in another place too",
+}
+"""What is wrong with a file, by its ending and name."""
+
+
+@pytest.mark.parametrize(("suffix", "name"), TEXTS, ids=str)
+def test_a_bad_file_says_what_is_wrong(tmp_path, suffix, name):
+    files = {".npy": NPY, ".npz": NPZ, ".safetensors": SAFETENSORS, ".pt": TORCH}[suffix]
+    path = tmp_path / f"bad{suffix}"
+    path.write_bytes(files[name])
+    with pytest.raises(ValueError, match=r"bad\.") as error:
+        load_gradients(path)
+    assert str(error.value) == f"{path}: {TEXTS[suffix, name]}"
+
+
+def test_other_things_that_gradients_cannot_be(tmp_path):
+    """Ranks with other layers, values of binary64, a file that cannot be written, layers."""
+    path = tmp_path / "bad.npz"
+    np.savez(path, **{"rank0/x": X[0], "rank1/y": X[0]})
+    with pytest.raises(ValueError, match="rank 1 does not hold the same layers as rank 0"):
+        load_gradients(path)
+    np.savez(path, x=np.full((2, 3), 0.1))
+    text = "'x' holds binary64 values that are not binary32; --round rounds them"
+    with pytest.raises(ValueError, match=text):
+        load_gradients(path)
+    np.savez(path, x=np.full((2, 3), 1e300))
+    with pytest.raises(ValueError, match="'x' holds values beyond binary32, 6 of them"):
+        load_gradients(path)
+    np.savez(path, x=X)
+    with pytest.raises(ValueError, match="no layer 'z'; the layers are x"):
+        load_gradients(path).layer("z")
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".pth", ".safetensors"])
 def test_nothing_in_a_file_is_executed(tmp_path, capsys, suffix):
     mark, path = tmp_path / "mark", tmp_path / f"g{suffix}"

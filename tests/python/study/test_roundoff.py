@@ -21,6 +21,7 @@ import spawn  # noqa: E402
 from cpd.cli import main  # noqa: E402
 from cpd.study.gradients import load_gradients, save_gradients  # noqa: E402
 from cpd.study.series import group_sizes_for, hierarchical_steps  # noqa: E402
+from patience import scaled  # noqa: E402
 
 RANKS = 12
 
@@ -531,7 +532,7 @@ def in_a_process(*words, terminal=False):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=scaled(120),
     )
     return done.stdout, done.stderr
 
@@ -572,7 +573,7 @@ def test_processes_find_what_virtual_nodes_find(tmp_path, capsys, transport):
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=scaled(120),
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == printed

@@ -40,6 +40,20 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
         assert {row["bytes_sent"] for row in table["roundoff"]} == {cost.bytes_sent}
 
 
+def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
+    """A codec's sums cannot hop: every group size has the error, steps and time of `owner`."""
+    arguments = ["roundoff", "--gradients", str(normal_file), "--recommend", "--no-baselines"]
+    assert main([*arguments, "--wire", "int4", "--group-sizes", "2,4,8"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split() for line in printed.splitlines() if line.startswith(" int4")]
+    assert [row[2] for row in rows] == ["2", "4", "8"]
+    assert {row[7] for row in rows} == {"14"}  # 2 (8 - 1)
+    assert "groups change nothing: exchange owner, relative RMS " in printed
+    assert "by error" not in printed
+    assert main([*arguments, "--wire", "e5m2"]) == 0
+    assert "by error" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4"])
 def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
     out = tmp_path / "table.json"

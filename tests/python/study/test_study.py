@@ -41,7 +41,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.ReduceSpec("e4m3", order="ring")
-    with cpd.comm.local(4, timeout=20) as group:
+    with cpd.comm.local(4, timeout=60) as group:
         made = group.run(
             lambda c: cpd.study.recommend_over(
                 c, ranks[c.rank], spec, [1, 2, 4], alpha=1e-6, beta=1e-9

@@ -3,11 +3,12 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import cpd
 from cpd.study import CodecRate, Link, Machine, Network, StepTime, machine, network, step_time
-from cpd.study.costs import Round
+from cpd.study.costs import Round, agreement
 from cpd.study.published import FIGURES, by_ratio, check_figure, compared, fit, rms, table
 from cpd.study.step_rows import StepRow, mark_front, step_rows
 from cpd.study.throughput import all_reduce_of, codec_values, measured_rate
@@ -45,6 +46,62 @@ def test_bandwidth_alone(ranks):
     found = messages("fp32", ranks, "alpha=0 beta=4", net)
     assert found.messages == pytest.approx(2 * (ranks - 1) / ranks * net.values)
     assert messages("fp32", 1, "alpha=1 beta=4", net).messages == 0
+
+
+AGREED = [
+    ("e4m3", 0),
+    ("e4m3 aps", 3 * 4),  # of two layers and of whether any value is infinite
+    ("e4m3 aps=paper", 3 * 4),
+    ("fp32 accumulator=fp32 result=e3m0", 3 * 4),  # has no NaN
+    ("terngrad", 2 * 4),  # one scale a layer, of all ranks
+]
+
+
+@pytest.mark.parametrize(("wire", "agreed"), AGREED)
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 0), (2, 1), (4, 2), (5, 3), (8, 3)])
+def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
+    """In step k each rank sends it to the rank 2^k places on: ceil(log2(ranks)) steps."""
+    two = Network("two layers", ((8, 5), (3,)), batch=1)
+    spec = all_reduce_of(wire)
+    plain = cpd.study.transfer_time(spec, ranks, two.shapes, alpha=3, beta=1 / 8)
+    sent = cpd.study.cost(spec, ranks, two.shapes)
+    found = messages(wire, ranks, "alpha=3 beta=8", two)
+    steps = steps if agreed else 0
+    assert found.messages == pytest.approx(plain + steps * (3 + agreed / 8))
+    assert found.bytes_sent == sent.bytes_sent + steps * agreed
+    assert found.steps == sent.steps + steps
+
+
+def test_what_ranks_agree_on_first_goes_between_hosts():
+    """Of six ranks in hosts of two: to the next rank one message of a host leaves it, to those two
+    and four places on both do."""
+    found = agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=2)
+    assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
+    with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
+        agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=0)
+
+
+@pytest.mark.parametrize(("wire", "agreed"), AGREED)
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_ranks_send_what_is_predicted_first(wire, agreed, ranks):
+    """Real ranks' bytes besides encoded values grow by 4 a layer and step."""
+
+    def others(layers):
+        """The bytes of all ranks, less those of a sum that needs no scale."""
+        x = [np.ones(3, np.float32) for _ in range(layers)]
+        with cpd.comm.local(ranks) as group:
+            reports = group.run(lambda comm: comm.all_reduce(x, all_reduce_of(wire), report=True))
+            base = group.run(lambda comm: comm.all_reduce(x, cpd.ReduceSpec("e4m3"), report=True))
+        bytes_, of_base = (
+            sum(report.traffic.header_bytes for _, report in some) for some in (reports, base)
+        )
+        return bytes_ - of_base
+
+    found = agreement(all_reduce_of(wire), ranks, [3] * 9, per_host=1)
+    fewer = agreement(all_reduce_of(wire), ranks, [3] * 2, per_host=1)
+    grown = sum(s * b for s, b, *_ in found) - sum(s * b for s, b, *_ in fewer)
+    assert grown == (7 * 4 * math.ceil(math.log2(ranks)) if agreed else 0)
+    assert others(9) - others(2) == ranks * grown
 
 
 def test_what_overlaps():
@@ -402,7 +459,8 @@ def test_figures_that_are_not_known():
 
 
 def test_largest_magnitudes_decide_whether_values_are_packed():
-    """e3m0 has no code for NaN: sums that may overflow travel in binary32."""
+    """e3m0 has no code for NaN: sums that may overflow travel in binary32. The ranks find out by 4
+    bytes of the layer and 4 more."""
     small = messages("e3m0", 2, "alpha=0 beta=1", largest=1.0)
-    assert small.messages == messages("fp32", 2, "alpha=0 beta=1").messages / 8
+    assert small.messages == 8 + messages("fp32", 2, "alpha=0 beta=1").messages / 8
     assert messages("e3m0", 2, "alpha=0 beta=1").messages > small.messages

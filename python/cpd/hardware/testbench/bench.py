@@ -19,14 +19,14 @@ _BENCH = """\
 // SPDX-License-Identifier: Apache-2.0
 //
 // {title}
-// +line=N runs line N of the vectors alone.
+// +line=N runs line N of the vectors alone; +stop=N ends the run after N failing lines.
 `timescale 1ns / 1ps
 module tb;
   localparam int COUNT = {count};
   logic [{top}:0] vectors[0:COUNT-1];
   logic [{top}:0] vector, checked;
   logic wrong, same;
-  integer i, first, last, done, failures, shown, nans, first_nan, unknown, problems;
+  integer i, first, last, done, stop, failures, shown, nans, first_nan, unknown, problems;
 
 {declarations}
 {state}
@@ -71,6 +71,7 @@ module tb;
       first = i - 1;
       last = i - 1;
     end
+    if (!$value$plusargs("stop=%d", stop)) stop = 0;
     failures = 0;
     shown = 0;
     nans = 0;
@@ -79,6 +80,8 @@ module tb;
     done = first;
 {run}
     if (unknown != 0) $display("%0d results hold X or Z", unknown);
+    if (stop != 0 && failures + nans >= stop)
+      $display("stopped after line %0d: STOP=%0d", done, stop);
 {nan_summary}    if (failures != 0 || problems != 0) begin
 {undriven}      $display("FAIL {module}: %0d of %0d vectors", failures, last - first + 1);
       $fatal(1);
@@ -90,10 +93,11 @@ endmodule
 """
 
 _AT_ONCE = """\
-    for (i = first; i <= last; i = i + 1) begin
+    for (i = first; i <= last && (stop == 0 || failures + nans < stop); i = i + 1) begin
       vector = vectors[i];
       #1;
       compare(i);
+      done = i + 1;
     end"""
 
 _OTHER_NAN = """ else if ({differs}) begin

@@ -86,10 +86,10 @@ _START = """\
       if (draining) begin
         drained = drained + 1;
         over = drained >= {silence};
-      end else over = idle >= PATIENCE;
+      end else over = idle >= PATIENCE || (stop != 0 && failures + nans >= stop);
       cycle = cycle + 1;
     end
-    if (done <= last) begin
+    if (done <= last && (stop == 0 || failures + nans < stop)) begin
       failures = failures + last - done + 1;
 {missing}    end
 {end}"""

@@ -19,20 +19,21 @@ _MAKEFILE = """\
 # SPDX-License-Identifier: Apache-2.0
 #
 # make icarus | make verilator; RTL: the sources under test, DEFINES: macros for them;
-# LINE: the one line of the vectors that is run; SEED: other gaps between lines.
+# LINE: the one line of the vectors that is run; SEED: other gaps between lines;
+# STOP: the number of failing lines after which the run ends.
 RTL ?= {rtl}
 DEFINES ?=
 export OBJCACHE ?= $(shell command -v ccache)
-ONE = $(if $(LINE),+line=$(LINE)) $(if $(SEED),+seed=$(SEED))
+RUN = $(if $(LINE),+line=$(LINE)) $(if $(SEED),+seed=$(SEED)) $(if $(STOP),+stop=$(STOP))
 MACROS = $(addprefix -D,$(DEFINES))
 
 icarus: sources
 	iverilog -g2012 -s tb $(MACROS) -o tb.vvp tb.sv $(RTL)
-	vvp -n tb.vvp $(ONE)
+	vvp -n tb.vvp $(RUN)
 verilator: sources
 	verilator --binary --timing -Wno-fatal -Wno-WIDTH --top-module tb $(MACROS) \\
 		--Mdir obj_dir tb.sv $(RTL) >verilator.log 2>&1 || (cat verilator.log; false)
-	obj_dir/Vtb $(ONE)
+	obj_dir/Vtb $(RUN)
 sources:
 	@$(if $(strip $(RTL)),:,echo "give the sources under test: RTL='{module}.sv …'" >&2; false)
 clean:

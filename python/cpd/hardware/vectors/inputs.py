@@ -62,8 +62,11 @@ def exhaustive(fields: Sequence[Field]) -> Iterator[Lines]:
         number = np.arange(begin, min(begin + BATCH, total), dtype=np.uint64)
         lines: Lines = {}
         for field in reversed(fields):
-            mask = np.uint64((1 << field.bits) - 1)
-            lines[field.name] = (number & mask).astype(np.uint64 if field.signed else np.uint32)
+            kind = np.uint64 if field.signed else np.uint32
+            mask, width = np.uint64((1 << field.width) - 1), np.uint64(field.width)
+            elements = [number >> width * np.uint64(i) & mask for i in range(field.count)]
+            codes: Codes = np.stack(elements, axis=1).astype(kind)
+            lines[field.name] = codes[:, 0] if field.count == 1 else codes
             number = number >> np.uint64(field.bits)
         yield {field.name: lines[field.name] for field in fields}
 

@@ -28,6 +28,10 @@ _TARGETS = 192
 """The number of random targets."""
 _PAIRS = 96
 """The number of random pairs of a and b, next to the pairs of corners."""
+_LEAST = 12
+"""The number of pairs among them in which one is the least number, for a and b each."""
+_RECIPROCALS = 4
+"""The number of pairs with a · b near each power of two."""
 _STEPS = np.array([-1, 0, 1])
 
 
@@ -65,8 +69,10 @@ def precise(f: Format, codes: Codes) -> F64:
 
 
 def targets(f: Format, words: Words) -> F64:
-    """Numbers of a format and the middles between them, the overflow threshold among them: all of
-    a small format, else those at corners and some random ones; of random sign."""
+    """Numbers of a format, the middles between them, and the thresholds of overflow and tininess.
+
+    Of a small format all, of others those at corners and some random ones; each of random sign.
+    """
     top = largest_code(f)
     if f.bits <= _ALL_TARGETS:
         codes = np.arange(top + 1, dtype=np.uint32)
@@ -80,7 +86,9 @@ def targets(f: Format, words: Words) -> F64:
     low = precise(f, codes)
     high = precise(f, np.minimum(codes + np.uint32(1), np.uint32(top)))
     high[codes == top] += low[codes == top] - precise(f, np.array([max(top - 1, 0)], np.uint32))
-    both = np.concatenate([low, (low + high) / 2])
+    half = 2.0 ** -(f.man + 1)
+    tiny = np.array([f.min_normal or 0.0]) * (1 - half * np.array([[1.0], [0.5]]))
+    both = np.concatenate([low, (low + high) / 2, tiny.reshape(-1)])
     if f.signed:
         both *= _signs(words, len(both))
     finite: F64 = both[np.isfinite(both)]
@@ -98,13 +106,13 @@ def partners(f: Format, products: F64, man: int) -> tuple[npt.NDArray[np.int64],
 
     Of each product p, with P = man + 1: ±p · 2^-(P + {-2…2}) and, far below, ±p · 2^-2P and
     ±p · 2^-3P; the two addends that bring p to the middles next to it; ±p · 2^(P + {-2…2}), to
-    which p is small. Each with its two neighbors in f.
+    which p is small; ±p, which doubles or cancels. Each with its two neighbors in f.
 
     Returns the indices of products and the codes of addends.
     """
     near = np.arange(-2, 3)
     far = np.array([-2, -3]) * (man + 1)
-    factors = np.ldexp(1.0, np.concatenate([-(man + 1 + near), man + 1 + near, far]))
+    factors = np.ldexp(1.0, np.concatenate([-(man + 1 + near), man + 1 + near, far, [0]]))
     quantum = np.ldexp(1.0, exponents_of(products) - man)
     below = np.floor(products / quantum) * quantum
     middles = [below + (0.5 + k) * quantum - products for k in (0, -1)]
@@ -123,9 +131,12 @@ def near_roundings(rule: Any, words: Words) -> Lines:
     """Lines whose exact result is near a rounding point of the result's format."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
         lines = _lines(rule, words)
-    if rule.operation == "fma":
-        near = _near_products(rule, words)
-        lines = {name: np.concatenate([lines[name], near[name]]) for name in lines}
+        parts = [lines]
+        if rule.operation in ("mul", "fma") and not is_integer(rule.formats[0]):
+            parts += [_near_subnormals(rule, words)]
+        if rule.operation == "fma":
+            parts += [_near_products(rule, words), _near_addends(rule, words)]
+    lines = {name: np.concatenate([part[name] for part in parts]) for name in lines}
     names = list(lines)
     rows = np.unique(np.stack([lines[name] for name in names], axis=1), axis=0)
     made = {name: np.ascontiguousarray(rows[:, i]) for i, name in enumerate(names)}
@@ -186,19 +197,82 @@ def _lines(rule: Any, words: Words) -> Lines:
 
 
 def _near_products(rule: Any, words: Words) -> Lines:
-    """Products of corners of a and b, some random ones too, and addends near their roundings."""
+    """Products of corners of a and b, of random numbers and of the least number and powers of two,
+    and addends near their roundings."""
     of_a, of_b, of_c = rule.formats
     corners = [_positive(f) for f in (of_a, of_b)]
     a, b = (grid.reshape(-1) for grid in np.meshgrid(*corners, indexing="ij"))
     exponents = [words.below(1 << f.exp, _PAIRS) - f.bias for f in (of_a, of_b)]
-    a = np.concatenate([a, _codes_at(of_a, words, exponents[0])])
-    b = np.concatenate([b, _codes_at(of_b, words, exponents[1])])
+    random = [_codes_at(f, words, e) for f, e in zip((of_a, of_b), exponents, strict=True)]
+    for side, f in enumerate((of_b, of_a)):
+        rows = slice(side, None, _PAIRS // _LEAST)
+        random[side][rows] = 1
+        random[1 - side][rows] &= ~np.uint32((1 << f.man) - 1)
+    a, b = np.concatenate([a, random[0]]), np.concatenate([b, random[1]])
     a, b = (_any_sign(f, codes, words) for f, codes in ((of_a, a), (of_b, b)))
     products = precise(of_a, a) * precise(of_b, b)
     fit = np.isfinite(products) & (products != 0)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         which, c = partners(of_c, products[fit], rule.result.man)
     return {"a": a[fit][which], "b": b[fit][which], "c": c}
+
+
+def _near_addends(rule: Any, words: Words) -> Lines:
+    """Corners of c and products near c's rounding point: near a quarter, a half or one unit of the
+    result's last place at c."""
+    corners = _positive(rule.formats[2])
+    unit = (
+        np.maximum(exponents_of(precise(rule.formats[2], corners)), _least(rule)) - rule.result.man
+    )
+    at = (unit[:, None] - np.arange(3)).reshape(-1)
+    which, a, b = _near_powers(rule, words, at)
+    c = _any_sign(rule.formats[2], np.repeat(corners, 3)[which], words)
+    return {"a": a, "b": b, "c": c}
+
+
+def _near_subnormals(rule: Any, words: Words) -> Lines:
+    """Products near powers of two at which subnormal results begin or vanish; c is 0."""
+    least = _least(rule)
+    unit = least - rule.result.man
+    _, a, b = _near_powers(rule, words, np.array([unit - 2, unit - 1, unit, least - 1, least, 0]))
+    return {"a": a, "b": b, **({"c": np.zeros_like(a)} if rule.operation == "fma" else {})}
+
+
+def _near_powers(
+    rule: Any, words: Words, at: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], Codes, Codes]:
+    """Products that miss powers of two by their last bits alone.
+
+    Of each power one pair is 1 + 2^-h and the nearest number to its reciprocal, 1 - 2^-h + 2^-2h:
+    their product is 1 + 2^-3h. The other pairs are random numbers and their nearest reciprocals.
+    Each with the two neighbors of b.
+
+    Returns the indices of the powers 2^at that the formats reach, and the codes of a and b.
+    """
+    of_a, of_b = rule.formats[:2]
+    which = np.repeat(np.arange(len(at)), _RECIPROCALS)
+    low = np.maximum(at - of_b.bias, 1 - of_a.bias)[which]
+    span = np.maximum(np.minimum(at + of_b.bias - 1, of_a.bias)[which] - low, 0) + 1
+    a = _codes_at(of_a, words, low + (words.below(1 << 30, len(which)) * span >> 30))
+    h = min(of_a.man, (of_b.man + 1) // 2)
+    if h > 0:
+        first = np.arange(len(a)) % _RECIPROCALS == 0
+        fraction = np.uint32((1 << of_a.man) - 1)
+        a = np.where(first, a & ~fraction | np.uint32(1 << (of_a.man - h)), a)
+        a = generated.finite_codes(of_a, a)
+    solved = np.ldexp(1.0, at[which]) / precise(of_a, a)
+    fit = np.flatnonzero(np.isfinite(solved) & (np.abs(solved) <= of_b.max))
+    b = stepped(of_b, codes_of(of_b, solved[fit])[:, None], _STEPS).reshape(-1)
+    a, which = np.repeat(a[fit], len(_STEPS)), np.repeat(which[fit], len(_STEPS))
+    reached = exponents_of(precise(of_a, a) * precise(of_b, b))
+    near = np.abs(reached - at[which]) <= 1
+    return which[near], a[near], b[near]
+
+
+def _least(rule: Any) -> int:
+    """The exponent of the result's least normal number."""
+    f = rule.result
+    return int(exponents_of(np.array([f.min_normal or f.max]))[0])
 
 
 def _positive(f: Format) -> Codes:

@@ -213,12 +213,14 @@ class SumLines:
     def scales_of_zero(self) -> Lines:
         """Zero terms with every corner of both scales: a NaN scale gives NaN, others a zero."""
         corners = generated.corner_codes(self.rule.scale)
-        n = 2 * len(corners) * 4
-        parts = [self.zeros(kind, n // 4, self.length) for kind in range(4)]
-        lines = self.line([np.concatenate(each) for each in zip(*parts, strict=True)])
-        lines["c"] = np.repeat(special_codes(self.of_c), n)[:: len(self.specials())]  # type: ignore[arg-type]
-        every = corners[np.arange(n) % len(corners)][:, None]
-        first = (np.arange(n) // len(corners) % 2 == 0)[:, None]
+        m, kinds = len(corners), 4
+        n = 2 * m * kinds
+        row = np.arange(n)
+        parts = [self.zeros(kind, 2 * m, self.length) for kind in range(kinds)]
+        c = np.where(row // (2 * m) % 2 == 0, np.uint32(0), self.some_c(n))
+        lines = self.line([np.concatenate(each) for each in zip(*parts, strict=True)], c)
+        every = corners[row % m][:, None]
+        first = (row // m % 2 == 0)[:, None]
         lines["a_scale"] = np.where(first, every, lines["a_scale"])
         lines["b_scale"] = np.where(first, lines["b_scale"], every)
         return lines
@@ -363,7 +365,8 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """NaN and infinities in each place alone, with c of either sign, and in pairs."""
+        """NaN and infinities in each place: alone, with either sign of the product or times 0; with
+        every special c; in pairs of opposite sign."""
         k = self.length
         lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
         beyond = [
@@ -371,23 +374,50 @@ class SumLines:
             for f, codes in ((f, generated.corner_codes(f)) for f in self.formats)
         ]
         for side, codes in enumerate(beyond):
-            n = len(lanes) * len(codes)
-            if not n:
+            if not len(codes):
                 continue
-            at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
-            terms = self.terms_at(at)
-            rows = np.arange(n)
-            terms[side][rows, np.repeat(lanes, len(codes))] = np.tile(codes, len(lanes))
-            other = self.words.below(k, n)
-            paired = np.flatnonzero(rows % 3 == 0)
-            opposite = terms[side][rows, np.repeat(lanes, len(codes))]
-            if self.formats[side].signed:
-                opposite = generated.negated(self.formats[side], opposite)
-            terms[side][paired, other[paired]] = opposite[paired]
-            if len(terms) > 1:
-                zeros = np.flatnonzero(rows % 5 == 0)
-                terms[1 - side][zeros, np.repeat(lanes, len(codes))[zeros]] = 0
-            yield self.line(terms, self.some_c(n))
+            lane, code = (x.reshape(-1) for x in np.meshgrid(lanes, codes, indexing="ij"))
+            yield self._alone(side, lane, code)
+            c, each = (x.reshape(-1) for x in np.meshgrid(self.specials(), codes, indexing="ij"))
+            yield self._alone(side, lanes[np.arange(len(c)) % len(lanes)], each, c)
+            yield self._together(side, lane, code)
+
+    def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
+        """Random terms, with one code in one place of one operand."""
+        n, k = len(lane), self.length
+        at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
+        terms = self.terms_at(at)
+        terms[side][np.arange(n), lane] = code
+        return terms
+
+    def _alone(self, side: int, lane: I64, code: Codes, c: Any = None) -> Lines:
+        """A special code in one place, where the other operand is 1, -1 or 0; c defaults to 0."""
+        if len(self.formats) == 1:
+            return self.line(self._with_special(side, lane, code))
+        other = self.formats[1 - side]
+        one = np.array([self._one(other)], np.uint32)
+        minus_one = generated.negated(other, one) if other.signed else one
+        factors = np.concatenate([one, minus_one, np.zeros(1, np.uint32)])
+        lane, code = np.repeat(lane, len(factors)), np.repeat(code, len(factors))
+        c = None if c is None else np.repeat(c, len(factors))
+        terms = self._with_special(side, lane, code)
+        terms[1 - side][np.arange(len(lane)), lane] = np.resize(factors, len(lane))
+        return self.line(terms, c)
+
+    def _together(self, side: int, lane: I64, code: Codes) -> Lines:
+        """A special code in one place with a special c; some times 0, some with their opposite."""
+        n, k = len(lane), self.length
+        rows = np.arange(n)
+        terms = self._with_special(side, lane, code)
+        opposite = terms[side][rows, lane]
+        if self.formats[side].signed:
+            opposite = generated.negated(self.formats[side], opposite)
+        paired = rows[rows % 3 == 0]
+        terms[side][paired, self.words.below(k, n)[paired]] = opposite[paired]
+        if len(terms) > 1:
+            zeros = rows[rows % 5 == 0]
+            terms[1 - side][zeros, lane[zeros]] = 0
+        return self.line(terms, self.some_c(n))
 
     def batches(self) -> Iterator[Lines]:
         """All kinds of lines that the rule can have."""

@@ -185,6 +185,7 @@ class SumRule:
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
         n = len(codes["a"])
+        codes |= {name: codes[name].reshape(n, self.length) for name in "ab" if name in codes}
         names = {"a_scales": "a_scale", "b_scales": "b_scale", "random": "r", "b": "b", "c": "c"}
         others: dict[str, Any] = {name: codes.get(field) for name, field in names.items()}
         results, flags, inside, signals = _core.oracle_sums(

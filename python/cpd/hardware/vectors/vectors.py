@@ -25,6 +25,7 @@ from cpd.hardware.vectors.rules import ElementRule
 from cpd.hardware.vectors.sums import SumRule
 from cpd.hardware.vectors.systemverilog import package_text
 from cpd.numeric.checked import checked
+from cpd.numeric.shown import byte_size
 
 _NAMES = (*CORNERS, *FLAGS)
 
@@ -162,8 +163,7 @@ class Vectors:
         free = shutil.disk_usage(folder).free
         if size > free:
             reason = (
-                f"{lines:,} lines need {size / 1e9:,.1f} GB, and {folder} has "
-                f"{free / 1e9:,.1f} GB free"
+                f"{lines:,} lines need {byte_size(size)}, and {folder} has {byte_size(free)} free"
             )
             raise OSError(errno.ENOSPC, reason, str(target))
 

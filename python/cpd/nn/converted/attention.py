@@ -20,6 +20,7 @@ class EmulatedMultiheadAttention:
     out_proj as torch's function does. The fast path of eval mode is not taken."""
 
     what: ClassVar[str] = "attention"
+    one_type: ClassVar[bool] = True
     inner: ClassVar[tuple[str, ...]] = ("out_proj",)
     cpd: State
 

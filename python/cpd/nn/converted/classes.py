@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from cpd.nn.arguments import mixes_types
 from cpd.nn.autocast import paused
 
 _Class = type[nn.Module]
@@ -53,7 +54,7 @@ def _make(mixin: type[Any], cls: _Class) -> _Class:
         "_cpd_class": cls,
     }
     if hasattr(mixin, "forward"):
-        names["forward"] = _forward(mixin.forward, cls.forward)
+        names["forward"] = _forward(mixin, cls.forward)
     made: _Class = type(f"Emulated{cls.__name__}", (mixin, cls), names)
     return made
 
@@ -67,9 +68,11 @@ def refuse_scripts(module: nn.Module) -> None:
     )
 
 
-def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original` where the module's recipe is None, else `computed`, in which `cpd.autocast` does
-    nothing. The model's clock sees each call and the backward pass of its result."""
+def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original` where the module's recipe is None, else the mixin's forward, in which
+    `cpd.autocast` does nothing. The model's clock sees each call and the backward pass of its
+    result."""
+    computed: Callable[..., Any] = mixin.forward
 
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,6 +88,8 @@ def _forward(computed: Callable[..., Any], original: Callable[..., Any]) -> Call
             return original(self, *args, **kwargs)
         if torch._C._get_tracing_state() is not None or torch.onnx.is_in_onnx_export():
             refuse_scripts(self)
+        if getattr(mixin, "one_type", False) and mixes_types(self, *args, *kwargs.values()):
+            original(self, *args, **kwargs)  # raises torch's error
         if torch._C._len_torch_function_stack():
             with paused():
                 return computed(self, *args, **kwargs)

@@ -24,6 +24,8 @@ class Product:
     """What the layers here have in common."""
 
     what: ClassVar[str] = "products"
+    one_type: ClassVar[bool] = True
+    """Whether torch refuses an input of another type than the weights'."""
     cpd: State
     weight: Tensor
     bias: Tensor | None

@@ -46,6 +46,7 @@ class EmulatedCell:
     """Torch's forward, with the function of the same name in `cpd.functional`."""
 
     what: ClassVar[str] = "recurrence"
+    one_type: ClassVar[bool] = True
     functions: ClassVar[Mapping[Any, Callable[..., Any]]] = _CELLS
     cpd: State
 

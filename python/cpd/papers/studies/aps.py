@@ -213,6 +213,11 @@ _ROWS8 = {
 }
 _QUOTES6 = {_HYBRID: "hybrid", **{label: label.removesuffix(", last layer fp32") for label in
                                   _ROWS6 if label not in ("fp32", _HYBRID)}}  # fmt: skip
+_QUOTES7 = {
+    f"{wire} + APS{last or ', groups of 16'}": f"{wire}{last}"
+    for wire in ("(5,2)", "(4,3)")
+    for last in ("", ", last layer fp32")
+}
 _QUOTES8 = {
     f"{wire} + APS, groups of {size}": f"{wire}, {size}"
     for wire in ("(5,2)", "(4,3)")
@@ -240,10 +245,12 @@ _SMOKE_HYBRID = {
 
 def _draw678(results: Results) -> Shown:
     tables = [
-        training_table("256 nodes, groups of 16", results, list(_ROWS6), "aps.T6", "accuracy, %",
-                       _QUOTES6),
-        training_table("All layers in 8 bits, by group size", results, list(_ROWS8), "aps.T8",
-                       "accuracy, %", _QUOTES8),
+        training_table("Table 6: 256 nodes, groups of 16, the last layer in fp32", results,
+                       list(_ROWS6), "aps.T6", "accuracy, %", _QUOTES6),
+        training_table("Table 7: the last layer in 8 bits or in fp32, groups of 16", results,
+                       list(_QUOTES7), "aps.T7", "accuracy, %", _QUOTES7),
+        training_table("Table 8: all layers in 8 bits, by group size", results, list(_ROWS8),
+                       "aps.T8", "accuracy, %", _QUOTES8),
     ]  # fmt: skip
     title = "256 nodes: accuracy by epoch"
     drawn = {title: pictures.curves(title, results, list(_ROWS6), "accuracy", "accuracy, %")}

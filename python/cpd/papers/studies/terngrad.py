@@ -54,19 +54,21 @@ def _cells_workers(size: Size, seeds: int) -> list[Cell]:
                       **shared)  # fmt: skip
 
 
+_PAIR = ("float", "TernGrad")
+
+
 def _label(name: str, workers: int, momentum: float) -> str:
     return f"{name}, {workers} workers{', momentum' if momentum else ''}"
 
 
 def _draw_workers(results: Results) -> Shown:
-    labels = [
-        _label(name, n, momentum)
-        for momentum in (0.9, 0.0)
-        for n in _WORKERS
-        for name in ("float", "TernGrad")
-    ]
-    table = training_table("LeNet on digits, 64 images a step", results, labels, "", "accuracy, %")
-    return Shown([table])
+    tables = [
+        training_table(f"Figure {figure}: LeNet on digits, 64 images a step, {which} SGD", results,
+                       [_label(name, n, momentum) for n in _WORKERS for name in _PAIR], "",
+                       "accuracy, %")
+        for figure, which, momentum in (("3a", "momentum", 0.9), ("3b", "vanilla", 0.0))
+    ]  # fmt: skip
+    return Shown(tables)
 
 
 def _judge_workers(measured: Measured) -> list[Finding]:

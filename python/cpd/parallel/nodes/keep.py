@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from cpd.numeric.shown import byte_size
 from cpd.parallel.nodes.gradients import Gradients
 
 
@@ -94,18 +95,8 @@ def check_room(keep: str, needed: int, folder: str | None) -> None:
             )
 
 
-def size(number: int) -> str:
-    """'1.5 GB'."""
-    value, unit = float(number), "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{number} bytes" if unit == "bytes" else f"{value:.3g} {unit}"
-
-
 def _needs(needed: int, there: int) -> str:
-    return f"the nodes' gradients take {size(needed)}, and there are {size(there)}"
+    return f"the nodes' gradients take {byte_size(needed)}, and there are {byte_size(there)}"
 
 
 def _available_memory() -> int | None:

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "cpd/base/bf16_table.h"
+#include "cpd/export.h"
+
+namespace cpd {
+
+/// The kernels for products of bf16 numbers that belong to Kernels() (roster.h); null where these
+/// are not AVX-512's, or the CPU has no instruction for such products.
+CPD_API const Bf16Table* Bf16Kernels();
+
+}  // namespace cpd

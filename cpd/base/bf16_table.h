@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels for products of bf16 numbers (ops/product_bf16.h), beside KernelTable: only AVX-512 has
+// an instruction for them.
+#pragma once
+
+#include <cstdint>
+
+namespace cpd {
+
+/// The columns of a panel of packed bf16 numbers.
+constexpr int kBf16Columns = 64;
+
+/// Values of lines of an operand: bf16 patterns, or (`wide`) binary32 numbers that bf16 holds.
+struct Bf16Lines {
+  const void* values = nullptr;
+  bool wide = false;
+  /// Whether a line's values are neighbors; else the lines' values of one k are.
+  bool along = false;
+  std::int64_t stride = 0;  ///< of lines, or of values of k
+};
+
+/// `rows` x `columns` sums (columns at most kBf16Columns). A word holds two neighboring values of
+/// k, the first in its lower half: word (row i, pair k) is a[i * a_stride + k], word (pair k,
+/// column j) b[k * kBf16Columns + j].
+struct Bf16Tile {
+  std::int64_t rows = 0, columns = 0, pairs = 0;
+  const std::uint32_t* a = nullptr;
+  std::int64_t a_stride = 0;
+  const std::uint32_t* b = nullptr;
+  float* sums = nullptr;
+  std::int64_t stride = 0;  ///< of rows of sums
+  bool adds = false;        ///< to `sums`; else they begin at +0
+};
+
+struct Bf16Table {
+  /// Packs `count` values of each line in words of two, the last with +0 where `count` is odd. Word
+  /// k of line i is words[i * stride + k] where the lines are `along`, else words[k * stride + i].
+  /// Returns the least magnitude that is not 0, as a bf16 pattern, less 1; where all are 0,
+  /// 2^32 - 1.
+  std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
+                        std::uint32_t* words, std::int64_t stride);
+  /// Adds exact products to sums; each addition is rounded to nearest-even in binary32. Subnormal
+  /// operands and sums count as 0.
+  void (*tile)(const Bf16Tile& tile);
+};
+
+}  // namespace cpd

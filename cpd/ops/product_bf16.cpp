@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cpd/ops/product_bf16.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "cpd/backend/bf16_kernels.h"
+#include "cpd/backend/roster.h"
+#include "cpd/base/parallel.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+namespace {
+
+using Word = std::uint32_t;
+
+/// Lines and pairs of a square that is transposed in the cache.
+constexpr std::int64_t kSquare = 64;
+/// Pairs of k whose panel of b stays in the L2 cache.
+constexpr std::int64_t kPairs = 1024;
+/// Rows that one task takes.
+constexpr std::int64_t kRows = 192;
+/// Multiplications below which one thread works alone.
+constexpr std::int64_t kFew = std::int64_t{1} << 20;
+/// Words below which one thread packs alone.
+constexpr std::int64_t kFewWords = std::int64_t{1} << 15;
+
+struct Free {
+  void operator()(Word* words) const { std::free(words); }
+};
+using Words = std::unique_ptr<Word, Free>;
+
+Words MakeWords(std::int64_t count) {
+  const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(Word) / 64 + 1) * 64;
+  Words words(static_cast<Word*>(std::aligned_alloc(64, bytes)));
+  if (words == nullptr) throw NoMemory(bytes, "an operand's packed values");
+  return words;
+}
+
+/// A matrix whose lines are its rows or its columns; k counts along them.
+struct Lines {
+  const std::uint8_t* data;
+  std::int64_t size;  ///< of an element
+  std::int64_t lines, count;
+  std::int64_t line_stride, k_stride;
+
+  [[nodiscard]] bool along() const { return k_stride == 1 || count == 1; }
+  [[nodiscard]] Bf16Lines from(std::int64_t line, std::int64_t k) const {
+    return {.values = data + (line * line_stride + k * k_stride) * size,
+            .wide = size == 4,
+            .along = along(),
+            .stride = along() ? line_stride : k_stride};
+  }
+};
+
+Lines LinesOf(const TensorView& x, std::int64_t n, int line, int k) {
+  const std::int64_t size = SizeOf(x.dtype);
+  return {.data = static_cast<const std::uint8_t*>(x.data) + n * x.stride[0] * size,
+          .size = size,
+          .lines = x.shape[line],
+          .count = x.shape[k],
+          .line_stride = x.stride[line],
+          .k_stride = x.stride[k]};
+}
+
+/// Packs words of lines begin … end - 1. along: a line's words are neighbors, `stride` apart from
+/// the next line's; else the lines' words of one pair are. Returns the least magnitude, as
+/// Bf16Table::pair does.
+Word Pack(const Lines& x, std::int64_t begin, std::int64_t end, bool along, Word* words,
+          std::int64_t stride) {
+  if (x.along() == along) {
+    return Bf16Kernels()->pair(x.from(begin, 0), end - begin, x.count, words, stride);
+  }
+  std::array<Word, kSquare * kSquare> square;
+  Word least = ~Word{0};
+  for (std::int64_t i = begin; i < end; i += kSquare) {
+    const std::int64_t lines = std::min(kSquare, end - i);
+    for (std::int64_t k = 0; k < x.count; k += 2 * kSquare) {
+      const std::int64_t count = std::min(2 * kSquare, x.count - k);
+      const std::int64_t pairs = (count + 1) / 2;
+      const Word found = Bf16Kernels()->pair(x.from(i, k), lines, count, square.data(), kSquare);
+      least = std::min(least, found);
+      if (along) {
+        Kernels().transpose(pairs, lines, square.data(), kSquare,
+                            words + (i - begin) * stride + k / 2, stride);
+      } else {
+        Kernels().transpose(lines, pairs, square.data(), kSquare,
+                            words + k / 2 * stride + (i - begin), stride);
+      }
+    }
+  }
+  return least;
+}
+
+/// The exponent field of a magnitude less 1; large where there is none but 0.
+std::int64_t ExponentOf(Word below) {
+  return below == ~Word{0} ? std::int64_t{1} << 20 : (below + 1) >> 7;
+}
+
+void KeepLeast(std::atomic<Word>& least, Word found) {
+  Word seen = least;
+  while (found < seen && !least.compare_exchange_weak(seen, found)) {
+  }
+}
+
+/// Whether no sum of products of such numbers is subnormal: both are normal, and a product, like
+/// each rounded sum of products, is a multiple of 2^-14 times the product of two powers of two.
+bool StaysNormal(Word least_of_a, Word least_of_b) {
+  const std::int64_t first = ExponentOf(least_of_a), second = ExponentOf(least_of_b);
+  return first > 0 && second > 0 && first + second >= 2 * 127 + 14 - 126;
+}
+
+bool Multiply(const Lines& a, const Lines& b, float* out) {
+  const std::int64_t pairs = (a.count + 1) / 2;
+  const std::int64_t a_stride = (pairs + 15) / 16 * 16 + 16;  // rows begin in different cache sets
+  const std::int64_t panels = (b.lines + kBf16Columns - 1) / kBf16Columns;
+  const std::int64_t panel_words = pairs * kBf16Columns;
+  const Words of_a = MakeWords(a.lines * a_stride);
+  const Words of_b = MakeWords(panels * panel_words);
+  std::atomic<Word> least_of_a = ~Word{0};
+  std::atomic<Word> least_of_b = ~Word{0};
+  parallel_for(a.lines, kSquare, kFewWords / pairs + 1, [&](std::int64_t begin, std::int64_t end) {
+    KeepLeast(least_of_a, Pack(a, begin, end, true, of_a.get() + begin * a_stride, a_stride));
+  });
+  parallel_for(panels, 1, kFewWords / panel_words + 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t p = begin; p < end; ++p) {
+      Word* const to = of_b.get() + p * panel_words;
+      const std::int64_t first = p * kBf16Columns;
+      const std::int64_t last = std::min(first + kBf16Columns, b.lines);
+      if (last - first < kBf16Columns) std::fill_n(to, panel_words, 0);
+      KeepLeast(least_of_b, Pack(b, first, last, false, to, kBf16Columns));
+    }
+  });
+  if (!StaysNormal(least_of_a, least_of_b)) return false;
+  const std::int64_t parts = (a.lines + kRows - 1) / kRows;
+  const std::int64_t per_task = std::min(kRows, a.lines) * kBf16Columns * a.count;
+  parallel_for(panels * parts, 1, kFew / per_task + 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t task = begin; task < end; ++task) {
+      const std::int64_t p = task / parts, row = task % parts * kRows;
+      Bf16Tile tile{.rows = std::min(kRows, a.lines - row),
+                    .columns = std::min<std::int64_t>(kBf16Columns, b.lines - p * kBf16Columns),
+                    .a_stride = a_stride,
+                    .sums = out + row * b.lines + p * kBf16Columns,
+                    .stride = b.lines};
+      for (std::int64_t k = 0; k < pairs; k += kPairs) {
+        tile.pairs = std::min(kPairs, pairs - k);
+        tile.a = of_a.get() + row * a_stride + k;
+        tile.b = of_b.get() + p * panel_words + k * kBf16Columns;
+        tile.adds = k > 0;
+        Bf16Kernels()->tile(tile);
+      }
+    }
+  });
+  return true;
+}
+
+void CheckMatrices(const TensorView& x, const char* name) {
+  Check(x, name);
+  if (x.rank != 3 || x.device != Device::cpu || (x.dtype != DType::f32 && x.dtype != DType::bf16)) {
+    throw Error(std::string(name) + " must be a batch of matrices on the CPU, of fp32 or bf16");
+  }
+  const auto is_dense = [&](int d) { return x.stride[d] == 1 || x.shape[d] == 1; };
+  if (!is_dense(1) && !is_dense(2)) {
+    throw Error(std::string(name) + " must have rows or columns without gaps");
+  }
+}
+
+}  // namespace
+
+bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& out) {
+  CheckMatrices(a, "a");
+  CheckMatrices(b, "b");
+  CheckMatrices(out, "out");
+  if (out.dtype != DType::f32 || !out.is_contiguous()) throw Error("out must be contiguous fp32");
+  if (a.shape[0] != out.shape[0] || b.shape[0] != out.shape[0] || a.shape[1] != out.shape[1] ||
+      a.shape[2] != b.shape[1] || b.shape[2] != out.shape[2]) {
+    throw Error("a, b and out must be N x M x K, N x K x L and N x M x L");
+  }
+  if (Bf16Kernels() == nullptr) return false;
+  auto* const sums = static_cast<float*>(out.data);
+  const std::int64_t n = out.shape[0], size = out.shape[1] * out.shape[2];
+  if (out.size() == 0) return true;
+  if (a.shape[2] == 0) {
+    std::fill_n(sums, out.size(), 0.0F);
+    return true;
+  }
+  std::atomic<bool> fits = true;
+  const auto multiply = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end && fits; ++i) {
+      if (!Multiply(LinesOf(a, i, 1, 2), LinesOf(b, i, 2, 1), sums + i * size)) fits = false;
+    }
+  };
+  if (n < MaxThreads()) {
+    multiply(0, n);
+  } else {
+    parallel_for(n, 1, kFew / (size * a.shape[2]) + 1, multiply);
+  }
+  return fits;
+}
+
+}  // namespace cpd

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Products of bf16 numbers, summed in binary32 by AVX-512's instruction for pairs of them.
+#include "kernels/cpu/table.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+
+#include "cpd/base/bf16_table.h"
+
+#define CPD_PAIRS __attribute__((target("avx512f,avx512bf16")))
+
+namespace cpd {
+inline namespace CPD_ISA {
+namespace {
+
+using std::int64_t;
+using std::uint16_t;
+using std::uint32_t;
+
+/// The bf16 pattern of a value that bf16 holds.
+CPD_FN uint32_t half_of(uint16_t x) { return x; }
+CPD_FN uint32_t half_of(uint32_t x) { return x >> 16; }
+
+/// A magnitude - 1, in which 0 is the largest.
+CPD_FN uint32_t below(uint32_t half) { return (half & 0x7FFF) - 1; }
+CPD_FN uint32_t lesser(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/// Bf16Table::pair of values whose neighbors are those of one line.
+template <class T>
+CPD_FN uint32_t pair_along(int64_t lines, int64_t count, const T* x, int64_t line_stride,
+                           uint32_t* words, int64_t stride) {
+  uint32_t least = ~uint32_t{0};
+  for (int64_t i = 0; i < lines; ++i) {
+    const T* const line = x + i * line_stride;
+    uint32_t* const to = words + i * stride;
+    for (int64_t k = 0; k < count / 2; ++k) {
+      const uint32_t low = half_of(line[2 * k]), high = half_of(line[2 * k + 1]);
+      to[k] = low | high << 16;
+      least = lesser(least, lesser(below(low), below(high)));
+    }
+    if (count % 2 != 0) {
+      to[count / 2] = half_of(line[count - 1]);
+      least = lesser(least, below(to[count / 2]));
+    }
+  }
+  return least;
+}
+
+/// Bf16Table::pair of values whose neighbors belong to several lines.
+template <class T>
+CPD_FN uint32_t pair_across(int64_t lines, int64_t count, const T* x, int64_t k_stride,
+                            uint32_t* words, int64_t stride) {
+  uint32_t least = ~uint32_t{0};
+  for (int64_t k = 0; k < count; k += 2) {
+    const T* const first = x + k * k_stride;
+    uint32_t* const to = words + k / 2 * stride;
+    if (k + 1 == count) {
+      for (int64_t i = 0; i < lines; ++i) {
+        to[i] = half_of(first[i]);
+        least = lesser(least, below(to[i]));
+      }
+      break;
+    }
+    const T* const second = first + k_stride;
+    for (int64_t i = 0; i < lines; ++i) {
+      const uint32_t low = half_of(first[i]), high = half_of(second[i]);
+      to[i] = low | high << 16;
+      least = lesser(least, lesser(below(low), below(high)));
+    }
+  }
+  return least;
+}
+
+CPD_BODY uint32_t pair_body(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words,
+                            int64_t stride) {
+  const auto of = [&](const auto* values) {
+    return x.along ? pair_along(lines, count, values, x.stride, words, stride)
+                   : pair_across(lines, count, values, x.stride, words, stride);
+  };
+  return x.wide ? of(static_cast<const uint32_t*>(x.values))
+                : of(static_cast<const uint16_t*>(x.values));
+}
+
+constexpr int kVectors = kBf16Columns / 16;
+
+/// The sums of kRows rows, in registers.
+template <int kRows>
+CPD_PAIRS void tile(const Bf16Tile& t, int64_t row) {
+  const uint32_t* const a = t.a + row * t.a_stride;
+  float* const sums = t.sums + row * t.stride;
+  __mmask16 used[kVectors];
+  __m512 s[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int64_t rest = t.columns - 16 * v;
+    used[v] = static_cast<__mmask16>(rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1 << rest) - 1);
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      s[i][v] = t.adds ? _mm512_maskz_loadu_ps(used[v], sums + i * t.stride + 16 * v)
+                       : _mm512_setzero_ps();
+    }
+  }
+  for (int64_t k = 0; k < t.pairs; ++k) {
+    __m512bh b[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      b[v] = (__m512bh)_mm512_loadu_si512(t.b + k * kBf16Columns + 16 * v);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const __m512bh one = (__m512bh)_mm512_set1_epi32(static_cast<int>(a[i * t.a_stride + k]));
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) s[i][v] = _mm512_dpbf16_ps(s[i][v], one, b[v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      _mm512_mask_storeu_ps(sums + i * t.stride + 16 * v, used[v], s[i][v]);
+    }
+  }
+}
+
+CPD_BODY void tile_body(const Bf16Tile& t) {
+  int64_t row = 0;
+  for (; row + 6 <= t.rows; row += 6) tile<6>(t, row);
+  switch (t.rows - row) {
+    case 5:
+      return tile<5>(t, row);
+    case 4:
+      return tile<4>(t, row);
+    case 3:
+      return tile<3>(t, row);
+    case 2:
+      return tile<2>(t, row);
+    case 1:
+      return tile<1>(t, row);
+    default:
+      return;
+  }
+}
+
+uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words, int64_t stride) {
+  return enter<pair_body, const Bf16Lines&>(x, lines, count, words, stride);
+}
+void tiles(const Bf16Tile& t) { enter<tile_body, const Bf16Tile&>(t); }
+
+constexpr Bf16Table kTable = {.pair = pair, .tile = tiles};
+
+}  // namespace
+
+/// The kernels where the CPU has the instruction; else null.
+const Bf16Table* bf16_table() {
+  return __builtin_cpu_supports("avx512bf16") != 0 ? &kTable : nullptr;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd
+#endif

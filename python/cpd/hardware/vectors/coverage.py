@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Corner cases that no line can have, apart from those that lines do not reach."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.hardware.vectors.corners import (
+    CORNERS,
+    corner_of,
+    corner_of_integer,
+    count_corners,
+    largest_code,
+)
+from cpd.hardware.vectors.inputs import corner_codes, exhaustive, exhaustive_lines
+from cpd.hardware.vectors.rules import ElementRule
+from cpd.hardware.vectors.sums import SumRule
+from cpd.hardware.vectors.values import has_signalling
+from cpd.numeric.formats import Format
+
+MOST_ENUMERATED = 1 << 24
+"""The most inputs of an element-wise operation that are tried one by one."""
+_MOST_SUMS = 1 << 21
+"""The same of sums, whose lines take longer."""
+
+
+def cannot_happen(
+    rule: ElementRule | SumRule, counts: Mapping[str, int], is_exhaustive: bool = False
+) -> set[str]:
+    """Returns the cases of count 0 for which no input exists.
+
+    A case is excluded by the operation or its formats, or because none of all inputs is a case of
+    it. All inputs are tried where they are few: up to 2^24, of sums 2^21.
+
+    Args:
+        rule: the operation.
+        counts: the number of lines of each case.
+        is_exhaustive: whether all inputs were counted.
+    """
+    missing = {name for name, count in counts.items() if count == 0}
+    if is_exhaustive:
+        return missing
+    excluded = missing & _excluded_by_formats(rule)
+    most = MOST_ENUMERATED if isinstance(rule, ElementRule) else _MOST_SUMS
+    if missing > excluded and exhaustive_lines(rule.inputs) <= most:
+        excluded |= _without_input(rule, missing - excluded)
+    return excluded
+
+
+def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
+    """Cases of numbers that the formats lack, and of other operations."""
+    of_sums = isinstance(rule, SumRule)
+    possible = set(CORNERS[: CORNERS.index("cancellation")])
+    if of_sums or rule.operation in ("add", "fma"):
+        possible.add("cancellation")
+    for f in rule.formats[:2] if of_sums else rule.formats:
+        possible |= _kinds(f, "in")
+    if rule.has_integer_result:
+        possible |= _named(corner_of_integer(2, np.arange(4, dtype=np.uint32), "out"))
+    else:
+        possible |= _kinds(rule.result, "out")
+        if not rule.result.subnormals:
+            possible.discard("subnormal_out")
+    unit = rule.accumulator.unit if isinstance(rule, SumRule) and rule.has_trace else None
+    if unit is not None and not unit.promote:
+        possible.discard("negative_zero")  # a block that aligns every term gives +0
+    flags = set() if rule.operation == "div" else {"DZ"}
+    if isinstance(rule, ElementRule) and not _can_be_invalid(rule):
+        flags.add("NV")
+    return (set(CORNERS) - possible) | flags
+
+
+def _can_be_invalid(rule: ElementRule) -> bool:
+    """Whether an operand can be a signalling NaN, or the operation give NaN of numbers."""
+    if rule.nan_signals or any(map(has_signalling, rule.formats)):
+        return True
+    if rule.operation in ("add", "mul", "fma"):
+        return any("infinity_in" in _kinds(f, "in") for f in rule.formats)
+    return rule.operation != "cast"
+
+
+def _kinds(f: Format, side: str) -> set[str]:
+    """The cases that a format's codes are as operands (`in`) or results (`out`)."""
+    top = np.array([largest_code(f)], np.uint32)
+    short = f.bits <= 16
+    codes = np.arange(1 << f.bits, dtype=np.uint32) if short else np.append(corner_codes(f), top)
+    return _named(corner_of(f, codes, side))
+
+
+def _named(corners: npt.NDArray[np.uint16]) -> set[str]:
+    return {name for i, name in enumerate(CORNERS) if (corners >> i & 1).any()}
+
+
+def _without_input(rule: ElementRule | SumRule, names: set[str]) -> set[str]:
+    """The cases among `names` that no input is a case of."""
+    left = set(names)
+    for lines in exhaustive(rule.inputs):
+        outputs, corners = rule.results(lines)
+        kept = ~rule.missing(outputs["result"])
+        counts: Counter[str] = Counter()
+        flags = outputs["flags"][kept] if "flags" in outputs else None
+        count_corners(counts, flags, corners[kept])
+        left -= {name for name, count in counts.items() if count}
+        if not left:
+            break
+    return left

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// ProductOfBf16: integers, whose sums are exact, and sums within their bound, for every layout,
+// both types, edges of tiles and panels, batches and threads; where it declines; errors.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "cpd/backend/bf16_kernels.h"
+#include "cpd/ops/product_bf16.h"
+#include "cpd/spec/error.h"
+
+namespace cpd {
+namespace {
+
+using Floats = std::vector<float>;
+constexpr float kUntouched = 7.5F;
+
+/// The nearest bf16 number toward zero.
+float cut(float x) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0xFFFF0000U); }
+
+/// N matrices of R x C values in one of two types, rows or columns without gaps.
+class Matrices {
+ public:
+  Matrices(std::array<std::int64_t, 3> shape, const Floats& values, DType dtype, bool by_columns)
+      : values_(values), halves_(values.size()), view_(View(values_.data(), DType::f32, shape)) {
+    const auto [n, rows, columns] = shape;
+    if (by_columns) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t c = 0; c < columns; ++c) {
+            values_[(i * columns + c) * rows + r] = values[(i * rows + r) * columns + c];
+          }
+        }
+      }
+      view_.stride = {rows * columns, 1, rows};
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      halves_[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(values_[i]) >> 16);
+    }
+    if (dtype == DType::bf16) view_.data = halves_.data();
+    view_.dtype = dtype;
+  }
+  [[nodiscard]] const TensorView& view() const { return view_; }
+
+ private:
+  Floats values_;
+  std::vector<std::uint16_t> halves_;
+  TensorView view_;
+};
+
+struct Case {
+  std::int64_t n, m, k, l;
+};
+
+/// Calls check(element, exact sum, sum of magnitudes) for each element of a product.
+template <class Check>
+void for_elements(const Case& c, const Floats& a, const Floats& b, Check check) {
+  for (std::int64_t n = 0; n < c.n; ++n) {
+    for (std::int64_t i = 0; i < c.m; ++i) {
+      for (std::int64_t j = 0; j < c.l; ++j) {
+        double sum = 0;
+        double magnitude = 0;
+        for (std::int64_t k = 0; k < c.k; ++k) {
+          const double product = static_cast<double>(a[(n * c.m + i) * c.k + k]) *
+                                 static_cast<double>(b[(n * c.k + k) * c.l + j]);
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        check((n * c.m + i) * c.l + j, sum, magnitude);
+      }
+    }
+  }
+}
+
+Floats drawn(std::int64_t count, unsigned seed, bool integers) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal;
+  Floats x(static_cast<std::size_t>(count));
+  for (float& each : x) {
+    const float value = normal(generator);
+    each = integers ? std::trunc(4 * value) : cut(value);
+  }
+  return x;
+}
+
+const std::array<Case, 9> kCases{{{1, 1, 1, 1},
+                                  {1, 6, 2, 64},
+                                  {1, 7, 33, 65},
+                                  {1, 1, 129, 200},
+                                  {1, 131, 127, 3},
+                                  {1, 200, 40, 70},
+                                  {1, 5, 4099, 17},
+                                  {9, 13, 66, 20},
+                                  {2, 0, 3, 4}}};
+
+class ProductOfBf16s : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  }
+};
+
+TEST_P(ProductOfBf16s, EveryLayout) {
+  const bool integers = GetParam();
+  for (const Case& c : kCases) {
+    const Floats a = drawn(c.n * c.m * c.k, 1, integers);
+    const Floats b = drawn(c.n * c.k * c.l, 2, integers);
+    for (int form = 0; form < 16; ++form) {
+      const DType of_a = (form & 1) != 0 ? DType::bf16 : DType::f32;
+      const DType of_b = (form & 2) != 0 ? DType::bf16 : DType::f32;
+      const Matrices left({c.n, c.m, c.k}, a, of_a, (form & 4) != 0);
+      const Matrices right({c.n, c.k, c.l}, b, of_b, (form & 8) != 0);
+      const std::array<std::int64_t, 3> shape{c.n, c.m, c.l};
+      Floats out(static_cast<std::size_t>(c.n * c.m * c.l) + 1, kUntouched);
+      ASSERT_TRUE(ProductOfBf16(left.view(), right.view(), View(out.data(), DType::f32, shape)));
+      EXPECT_EQ(out.back(), kUntouched);
+      for_elements(c, a, b, [&](std::int64_t i, double sum, double magnitude) {
+        const double bound = integers ? 0 : static_cast<double>(c.k) * 0x1p-24 * magnitude;
+        EXPECT_LE(std::abs(static_cast<double>(out[i]) - sum), bound)
+            << c.m << " x " << c.k << " x " << c.l << " form " << form << " element " << i;
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Values, ProductOfBf16s, ::testing::Bool(),
+                         [](const auto& of) { return of.param ? "Integers" : "Normal"; });
+
+bool takes(float a, float b) {
+  const std::array<std::int64_t, 3> shape{1, 1, 3};
+  const std::array<std::int64_t, 3> turned{1, 3, 1};
+  const std::array<std::int64_t, 3> one{1, 1, 1};
+  const Floats x{1, a, 0}, y{0, 1, b};
+  Floats out(1);
+  return ProductOfBf16(View(x.data(), DType::f32, shape), View(y.data(), DType::f32, turned),
+                       View(out.data(), DType::f32, one));
+}
+
+TEST(ProductOfBf16, DeclinesWhereASumMightBeSubnormal) {
+  if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  EXPECT_TRUE(takes(0x1p-56F, 0x1p-56F));
+  EXPECT_FALSE(takes(0x1p-56F, 0x1p-57F));
+  EXPECT_TRUE(takes(0x1p-112F, 1));
+  EXPECT_FALSE(takes(0x1.FEp-113F, 1));
+  EXPECT_FALSE(takes(0x1p-127F, 1));
+  EXPECT_FALSE(takes(1, -0x1p-133F));
+  EXPECT_TRUE(takes(0, -0.0F));
+}
+
+TEST(ProductOfBf16, InfinitiesAndNan) {
+  if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  const float inf = std::numeric_limits<float>::infinity();
+  const Floats x{inf, 1, std::numeric_limits<float>::quiet_NaN(), 1, 1, -inf, 0x1.FEp127F, 4};
+  const Floats y{1, 2};
+  Floats out(4);
+  const std::array<std::int64_t, 3> of_x{1, 4, 2}, of_y{1, 2, 1}, of_out{1, 4, 1};
+  ASSERT_TRUE(ProductOfBf16(View(x.data(), DType::f32, of_x), View(y.data(), DType::f32, of_y),
+                            View(out.data(), DType::f32, of_out)));
+  EXPECT_EQ(out[0], inf);
+  EXPECT_TRUE(std::isnan(out[1]));
+  EXPECT_EQ(out[2], -inf);
+  EXPECT_EQ(out[3], 0x1.FEp127F);
+}
+
+TEST(ProductOfBf16, EmptySums) {
+  if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  const std::array<std::int64_t, 3> of_x{1, 2, 0}, of_y{1, 0, 2}, of_out{1, 2, 2};
+  Floats out(4, kUntouched);
+  ASSERT_TRUE(ProductOfBf16(View(nullptr, DType::f32, of_x), View(nullptr, DType::f32, of_y),
+                            View(out.data(), DType::f32, of_out)));
+  EXPECT_EQ(out, Floats(4));
+}
+
+TEST(ProductOfBf16, Errors) {
+  const Floats x(64);
+  Floats out(64);
+  const std::array<std::int64_t, 3> shape{1, 8, 8};
+  const std::array<std::int64_t, 3> wrong{1, 4, 16};
+  const TensorView good = View(x.data(), DType::f32, shape);
+  const TensorView to = View(out.data(), DType::f32, shape);
+  TensorView gaps = good;
+  gaps.shape = {1, 4, 4};
+  gaps.stride = {64, 16, 2};
+  const auto refusal = [&](const TensorView& a, const TensorView& result) -> std::string {
+    try {
+      ProductOfBf16(a, good, result);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal(gaps, to), "a must have rows or columns without gaps");
+  EXPECT_EQ(refusal(View(x.data(), DType::f32, wrong), to),
+            "a, b and out must be N x M x K, N x K x L and N x M x L");
+  constexpr const char* kBatch = "a must be a batch of matrices on the CPU, of fp32 or bf16";
+  EXPECT_EQ(refusal(View(x.data(), DType::f16, shape), to), kBatch);
+  EXPECT_EQ(refusal(View(x.data(), DType::f32, 64), to), kBatch);
+  EXPECT_EQ(refusal(good, View(out.data(), DType::bf16, shape)), "out must be contiguous fp32");
+}
+
+}  // namespace
+}  // namespace cpd

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of sums over ranks: numbers that are off by one, arguments of which one is forgotten."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.comm import Traffic
+from cpd.comm.costs import cost, cost_of_step
+from cpd.comm.schedule import averaging, divided, specs_in_use
+
+FP32, E4M3 = cpd.ReduceSpec("fp32"), cpd.ReduceSpec("e4m3")
+ONES = [np.ones(1000, np.float32)]
+
+
+def test_a_communicator_counts_all_its_calls():
+    """Of 1000 values each of two ranks sends 500 in 4 bytes, and 500 sums: 4000 bytes a call."""
+
+    def calls(comm):
+        for _ in range(3):
+            comm.all_reduce(ONES, FP32)
+        return comm.traffic
+
+    with cpd.comm.local(2) as group:
+        for traffic in group.run(calls):
+            assert traffic.bytes_sent == traffic.bytes_received == 3 * 4000
+
+
+def test_sent_and_received_are_told_apart():
+    """The root of a reduce over three ranks receives both others' slices, and sends none back."""
+    with cpd.comm.local(3) as group:
+        reports = group.run(lambda comm: comm.reduce(ONES, FP32, root=1, report=True)[1].traffic)
+    root = reports[1]
+    assert root.bytes_received > root.bytes_sent
+    assert sum(one.bytes_sent for one in reports) == sum(one.bytes_received for one in reports)
+
+
+def test_gathered_layers_are_cast_by_the_seed():
+    """To one of the two neighbors of each value, by random bits of the seed."""
+    x = np.linspace(-3, 3, 999, dtype=np.float32)
+
+    def gathered(comm):
+        options = {"rounding": "stochastic"}
+        return [comm.all_gather([x], "e4m3", **options, seed=seed) for seed in (1, 1, 2)]
+
+    with cpd.comm.local(2) as group:
+        for one, again, other in group.run(gathered):
+            for rank in range(2):
+                assert np.array_equal(one[rank][0], again[rank][0])
+                assert 100 < np.count_nonzero(one[rank][0] != other[rank][0]) < 900
+                for rounding, bound in (("down", np.greater_equal), ("up", np.less_equal)):
+                    assert bound(one[rank][0], cpd.cast(x, "e4m3", rounding=rounding)).all()
+
+
+def test_a_group_takes_one_gradient_a_rank():
+    with cpd.comm.local(2) as group, pytest.raises(ValueError, match="must have 2 ranks, got 3"):
+        group.all_reduce([ONES] * 3, FP32)
+
+
+def test_ranks_have_as_many_layers_as_the_first():
+    for counts in ((1, 2), (2, 1)):
+        ranks = [ONES * count for count in counts]
+        told = f"rank 1 has {counts[1]} layers, rank 0 has {counts[0]}"
+        with pytest.raises(ValueError, match=told):
+            cpd.simulate_all_reduce(ranks, FP32)
+
+
+def test_a_value_alone_is_no_short_row():
+    """Its row has a scale of its own, and no larger row is possible."""
+    layers = [np.ones((1, 1), np.float32)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", cpd.WireWarning)
+        cpd.simulate_all_reduce([layers] * 2, cpd.ReduceSpec(wire="int8_rows"))
+
+
+def test_a_cost_of_several_layers_takes_each_ones_largest():
+    """e3m0 has no code for NaN: a layer whose sum may overflow goes in binary32."""
+    spec = cpd.ReduceSpec("e3m0")
+    parts = [cost(spec, 2, [1000], largest=value) for value in (1.0, 1e30)]
+    assert parts[0].bytes_sent < parts[1].bytes_sent
+    assert cost(spec, 2, [1000], largest=[1e30]) == parts[1]
+    both = cost(spec, 2, [1000, 1000], largest=[1.0, 1e30])
+    assert both == cost(spec, 2, [1000, 1000], largest=[1e30, 1.0])
+    assert both.bytes_sent > cost(spec, 2, [1000, 1000], largest=1.0).bytes_sent
+
+
+def test_a_steps_cost_is_exact_where_all_parts_are():
+    inexact = cpd.ReduceSpec(wire="top_k 0.01 fp32")
+    layers = {"a.weight": (100, 100), "a.bias": (100,)}
+    assert not cost_of_step(cpd.Schedule(inexact), 4, layers, 0).exact
+    assert not cost_of_step(cpd.Schedule(inexact, ["*.bias"]), 4, layers, 0).exact
+    assert cost_of_step(cpd.Schedule(E4M3, ["*.bias"]), 4, layers, 0).exact
+
+
+def test_specs_in_use():
+    first = cpd.ReduceSpec("e5m2")
+    assert specs_in_use(cpd.Schedule(E4M3)) == [E4M3]
+    assert specs_in_use(cpd.Schedule(E4M3, ["a"], exempt_spec=first)) == [E4M3, first]
+    assert specs_in_use(cpd.Schedule(E4M3, first_steps=1, first_spec=first)) == [E4M3, first]
+
+
+def test_averaging_averages_all_specs():
+    schedule = cpd.Schedule(E4M3, ["a"], first_steps=1)
+    made = averaging(schedule, "before")
+    for name in ("spec", "exempt_spec", "first_spec"):
+        assert not getattr(schedule, name).average
+        assert (getattr(made, name).average, getattr(made, name).divide) == (True, "before")
+    assert divided(schedule, False, None) is schedule
+    with pytest.raises(ValueError, match="divide='before' needs average=True"):
+        divided(schedule, False, "before")
+
+
+def test_ranks_of_other_hosts_are_not_counted():
+    dist = pytest.importorskip("torch.distributed")
+    from cpd.comm.torch_transport import Transport
+
+    store = dist.HashStore()
+    for rank, host in enumerate(["elsewhere", socket.gethostname(), "elsewhere"]):
+        store.set(f"host/{rank}", host)
+    for rank, host, count in ((1, socket.gethostname(), 1), (0, socket.gethostname(), 2)):
+        store.set(f"host/{rank}", host)
+        ours = SimpleNamespace(_store=store, rank=rank, size=3)
+        assert Transport._count_host(ours) == count
+
+
+def test_traffic_adds_up():
+    assert Traffic(1, 2, 3, 4, 5) + Traffic(10, 20, 30, 40, 50) == Traffic(11, 22, 33, 44, 55)
+    assert [one.name for one in dataclasses.fields(Traffic)][2:4] == [
+        "bytes_sent",
+        "bytes_received",
+    ]

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of layers and recipes: one of two that is forgotten, state that a call must leave alone."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+import cpd  # noqa: E402
+from cpd.nn.converted.replaced import run_with  # noqa: E402
+from cpd.nn.observed_rows import Row, _cells  # noqa: E402
+from cpd.nn.ready import title_of  # noqa: E402
+
+K = 16
+
+
+def test_groups_of_one_weight_draw_other_bits():
+    """Equal groups, each a matmul of the stream XOR the group's number."""
+    recipe = cpd.Recipe(sums="e4m3 sequential rounding=stochastic")
+    a, b = torch.rand(1, 64).repeat(2, 1), torch.rand(1, 64, 32).repeat(2, 1, 1)
+    ends = torch.tensor([1, 2], dtype=torch.int32)
+    for stream in (0, 5):
+        y = cpd.functional.grouped_mm(a, b, offs=ends, recipe=recipe, stream=stream)
+        assert not torch.equal(y[0], y[1])
+        for group in range(2):
+            one = cpd.functional.matmul(a[:1], b[0], recipe, stream=stream ^ group)
+            assert torch.equal(y[group], one[0])
+
+
+def test_columns_of_groups():
+    a, b = torch.rand(2, 4, K), torch.rand(K, 7)
+    ends = torch.tensor([3, 7], dtype=torch.int32)
+    y = cpd.functional.grouped_mm(a, b, offs=ends, recipe="native")
+    assert torch.equal(y, torch.cat([a[0] @ b[:, :3], a[1] @ b[:, 3:]], 1))
+
+
+def test_running_statistics_go_together():
+    x, one = torch.rand(2, 3, 4), torch.ones(3)
+    for mean, var in ((one, None), (None, one)):
+        with pytest.raises(ValueError, match="running_mean and running_var go together"):
+            cpd.functional.instance_norm(x, mean, var, recipe="native")
+
+
+@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
+def test_running_statistics_move_as_torchs(norm):
+    """Once a call, with a rounded result too."""
+    recipe = cpd.Recipe("native", output="bf16")
+    x = torch.rand(4, 3, 5)
+    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    for _ in range(2):
+        if norm == "batch_norm":
+            F.batch_norm(x, *theirs, training=True)
+            cpd.functional.batch_norm(x, *ours, training=True, recipe=recipe)
+        else:
+            F.instance_norm(x, *theirs)
+            cpd.functional.instance_norm(x, *ours, recipe=recipe)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("channels", "groups"), [(4, 3), (4, 0), (3, 3)])
+def test_groups_divide_the_channels(channels, groups):
+    with pytest.raises(ValueError, match="groups must be at least 1 and divide the channels"):
+        cpd.functional.conv_transpose2d(
+            torch.rand(1, channels, 5, 5), torch.rand(4, 2, 3, 3), groups=groups, recipe="native"
+        )
+
+
+def test_a_layer_that_torch_computes_otherwise_is_no_emulated_one():
+    state = SimpleNamespace(recipe=cpd.Recipe("native"), stream=lambda: None, delayed=None)
+    x = torch.rand(2)
+    with pytest.raises(RuntimeError, match="computes the layer by none of relu"):
+        run_with({F.relu: F.relu}, state, lambda value: value + 1, x)
+
+
+def test_sums_of_attention_are_replaced_too():
+    given = cpd.Recipe("native", attention=cpd.Recipe("native", activation="bf16"))
+    made = given.with_sums("fp16 sequential")
+    assert {str(sum_) for sum_ in made.attention.sums[:3]} == {"fp16 sequential"}
+    assert made.attention.activation == given.attention.activation
+
+
+@pytest.mark.parametrize("layer", [2**16, -1])
+def test_numbers_of_layers(layer):
+    assert cpd.Recipe("native", layer=2**16 - 1).layer == 2**16 - 1
+    with pytest.raises(ValueError, match=r"layer must be 0…2\^16 - 1"):
+        cpd.Recipe("native", layer=layer)
+
+
+def test_a_title_names_one_format_where_all_are_equal():
+    e4m3 = {"activation": "e4m3fn", "weight": "e4m3fn"}
+    assert title_of(cpd.Recipe("native", **e4m3, gradient="e4m3fn")).startswith(
+        "activation, weight"
+    )
+    of_one = {"gradient": "e4m3fn", "grad_weight_gradient": "e5m2"}
+    for other in ({"gradient": "e5m2"}, {}, of_one):
+        assert title_of(cpd.Recipe("native", **e4m3, **other)).startswith("recipe ")
+
+
+def test_nvfp4s_gradients_are_stochastic():
+    """As its source has it: gradients of both GEMMs, and nothing else."""
+    how = cpd.recipe("nvfp4")
+    found = {name: "rounding=stochastic" in str(getattr(how, name)) for name in (
+        "activation", "weight", "gradient", "grad_weight_activation", "grad_weight_gradient"
+    )}  # fmt: skip
+    assert [name for name, is_random in found.items() if is_random] == [
+        "gradient",
+        "grad_weight_gradient",
+    ]
+
+
+def test_a_history_is_the_tensors_own():
+    given = "e4m3fn tensor scale=fp32 history=3"
+    same = cpd.Recipe("native", gradient=given, grad_weight_gradient=given)
+    assert same.grad_weight_gradient is not None
+    with pytest.raises(ValueError, match="a history belongs to gradient itself"):
+        cpd.Recipe(
+            "native", gradient=given, grad_weight_gradient=given.replace("history=3", "history=4")
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_streams_in_tensors(dtype):
+    random = "rounding=stochastic"
+    recipe = cpd.Recipe(sums=f"e4m3 sequential {random}", output=f"e4m3fn {random}")
+    x, w = torch.rand(3, 40), torch.rand(5, 40)
+    wanted = cpd.functional.linear(x, w, recipe=recipe, stream=9)
+    given = cpd.functional.linear(x, w, recipe=recipe, stream=torch.tensor(9, dtype=dtype))
+    assert torch.equal(given, wanted)
+    assert not torch.equal(cpd.functional.linear(x, w, recipe=recipe, stream=8), wanted)
+
+
+def test_scales_of_a_row_are_shown_from_zero_on():
+    common = dict.fromkeys(("step", "layer", "role", "recipe", "gemm", "cast"), "")
+    row = Row(**common, count=1, zeros=0, nonfinite=0, min=0, max=1, amax=1, smallest=1)
+    shown = {}
+    for bounds in ((0.0, 2.0), (1.0, 2.0), (None, None)):
+        made = Row(**{**vars(row), "scale_min": bounds[0], "scale_max": bounds[1]})
+        shown[bounds] = [cell for cell in _cells(made) if "…" in cell]
+    assert [len(cells) for cells in shown.values()] == [1, 1, 0]
+
+
+def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
+    """Of two layers a schedule leaves the second in torch: in eval mode the first must still be
+    called."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=True).eval()
+    x = torch.rand(2, 3, 8)
+    plain = model(x)
+    later = cpd.recipe("mxfp8").replace(schedule=[("step", 0, None)])
+    cpd.convert(model, cpd.recipe("mxfp8").replace(rules=[("layers.1.*", later)]))
+    with torch.no_grad():
+        emulated = model(x)
+    assert not torch.allclose(emulated, plain, rtol=1e-5)
+    assert torch.allclose(emulated, model(x), atol=1e-5)  # with gradients on nothing is fast
+
+
+def test_attention_drops_nothing_in_eval_mode():
+    pytest.importorskip("transformers")
+    from cpd.nn.converted.dense_attention import attend
+
+    q, k, v = torch.rand(3, 1, 2, 5, 8).unbind()
+    module = nn.Linear(1, 1).eval()
+    wanted = F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    for _ in range(3):
+        assert torch.equal(attend(module, q, k, v, None, dropout=0.9)[0], wanted)
+    module.train()
+    assert not torch.equal(attend(module, q, k, v, None, dropout=0.9)[0], wanted)
+
+
+def test_a_weight_in_bfloat16_beside_an_input_in_float32():
+    """Its values are cast as they are: the result is that of the same weight in float32."""
+    w = torch.randn(16, 32, dtype=torch.bfloat16)
+    x = torch.randn(8, 32)
+    for cast in ("fp8-tensor", "mxfp8", "nvfp4"):
+        recipe = cpd.Recipe("native", activation=cast, weight=cast)
+        y = cpd.functional.linear(x, w, recipe=recipe)
+        assert torch.allclose(y, cpd.functional.linear(x, w.float(), recipe=recipe), rtol=1e-5)
+
+
+def test_compiled_running_statistics_move_once():
+    """The backward pass computes the layer again, and leaves them."""
+    recipe = cpd.Recipe("native", output="bf16")
+    ours, theirs = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    x = torch.rand(4, 3, 5, requires_grad=True)
+
+    @torch.compile(backend="aot_eager")
+    def normed(x, mean, var):
+        return cpd.functional.batch_norm(x, mean, var, training=True, recipe=recipe)
+
+    normed(x, *ours).sum().backward()
+    F.batch_norm(x, *theirs, training=True)
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of codecs' and optimizers' arguments; signs and streams of steps, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import cpd  # noqa: E402
+from cpd.optim import LARS, KahanSGD, LowPrecision  # noqa: E402
+
+
+def parameter(values, gradient):
+    made = torch.nn.Parameter(torch.tensor(values, dtype=torch.float32))
+    made.grad = torch.tensor(gradient, dtype=torch.float32)
+    return made
+
+
+def test_weight_decay_shrinks_weights():
+    """By hand: p - lr · decay · p = 1 - 0.5 · 0.5 · 1."""
+    p = parameter([1.0, -1.0], [0.0, 0.0])
+    KahanSGD([p], 0.5, weight_decay=0.5, format="fp32").step()
+    assert p.tolist() == [0.75, -0.75]
+
+
+@pytest.mark.parametrize("value", [math.nan, -1.0])
+@pytest.mark.parametrize("make", [LARS, KahanSGD])
+def test_rates_are_numbers(make, value):
+    with pytest.raises(ValueError, match="lr must be at least 0"):
+        make([parameter([1.0], [1.0])], lr=value)
+
+
+def test_each_state_draws_from_a_stream_of_its_own():
+    """From k << 36 | i << 20 | what, what from 3 on by the state's name."""
+    n = 512
+    gradient = [1 + 2**-7] * n
+    p = parameter([0.0] * n, gradient)
+    inner = torch.optim.Adam([p], lr=0.0, betas=(0.5, 0.5))
+    formats = {"momentum": "e4m3 rounding=stochastic", "second_moment": "e4m3 rounding=stochastic"}
+    made = LowPrecision(inner, **formats, seed=7)
+    made.step()
+    g = np.float32(gradient)
+    state = made.state[p]
+    names = sorted(name for name in state if name.startswith("exp") or name == "step")
+    for name, exact in (("exp_avg", g / 2), ("exp_avg_sq", g * g / 2)):
+        stream = 3 + names.index(name)
+        wanted = cpd.cast(exact, "e4m3", rounding="stochastic", seed=7, stream=stream)
+        assert np.array_equal(state[name].numpy(), wanted), name
+
+
+def test_a_codec_keeps_its_own_numbers():
+    given = cpd.compress.codec("qsgd bits=4", seed=3, random_bits=9)
+    assert cpd.compress.codec(given) is given
+    for numbers in ({"seed": 4}, {"random_bits": 8}):
+        with pytest.raises(ValueError, match="of its own: give its name"):
+            cpd.compress.codec(given, **numbers)
+
+
+def test_random_integers_of_a_codec_have_xs_shape():
+    x = np.ones((2, 3), np.float32)
+    by = cpd.compress.codec("qsgd bits=4")
+    by.encode(x, random=np.zeros((2, 3), np.uint32))
+    for shape in ((3, 2), (6,)):
+        with pytest.raises(ValueError, match=r"random must have x's shape, \(2, 3\)"):
+            by.encode(x, random=np.zeros(shape, np.uint32))

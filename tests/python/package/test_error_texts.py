@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each call of cases/refused.toml raises its error with its whole text, and writes nothing."""
+
+from __future__ import annotations
+
+import importlib
+import pathlib
+import re
+import shlex
+import tomllib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cpd
+import forked
+
+importlib.import_module("cpd.hardware.vectors")
+FILE = pathlib.Path(__file__).parents[1] / "cases/refused.toml"
+REFUSED: dict[str, list[dict[str, str]]] = tomllib.loads(FILE.read_text())
+
+
+def says(text: str, wanted: str) -> bool:
+    """Whether a text is the wanted one, in which [...] stands for any text."""
+    pattern = ".*".join(map(re.escape, wanted.split("[...]")))
+    return re.fullmatch(pattern, text, re.DOTALL) is not None
+
+
+def raised(call: str, **names: Any) -> Exception:
+    """The error that a call raises."""
+    try:
+        eval(call, {"cpd": cpd, "np": np, "pathlib": pathlib, **names})
+    except Exception as error:  # its text is compared
+        return error
+    return pytest.fail(f"{call} raises nothing")
+
+
+def cases(kind: str) -> list[Any]:
+    return [pytest.param(case, id=case["call"][:60]) for case in REFUSED[kind]]
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """An empty folder, the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", cases("arrays"))
+def test_arrays(case: dict[str, str], folder: pathlib.Path) -> None:
+    if "g.npz" in case["call"]:
+        np.savez("g.npz", a=np.ones((2, 8), np.float32))
+    error = raised(case["call"], x=np.ones((3, 4), np.float32))
+    assert type(error).__name__ == case["error"]
+    assert says(str(error), case["says"]), str(error)
+    assert [path.name for path in folder.iterdir()] in ([], ["g.npz"])
+
+
+@pytest.mark.parametrize("case", cases("tensors"))
+def test_tensors(case: dict[str, str], folder: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    importlib.import_module("cpd.compat.qpytorch")
+    names = {"torch": torch, "nn": torch.nn, "t": torch.ones(3, 4)}
+    error = raised(case["call"], x=np.ones((3, 4), np.float32), **names)
+    assert type(error).__name__ == case["error"]
+    assert says(str(error), case["says"]), str(error)
+    assert not any(folder.iterdir())
+
+
+@pytest.mark.parametrize("case", cases("commands"))
+def test_commands(case: dict[str, str], folder: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    words = shlex.split(case["call"])
+    done = forked.run(
+        ["-m", "cpd", *words], capture_output=True, text=True, cwd=folder, check=False
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    command = next(w for w in words if not w.startswith("-"))
+    wanted = f"cpd {command}[...]: error: {case['says']} (see cpd {command}[...] --help)"
+    assert says(line, wanted), line
+    assert done.stdout == ""
+    assert not any(folder.iterdir())

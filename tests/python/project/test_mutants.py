@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of mutants follows the code, and compiled ones are wrapped as C++ means them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
+
+import changed
+import mutants
+import schemata
+
+LISTED = list(mutants.mutants())
+
+
+def test_the_list_follows_the_code():
+    wrong = [why for mutant in LISTED if (why := mutant.check())]
+    assert not wrong, "plant again what has moved:\n" + "\n".join(wrong)
+
+
+def test_names_and_numbers_are_different():
+    twice = [name for name, n in Counter(m.name for m in LISTED).items() if n > 1]
+    assert not twice
+    schemata.files([m for m in LISTED if m.is_compiled])  # raises where numbers are equal
+
+
+def test_the_programs_of_expected_tests_exist():
+    programs = {changed.target_of(name) for name in changed.tests()[0]}
+    programs |= {p.stem for p in (changed.ROOT / "tests/testing/cuda_on_cpu").glob("test_*.cpp")}
+    named = {m.test.split()[0] for m in LISTED if ".py" not in m.test}
+    assert named <= programs
+
+
+FILE = "tests/testing/mutants.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after", "test", "wrong"),
+    [
+        (FILE, "def reported(", "def said(", "tests/python/project/test_mutants.py::t", ""),
+        (FILE, "import", "export", "test_a B.C", "has the text"),
+        (FILE, "no such text" * 2, "", "test_a B.C", "0 times"),
+        ("no/such/file.py", "a", "b", "test_a B.C", "does not exist"),
+        (FILE, "def reported(", "def reported(", "test_a B.C", "are equal"),
+        (FILE, "def reported(", "", "tests/no_such.py::t", "does not exist"),
+    ],
+)
+def test_entries_are_checked(file: str, before: str, after: str, test: str, wrong: str):
+    said = mutants.Mutant(file, before, after, test, "").check()
+    assert wrong in said
+    assert bool(said) == bool(wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("kind", "typo"), ("tier", "slow")], ids=["kind", "tier"]
+)
+def test_kinds_and_tiers_are_checked(field: str, value: str):
+    mutant = mutants.Mutant(FILE, "def reported(", "", "tests/python/project/test_mutants.py", "")
+    assert f"{field} must be one of" in mutant._replace(**{field: value}).check()
+
+
+def test_a_text_selects_by_file_name_and_test():
+    assert {m.folder for m in mutants.selected(["cpd/scale"])} == {"cpd/scale"}
+    one = LISTED[0]
+    assert one in mutants.selected([one.name])
+    assert one in mutants.selected([one.test])
+
+
+# ---- wrapping --------------------------------------------------------------------------------
+
+# What is wrapped of a line; the program has every mutant of TEXT's lines, and prints `f` by each.
+TEXT = """\
+int f(int a, int b) {
+  int sum = a + b * 2;  // a * 7
+  if (a < 0 || b < 0) return -1;
+  for (int i = 0; i < b; ++i) {
+    if (i == 3) continue;
+    sum += i;
+  }
+  return std::max(sum, a > 5 ? a : b);
+}
+"""
+CHANGES = [
+    ("b * 2", "b * 3"),
+    ("a + b", "a - b"),
+    ("if (a < 0 ||", "if ("),
+    ("a < 0 || b", "a <= 0 || b"),
+    ("if (a < 0 || b < 0) return -1;", ""),
+    ("i < b;", "i <= b;"),
+    ("i == 3", "i == 2"),
+    ("    if (i == 3) continue;\n", ""),
+    ("sum += i;", "sum -= i;"),
+    ("std::max(sum,", "std::min(sum,"),
+    ("(sum, a > 5 ? a : b)", "(a > 5 ? a : b, sum + 1)"),
+    ("a > 5 ? a : b", "a > 5 ? b : a"),
+    ("? a : b)", "? a : a)"),
+]
+MAIN = """
+#include <cstdio>
+template <class Of> void print(Of of) {
+  for (int a = -1; a < 9; a += 2) for (int b = -1; b < 6; ++b) std::printf("%d ", of(a, b));
+  std::printf("\\n");
+}
+"""
+
+
+def _output(program: Path, number: int = 0, reached: Path | None = None) -> list[str]:
+    environment = {"CPD_MUTANT": str(number), "CPD_MUTANT_REACHED": str(reached)}
+    done = subprocess.run([program], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def _compiled(program: Path, *parts: str) -> Path:
+    source = program.with_suffix(".cpp")
+    source.write_text("#include <algorithm>\n" + "\n".join(parts))
+    subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
+    return program
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_a_number_chooses_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(schemata, "ROOT", tmp_path)
+    (tmp_path / "f.cpp").write_text(TEXT)
+    planted = [mutants.Mutant("f.cpp", before, after, "", "") for before, after in CHANGES]
+    (text,) = schemata.files(planted).values()
+    state = schemata.HEADER.replace("#pragma once", "") + schemata.SOURCE
+    built = _compiled(tmp_path / "built", state, text, MAIN, "int main() { print(f); }")
+    # Each mutant by itself, in a namespace of its own; first the text without one.
+    texts = [TEXT, *(TEXT.replace(before, after) for before, after in CHANGES)]
+    spaces = [f"namespace n{i} {{ {each} }}" for i, each in enumerate(texts)]
+    calls = "".join(f"print(n{i}::f); " for i in range(len(texts)))
+    alone = _output(_compiled(tmp_path / "alone", *spaces, MAIN, f"int main() {{ {calls} }}"))
+    assert _output(built) == alone[:1]
+    for mutant, expected in zip(planted, alone[1:], strict=True):
+        assert _output(built, schemata.number_of(mutant)) == [expected], mutant
+    reached = tmp_path / "reached"
+    assert _output(built, -1, reached) == alone[:1]
+    assert set(map(int, reached.read_text().split())) == {schemata.number_of(m) for m in planted}

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges of studies: which of several numbers is taken, signs, and what files must not hold."""
+
+from __future__ import annotations
+
+import itertools
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd.study import compression
+from cpd.study.costs import measured_cost
+from cpd.study.gradient_files import read_arrays
+from cpd.study.machines import Link, Machine
+from cpd.study.networks import Network, network
+from cpd.study.published import _in, _least_squares
+from cpd.study.reduce import Contributions
+from cpd.study.series import check_group_sizes
+from cpd.study.step_rows import step_rows
+
+
+def test_measured_costs_are_the_longest_ranks():
+    """Of 5 values over 4 ranks by owners: rank 0 owns 2, the others 1. Rank 0 receives 3 · 2 values
+    and sends 3, then sends its 2 sums to 3 ranks and receives 3; another one receives 3 · 1, sends
+    4, and sends its sum to 3 and receives 4. In e4m3 with fp32 results sent in 4 bytes."""
+    per_rank = [[np.ones(5, np.float32)] for _ in range(4)]
+    spec = cpd.ReduceSpec("e4m3", result="fp32")
+    cost = measured_cost(per_rank, spec)
+    with cpd.comm.local(4) as group:
+        ranks = group.run(lambda c: c.all_reduce(per_rank[0], spec, report=True)[1].traffic)
+    assert cost.steps == max(one.steps for one in ranks)
+    assert cost.bytes_sent == sum(one.bytes_sent for one in ranks) / 4
+    assert [one.bytes_received for one in ranks] != [one.bytes_sent for one in ranks]
+    assert cost.most_sent == max(one.bytes_sent for one in ranks)
+    assert cost.most_sent != max(one.bytes_received for one in ranks)
+
+
+def test_members_of_archives_are_arrays(tmp_path):
+    path = tmp_path / "x.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("notes.txt", "none")
+    with pytest.raises(ValueError, match=r"'notes.txt' in it is no \.npy array"):
+        read_arrays(path)
+
+
+def test_pickled_objects_are_refused_as_such(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.array([{}, None], object), allow_pickle=True)
+    with pytest.raises(ValueError, match="holds pickled objects"):
+        read_arrays(path)
+
+
+def test_least_squares_of_numbers_that_are_not_negative():
+    """Against a fine grid: no choice of such numbers leaves less."""
+    rng = np.random.default_rng(3)
+    axis = np.linspace(0, 3, 301)
+    grid = np.array([*itertools.product(axis, [0.0]), *itertools.product([0.0], axis)])
+    for _ in range(50):
+        columns = rng.normal(size=(6, 1)) + 0.5 * rng.normal(size=(6, 2))  # alike
+        wanted = columns @ rng.uniform(-0.5, 1, 2) + 0.1 * rng.normal(size=6)
+        found = _least_squares(columns, wanted)
+        assert min(found) >= 0
+        left = np.square(columns @ found - wanted).sum()
+        assert left <= np.square(grid @ columns.T - wanted).sum(1).min() + 1e-12
+    exact = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    assert _least_squares(exact, exact @ [2.0, 3.0]) == pytest.approx([2.0, 3.0])
+
+
+def test_quantities_of_figures():
+    """An epoch's seconds are its examples by the rate."""
+    examples = network("alexnet").examples
+    assert _in("epoch", "alexnet", 2.0) == examples / 2.0
+    assert _in("samples", "alexnet", 2.0) == 2.0
+
+
+def test_the_largest_magnitude_may_be_negative():
+    x = np.float32([-8.0, 1.0])
+    assert Contributions([[x], [-x / 2]])._largest() == [8.0]
+    assert Contributions([[np.zeros(0, np.float32)]])._largest() == [0.0]
+
+
+@pytest.mark.parametrize("size", [0, 9, -1])
+def test_group_sizes_are_of_the_nodes(size):
+    check_group_sizes([1, 8], 8)
+    with pytest.raises(ValueError, match=f"group sizes must be 1…8 .* got {size}"):
+        check_group_sizes([1, size], 8)
+
+
+def test_ties_by_error_and_of_the_compromise_are_told_apart():
+    from cpd.study.series import Advice
+
+    one, other = SimpleNamespace(group_size=4, exchange="ring"), SimpleNamespace(group_size=8)
+    other.exchange = "hierarchical"
+    best = SimpleNamespace(
+        by_error=4, by_time=8, compromise=8, exact_tie=[one], balanced_tie=[other, one],
+        most_exact=one, fastest=other, balanced=other, owner_seconds=1.0, draws=20,
+    )  # fmt: skip
+    link = SimpleNamespace(step_us=5.0, gigabits=10.0)
+    made = Advice.json(SimpleNamespace(best=best, network=link))
+    assert (made["by_error_tie"], made["compromise_tie"]) == ([4], [8, 4])
+    assert (made["by_error_exchange"], made["compromise_exchange"]) == ("ring", "hierarchical")
+
+
+def test_figures_of_a_codec_by_hand(monkeypatch):
+    """Errors and variances of its decoded values, by NumPy; times by a clock that stands still but
+    for the calls."""
+    x = np.float32([[0.3, -0.7, 0.2], [1.0, 0.45, -0.11]])
+    wire, seeds = "qsgd bits=4 bucket=3", range(5, 9)
+    figures, data = compression.measured(wire, seeds, x)
+    decoded = np.array(
+        [cpd.compress.codec(wire, seed=seed).encode(x).values for seed in seeds], np.float64
+    )
+    wide = x.astype(np.float64)
+    assert data == cpd.compress.codec(wire, seed=5).encode(x).data
+    assert figures.squares == pytest.approx((wide**2).sum())
+    assert figures.errors == pytest.approx(((decoded[0] - wide) ** 2).sum())
+    assert figures.variances == pytest.approx(decoded.var(axis=0, ddof=1).sum())
+    assert figures.variances > 0
+    assert compression.measured("int8_rows", seeds, x)[0].variances is None
+    told = compression.Figures(encode=1.0, decode=2.0).json()
+    assert (told["encode_seconds"], told["decode_seconds"]) == (1.0, 2.0)
+
+
+def test_bits_are_for_codecs_of_variable_sizes_alone():
+    link = Link(1e-6, 1e9)
+    net, on = Network("n", ((1000,),)), Machine("m", link, link)
+    given = {"compute": 0.1, "codec_rate": None}
+    rows = {
+        bits: step_rows(net, on, [2], ["fp32", "int8_rows", "top_k 0.01 fp32"], bits=bits, **given)
+        for bits in (None, 2.0)
+    }
+    times = {bits: [row.step.apart for row in found] for bits, found in rows.items()}
+    assert times[None][:2] == times[2.0][:2]
+    assert times[None][2] != times[2.0][2]

@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The map of promises: what pages, errors and the list of fixed faults promise, and their tests.
+
+    promises.py                  checks the map, writes out/promises.json
+    promises.py --new PAGE       the tables that the map lacks for a page, to be filled in
+    promises.py --test TEXT      what the tests whose name contains TEXT hold
+    promises.py --store          writes the two lists again
+
+Every sentence of a page is a claim, unless it ends with a colon or a question mark; so is every
+table, by its first row. promises/*.toml has a file for each page. A table `[[claim]]` has the
+sentence's `text` and the `tests` that read it: `FILE::test_name` under tests/python, or
+`FILE Suite.Name` of a C++ test. A table `[[said]]` has the `text` of a sentence that no test reads,
+and `why`. Of CHANGELOG.md the entries of the first release under the headings FIXED are claims;
+further faults are the tables `[[fault]]` of promises/faults.toml, with the same keys.
+
+The text of an error is a promise, too, held by the tests that read it (error_texts.py). Errors that
+no test reads are listed in promises/unread_errors.txt, pages without a file in unmapped_pages.txt:
+both lists may only shrink.
+
+The map fails where a page has a sentence that is not in it, where it has one that the page has not,
+or names a test that does not exist; it then says which promises that test held.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import json
+import re
+import sys
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import error_texts
+import prose
+
+ROOT = prose.ROOT
+FOLDER = Path("tests/testing/promises")
+CHANGELOG = "CHANGELOG.md"
+FIXED = ("Results that change", "Fixed")
+FAULTS = "faults.toml"
+UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.txt"
+
+
+class Promise(NamedTuple):
+    """A claim of a page, a fixed fault or an error's text, and its tests."""
+
+    kind: str
+    where: str
+    text: str
+    tests: tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """A table of the map: with tests, or with the reason for having none."""
+
+    text: str
+    tests: tuple[str, ...] = ()
+    why: str = ""
+
+
+# ---- what pages claim ----------------------------------------------------------------------------
+
+
+def claims(page: str, text: str) -> list[str]:
+    """Returns the sentences and tables of a page that the map must have, in their order."""
+    if page == CHANGELOG:
+        text = fixed(text)
+        return [part.text for part in prose.page_texts(page, text)]
+    found: list[str] = []
+    for part in prose.page_texts(page, text):
+        if part.kind == "table":
+            found.append(part.text)
+        else:
+            sentences = prose.sentences(part.text)
+            found += [s for s in sentences if not s.rstrip("*_").endswith((":", "?"))]
+    return list(dict.fromkeys(found))
+
+
+def fixed(changelog: str) -> str:
+    """The parts of the first release whose headings are FIXED."""
+    release = re.split(r"^## ", changelog, flags=re.M)[1]
+    parts = [part.partition("\n") for part in re.split(r"^### ", release, flags=re.M)]
+    return "\n".join(body for head, _, body in parts if head.strip() in FIXED)
+
+
+def entries(root: Path, page: str) -> list[Entry] | None:
+    """The tables of a page; None if it has no file. Raises ValueError for one that is malformed."""
+    file = root / FOLDER / f"{page.replace('/', '.').removesuffix('.md')}.toml"
+    if not file.is_file():
+        return None
+    found = []
+    for kind, tables in tomllib.loads(file.read_text()).items():
+        for table in tables:
+            keys = {"claim": {"text", "tests"}, "said": {"text", "why"}}.get(kind, set())
+            if {*table} != keys or not all(table.values()):
+                raise ValueError(
+                    f"{file.name}: a table is [[claim]] with text and tests, or [[said]] "
+                    f"with text and why, got [[{kind}]] {table}"
+                )
+            found.append(
+                Entry(
+                    prose.normal(table["text"]), tuple(table.get("tests", ())), table.get("why", "")
+                )
+            )
+    return found
+
+
+def pages(root: Path = ROOT) -> list[str]:
+    """The pages under version control."""
+    return prose.tracked(root, ".md")
+
+
+def lines(root: Path, name: str) -> list[str]:
+    """The lines of a list of the map, without comments."""
+    text = (root / FOLDER / name).read_text()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
+    """Returns what is wrong between a page and its tables."""
+    wanted, known = claims(page, text), [entry.text for entry in found]
+    wrong = [f"{page}: twice in the map: {t}" for t in dict.fromkeys(known) if known.count(t) > 1]
+    for claim in wanted:
+        if claim not in known:
+            wrong.append(f"{page}: no test is named for: {claim}")
+    for entry in found:
+        if entry.text not in wanted:
+            near = difflib.get_close_matches(entry.text, wanted, 1, 0.5)
+            held = f" (held by {', '.join(entry.tests)})" if entry.tests else ""
+            nearest = f"\n    it has: {near[0]}" if near else ""
+            wrong.append(f"{page}: no longer has{held}: {entry.text}{nearest}")
+    return wrong
+
+
+# ---- tests ---------------------------------------------------------------------------------------
+
+
+@cache
+def functions(file: Path) -> frozenset[str]:
+    """The names of a Python file's tests."""
+    tree = ast.parse(file.read_text())
+    return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef))
+
+
+@cache
+def suites(file: Path) -> frozenset[str]:
+    """The names of a C++ file's tests."""
+    found = re.findall(r"^(?:TYPED_)?TEST(?:_[FP])?\(\s*(\w+),\s*(\w+)\)", file.read_text(), re.M)
+    return frozenset(f"{suite}.{name}" for suite, name in found)
+
+
+def exists(root: Path, test: str) -> bool:
+    """Whether a test of that name is in the tree."""
+    if "::" in test:
+        name, _, function = test.partition("::")
+        file = root / name
+        return file.is_file() and function.partition("[")[0] in functions(file)
+    name, _, case = test.partition(" ")
+    file = root / name
+    if not file.is_file():
+        return False
+    return not case or (file.suffix == ".cpp" and case in suites(file))
+
+
+# ---- the map -------------------------------------------------------------------------------------
+
+
+def promises(root: Path = ROOT) -> Iterator[Promise]:
+    """Yields all promises that a test holds."""
+    for page in pages(root):
+        kind = "fixed fault" if page == CHANGELOG else "claim"
+        for entry in entries(root, page) or ():
+            if entry.tests:
+                yield Promise(kind, page, entry.text, entry.tests)
+    for table in tomllib.loads((root / FOLDER / FAULTS).read_text())["fault"]:
+        yield Promise("fixed fault", f"{FOLDER / FAULTS}", table["text"], tuple(table["tests"]))
+
+
+def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
+    """The errors' texts that a test reads, and the names of those that none reads."""
+    templates = error_texts.templates(root)
+    read = error_texts.read_by(templates, error_texts.readers(root))
+    found = [
+        Promise("error", t.file, t.shown, tuple(read[t.name])) for t in templates if read[t.name]
+    ]
+    return found, sorted(t.name for t in templates if not read[t.name])
+
+
+def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -> list[str]:
+    """Returns what is wrong with a list that may only shrink."""
+    now = {*found}
+    wrong = [f"{text}: {each}" for each in sorted(now - {*listed})]
+    wrong += [
+        f"strike from {FOLDER / name}, it is done or gone: {each}"
+        for each in listed
+        if each not in now
+    ]
+    return wrong
+
+
+def unmapped(root: Path = ROOT) -> list[str]:
+    """The pages that claim something and have no file."""
+    known = [page for page in pages(root) if entries(root, page) is None]
+    return [page for page in known if claims(page, (root / page).read_text())]
+
+
+def store(root: Path = ROOT) -> None:
+    """Writes the two lists again, each with the comment that it begins with."""
+    _, unread = errors(root)
+    for name, found in ((UNMAPPED, unmapped(root)), (UNREAD, unread)):
+        file = root / FOLDER / name
+        head = [line for line in file.read_text().splitlines() if line.startswith("#")]
+        file.write_text("\n".join([*head, *found]) + "\n")
+        print(f"{FOLDER / name}: {len(found)}")
+
+
+def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> list[str]:
+    """Returns what is wrong with the map, and writes the map to a file."""
+    wrong: list[str] = []
+    without = unmapped(root)
+    for page in pages(root):
+        found = entries(root, page)
+        if found is not None:
+            wrong += of_page(page, (root / page).read_text(), found)
+    files = {
+        FAULTS,
+        *(f"{page.replace('/', '.').removesuffix('.md')}.toml" for page in pages(root)),
+    }
+    wrong += [
+        f"{FOLDER / p.name} is of no page"
+        for p in (root / FOLDER).glob("*.toml")
+        if p.name not in files
+    ]
+    wrong += of_list(
+        UNMAPPED,
+        lines(root, UNMAPPED),
+        without,
+        "a page without a map (promises.py --new PAGE)",
+    )
+    held = list(promises(root))
+    read, unread = errors(root)
+    wrong += of_list(
+        UNREAD,
+        lines(root, UNREAD),
+        unread,
+        "no test reads the error's text",
+    )
+    by_test = defaultdict(list)
+    for promise in [*held, *read]:
+        for test in promise.tests:
+            by_test[test].append(f"{promise.where}: {promise.text}")
+    for test in sorted(by_test):
+        if not exists(root, test):
+            wrong.append(f"{test} does not exist, which held:")
+            wrong += [f"    {text}" for text in by_test[test]]
+    out.parent.mkdir(exist_ok=True)
+    whole = {
+        "promises": [promise._asdict() for promise in [*held, *read]],
+        "tests": {test: by_test[test] for test in sorted(by_test)},
+        "unread errors": unread,
+        "unmapped pages": without,
+    }
+    out.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
+    return wrong
+
+
+def new_tables(page: str) -> str:
+    """The tables that the map lacks for a page, without tests."""
+    known = [entry.text for entry in entries(ROOT, page) or ()]
+    missing = [c for c in claims(page, (ROOT / page).read_text()) if c not in known]
+    return "".join(f'[[claim]]\ntext = {quoted(text)}\ntests = [""]\n\n' for text in missing)
+
+
+def quoted(text: str) -> str:
+    """A TOML string."""
+    return f"'{text}'" if "'" not in text else json.dumps(text, ensure_ascii=False)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="the map of promises and their tests")
+    parser.add_argument("--new", metavar="PAGE", help="tables that the map lacks for a page")
+    parser.add_argument("--test", metavar="TEXT", help="what tests of such a name hold")
+    parser.add_argument("--store", action="store_true", help="write the two lists again")
+    given = parser.parse_args(words)
+    if given.store:
+        store()
+        return 0
+    if given.new:
+        print(new_tables(given.new), end="")
+        return 0
+    wrong = complaints()
+    if given.test:
+        tests = json.loads((ROOT / "out/promises.json").read_text())["tests"]
+        for test in (test for test in tests if given.test in test):
+            print("\n    ".join([test, *tests[test]]))
+        return 0
+    print("\n".join(wrong) or "every promise has its test: out/promises.json")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
