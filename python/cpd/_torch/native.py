@@ -144,13 +144,13 @@ def _of_bfloat16(a: Tensor, b: Tensor) -> Tensor | None:
     in a mode of the whole process, in which other threads' float32 products lose bits."""
     out = a.new_empty(product_shape(a.shape, b.shape), dtype=torch.float32)
     if b.dim() == 2:
-        matrices = a.reshape(1, -1, a.shape[-1]), b.unsqueeze(0)
+        a, b = a.reshape(1, -1, a.shape[-1]), b.unsqueeze(0)
     else:
         batch = out.shape[:-2]
-        matrices = tuple(x.expand(*batch, -1, -1).reshape(-1, *x.shape[-2:]) for x in (a, b))
-    matrices = tuple(x if 1 in x.stride()[1:] else x.contiguous() for x in matrices)
-    sums = out.view(matrices[0].shape[0], matrices[0].shape[1], b.shape[-1])
-    return out if ops.product_of_bf16(*matrices, sums) else None
+        a, b = (x.expand(*batch, -1, -1).reshape(-1, *x.shape[-2:]) for x in (a, b))
+    a, b = (x if 1 in x.stride()[1:] else x.contiguous() for x in (a, b))
+    sums = out.view(a.shape[0], a.shape[1], b.shape[-1])
+    return out if ops.product_of_bf16(a, b, sums) else None
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
