@@ -201,7 +201,8 @@ class ReduceSpec:
         return arguments(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if state.get("wire") is None and state["rounding"] != "stochastic":  # 0.7 kept what draws none
+        # 0.7 kept options of stochastic rounding where nothing is rounded stochastically.
+        if state.get("wire") is None and state["rounding"] != "stochastic":
             state = {**state, "random_bits": 24, "variant": "A"}
         self.__init__(**state)  # type: ignore[misc]
 
