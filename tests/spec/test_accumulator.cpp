@@ -197,7 +197,9 @@ TEST(Accumulator, TextErrorsSayWhatIsAllowed) {
       parse_error("fp32 tree"),
       "scheme must be sequential, kahan, chunked, pairwise, block_fma, fixed or fma, got 'tree'");
   EXPECT_NE(parse_error("fp32 kahan wat=1").find("unknown option 'wat'"), std::string::npos);
-  EXPECT_NE(parse_error("fp32 kahan block=1").find("block is for scheme block_fma, got scheme kahan"), std::string::npos);
+  EXPECT_NE(
+      parse_error("fp32 kahan block=1").find("block is for scheme block_fma, got scheme kahan"),
+      std::string::npos);
   EXPECT_NE(parse_error("fp32 kahan exact").find("name=value, got 'exact'"), std::string::npos);
   EXPECT_NE(parse_error("fp32 chunked chunk=2 chunk=3").find("given twice"), std::string::npos);
   EXPECT_EQ(parse_error("fp32 chunked chunk=2x"), "chunk must be an integer, got '2x'");
