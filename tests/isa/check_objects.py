@@ -2,10 +2,11 @@
 """Checks what is inside the kernel objects: `check_objects.py ISA=OBJECT:OBJECT...`.
 
 An object must hold what tells its own ISA (its registers; the checksum's object, which has no use
-for them, the crc32 instruction; the table's, which is pointers, neither) and nothing of a wider
-one, or forcing a backend would force nothing. Its weak symbols must belong to its own inline
-namespace: the linker keeps one copy of a weak symbol for the whole library, and a copy made with
-AVX-512 would crash an older CPU. The environment's OBJDUMP and NM read another CPU's objects.
+for them, the crc32 instruction; the table's, which is pointers, neither; that of bf16 products,
+which only AVX-512 has, nothing in others) and nothing of a wider one, or forcing a backend would
+force nothing. Its weak symbols must belong to its own inline namespace: the linker keeps one copy
+of a weak symbol for the whole library, and a copy made with AVX-512 would crash an older CPU. The
+environment's OBJDUMP and NM read another CPU's objects.
 """
 
 import os
@@ -23,6 +24,7 @@ FEATURES = {
 }
 CHECKSUM = re.compile(r"/crc32c\.cpp\.o$")
 TABLE = re.compile(r"/table\.cpp\.o$")
+AVX512_ALONE = re.compile(r"/product_bf16\.cpp\.o$")
 WEAK = frozenset("WwVvu")
 # The reference to the personality routine that GCC emits beside unwinding code: a pointer, no code.
 HARMLESS = re.compile(r"^DW\.ref\.")
@@ -64,7 +66,7 @@ def faults(isa: str, path: str) -> list[str]:
     required, forbidden = FEATURES[isa]
     if required and CHECKSUM.search(path):
         required = {"crc32"}
-    if TABLE.search(path):
+    if TABLE.search(path) or (AVX512_ALONE.search(path) and isa != "avx512"):
         required, forbidden = set(), FEATURES["scalar"][1]
     own = re.compile(rf"\b{isa}::")
     found = features(path)
