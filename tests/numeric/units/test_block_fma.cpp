@@ -380,8 +380,7 @@ Accumulator random_accumulator(Source& source) {
   accumulator.rounding.random_bits = source.one_of<int>({3, 8, 12, 24});
   accumulator.rounding.seed = 99;
   accumulator.rounding.stream = 5;
-  // A rounding or an overflow of sums that the format holds would have no effect, and is refused.
-  if (unit.promote == 0 && Holds(accumulator.format, unit.sum)) {
+  if (unit.promote == 0 && Holds(accumulator.format, unit.sum)) {  // else refused: no effect
     accumulator.rounding.mode = Rounding::nearest_even;
     if (!unit.sum.has_inf()) accumulator.rounding.overflow = Overflow::ieee;
   }

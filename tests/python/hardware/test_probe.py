@@ -5,6 +5,7 @@ ones; sums that follow none are told so; commands that fail say how."""
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -338,6 +339,25 @@ def test_commands_that_fail(arguments: list[str], error: str) -> None:
     with pytest.raises(CommandError) as raised:
         command(ones, ones)
     assert error in str(raised.value)
+
+
+CLOSED_PIPE = """
+import os, signal
+from cpd.hardware.probe.command import _write
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+read, write = os.pipe()
+os.close(read)
+try:
+    _write(write, memoryview(b"0000"))
+except BrokenPipeError:
+    print("told")
+"""
+
+
+def test_a_command_that_reads_nothing_ends_no_process() -> None:
+    """Where something has undone that Python ignores SIGPIPE."""
+    done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "told\n")
 
 
 @pytest.mark.parametrize(

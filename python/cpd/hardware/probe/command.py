@@ -217,13 +217,26 @@ class Command:
     def _written(ready: selectors.BaseSelector, stream: IO[bytes], left: memoryview) -> memoryview:
         """Writes as much as the pipe takes; a command that reads no more may still answer."""
         try:
-            left = left[os.write(stream.fileno(), left[:_CHUNK]) :] if left else left
+            left = left[_write(stream.fileno(), left[:_CHUNK]) :] if left else left
         except BrokenPipeError:
             left = left[:0]
         if not left:
             ready.unregister(stream)
             stream.close()
         return left
+
+
+def _write(descriptor: int, some: memoryview) -> int:
+    """os.write, which raises BrokenPipeError also where SIGPIPE would end this process: where
+    something has undone that Python ignores the signal."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        return os.write(descriptor, some)
+    except BrokenPipeError:
+        signal.sigtimedwait({signal.SIGPIPE}, 0)  # takes the signal, if there is one
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _open(ready: selectors.BaseSelector) -> list[object]:
