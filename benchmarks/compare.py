@@ -9,7 +9,7 @@ from turns in one run; both share this module's table.
 from __future__ import annotations
 
 import json
-import signal
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -155,8 +155,10 @@ def show(first: str, second: str, wants: Callable[[str], bool]) -> int:
         sys.exit(f"--compare: {error}")
     if not pairs(a, b):
         sys.exit(f"--compare: {first} and {second} have no row in common that was asked for")
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it
-    print(text(a, b))
+    try:
+        print(text(a, b), flush=True)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

@@ -8,6 +8,7 @@ import ctypes
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from fnmatch import fnmatchcase
@@ -185,6 +186,20 @@ def test_stored_runs_have_names(capsys):
     assert compare.show(name, f"{name}.json", lambda _: True) == 0
     rows = capsys.readouterr().out.partition("B/A\n")[2].splitlines()
     assert {line.split()[-1] for line in rows} == {"1.000"}
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """And no signal's handler changes for it, which would outlive the call."""
+    name = sorted(store.RESULTS.glob("*.json"))[0].stem
+    before = signal.getsignal(signal.SIGPIPE)
+    compare.show(name, name, lambda _: True)
+    assert signal.getsignal(signal.SIGPIPE) == before
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, store.RESULTS.parent / "run.py", "--compare", name, name]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
