@@ -45,7 +45,7 @@ OPTIONS = ("CPD_NATIVE", "CPD_CUDA", "CMAKE_CUDA_ARCHITECTURES", "CMAKE_BUILD_TY
 
 
 class FailedError(Exception):
-    """What cannot be built or driven, and why."""
+    """Raised where a version cannot be built or measured; the text says why."""
 
 
 # ---- rows and verdicts ---------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def verdict(ratios: Sequence[float]) -> str:
 
 
 def agree(ratios: Sequence[float]) -> bool:
-    """Whether this tree is slower in every round, or faster in every round."""
+    """Returns whether this tree is slower in every round, or faster in every round."""
     return max(ratios) < 1 or min(ratios) > 1
 
 
@@ -75,7 +75,7 @@ class Measured:
 
     @property
     def ratios(self) -> list[float]:
-        """How many times as fast this tree is, by round."""
+        """Returns how many times as fast this tree is, by round."""
         pairs = zip(self.other, self.this, strict=True)
         return [times_as_fast(self.unit, a, b) for a, b in pairs]
 
@@ -105,7 +105,7 @@ def value_of(row: Row, other: Row) -> float:
 
 @dataclass
 class Found:
-    """What both versions have."""
+    """Rows that both versions have, and rows of one alone."""
 
     rows: list[Measured] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -384,7 +384,7 @@ def sources(commands: list[dict[str, str]], built: Path) -> dict[str, list[dict[
 
 
 def processor_seconds(entry: dict[str, str]) -> float:
-    """Of the compiler, without a cache; the object goes nowhere."""
+    """Returns the compiler's command without a cache; it writes no object."""
     words = shlex.split(entry["command"])
     words = words[1:] if Path(words[0]).name == "ccache" else words
     words[words.index("-o") + 1] = os.devnull

@@ -26,7 +26,7 @@ from cpd._torch.native import Factor, product_of_factors
 
 PLAIN, FLOAT32, WIDE = "unconverted", "float32 results", "float32 operands"
 PEERS = {"mxfp8": PLAIN, "te-current": FLOAT32, "nvfp4": FLOAT32, "deepseek-v3": WIDE}
-"""What the rows are measured against, by recipe."""
+"""The peer that each recipe's row is measured against."""
 BAR = 0.85
 """The least share of the peer's rate."""
 

@@ -58,12 +58,12 @@ def load(text: str) -> Run:
 
 
 def times_as_fast(unit: str, a: float, b: float) -> float:
-    """How many times as fast b is as a; of sizes, how many times as small."""
+    """Returns how many times as fast b is as a; of sizes, how many times as small."""
     return a / b if unit in LESS_IS_BETTER else b / a
 
 
 def are_alike(a: Row, b: Row) -> bool:
-    """Whether the values of both rows count the same, and can be divided."""
+    """Returns whether the values of both rows count the same, and can be divided."""
     alike = all(a.get(key) == b.get(key) for key in ("unit", "counted"))
     return alike and a["value"] > 0 and b["value"] > 0
 

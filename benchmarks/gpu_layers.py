@@ -79,7 +79,7 @@ def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled_mm(x: Tensor, w: Tensor) -> Tensor:
-    """The same layer by torch._scaled_mm."""
+    """Computes the layer by torch._scaled_mm."""
     (a, of_a), (b, of_b) = quantized(x), quantized(w)
     y: Tensor = torch._scaled_mm(a, b.t(), of_a, of_b, out_dtype=torch.bfloat16)
     return y

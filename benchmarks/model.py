@@ -64,7 +64,7 @@ class Case:
     more: bool = True
     """Whether it has the rows `census` and `chunked`."""
     under_autocast: bool = False
-    """Whether it has the rows `autocast/…`."""
+    """True if it has the rows `autocast/…`."""
 
 
 class Lstm(nn.Module):

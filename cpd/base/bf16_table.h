@@ -15,7 +15,7 @@ constexpr int kBf16Columns = 64;
 struct Bf16Lines {
   const void* values = nullptr;
   bool wide = false;
-  /// Whether a line's values are neighbors; else the lines' values of one k are.
+  /// True if a line's values are neighbors, false if the lines' values of one k are.
   bool along = false;
   std::int64_t stride = 0;  ///< of lines, or of values of k
 };
@@ -40,8 +40,8 @@ struct Bf16Table {
   /// 2^32 - 1.
   std::uint32_t (*pair)(const Bf16Lines& x, std::int64_t lines, std::int64_t count,
                         std::uint32_t* words, std::int64_t stride);
-  /// Adds exact products to sums; each addition is rounded to nearest-even in binary32. Subnormal
-  /// operands and sums count as 0.
+  /// Adds exact products to sums, a word's upper half first; each addition is rounded to
+  /// nearest-even in binary32. Subnormal operands and sums count as 0.
   void (*tile)(const Bf16Tile& tile);
 };
 

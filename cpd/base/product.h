@@ -59,8 +59,8 @@ struct ProductScales {
   ProductOperand c{};     ///< no data: -0
 };
 
-/// How MakeProduct treats the dimensions of a batch: merged where strides allow, or as `out` has
-/// them.
+/// The treatment of a batch's dimensions by MakeProduct: merged where strides allow, or as `out`
+/// has them.
 enum class Batch : std::uint8_t { merged, as_given };
 
 /// Broadcasts a, b and c (which may be null) to out; the shapes must fit.

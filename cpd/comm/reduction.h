@@ -123,7 +123,7 @@ class Reduction {
   [[nodiscard]] bool MayOverflow(float largest) const;
   /// Whether one of the formats in which values travel, or the codec, has no code for NaN.
   [[nodiscard]] bool LacksNan() const;
-  /// Whether ranks agree on the largest magnitude of each layer first.
+  /// Returns true if ranks first agree on the largest magnitude of each layer.
   [[nodiscard]] bool wants_largest() const { return spec_.aps != Aps::off || LacksNan(); }
   /// Whether a cast or a sum of layers with these largest magnitudes can be NaN though no
   /// contribution is NaN or infinite. Where LacksNan is true too, all values travel in binary32.

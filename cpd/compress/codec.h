@@ -217,7 +217,7 @@ class CPD_API CodecStates {
     Stage stage = Stage::contribution;
     auto operator<=>(const Key&) const = default;
   };
-  /// Where a slice of results begins in its layer; a whole layer begins at 0.
+  /// The place in its layer at which a slice of results begins; 0 for a whole layer.
   struct Begin {
     std::int64_t now = 0;
     /// Where it begins without rotating owners. A state that was saved without its begin means

@@ -31,7 +31,7 @@ constexpr std::int64_t kSideBySide = std::int64_t{1} << 16;
 constexpr std::int64_t kLong = 256;  // a kernel takes buckets of at least so many values one by one
 constexpr std::array<std::string_view, 4> kNames{"quantized", "int8_rows", "int4", "fp8_rows"};
 
-/// Whether a kernel's run of 512 values (ScaledRun) is a whole number of buckets of this size.
+/// Returns true if a kernel's run of 512 values (ScaledRun) is a whole number of buckets.
 bool IsRun(std::int64_t bucket) { return bucket >= 16 && bucket <= 512 && 512 % bucket == 0; }
 
 void CheckForPieces(const Scaled& scaled) {

@@ -108,8 +108,8 @@ void KeepLeast(std::atomic<Word>& least, Word found) {
   }
 }
 
-/// Whether no sum of products of such numbers is subnormal: both are normal, and a product, like
-/// each rounded sum of products, is a multiple of 2^-14 times the product of two powers of two.
+/// Returns true if no sum of products of such numbers is subnormal: both are normal, and a product,
+/// like each rounded sum, is a multiple of 2^-14 times the product of two powers of two.
 bool StaysNormal(Word least_of_a, Word least_of_b) {
   const std::int64_t first = ExponentOf(least_of_a), second = ExponentOf(least_of_b);
   return first > 0 && second > 0 && first + second >= 2 * 127 + 14 - 126;

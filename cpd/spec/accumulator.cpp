@@ -142,7 +142,7 @@ bool RoundsSums(const BlockFma& unit, const Format& format) {
   return unit.promote != 0 || !Holds(format, unit.sum);
 }
 
-/// Whether some sum of an integer lies outside the accumulator's format.
+/// Returns true if some sum of an integer lies outside the accumulator's format.
 bool RoundsSums(const FixedPoint& point, const Format& format) {
   const int top = point.width - 1;  // the least sum is -2^top units
   return top > format.precision() || -point.fraction < format.min_quantum_exponent() ||

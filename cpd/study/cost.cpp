@@ -119,7 +119,7 @@ class Hosts {
         group_(reduction.spec().exchange == Exchange::hierarchical && reduction.grouped()
                    ? reduction.group_size(0)
                    : world) {}
-  /// Of exchanges of all ranks, without groups.
+  /// For exchanges of all ranks, without groups.
   Hosts(std::int64_t world, std::int64_t per_host)
       : world_(world), per_host_(per_host), group_(world) {}
 

@@ -190,7 +190,7 @@ CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const Scal
 template <class V>
 using BitsOf = typename Narrow<V>::U32;
 
-/// How values are stored: as their type's, by non-temporal stores, or cut to bf16.
+/// The way that values are stored: in their type, by non-temporal stores, or cut to bf16.
 enum class Put : uint8_t { plain, streaming, cut };
 
 /// Stores values in binary32, or in bf16, rounded to nearest-even (Put::cut: toward zero). Every

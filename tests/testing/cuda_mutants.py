@@ -178,7 +178,7 @@ class Bench:
         )  # fmt: skip
 
     def _failure(self, program: str, order: str, folder: Path) -> str:
-        """How the program failed, or nothing."""
+        """Returns how the program failed, or nothing."""
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(folder / "lib"),

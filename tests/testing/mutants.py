@@ -63,7 +63,7 @@ class Mutant(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """Whether only a build shows it."""
+        """Returns whether only a build shows it."""
         return Path(self.file).suffix in COMPILED
 
     @property
@@ -119,7 +119,7 @@ def selected(texts: Iterable[str]) -> list[Mutant]:
 
 
 class Result(NamedTuple):
-    """What came of one mutant."""
+    """The result of one mutant."""
 
     caught: str
     """The tier that caught it, "quick" or "exhaustive"; empty if it survived."""

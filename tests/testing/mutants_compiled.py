@@ -64,7 +64,7 @@ class Test(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What a test did without a mutant."""
+    """The result of a test without a mutant."""
 
     seconds: float
     numbers: frozenset[int]
@@ -244,7 +244,7 @@ class Bench:
         self.guard = threading.Lock()
 
     def reached(self, test: Test) -> Reach | None:
-        """What a test reaches, or None if it fails without a mutant. Each is asked once."""
+        """Returns what a test reaches, or None if it fails without a mutant. Each is asked once."""
         with self.guard:
             lock = self.locks.setdefault(test.name, threading.Lock())
         with lock:

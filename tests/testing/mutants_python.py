@@ -40,7 +40,7 @@ SLOWER = 10.0
 
 
 class Ended(NamedTuple):
-    """How a run of pytest ended."""
+    """The end of a run of pytest."""
 
     status: int | None
     """None where the time limit ended it."""

@@ -157,7 +157,7 @@ def suites(file: Path) -> frozenset[str]:
 
 
 def exists(root: Path, test: str) -> bool:
-    """Whether a test of that name is in the tree."""
+    """Returns whether a test of that name is in the tree."""
     if "::" in test:
         name, _, function = test.partition("::")
         file = root / name

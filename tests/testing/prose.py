@@ -18,7 +18,7 @@ END = re.compile(
     r"(?<!\bal\.)(?<!\be\.g\.)(?<!\bi\.e\.)(?<!\bvs\.)(?<!\bEq\.)(?<!\bNo\.)(?<!\b[A-Z]\.)"
     r"(?:(?<=[.!?])|(?<=[.!?][*)\"'’])|(?<=[.!?]\*\*))\s+(?=[A-Z0-9Ø`*(\[\"…∞])"
 )
-"""Where one sentence ends and another begins."""
+"""The place at which one sentence ends and another begins."""
 HEAD = re.compile(r"\*\*[^*]+[.?!]\*\*")
 """A heading within a paragraph."""
 

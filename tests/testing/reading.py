@@ -41,7 +41,7 @@ def draw(seed: int, count: int, texts: Sequence[prose.Text]) -> list[prose.Text]
 
 
 def is_read(text: prose.Text) -> bool:
-    """Whether a text is prose: at least LEAST words, more letters than signs."""
+    """Returns whether a text is prose: at least LEAST words, more letters than signs."""
     words = re.findall(r"[A-Za-z]{2,}", text.text)
     return text.kind != "table" and len(words) >= LEAST and len("".join(words)) > len(text.text) / 2
 

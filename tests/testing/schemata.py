@@ -58,7 +58,8 @@ _NOISE = re.compile(
 
 
 def number_of(mutant: Mutant) -> int:
-    """What CPD_MUTANT must be to choose the mutant: 24 bits that other entries do not change."""
+    """Returns the value of CPD_MUTANT that chooses the mutant: 24 bits that other entries do not
+    change."""
     return int(hashlib.sha256(mutant.name.encode()).hexdigest()[:6], 16) or 1
 
 
@@ -87,7 +88,7 @@ def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
 
 
 def _change(text: str, mutant: Mutant) -> tuple[int, int, str]:
-    """What differs: its range in the text, and what stands there instead."""
+    """Returns what differs: its range in the text, and what stands there instead."""
     before, after = mutant.before, mutant.after
     same = 0
     while same < min(len(before), len(after)) and before[same] == after[same]:
@@ -159,12 +160,12 @@ def region(masked: str, begin: int, end: int, after: str, form: str = "") -> Reg
 
 
 def _is_word(pair: str) -> bool:
-    """Whether two characters are of one word."""
+    """Returns whether two characters are of one word."""
     return re.fullmatch(r"\w\w", pair) is not None
 
 
 def _is_token(masked: str, at: int) -> bool:
-    """Whether a character is of a word or an operator; a colon by itself separates."""
+    """Returns whether a character is of a word or an operator; a colon by itself separates."""
     if masked[at] == ":":
         return masked[at - 1] == ":" or masked[at + 1] == ":"
     return re.match(r"[\w+\-*/%<>=!&|^~.]", masked[at]) is not None
@@ -180,17 +181,17 @@ def _balanced(masked: str, begin: int, end: int, splits: bool = True) -> tuple[i
             elif masked[i] in _BRACKETS:
                 depth -= 1
             if depth < 0:
-                begin = _opening(masked, i)
+                begin = _partner(masked, i)
                 break
             if splits and depth == 0 and masked[i] == ",":
                 begin = _around(masked, begin)
-                end = max(end, _closing(masked, begin) + 1)
+                end = max(end, _partner(masked, begin) + 1)
                 break
         else:
             if depth == 0:
                 return begin, end
             unclosed = [i for i in range(begin, end) if masked[i] in _CLOSING]
-            end = max(end, *(_closing(masked, i) + 1 for i in unclosed))
+            end = max(end, *(_partner(masked, i) + 1 for i in unclosed))
 
 
 def _around(masked: str, at: int) -> int:
@@ -206,28 +207,17 @@ def _around(masked: str, at: int) -> int:
     raise ValueError("no bracket is open")
 
 
-def _opening(masked: str, at: int) -> int:
-    """The bracket that the one at `at` closes."""
+def _partner(masked: str, at: int) -> int:
+    """Returns the place of the bracket that belongs to the one at `at`."""
+    step = 1 if masked[at] in _CLOSING else -1
     depth = 0
-    for i in range(at, -1, -1):
-        if masked[i] in _BRACKETS:
-            depth += 1
-        elif masked[i] in _CLOSING:
-            depth -= 1
-            if depth == 0:
-                return i
-    raise ValueError("brackets do not match")
-
-
-def _closing(masked: str, at: int) -> int:
-    depth = 0
-    for i in range(at, len(masked)):
+    for i in range(at, len(masked) if step > 0 else -1, step):
         if masked[i] in _CLOSING:
-            depth += 1
+            depth += step
         elif masked[i] in _BRACKETS:
-            depth -= 1
-            if depth == 0:
-                return i
+            depth -= step
+        if depth == 0:
+            return i
     raise ValueError("brackets do not match")
 
 
@@ -236,13 +226,13 @@ def _is_block_end(masked: str, at: int) -> bool:
 
 
 def _left(masked: str, at: int, is_choice: bool) -> int:
-    """Where the expression around `at` begins."""
+    """Returns where the expression around `at` begins."""
     while at > 0:
         c = masked[at - 1]
         if c in ";,{([" or (c == "?" and not is_choice) or _is_block_end(masked, at - 1):
             return at
         if c in _BRACKETS:
-            opening = _opening(masked, at - 1)
+            opening = _partner(masked, at - 1)
             if _HEADS.search(masked[:opening][-20:]):
                 return at
             at = opening
@@ -260,13 +250,13 @@ def _left(masked: str, at: int, is_choice: bool) -> int:
 
 
 def _right(masked: str, at: int, is_choice: bool) -> int:
-    """Where the expression around `at` ends."""
+    """Returns where the expression around `at` ends."""
     while at < len(masked):
         c = masked[at]
         if c in ";,)]}":
             return at
         if c in _CLOSING:
-            at = _closing(masked, at) + 1
+            at = _partner(masked, at) + 1
             continue
         is_colon = c == ":" and masked[at + 1] != ":" and masked[at - 1] != ":"
         if (c == "?" or is_colon) and not is_choice:
@@ -283,13 +273,13 @@ def _statement(masked: str, begin: int, end: int) -> Region:
         end -= 1
     at = begin
     while at > 0 and masked[at - 1] not in ";{" and not _is_block_end(masked, at - 1):
-        at = _opening(masked, at - 1) if masked[at - 1] in _BRACKETS else at - 1
+        at = _partner(masked, at - 1) if masked[at - 1] in _BRACKETS else at - 1
     label = re.match(r"\s*(case\b[^;{?]*?[^:]:|default:)(?!:)", masked[at:begin])
     begin = at + (label.end() if label else 0)
     begin, end = _balanced(masked, begin, end, splits=False)
     if end == begin or not (masked[end - 1] == ";" or _is_block_end(masked, end - 1)):
         while masked[end] != ";":
-            end = _closing(masked, end) + 1 if masked[end] in _CLOSING else end + 1
+            end = _partner(masked, end) + 1 if masked[end] in _CLOSING else end + 1
             if masked[end - 1] == "}" and _is_block_end(masked, end - 1):
                 return Region(begin, end, "statement")
         end += 1

@@ -89,14 +89,14 @@ def significant_bits(f: Format) -> int:
 
 @constant
 def narrows(text: str) -> bool:
-    """Whether `narrow_operand` takes the cast of that text: to a scaled format of short values,
-    without factor and transform."""
+    """Returns whether `narrow_operand` takes a cast: to a scaled format of short values, without
+    factor and transform."""
     return casts_scaled(text) and is_short(text)
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether `x` is contiguous float32 in the CPU's memory, and nobody traces what is done with
-    it: types of results may then depend on values."""
+    """Returns whether `x` is contiguous float32 in the CPU's memory and nothing traces its use.
+    Types of results may then depend on values."""
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and x.is_cpu
@@ -213,7 +213,7 @@ def casts_both(text: str) -> bool:
 
 @constant
 def casts_scaled(text: str) -> bool:
-    """Whether the cast of that text is to a scaled format, without factor, transform and
+    """Returns whether the cast of that text is to a scaled format, without factor, transform and
     history."""
     _, scaled, _, size, factor, history = parts(text) if text else ("",) * 6
     return bool(scaled) and not size and factor == 1 and not history

@@ -54,8 +54,8 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Whether the first argument, a tensor, has another float type than the module's weights,
-    outside of torch.autocast: torch's layers of products refuse that."""
+    """Returns whether the first argument is a tensor of another float type than the weights,
+    outside of torch.autocast. Torch's layers of products refuse such an input."""
     x = arguments[0] if arguments else None
     weight = next((w for w in module._parameters.values() if w is not None), None)
     return (

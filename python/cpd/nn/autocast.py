@@ -361,7 +361,7 @@ _OF_ONE_TYPE = {
 
 
 def _mixes_types(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors have several float types, outside of torch.autocast."""
+    """Returns whether tensors have several float types, outside of torch.autocast."""
     types = {x.dtype for x in tensors if x.is_floating_point()}
     return len(types) > 1 and autocast_type(tensors[0]) is None
 

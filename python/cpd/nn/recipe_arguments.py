@@ -84,7 +84,7 @@ def names_cast(text: str) -> bool:
 
 
 def _names_sum(text: str) -> bool:
-    """Whether a text names an accumulator, or has a scheme's word and so means one."""
+    """Returns whether a text names an accumulator, or has a scheme's word and so means one."""
     try:
         accumulator(text)
     except ValueError:

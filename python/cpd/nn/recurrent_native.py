@@ -37,7 +37,7 @@ _threshold_backward = torch.ops.aten.threshold_backward.default
 
 
 def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
-    """Whether `over_time` supports a recipe and its tensors.
+    """Returns whether `over_time` supports a recipe and its tensors.
 
     It needs native sums, casts that depend on the values alone (no random bits, no delayed scales,
     no factor) and float32 tensors. Compilers, torch.func and dispatch modes must see each product

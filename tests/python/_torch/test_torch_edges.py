@@ -71,7 +71,7 @@ def test_split_operands_are_padded_to_whole_transforms(rows):
 
 @pytest.mark.parametrize("factors", [(0.5, 1), (1, 0.5), (0.5, 0.25)])
 def test_factors_of_both_operands_are_taken_back(factors):
-    """Of small integers, which mxint8 holds exactly with these factors too: the exact product."""
+    """The product of small integers is exact: mxint8 holds them with these factors, too."""
     a, w = torch.randint(-4, 5, (3, 32)).float(), torch.randint(-4, 5, (5, 32)).float()
     texts = [f"mxint8 factor={factor}" for factor in factors]
     for sums in ("native", "fp32"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much Python a call of a communicator runs."""
+"""Steps of Python that a call of a communicator runs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ONES = [np.ones(1000, np.float32)]
 
 
 def test_a_communicator_counts_all_its_calls():
-    """Of 1000 values each of two ranks sends 500 in 4 bytes, and 500 sums: 4000 bytes a call."""
+    """Each of two ranks sends 500 of 1000 values in 4 bytes, then 500 sums: 4000 bytes a call."""
 
     def calls(comm):
         for _ in range(3):

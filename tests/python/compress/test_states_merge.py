@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What codecs keep: the slices of results, and states of one number of ranks for another."""
+"""States of codecs: slices of results, and states merged for another number of ranks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def values_of(states):
 
 
 def owed_by(states, world, factor):
-    """What merge must give, in plain Python."""
+    """Returns what merge must give, in plain Python."""
     kept = {key: values for one in states for key, values in values_of(one).items()}
     owed = {}
     for rank, number, stage in sorted(kept, key=lambda key: (key[2], key[0])):
@@ -78,7 +78,7 @@ def owed_by(states, world, factor):
 @pytest.mark.parametrize(("old", "world"), [(3, 2), (4, 2), (5, 1), (2, 3)])
 @pytest.mark.parametrize("average", [False, True])
 def test_states_merge(wire, old, world, average):
-    """Of ranks and of virtual ones: what an oracle says, and the new job goes on with it."""
+    """The merged states of real and virtual ranks are the oracle's, and the new job uses them."""
     states, virtual = owing(old, wire)
     wanted = owed_by(states, world, world / old if average else 1.0)
     assert wanted == owed_by([virtual], world, world / old if average else 1.0)
@@ -100,7 +100,8 @@ def test_states_merge(wire, old, world, average):
 
 
 def as_0_7_stored(states):
-    """What version 0.7 wrote, whose rank r owned slice r: as order="ring" does, without begins."""
+    """Returns the state as version 0.7 wrote it, without begins. Rank r owned slice r, as with
+    order="ring"."""
     state = states.state_dict()
     for layer in state["layers"]:
         del layer["begin"]
@@ -132,8 +133,8 @@ def begins_of(states):
 
 
 def test_states_say_where_slices_begin():
-    """Of layers of 91, 200 and 1 values in three ranks' buckets of eight: rank r owns slice
-    (r - number) mod 3."""
+    """Rank r owns slice (r - number) mod 3 of layers of 91, 200 and 1 values, in buckets of
+    eight."""
     states, virtual = owing(3, "one_bit bucket=8", 1)
     starts = {0: [0, 32, 64, 91], 1: [0, 72, 136, 200], 2: [0, 1, 1, 1]}  # by hand
     for rank, one in enumerate(states):

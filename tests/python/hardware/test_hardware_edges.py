@@ -34,7 +34,7 @@ def test_a_command_has_time(timeout):
 
 
 def test_losses_that_fit_no_order():
-    """Of (0 + 1) + 2 the last term meets both others in a sum of three."""
+    """The last term of (0 + 1) + 2 meets both others in a sum of three."""
     sizes = np.array([[1, 2, 3], [2, 1, 3], [3, 3, 1]])
     assert tree_of(sizes, [0, 1, 2]) is not None
     sizes[1, 2] = sizes[2, 1] = 2

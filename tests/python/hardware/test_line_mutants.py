@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default lines of vectors find every bug of `tests/rtl/line_mutants.toml`, and the directed
+"""The default lines of vectors find every bug of `tests/rtl/line_mutants`, and the directed
 lines of other seeds those that random lines seldom find."""
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from cpd.hardware.vectors.making import RANDOM
 from rtl_tools import RTL, SOURCES, needs
 from rtl_tools import make as run
 
-MUTANTS = tomllib.loads((RTL / "line_mutants.toml").read_text())
+MUTANTS = {
+    name: mutant
+    for path in sorted((RTL / "line_mutants").glob("*.toml"))
+    for name, mutant in tomllib.loads(path.read_text()).items()
+}
 DOT4 = (
     "bf16 block_fma a=e4m3fn b=e4m3fn block=4 fraction_bits=12 sum=bf16 sum_rounding=nearest_even"
 )

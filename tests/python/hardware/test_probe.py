@@ -355,7 +355,7 @@ except BrokenPipeError:
 
 
 def test_a_command_that_reads_nothing_ends_no_process() -> None:
-    """Where something has undone that Python ignores SIGPIPE."""
+    """SIGPIPE has its default handler, which ends the process."""
     done = subprocess.run([sys.executable, "-c", CLOSED_PIPE], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "told\n")
 

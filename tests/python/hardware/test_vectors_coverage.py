@@ -47,7 +47,7 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """Of one line, whichever cases it lacks, as of all lines."""
+    """Cases that all lines lack cannot happen, and only these, also judged from one line."""
     every = make(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}

@@ -441,7 +441,7 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
-    """Of either operand, with c = 0."""
+    """The scale of either operand is NaN, and c is 0."""
     made = make("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.format("e4m3fn"), lines[name]) for name in "ab")

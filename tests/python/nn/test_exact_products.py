@@ -338,7 +338,7 @@ def placed(shape, size):
     "text", ["mxfp8", "mxfp4", "mxint8", "mxfp8 rule=rceil", "mxfp8 rounding=stochastic"]
 )
 def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
-    """Of float32 tensors: as the cast in float32 where a value is below 2^-133."""
+    """Operands cast from float32 stay float32 where a value is below 2^-133."""
     numbers = (None, None)
     options = {}
     if "stochastic" in text:
@@ -456,7 +456,7 @@ def test_compiled_and_checkpointed_bits_are_those_of_eager(name):
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_inductors_bits_are_those_of_eager():
-    """Of a layer, its gradients and what torch computes around it without fusing sums."""
+    """The layer, its gradients and what torch computes around it without fusing sums agree."""
     layer = nn.Linear(128, 96)
     cpd.convert(layer, "te-current", coverage=False)
     x, g = values(64, 128), values(64, 96, seed=3).bfloat16()

@@ -147,7 +147,7 @@ def test_scales_of_a_row_are_shown_from_zero_on():
 
 
 def test_encoders_leave_the_fast_path_where_one_layer_is_emulated():
-    """Of two layers a schedule leaves the second in torch: in eval mode the first must still be
+    """A schedule leaves the second of two layers in torch. In eval mode the first is still
     called."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)

@@ -74,7 +74,7 @@ def step(model):
 
 
 def emulated_backward(report):
-    """Whether products outside the layer ran emulated, forward and backward."""
+    """Returns whether products outside the layer ran emulated, forward and backward."""
     own = [one for one in report.coverage().products if one.module == ""]
     assert {one.backward for one in own} == {False, True}
     return tuple(
@@ -125,7 +125,7 @@ def test_a_forward_without_products_worries_nobody():
 
 
 def test_a_note_names_what_a_step_has_had():
-    """What rows of the report explain, a layer left by a rule, is not named again."""
+    """A layer left by a rule has a row in the report, and no note names it again."""
 
     class Outer(nn.Module):
         def __init__(self, inner):

@@ -71,7 +71,7 @@ def values_by_code(f: cpd.Format) -> npt.NDArray[np.float32]:
 
 
 def holds(name: str, other: object) -> bool:
-    """Whether a format has the exponents and the mantissa of another, both IEEE-like."""
+    """Returns whether a format has the exponents and the mantissa of another, both IEEE-like."""
     wide, narrow = cpd.format(name), cpd.format(str(other))
     return wide.exp >= narrow.exp and wide.man >= narrow.man
 

@@ -130,8 +130,8 @@ def test_a_scale_of_the_whole_tensor_has_no_axis():
 
 
 def test_scales_at_blocks_and_in_the_epilogue():
-    """Of 32 products of 127 · 127 the sum of elements leaves e5m10's range; that of a block of 2
-    values does not, and its scale makes the total exact again: 3 · 3 · 32 = 288."""
+    """The sum of 32 products 127 · 127 leaves e5m10's range. The sum of a block of 2 values does
+    not, and its scale makes the total exact again: 3 · 3 · 32 = 288."""
     a = np.full((1, 32), 3, np.float32)
     rows = encoded(a, "int8 row", -1), encoded(a.T.copy(), "int8 row", 0)
     blocks = encoded(a, "int8 2", -1), encoded(a.T.copy(), "int8 2", 0)

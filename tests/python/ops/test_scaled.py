@@ -410,7 +410,7 @@ def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
 
 
 def held(tries: list[Try]) -> list[Try]:
-    """Those whose x is of a type that holds the result."""
+    """Returns the tries whose x has a type that holds the result."""
     return [t for t in tries if holds_scaled(t.x.dtype.name, cpd.Scaled(**t.arguments).text)]
 
 

@@ -22,7 +22,7 @@ REFUSED: dict[str, list[dict[str, str]]] = tomllib.loads(FILE.read_text())
 
 
 def says(text: str, wanted: str) -> bool:
-    """Whether a text is the wanted one, in which [...] stands for any text."""
+    """Returns whether a text is the wanted one, in which [...] stands for any text."""
     pattern = ".*".join(map(re.escape, wanted.split("[...]")))
     return re.fullmatch(pattern, text, re.DOTALL) is not None
 

@@ -37,7 +37,7 @@ def module_of(name: str) -> Any:
 
 
 def main(name: str, *arguments: object) -> Any:
-    """What an example's `main` gives, in this process."""
+    """Returns what an example's `main` gives, in this process."""
     return module_of(name).main([str(each) for each in arguments])
 
 

@@ -118,7 +118,7 @@ def row(name, value=10.0, unit="GB/s", **more):
 
 
 def noted():
-    """What two versions with rows of every kind have."""
+    """Returns what two versions with rows of every kind have."""
     others = [row("same"), row("loss"), row("gone"), row("unit"), row("wrong")]
     own = [row("same"), row("loss"), row("new"), row("unit", unit="ms"), row("bits")]
     others += [{"name": "bits", "wrong": "not exact"}, {"name": "skip", "skipped": "no torch"}]

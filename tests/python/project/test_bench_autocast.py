@@ -42,7 +42,7 @@ def gradients(layer, x, g):
 
 
 def share(x, exact):
-    """Of values that are not the exact ones, rounded once to bfloat16."""
+    """Returns the share of values that are not the exact ones rounded once to bfloat16."""
     return float((x.bfloat16() != exact.bfloat16()).double().mean())
 
 
@@ -76,7 +76,7 @@ def test_the_peers_products_are_exact_and_rounded_once(layer, shape):
 
 
 def test_a_step_of_each_row(monkeypatch):
-    """Of a small model: plain, and every recipe with the peer's name."""
+    """A small model has the row plain, and one for every recipe with its peer's name."""
     torch.manual_seed(2)
     plain = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
     options = Namespace(selection=selection.EVERY, repeats=1)

@@ -76,7 +76,7 @@ def test_an_fp8_layer_next_to_torchs_product_of_fp8() -> None:
         assert torch.equal(values.float() * inverse, ours)
     try:
         theirs = layers.scaled_mm(x, w)
-    except (NotImplementedError, RuntimeError) as error:
+    except NotImplementedError as error:
         pytest.skip(f"torch._scaled_mm on this CPU: {error}")
     assert layers.share_that_differs(layers.fp8_layer(x, w), theirs) < 2e-3
     half = theirs.clone()

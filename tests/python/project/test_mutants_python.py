@@ -55,7 +55,7 @@ def test_every_process_loads_the_mutant(tmp_path):
 
 
 def test_forked_programs_load_the_mutant(tmp_path, monkeypatch):
-    """Of a process that has imported the package before it forks."""
+    """The parent has imported the package before it forks."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     with mutants_python.planted(MUTANT) as (_, own, loaded):

@@ -23,7 +23,7 @@ README, GUIDE, MODELS, HARDWARE = (
 
 
 def command(*words: str) -> str:
-    """What a `cpd` command prints."""
+    """Returns what a `cpd` command prints."""
     done = forked.run(["-m", "cpd", *words], capture_output=True, text=True, check=True)
     return done.stdout
 

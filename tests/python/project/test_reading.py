@@ -19,7 +19,7 @@ SOURCE_PY = '''# SPDX-License-Identifier: Apache-2.0
 # A comment of two lines
 # is one text of this file.
 X = 1  # a comment behind code is none
-"""What the constant X holds here."""
+"""The constant that X holds here."""
 
 
 def f():

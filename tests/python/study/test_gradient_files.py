@@ -372,7 +372,7 @@ TEXTS = {
     (".pt", "terabytes that are one value"): "'a' repeats its values, (2, 1099511627776) of them",
     (".pt", "itself"): "'a' in it occurs in another place too",
 }
-"""What is wrong with a file, by its ending and name."""
+"""The errors of wrong files, by ending and name."""
 
 
 @pytest.mark.parametrize(("suffix", "name"), TEXTS, ids=str)

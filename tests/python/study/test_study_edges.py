@@ -23,7 +23,7 @@ from cpd.study.step_rows import step_rows
 
 
 def test_measured_costs_are_the_longest_ranks():
-    """Of 5 values over 4 ranks by owners: rank 0 owns 2, the others 1. Rank 0 receives 3 · 2 values
+    """Rank 0 owns 2 of 5 values, the other three ranks 1 each. Rank 0 receives 3 · 2 values
     and sends 3, then sends its 2 sums to 3 ranks and receives 3; another one receives 3 · 1, sends
     4, and sends its sum to 3 and receives 4. In e4m3 with fp32 results sent in 4 bytes."""
     per_rank = [[np.ones(5, np.float32)] for _ in range(4)]

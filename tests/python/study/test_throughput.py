@@ -73,8 +73,8 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 
 
 def test_what_ranks_agree_on_first_goes_between_hosts():
-    """Of six ranks in hosts of two: to the next rank one message of a host leaves it, to those two
-    and four places on both do."""
+    """Six ranks are in hosts of two. One message a host leaves it for the next rank; both leave it
+    for ranks two and four places on."""
     found = agreement(all_reduce_of("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):

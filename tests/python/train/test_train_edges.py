@@ -142,7 +142,7 @@ def test_numbers_are_written_as_they_are(value, word):
 
 
 def test_the_cost_of_a_step_is_that_after_the_first_epochs():
-    """Those are in fp32."""
+    """The first epochs travel in fp32, cost more, and do not count."""
     costs = []
     for fp32_epochs in (0, 2):
         options = TrainOptions(format="e4m3", fp32_epochs=fp32_epochs, nodes=4, batch=8)

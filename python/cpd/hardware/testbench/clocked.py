@@ -12,7 +12,7 @@ _SEARCHED = 32
 _SILENCE = 64
 """The least number of cycles after the last result in which no further result may come."""
 _EARLIER, _LATER = 4, 8
-"""How many lines a result may belong to before or after its own: lines too many, or lost."""
+"""The most lines by which results are compared early or late, to name lost or surplus ones."""
 _MOVES = 4
 """The number of lost or additional results that a bench names."""
 

@@ -25,7 +25,7 @@ from cpd.numeric.formats import Format
 MOST_ENUMERATED = 1 << 24
 """The most inputs of an element-wise operation that are tried one by one."""
 _MOST_SUMS = 1 << 21
-"""The same of sums, whose lines take longer."""
+"""The most inputs of a sum that are tried one by one; a sum's line takes longer."""
 
 
 def cannot_happen(
@@ -75,7 +75,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Whether an operand can be a signalling NaN, or the operation give NaN of numbers."""
+    """Returns whether an operand can be a signalling NaN, or the operation give NaN of numbers."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):

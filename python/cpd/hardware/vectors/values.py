@@ -27,7 +27,7 @@ def _table(f: Format) -> npt.NDArray[np.float32]:
 
 
 def has_signalling(f: Format) -> bool:
-    """Whether the format's NaN are quiet or signalling, by their first fraction bit."""
+    """Returns whether the format's NaN are quiet or signalling, by their first fraction bit."""
     return f.encoding == "ieee" and f.man > 0
 
 

@@ -25,7 +25,7 @@ class Product:
 
     what: ClassVar[str] = "products"
     one_type: ClassVar[bool] = True
-    """Whether torch refuses an input of another type than the weights'."""
+    """True if torch refuses an input of another type than the weights'."""
     cpd: State
     weight: Tensor
     bias: Tensor | None
