@@ -109,8 +109,8 @@ def stream_calls() -> Iterator[tuple[str, Callable[..., torch.Tensor], Inputs, f
     yield "cast/nvfp4/first/stochastic", stochastic_columns, values, 8
     yield "encode/mxfp8", lambda x: cpd.encode(in_rows(x), "mxfp8")[0], values, 5
     yield "add/e4m3", lambda x: cpd.add(x, x, "e4m3"), values, 8
-    yield "sum/e4m3/first", lambda x: cpd.sum(x.view(256, -1), "e4m3", dim=0), values, 4
-    yield "sum/e4m3/last", lambda x: cpd.sum(x.view(-1, 256), "e4m3", dim=1), values, 4
+    yield "sum/e4m3/first", lambda x: cpd.sum(x.view(256, -1), "e4m3", axis=0), values, 4
+    yield "sum/e4m3/last", lambda x: cpd.sum(x.view(-1, 256), "e4m3", axis=1), values, 4
     yield "all_reduce/e4m3/kahan/16", folded_16, values, 4
 
 

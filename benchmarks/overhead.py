@@ -79,7 +79,7 @@ def eager_calls(
     yield Call(f"{front_end}/gemm", lambda: cpd.gemm(a, a, acc), eights, gemm)
     yield Call(f"{front_end}/gemm/text", lambda: cpd.gemm(a, a, "e6m9"), eights, gemm)
     yield Call(f"{front_end}/encode", lambda: cpd.encode(x, f), codes)
-    yield Call(f"{front_end}/sum", lambda: cpd.sum(a, f), [8.0] * 8)
+    yield Call(f"{front_end}/sum", lambda: cpd.sum(a, f, 0), [8.0] * 8)
     yield Call(f"{front_end}/mul", lambda: cpd.mul(a, a, f), [[1.0] * 8] * 8)
 
 

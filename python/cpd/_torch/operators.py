@@ -167,9 +167,11 @@ def flags(
     return _ops.flags(*padded, operation, *arguments, integers, tininess)
 
 
-def sum(x: Tensor, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
+def sum(x: Tensor, acc: Accumulator, axis: Any, random: Any, tininess: str | None = None) -> Any:
     check("x", x, FLOATS)
-    axis = dimension(dim, x.dim())
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis = dimension(axis, x.dim())
     check_storage(name_of(x.dtype), acc.format.name)
     integers = None
     if random is not None:

@@ -177,20 +177,20 @@ def check_addend(c: Sequence[int], shape: Sequence[int]) -> None:
         raise ValueError(f"c must broadcast to the result, {tuple(shape)}, got {tuple(c)}")
 
 
-def dimension(dim: Any, rank: int, name: str = "dim", use: str = "to sum over") -> int:
-    """`dim`, counted from the end where negative, as 0…rank - 1; `name` and `use`, for errors."""
-    number = integer(name, dim)
+def dimension(axis: Any, rank: int, use: str = "to sum over") -> int:
+    """Returns `axis` as 0…rank - 1; negative ones count from the end. Errors name its `use`."""
+    number = integer("axis", axis)
     if rank == 0:
         raise ValueError(f"x must have at least one dimension {use}, got none")
     if not -rank <= number < rank:
-        raise ValueError(f"{name} must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
+        raise ValueError(f"axis must be {-rank}…{rank - 1} for {rank} dimensions, got {number}")
     return number % rank
 
 
 def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
     """The axis of a Hadamard transform, counted from the front. Raises ValueError unless its extent
     is a multiple of `size`."""
-    along = dimension(axis, len(shape), "axis", "to transform along")
+    along = dimension(axis, len(shape), "to transform along")
     if shape[along] % size != 0:
         raise ValueError(
             f"the extent along axis {along} must be a multiple of the transform's size, {size}, "

@@ -223,10 +223,12 @@ def flags(
     return raised
 
 
-def sum(x: Any, acc: Accumulator, dim: int, random: Any, tininess: str | None = None) -> Any:
+def sum(x: Any, acc: Accumulator, axis: Any, random: Any, tininess: str | None = None) -> Any:
     """The ordered sum; with `tininess` a pair of it and the flags of its roundings."""
     x = _array("x", x)
-    axis = dimension(dim, x.ndim)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    axis = dimension(axis, x.ndim)
     check_storage(_name(x.dtype), acc.format.name)
     shape = x.shape[:axis] + x.shape[axis + 1 :]
     integers = None

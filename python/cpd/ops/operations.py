@@ -74,7 +74,7 @@ nor for scaled formats with a scale for all of an example). Examples with their 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +84,7 @@ from cpd.numeric.formats import Format, FormatLike, flag, format
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.numbers import Number, int32, is_torch
 from cpd.numeric.options import Options
+from cpd.numeric.renamed import refuse_renamed
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
 from cpd.ops import front_ends, on_numpy
 from cpd.ops.arguments import ArrayT, ScaleSource, Shape
@@ -405,19 +406,22 @@ def _rounded(
 def sum(
     x: ArrayT,
     acc: AccumulatorLike,
-    dim: int = 0,
+    axis: int | None = None,
     *,
     random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **renamed: Never,
 ) -> Any:
-    """The ordered sum of `x` over dimension `dim`, index ascending, rounded at each step.
+    """Sums `x` in index order and rounds each step.
 
+    `axis`: the axis to sum over, index ascending, negative from the end; default None: all elements
+    in row-major order. The result has x's type, and x's shape without that axis (None: no axes).
     `acc`: an `Accumulator`, or a format for its sequential sum. The sum starts from the first term,
     rounded; then s = round(s + term), or Kahan's four operations. `chunked`: sums each chunk of
     terms so into `inner`, then so the chunks' sums. `pairwise`: a tree, neighbours first, an odd
-    one passes up, each sum of two rounded; a single term is rounded. An empty sum is +0. The result
-    has x's shape without `dim` and x's type; float64 terms are not rounded before they are added.
+    one passes up, each sum of two rounded; a single term is rounded. An empty sum is +0. float64
+    terms are not rounded before they are added.
 
     `random`: for stochastic rounding, integers R in [0, 2^random_bits) used in place of the
     generated ones: of the result's shape and, last, `acc.sum_draws(terms)`. An element's integers
@@ -431,12 +435,16 @@ def sum(
     16.0
     >>> sum(x, "e4m3 pairwise").item()
     40.0
+    >>> sum(x.reshape(8, 5), "e4m3", axis=0).tolist()
+    [8.0, 8.0, 8.0, 8.0, 8.0]
     >>> acc = "e4m3 sequential rounding=stochastic random_bits=1"
     >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
     18.0
     """
+    if renamed:
+        refuse_renamed("sum", renamed, {"dim": "axis"})
     when = (tininess,) if flag("flags", flags) else ()
-    return _front_end(x).sum(x, sum_accumulator(acc), dim, random, *when)
+    return _front_end(x).sum(x, sum_accumulator(acc), axis, random, *when)
 
 
 def gemm(

@@ -33,7 +33,7 @@ def step_arithmetic(x, step):
 
 def step_sum(x, step):
     acc = cpd.Accumulator("e4m3", "kahan", rounding="stochastic", stream=step)
-    return cpd.sum(x, acc, dim=-1)
+    return cpd.sum(x, acc, axis=-1)
 
 
 def step_codec(x, step):

@@ -243,7 +243,7 @@ def test_fake_and_meta_tensors():
         x = torch.randn(4, 5)
         assert cpd.cast(x, E4M3, out=torch.empty(4, 5)).shape == (4, 5)
         assert cpd.encode(x, "e2m1").shape == (10,)
-        assert cpd.sum(x, E4M3, dim=-1).shape == (4,)
+        assert cpd.sum(x, E4M3, axis=-1).shape == (4,)
         with pytest.raises(ValueError, match=r"float16 does not hold.*dtype=float32"):
             cpd.cast(x.half(), "bf16")
     x = torch.empty(4, 5, device="meta")

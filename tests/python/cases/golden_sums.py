@@ -29,24 +29,24 @@ def sum_cases(make: Make) -> Cases:
     x = floats((37, 5), 50, -3, 1)
     for name in FORMATS:
         for scheme in SCHEMES:
-            yield f"{name} {scheme}", cpd.sum(make(x), f"{name} {scheme}")
+            yield f"{name} {scheme}", cpd.sum(make(x), f"{name} {scheme}", 0)
     for scheme in SCHEMES:
         for rounding in ROUNDINGS:
             acc = cpd.Accumulator(f"e4m3 {scheme} rounding={rounding}", seed=3, stream=2**40)
-            yield f"{acc}", cpd.sum(make(x), acc)
+            yield f"{acc}", cpd.sum(make(x), acc, 0)
         acc = cpd.Accumulator(f"e3m4 {scheme} rounding=stochastic random_bits=5 variant=B")
         given = make(integers((5, acc.sum_draws(37)), 51, 5))
-        yield f"{acc} random given", cpd.sum(make(x), acc, random=given)
+        yield f"{acc} random given", cpd.sum(make(x), acc, 0, random=given)
         yield f"{scheme} specials", cpd.sum(make(points(cpd.format("e4m3"))), f"e4m3 {scheme}")
-        yield f"{scheme} saturate", cpd.sum(make(x * 64), f"e4m3fn {scheme} overflow=saturate")
+        yield f"{scheme} saturate", cpd.sum(make(x * 64), f"e4m3fn {scheme} overflow=saturate", 0)
         for kind in (np.float16, bfloat16(), np.float64):
             narrow = make(x.astype(kind))
-            yield f"{scheme} {np.dtype(kind).name}", cpd.sum(narrow, f"e4m3 {scheme}")
+            yield f"{scheme} {np.dtype(kind).name}", cpd.sum(narrow, f"e4m3 {scheme}", 0)
     for dim in (0, 1, -1):
         y = make(floats((6, 9, 8), 52)[:, ::2].transpose(2, 0, 1))
         yield f"strided {dim}", cpd.sum(y, "e5m2 kahan", dim)
     for n in (0, 1, 2):
-        yield f"{n} terms", cpd.sum(make(x[:n]), "e4m3")
+        yield f"{n} terms", cpd.sum(make(x[:n]), "e4m3", 0)
 
 
 def accumulators() -> list[Any]:

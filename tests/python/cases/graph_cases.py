@@ -47,7 +47,7 @@ def captured_calls(
         calls[f"cast {text}"] = lambda x, text=text: cpd.cast(x, text)
     calls["cast nvfp4 stochastic"] = lambda x: cpd.cast(x, "nvfp4", "stochastic", seed=3)
     for text in sums:
-        calls[f"sum {text}"] = lambda x, text=text: cpd.sum(x, text, dim=1)
+        calls[f"sum {text}"] = lambda x, text=text: cpd.sum(x, text, axis=1)
         calls[f"gemm {text}"] = lambda x, text=text: cpd.gemm(cpd.cast(x, "e4m3"), x, text)
     return calls
 

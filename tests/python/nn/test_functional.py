@@ -90,7 +90,7 @@ def test_linear_one_by_one():
     assert same(for_x, cpd.gemm(cast_g, cast_w, NARROW.grad_input))
     rows, columns = cast_x.reshape(18, 7), cast_g.reshape(18, 5)
     assert same(for_w, cpd.gemm(rows.t(), columns, NARROW.grad_weight).t())
-    assert same(for_bias, cpd.sum(g.reshape(18, 5), "e5m3"))
+    assert same(for_bias, cpd.sum(g.reshape(18, 5), "e5m3", 0))
 
 
 def test_each_rounding_draws_from_a_stream_of_its_own():
@@ -237,7 +237,7 @@ def test_conv2d_one_by_one(moves):
     gathered = columns.permute(1, 2, 0, 3).reshape(groups, columns.shape[2], -1)
     wanted = cpd.gemm(rows, gathered.mT, NARROW.grad_weight)
     assert same(for_w, wanted.view(w.shape))
-    assert same(for_bias, cpd.sum(g.permute(0, 2, 3, 1).reshape(-1, 6), "e5m3"))
+    assert same(for_bias, cpd.sum(g.permute(0, 2, 3, 1).reshape(-1, 6), "e5m3", 0))
 
     strides = (moves["stride"],) * 2 if moves["stride"] == 1 else moves["stride"]
     dilations = (dilation,) * 2 if dilation == 1 else dilation

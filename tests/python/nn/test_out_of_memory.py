@@ -56,7 +56,7 @@ def operators() -> dict[str, Run]:
         "sqrt": lambda: [cpd.sqrt(x.abs(), "e4m3")],
         "encode": lambda: [cpd.encode(x, "e4m3")],
         "decode": lambda: [cpd.decode(codes, "e4m3", x.shape)],
-        "sum": lambda: [cpd.sum(x, kahan, dim=1)],
+        "sum": lambda: [cpd.sum(x, kahan, axis=1)],
         "gemm": lambda: [cpd.gemm(x, y, kahan)],
         "gemm of a unit": lambda: [cpd.gemm(cpd.cast(x, "fp16"), cpd.cast(y, "fp16"), "h100-fp16")],
         "gemm by blas": lambda: [cpd.gemm(x[:, ::2], y[::2], "fp32", blas=True)],

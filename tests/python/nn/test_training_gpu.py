@@ -93,7 +93,7 @@ def test_threads_with_streams_of_their_own() -> None:
 def test_no_memory_left() -> None:
     """torch's own error; after it the memory is there again."""
     x = values(1 << 20).cuda()
-    wanted = cpd.sum(x.view(1024, -1), "e4m3 pairwise").cpu()
+    wanted = cpd.sum(x.view(1024, -1), "e4m3 pairwise", 0).cpu()
     used = torch.cuda.memory_allocated() / torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(used + 2**30 / torch.cuda.mem_get_info()[1])
@@ -103,6 +103,6 @@ def test_no_memory_left() -> None:
             cpd.cast(large, "e4m3")
         with pytest.raises(torch.OutOfMemoryError):
             cpd.cast(large, "mxfp8")
-        assert same(cpd.sum(x.view(1024, -1), "e4m3 pairwise").cpu(), wanted)
+        assert same(cpd.sum(x.view(1024, -1), "e4m3 pairwise", 0).cpu(), wanted)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)

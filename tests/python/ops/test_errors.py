@@ -200,10 +200,14 @@ def test_operands_must_match(front_end: FrontEnd):
 def test_sum_arguments(front_end: FrontEnd):
     x = front_end.array(X)
     for dim in (2, -3, 100):
-        front_end.refuse(ValueError, "dim must be -2…1 for 2 dimensions", cpd.sum, x, "e4m3", dim)
-    front_end.refuse(ValueError, "dim", cpd.sum, X[0, 0, ...], "e4m3")
-    for dim in (None, 1.0, (0,), True):
-        front_end.refuse(TypeError, "dim", cpd.sum, x, "e4m3", dim)
+        front_end.refuse(ValueError, "axis must be -2…1 for 2 dimensions", cpd.sum, x, "e4m3", dim)
+    front_end.refuse(ValueError, "at least one dimension", cpd.sum, X[0, 0, ...], "e4m3", 0)
+    front_end.refuse(TypeError, "takes axis= in place of dim=", cpd.sum, x, "e4m3", dim=0)
+    front_end.refuse(
+        TypeError, r"sum\(\) got an unexpected keyword argument 'dims'", cpd.sum, x, "e4m3", dims=0
+    )
+    for dim in (1.0, (0,), True):
+        front_end.refuse(TypeError, "axis", cpd.sum, x, "e4m3", dim)
     front_end.refuse(TypeError, "format", cpd.sum, x, 3)
 
 

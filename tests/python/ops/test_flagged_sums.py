@@ -258,14 +258,14 @@ def test_layouts_batches_and_threads() -> None:
     many = generator.standard_normal((300, 40, 5)).astype(np.float64)
     total, raised = cpd.sum(many, "e4m3 pairwise", 1, flags=True)
     for i in (0, 150, 299):
-        one = cpd.sum(many[i], "e4m3 pairwise", flags=True)
+        one = cpd.sum(many[i], "e4m3 pairwise", 0, flags=True)
         np.testing.assert_array_equal(total[i], one[0])
         np.testing.assert_array_equal(raised[i], one[1])
     empty = cpd.gemm(np.empty((0, 3), np.float32), np.empty((3, 2), np.float32), "e4m3", flags=True)
     assert empty[1].shape == (0, 2)
     none = cpd.gemm(np.empty((2, 0), np.float32), np.empty((0, 2), np.float32), "e4m3", flags=True)
     assert none[1].tolist() == [[0, 0], [0, 0]]
-    assert cpd.sum(np.empty((0, 2), np.float32), "e4m3", flags=True)[1].tolist() == [0, 0]
+    assert cpd.sum(np.empty((0, 2), np.float32), "e4m3", 0, flags=True)[1].tolist() == [0, 0]
 
 
 def test_named_exceptions() -> None:

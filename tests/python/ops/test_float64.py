@@ -194,9 +194,9 @@ def test_sums(name: str, scheme: str) -> None:
                 name, scheme, rounding=rounding, seed=2, stream=6, **drawn, **chunks
             )
             expected = [wanted_sum(acc, column, i) for i, column in enumerate(x.T)]
-            same(every(cpd.sum, x, acc), expected, f"{acc} of {terms}")
+            same(every(cpd.sum, x, acc, 0), expected, f"{acc} of {terms}")
             same(every(cpd.sum, x.T, acc, -1), expected, f"{acc} of {terms}")
-    empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme, **chunks))
+    empty = cpd.sum(np.zeros((0, 2)), cpd.Accumulator(name, scheme, **chunks), 0)
     same(empty, [0, 0], "empty")
 
 
@@ -223,7 +223,7 @@ def test_every_front_end(front_end: FrontEnd) -> None:
             calls.append(Call(operation, given, more, operation(*given, **more)))
         acc = cpd.Accumulator("e4m3", "kahan", **more)
         rows = x.reshape(10, 30)
-        calls.append(Call(cpd.sum, (rows, acc), {}, cpd.sum(rows, acc)))
+        calls.append(Call(cpd.sum, (rows, acc, 0), {}, cpd.sum(rows, acc, 0)))
     front_end.check(calls)
 
 

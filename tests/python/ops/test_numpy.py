@@ -130,7 +130,7 @@ def test_every_backend_gives_the_same(backend):
                 yield cpd.mul(x, y, f, mode)
                 yield cpd.add(x, y, f, mode)
                 acc = cpd.Accumulator(f, "kahan", rounding=mode)
-                yield cpd.sum(np.stack([x, y, x]), acc)
+                yield cpd.sum(np.stack([x, y, x]), acc, 0)
 
     wanted = [a.tobytes() for a in everything()]
     try:

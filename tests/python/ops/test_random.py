@@ -144,9 +144,9 @@ def test_sums(front_end: FrontEnd, scheme: str) -> None:
         r = integers((21, acc.sum_draws(terms)), bits, seed=terms)
         columns = x.view(np.uint32).T.tolist()
         expected = [given_sum(acc, column, k) for column, k in zip(columns, r, strict=True)]
-        calls.append(Call(cpd.sum, (x, acc), {"random": r}, expected))
+        calls.append(Call(cpd.sum, (x, acc, 0), {"random": r}, expected))
         turned = np.ascontiguousarray(x.T).reshape(3, 7, terms)
-        how = {"dim": -1, "random": r.reshape(3, 7, -1)}
+        how = {"axis": -1, "random": r.reshape(3, 7, -1)}
         calls.append(Call(cpd.sum, (turned, acc), how, from_bits(expected).reshape(3, 7)))
     front_end.check(calls)
 
@@ -160,15 +160,15 @@ def test_sums_given_what_the_seed_gives(scheme: str) -> None:
         drawing = cpd.Accumulator("e4m3", scheme, **options(bits, "A"), **chunks, seed=3, stream=8)
         draws = range(drawing.sum_draws(9))
         r = [[reduce_oracle.fold_integer(i, t, bits, 3, 8) for t in draws] for i in range(300)]
-        got = cpd.sum(x, cpd.Accumulator.parse(str(drawing)), random=np.array(r))
-        assert to_bits(got) == to_bits(cpd.sum(x, drawing))
+        got = cpd.sum(x, cpd.Accumulator.parse(str(drawing)), 0, random=np.array(r))
+        assert to_bits(got) == to_bits(cpd.sum(x, drawing, 0))
 
 
 def test_sums_without_terms() -> None:
     acc = cpd.Accumulator("e4m3", rounding="stochastic")
-    got = cpd.sum(np.zeros((0, 2), np.float32), acc, random=np.zeros((2, 0), np.int32))
+    got = cpd.sum(np.zeros((0, 2), np.float32), acc, 0, random=np.zeros((2, 0), np.int32))
     assert to_bits(got) == [0, 0]
-    nothing = cpd.sum(np.zeros((4, 0), np.float32), acc, random=np.zeros((0, 4), np.int32))
+    nothing = cpd.sum(np.zeros((4, 0), np.float32), acc, 0, random=np.zeros((0, 4), np.int32))
     assert nothing.shape == (0,)
 
 
@@ -253,7 +253,7 @@ def test_the_mean_of_a_sum_over_all_integers_is_exact() -> None:
     paths = np.stack(np.meshgrid(*[np.arange(4)] * 2), -1).reshape(-1, 2)
     r = np.concatenate([np.zeros((16, 1), np.int64), paths], -1)
     x = np.broadcast_to(np.float32([[2], [0.125], [0.125]]), (3, 16))
-    assert cpd.sum(x, acc, random=r).mean() == 2.25
+    assert cpd.sum(x, acc, 0, random=r).mean() == 2.25
 
 
 def test_gradients_go_through() -> None:
@@ -267,7 +267,7 @@ def test_gradients_go_through() -> None:
     assert y.grad.tolist() == [1.0, 2.0]
     acc = cpd.Accumulator("e4m3", rounding="stochastic", random_bits=8)
     x.grad = None
-    cpd.sum(x, acc, random=r).backward()
+    cpd.sum(x, acc, 0, random=r).backward()
     assert x.grad.tolist() == [1.0, 1.0]
     x.grad = None
     draws = torch.zeros((1, 1, acc.gemm_draws(2)), dtype=torch.int32)
@@ -353,11 +353,11 @@ def test_what_random_must_be_as_a_tensor() -> None:
     with pytest.raises(ValueError, match="the result's shape"):
         cpd.add(x, x[0], "e4m3", **how, random=torch.zeros(3, dtype=torch.int32))
     with pytest.raises(ValueError, match="the result's shape and 2 draws"):
-        cpd.sum(x, acc, random=torch.zeros(3, dtype=torch.int32))
+        cpd.sum(x, acc, 0, random=torch.zeros(3, dtype=torch.int32))
     with pytest.raises(ValueError, match="the result's shape and 7 draws"):
         cpd.gemm(x, x.T, acc, random=torch.zeros(2, 2, 6, dtype=torch.int32))
     with pytest.raises(ValueError, match="random must be"):
-        cpd.sum(x, acc, random=torch.full((3, 2), 16))
+        cpd.sum(x, acc, 0, random=torch.full((3, 2), 16))
     with pytest.raises(TypeError, match="integers"):
         cpd.gemm(x, x.T, acc, random=torch.zeros(2, 2, 7))
     with pytest.raises(ValueError, match="stochastic"):

@@ -58,7 +58,7 @@ def on_each_side(x: np.ndarray, acc: Any, expected: Any) -> Iterator[Call]:
     """Along the first dimension, the last, and the last by its negative number."""
     turned = np.ascontiguousarray(x.T)
     for given, dim in ((x, 0), (turned, 1), (turned, -1)):
-        yield Call(cpd.sum, (given, acc), {"dim": dim}, expected)
+        yield Call(cpd.sum, (given, acc), {"axis": dim}, expected)
 
 
 @cache
@@ -72,7 +72,7 @@ def schemes(name: str, scheme: str) -> list[Call]:
             result += on_each_side(x, acc, wanted(acc, x))
             if not scheme.startswith(("sequential", "kahan")):
                 for few in (1, 2, 3, 8, 13):
-                    result.append(Call(cpd.sum, (x[:few], acc), {}, wanted(acc, x[:few])))
+                    result.append(Call(cpd.sum, (x[:few], acc, 0), {}, wanted(acc, x[:few])))
     return result
 
 
@@ -121,7 +121,7 @@ def test_sums_along_each_dimension(front_end: FrontEnd, scheme: str, mode: str) 
             columns = np.moveaxis(x, dim, 0)
             expected = wanted(acc, columns.reshape(columns.shape[0], -1))
             shaped = from_bits(expected).reshape(columns.shape[1:])
-            calls.append(Call(cpd.sum, (x, acc), {"dim": dim}, shaped))
+            calls.append(Call(cpd.sum, (x, acc), {"axis": dim}, shaped))
     front_end.check(calls)
 
 
@@ -134,6 +134,40 @@ def test_sums_of_texts(front_end: FrontEnd, dim: int) -> None:
             for text in TEXTS[: front_end.few]
         ]
     )
+
+
+def test_sums_of_all_elements(front_end: FrontEnd) -> None:
+    """In row-major order, whatever the strides."""
+    x = (np.random.default_rng(6).standard_normal((5, 3, 7)) * 4).astype(np.float32)
+    calls = []
+    for text in TEXTS[: front_end.few]:
+        acc = cpd.Accumulator(text)
+        for given in (x, x.T, x[1:, :, ::2], x[0, 0, 0, ...]):
+            terms = np.array(given, order="C").reshape(-1, 1)
+            calls.append(Call(cpd.sum, (given, acc), {}, from_bits(wanted(acc, terms)).reshape(())))
+        nothing = np.zeros((2, 0), np.float32)
+        calls.append(Call(cpd.sum, (nothing, acc), {}, np.zeros((), np.float32)))
+    front_end.check(calls)
+
+
+def test_random_integers_of_a_sum_of_all_elements(front_end: FrontEnd) -> None:
+    x = np.random.default_rng(7).standard_normal((4, 6)).astype(np.float32)
+    acc = cpd.Accumulator("e4m3 kahan rounding=stochastic random_bits=4")
+    r = np.random.default_rng(8).integers(0, 16, acc.sum_draws(24))
+    expected = cpd.sum(x.reshape(-1), acc, 0, random=r)
+    front_end.check([Call(cpd.sum, (x, acc), {"random": r}, expected)])
+
+
+def test_flags_and_gradients_of_a_sum_of_all_elements() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.full((4, 10), 1.0, requires_grad=True)
+    total, flags = cpd.sum(x, "e4m3", flags=True)
+    assert total.item() == 16
+    assert flags.item() == cpd.sum(x.detach().reshape(-1), "e4m3", 0, flags=True)[1].item() != 0
+    total.backward()
+    assert torch.equal(x.grad, torch.ones(4, 10))
+    of_each = torch.vmap(lambda x: cpd.sum(x, "e4m3"))(x.detach().reshape(2, 2, 10))
+    assert of_each.tolist() == [16, 16]
 
 
 def test_sum_takes_the_chunks_of_its_accumulator(front_end: FrontEnd) -> None:
@@ -152,12 +186,14 @@ def test_edges_of_sums(front_end: FrontEnd) -> None:
     front_end.check(
         [
             Call(cpd.sum, (-zeros(2), "e4m3"), {}, np.full((), -0.0, np.float32)),
-            Call(cpd.sum, (-zeros(4, 1), "e4m3"), {}, -zeros(1)),
+            Call(cpd.sum, (-zeros(4, 1), "e4m3", 0), {}, -zeros(1)),
             *(
-                Call(cpd.sum, (zeros(0, 2), cpd.Accumulator.parse(f"e4m3 {scheme}")), {}, zeros(2))
+                Call(
+                    cpd.sum, (zeros(0, 2), cpd.Accumulator.parse(f"e4m3 {scheme}"), 0), {}, zeros(2)
+                )
                 for scheme in SCHEMES
             ),
-            Call(cpd.sum, (zeros(2, 0), "e4m3"), {}, zeros(0)),
+            Call(cpd.sum, (zeros(2, 0), "e4m3", 0), {}, zeros(0)),
             Call(cpd.sum, (zeros(3), "e4m3"), {}, zeros()),
             Call(cpd.sum, (large, cpd.Accumulator("e4m3", "kahan")), {}, infinite),
         ]

@@ -88,7 +88,7 @@ def test_no_memory_for_results(front_end, operation):
         "cast": lambda: cpd.cast(x, "e4m3"),
         "add": lambda: cpd.add(x, x, "e4m3"),
         "encode": lambda: cpd.encode(x, "e4m3"),
-        "sum": lambda: cpd.sum(repeated(front_end, 2**50, 2), cpd.Accumulator("e4m3"), dim=1),
+        "sum": lambda: cpd.sum(repeated(front_end, 2**50, 2), cpd.Accumulator("e4m3"), axis=1),
         "gemm": lambda: cpd.gemm(
             repeated(front_end, 2**25, 1), repeated(front_end, 1, 2**25), "fp32"
         ),
@@ -102,7 +102,7 @@ def test_sizes_whose_bytes_cannot_be_counted(operation):
     """A bad argument. (NumPy makes no such array.)"""
     x = repeated("torch", 2**31, 2**31)
     run = {
-        "sum": lambda: cpd.sum(repeated("torch", 2**60, 4, 1), cpd.Accumulator("fp32"), dim=0),
+        "sum": lambda: cpd.sum(repeated("torch", 2**60, 4, 1), cpd.Accumulator("fp32"), axis=0),
         "gemm": lambda: cpd.gemm(repeated("torch", 1, 2**61), repeated("torch", 2**61, 1), "fp32"),
         "add": lambda: cpd.add(x, x, "e4m3", out=x),
     }[operation]
