@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 _TEXT = """\
 Trains a model over several nodes; by default a digit classifier. Its data are
 scikit-learn's 1797 digits, of which a fifth (359 images, the same for all
-options) is held out. Each node computes the gradients of its own micro-batch,
-of its loss divided by the number of nodes; all gradients then go through one
-CPD all-reduce, layer by layer (a layer is one parameter tensor), in fp32 as
-well. Each epoch shuffles the 1438 training images and takes nodes × batch of
+options) is held out. Each node computes the gradients of its own micro-batch.
+All gradients then go through one CPD all-reduce, layer by layer (a layer is one
+parameter tensor), in fp32 as well, and the sum is divided by the number of
+nodes (--divide). Each epoch shuffles the 1438 training images and takes nodes × batch of
 them a step; those left over at its end are dropped for that epoch. Training
 ends early where a weight becomes NaN or infinite. The same is trained in fp32
 first, to compare with (not with --no-baseline).
@@ -166,10 +166,10 @@ def _layer_arguments(parser: Parser) -> None:
     integer(group, "fp32-epochs", 0, "sum all layers of the first epochs in fp32")
     group.add_argument(
         "--divide",
-        default="before",
+        default="after",
         metavar="WHERE",
-        help="each node's loss by the number of nodes (before), the sum (after) or nothing (none); "
-        "default before",
+        help="divide the sum by the number of nodes (after), each node's loss (before) or nothing "
+        "(none); default after",
     )
 
 

@@ -59,8 +59,9 @@ class TrainOptions:
         weight_decay: added to gradients by the optimizer, times the weights.
         dropout: its probability; 0: none.
         ema: the decay of a moving average of the weights, which is evaluated; 0: none.
-        divide: the averages over nodes: `"before"`: each node's loss is divided by their number.
-            `"after"`: the sum is. `"none"`: neither, the gradients are sums over the nodes.
+        divide: where the average over nodes divides by their number. `"after"` (default): the
+            sum of the gradients, as `cpd.ddp_hook` does. `"before"`: each node's loss. `"none"`:
+            nowhere; the gradients are sums over the nodes.
         augment: how training images are changed: `none`, `shift`, `cutout` or `crop24`.
         loss_sum: the loss is multiplied by it and the rate divided: a batch's number of images
             makes it a sum over images, as in DavidNet.
@@ -107,7 +108,7 @@ class TrainOptions:
     weight_decay: float = None  # type: ignore[assignment]
     dropout: float = None  # type: ignore[assignment]
     ema: float = 0.0
-    divide: str = "before"
+    divide: str = "after"
     augment: str = None  # type: ignore[assignment]
     loss_sum: float = None  # type: ignore[assignment]
     exempt_types: tuple[str, ...] = ()
@@ -340,7 +341,7 @@ _OF_NUMBERS = (
     *("exempt_types", "last_layer_fp32", "fp32_epochs"),
 )
 """Options that say in what numbers a training computes and reduces."""
-_LATER = ("model", "ema", "divide", "exempt_types", "quantized_share", "reduce", "device")
+_LATER = ("model", "ema", "exempt_types", "quantized_share", "reduce", "device")
 """Options that `arguments` leaves out where they are the default."""
 
 

@@ -26,7 +26,7 @@ from cpd.train.layers import Layer, largest_min_size, share_of
         TrainOptions(model="mlp", data="cifar10", depth=2, dropout=0.25, ema=0.9),
         TrainOptions(model="resnet18", optimizer="lars", schedule="warmup 5 steps 40 80"),
         TrainOptions(model="davidnet", optimizer="sgd", schedule="constant", loss_sum=1.0),
-        TrainOptions(model="cifarnet", augment="none", weight_decay=0.5, divide="after"),
+        TrainOptions(model="cifarnet", augment="none", weight_decay=0.5, divide="before"),
         TrainOptions(model="fcn", exempt_types=("BatchNorm2d", "Conv2d"), last_layer_fp32=True),
         TrainOptions(model="gpt", quantized_share=0.9, length=32, momentum=0.5),
         TrainOptions(reduce="e4m3 aps accumulator='fp16 kahan'", order="ring", divide="none"),
@@ -38,10 +38,10 @@ def test_arguments_give_the_same_options_back(options):
     assert train_options(parsed, options.nodes) == options
 
 
-def test_arguments_of_before_are_as_before():
+def test_arguments_are_complete():
     assert TrainOptions(format="e4m3", aps="on").arguments() == (
         "--format e4m3 --aps --fp32-epochs 0 --seed 0 --epochs 40 --depth 6 --width 64 --nodes 8 "
-        "--batch 16 --lr 0.05 --momentum 0.9"
+        "--batch 16 --lr 0.05 --momentum 0.9 --divide after"
     )
 
 

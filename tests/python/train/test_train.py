@@ -218,7 +218,7 @@ def test_weights_do_not_depend_on_threads_or_backend(digits, environment):
 @pytest.mark.slow("trains six hidden layers twice")
 def test_the_main_effect(digits):
     """Six hidden layers: (4,3) gradients vanish, and APS brings them back."""
-    options = TrainOptions(format="e4m3", epochs=24)
+    options = TrainOptions(format="e4m3", epochs=24, divide="before")
     plain = train(options, data=digits)
     aps = train(replace(options, aps="on"), data=digits)
     assert plain.accuracy < 0.3

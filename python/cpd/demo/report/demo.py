@@ -73,7 +73,9 @@ def other_seeds(options: DemoOptions) -> list[TrainOptions]:
 
 
 def base_options(options: DemoOptions) -> TrainOptions:
-    return TrainOptions(seed=options.seed, epochs=options.epochs, nodes=options.nodes)
+    return TrainOptions(
+        seed=options.seed, epochs=options.epochs, nodes=options.nodes, divide="before"
+    )
 
 
 def table_options(base: TrainOptions) -> list[TrainOptions]:
