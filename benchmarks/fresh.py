@@ -17,7 +17,7 @@ from timing import Row, Side, timed
 import cpd
 
 BAR = 1 / 1.6
-FORMAT = cpd.format("e4m3")
+FORMAT = cpd.Format("e4m3")
 
 
 def front_ends(

@@ -162,7 +162,7 @@ def operands(case: Case, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     else so much less that the range is twelve of the sums'.
     """
     m, k, n = case.shape
-    f = cpd.format(case.format)
+    f = cpd.Format(case.format)
     in_range = 6 * math.sqrt(k) <= f.max
     deviation = 1.0 if in_range else math.sqrt(f.max / (12 * math.sqrt(k)))
     random = torch.Generator().manual_seed(seed)

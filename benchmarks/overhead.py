@@ -48,7 +48,7 @@ def torch_calls() -> Iterator[Call]:
     x, a = torch.tensor(GIVEN), torch.ones(8, 8)
     yield from eager_calls("torch", x, a, torch.empty_like(x), cast=8, into=10, gemm=8)
     leaf = torch.tensor(GIVEN, requires_grad=True)
-    f = cpd.format("e4m3")
+    f = cpd.Format("e4m3")
     yield Call("torch/cast/grad", lambda: cpd.cast(leaf, f).detach(), ROUNDED)
     layer = torch.nn.Linear(8, 8, bias=False)
     torch.nn.init.ones_(layer.weight)
@@ -70,7 +70,7 @@ def eager_calls(
     front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
     """The operations on the arrays of one library; the bars of three of them."""
-    f, acc = cpd.format("e4m3"), cpd.Accumulator("e6m9")
+    f, acc = cpd.Format("e4m3"), cpd.Accumulator("e6m9")
     eights = [[8.0] * 8] * 8
     codes = cpd.encode(np.array(GIVEN, np.float32), f).tolist()
     yield Call(f"{front_end}/cast", lambda: cpd.cast(x, f), ROUNDED, cast)

@@ -22,7 +22,7 @@ def gradients(node: int) -> list[np.ndarray]:
 def main() -> None:
     # A rank may be a function: its layers are made when they are needed, and not kept.
     per_rank = [lambda node=node: gradients(node) for node in range(NODES)]
-    wire = cpd.format("e5m2")
+    wire = cpd.Format("e5m2")
     plain = cpd.ReduceSpec(wire, order="ring", aps=True)
     kahan = cpd.ReduceSpec(wire, cpd.Accumulator(wire, "kahan"), order="ring", aps=True)
     sizes = [4, 8, 16, 32, 64, 256]

@@ -22,7 +22,7 @@ from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
 from cpd.numeric.cast import CastSpec
-from cpd.numeric.formats import Format, format
+from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled, scaled
 from cpd.numeric.scaled_cast import ScaledCast
@@ -99,7 +99,6 @@ __all__ = [
     "div",
     "encode",
     "fma",
-    "format",
     "gemm",
     "hadamard",
     "mul",
@@ -140,6 +139,8 @@ _NAMES = {
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""
+_GONE = {"format": "cpd.Format(…)"}
+"""Names of version 0.7 and what took their place."""
 
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
@@ -150,6 +151,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_NAMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
+    if name in _GONE:
+        raise AttributeError(f"cpd.{name} is gone: use {_GONE[name]}")
     raise AttributeError(f"module 'cpd' has no attribute {name!r}")
 
 

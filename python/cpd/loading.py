@@ -20,7 +20,8 @@ else:
     Loader = object  # whose module takes 10 ms to import
 
 SPECS = [
-    ("cpd.numeric.formats", "format"),  # what a pickled Format calls
+    ("cpd.numeric.formats", "Format"),
+    ("cpd.numeric.formats", "format"),  # what a Format pickled by 0.7 calls
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.accumulator", "FixedPoint"),

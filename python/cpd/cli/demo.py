@@ -83,7 +83,7 @@ def _print_demo(console: Console, demo: Demo) -> None:
         every = demo.of_all_seeds(run)
         table.add_row(
             run.label,
-            str(formats.format(run.format).bits),
+            str(formats.as_format(run.format).bits),
             accuracy_range(every),
             percent(run.underflow),
             state_of(every),
@@ -103,7 +103,7 @@ def _print_demo(console: Console, demo: Demo) -> None:
         console.print(line, soft_wrap=True)
     console.print()
     rounded = roundoff_table(demo.roundoff.series[0].rows)
-    wire = formats.format(demo.roundoff.format)
+    wire = formats.as_format(demo.roundoff.format)
     rounded.title = (
         f"Round-off of ({wire.exp},{wire.man}) + APS, {demo.roundoff.nodes} nodes, "
         "ring across groups"
@@ -128,7 +128,7 @@ def stall_lines(demo: Demo) -> list[str]:
     nodes = demo.settings.nodes
     lines = []
     for name, count in found.items():
-        wire = formats.format(name)
+        wire = formats.as_format(name)
         lines.append(
             f"Sums in ({wire.exp},{wire.man}) may have stalled, in {count} of "
             f"{counted(len(runs), 'run')}: of {nodes} equal terms the first {2 ** (wire.man + 1)} "

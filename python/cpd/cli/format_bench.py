@@ -14,7 +14,7 @@ import numpy as np
 
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table
-from cpd.numeric.formats import Format, format
+from cpd.numeric.formats import Format, as_format
 from cpd.ops import add, cast, div, encode, mul, sqrt
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _p3109() -> Iterator[str]:
             for kind in ("se", "sf", "ue", "uf"):
                 name = f"binary{bits}p{precision}{kind}"
                 try:
-                    format(name)
+                    as_format(name)
                 except ValueError:
                     continue  # of all these there are not
                 yield name

@@ -9,7 +9,7 @@ from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, seconds
 from cpd.cli.output import check_writable, is_stdout
 from cpd.numeric.accumulator import accumulator
-from cpd.numeric.formats import format
+from cpd.numeric.formats import as_format
 
 _TEXT = """\
 Finds how a command adds the products of a dot product: the order of k, the
@@ -69,7 +69,7 @@ def _run(options: argparse.Namespace) -> int:
         raise UsageError("give a command behind --, or an accumulator by --acc")
     with users_mistakes():
         formats = [options.a, options.b, None if options.c == "none" else options.c]
-        formats = [None if name is None else format(name) for name in formats]
+        formats = [None if name is None else as_format(name) for name in formats]
         function: Any
         if options.acc is not None:
             function = Known(accumulator(options.acc)).sums

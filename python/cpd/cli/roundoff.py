@@ -250,7 +250,7 @@ def _spec(
         seed=options.seed,
     )
     if options.result is not None:
-        spec = replace(spec, result=formats.format(options.result))
+        spec = replace(spec, result=formats.as_format(options.result))
     if options.accumulator is None:
         return spec
     if options.kahan:

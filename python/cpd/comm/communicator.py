@@ -20,11 +20,9 @@ from cpd.comm.layers import Inputs, Layers, Outputs
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
 from cpd.comm.virtual import LayerReport, layer_report
 from cpd.compress.states import Owner, States, native_states
-from cpd.numeric.formats import FormatLike, flag, format
+from cpd.numeric.formats import FormatLike, as_format, flag
 from cpd.numeric.numbers import int32, integer
 from cpd.numeric.options import Options
-
-_format = format  # a parameter of the same name hides it
 
 _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -346,7 +344,7 @@ class Communicator:
             given = Inputs(layers)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
             stacked = Outputs(given, [(self._size, *shape) for shape in given.shapes])
-            wire, counts = _format(format)._held, flag("report", report)
+            wire, counts = as_format(format)._held, flag("report", report)
         with self._one_call:
             made = self._native.all_gather(
                 given.values, stacked.values, wire, options, given.dimensions

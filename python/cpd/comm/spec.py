@@ -16,7 +16,7 @@ from cpd.numeric.accumulator import (
     AccumulatorLike,
     sum_accumulator,
 )
-from cpd.numeric.formats import Format, FormatLike, flag, format
+from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.numbers import int32, number
 from cpd.numeric.options import Options, numbers_of_codec
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
@@ -39,7 +39,7 @@ class ReduceSpec:
     sums in `accumulator`.
 
     Args:
-        format: of the contributions (on the wire): what `cpd.format` takes, or a scaled format
+        format: of the contributions (on the wire): what `cpd.Format` takes, or a scaled format
             (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
             cast as by `cpd.cast`, however it is cut into messages. Its blocks are N values or the
             layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale` is
@@ -102,7 +102,7 @@ class ReduceSpec:
     Raises ValueError or TypeError for anything else. Immutable and picklable.
 
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
-    cpd.format('e4m3')
+    cpd.Format('e4m3')
     >>> ReduceSpec("mxfp8", result="bf16").format
     cpd.scaled('mxfp8')
     """
@@ -163,7 +163,7 @@ class ReduceSpec:
         cast = None if by is not None else format_or_scaled(format)  # type: ignore[arg-type]
         sums = sums_format(cast)
         acc = sum_accumulator(sums if accumulator is None else accumulator, REDUCE_SCHEMES)
-        result = sums if result is None else _format(result)
+        result = sums if result is None else as_format(result)
         made = _core.ReduceSpec(
             wire=(cast if by is None else by)._held,  # type: ignore[union-attr]
             accumulator=acc._native(),
@@ -207,13 +207,10 @@ class ReduceSpec:
         self.__init__(**state)  # type: ignore[misc]
 
 
-_format = format  # the parameter of the same name hides it
-
-
 def sums_format(wire: Format | Scaled | None) -> Format:
     """The default format of sums: that of the contributions, fp32 for a scaled format or a
     compressor (None)."""
-    return wire if isinstance(wire, Format) else _format("fp32")
+    return wire if isinstance(wire, Format) else as_format("fp32")
 
 
 def _codec(wire: CodecLike, format: Any, seed: int, random_bits: int) -> Codec:

@@ -47,7 +47,7 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
     >>> float_quantize(torch.tensor([0.3, 248.0]), 4, 3).tolist()
     [0.3125, inf]
     """
-    return quantizers.quantizer(Format(exp, man))(x)
+    return quantizers.quantizer(Format(exp=exp, man=man))(x)
 
 
 @checked
@@ -99,7 +99,7 @@ def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
     """
     if a.dim() != 2 or b.dim() != 2:
         raise ValueError(f"a and b must be matrices, got {tuple(a.shape)}, {tuple(b.shape)}")
-    product: Tensor = ops.gemm(a, b, Accumulator(Format(exp, man), "kahan"))
+    product: Tensor = ops.gemm(a, b, Accumulator(Format(exp=exp, man=man), "kahan"))
     return product
 
 
@@ -143,14 +143,14 @@ def sum_gradients(
 
 
 def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> ReduceSpec:
-    f = Format(exp, man)
+    f = Format(exp=exp, man=man)
     sums = Accumulator(f, "kahan" if kahan else "sequential")
     return ReduceSpec(f, sums, aps="paper") if aps else ReduceSpec("fp32", sums, result=f)
 
 
 def _format(exp: int, man: int) -> Format | None:
     """None for binary32, which stays as it is."""
-    return None if (exp, man) == FP32 else Format(exp, man)
+    return None if (exp, man) == FP32 else Format(exp=exp, man=man)
 
 
 _communicators: weakref.WeakKeyDictionary[dist.ProcessGroup, Communicator]

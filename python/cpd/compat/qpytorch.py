@@ -87,7 +87,7 @@ class FloatingPoint(Number):
     _format: Format = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        made = Format(self.exp, self.man)
+        made = Format(exp=self.exp, man=self.man)
         check_storage("float32", made.name)
         object.__setattr__(self, "_format", made)
 
@@ -122,7 +122,7 @@ class FixedPoint(Number):
         flag("clamp", self.clamp)
         flag("symmetric", self.symmetric)
         man = self.wl - 1 if self.clamp else _MOST_FIXED_BITS - 1
-        grid = Format(1, man, bias=1 - man + self.fl, encoding="finite")
+        grid = Format((1, man), bias=1 - man + self.fl, encoding="finite")
         object.__setattr__(self, "_grid", grid)
 
     def _range(self) -> tuple[float, float]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator, presets
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, format
+from cpd.numeric.formats import Format, as_format
 from cpd.ops import cast, gemm
 
 F32 = npt.NDArray[np.float32]
@@ -115,7 +115,7 @@ def replay(
     ]
     made = [(one, _accumulator(one, acc)) for one in found]
     if acc is not None and not _is_preset(acc):
-        made = [(one, unit) for one, unit in made if unit.format == format(one.output)]
+        made = [(one, unit) for one, unit in made if unit.format == as_format(one.output)]
     if not made:
         asked = [str(x) for x in (operands, output, acc) if x is not None]
         raise ValueError(
@@ -226,7 +226,7 @@ def _published(path: Path) -> Iterator[_Set]:
         if a.shape != b.shape or {c.shape, results.shape} != {(len(a), 1)}:
             shapes = ", ".join(str(x.shape) for x in (a, b, c, results))
             raise ValueError(f"{path}: {kind}'s arrays must be n x k and n x 1, got {shapes}")
-        f = format(_KINDS[kind])
+        f = as_format(_KINDS[kind])
         preset = _unit_of(gpu, kind, output)
         known = preset in {one.name for one in presets()}
         unit = Accumulator(output, preset=preset, operands=(f, f)) if known else None

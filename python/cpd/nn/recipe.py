@@ -122,11 +122,11 @@ class Recipe:
     >>> Recipe("int8 row")
     cpd.Recipe(forward='native', activation='int8 row', weight='int8 row', gradient='int8 row')
     >>> Recipe("e4m3fn", sums="e6m9 chunked", grad_weight="fp32", gradient="e5m2").grad_input.format
-    cpd.format('e6m9')
+    cpd.Format('e6m9')
     >>> fp8 = {"activation": "e4m3fn", "weight": "e4m3fn", "gradient": "e5m2"}
     >>> h100 = Recipe(sums=("h100-fp8", "h100-fp8 a=e5m2", "h100-fp8 b=e5m2"), **fp8)
     >>> h100.grad_input.unit.a
-    cpd.format('e5m2')
+    cpd.Format('e5m2')
     >>> Recipe("e6m9 kahan")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ValueError: 'e6m9 kahan' is an accumulator, ...: give it as sums='e6m9 kahan', ...
@@ -365,7 +365,7 @@ class Recipe:
         """The recipe with other arguments. `format` replaces all operands' casts, `sums` all sums.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
-        cpd.format('e5m2')
+        cpd.Format('e5m2')
         >>> Recipe("int8 row").replace(sums="int32").grad_weight.text
         'fp32 fixed width=32 fraction=0'
         """

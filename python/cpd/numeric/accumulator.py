@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, flag, format, format_text, named
+from cpd.numeric.formats import Format, FormatLike, as_format, flag, format_text, named
 from cpd.numeric.numbers import Number, int32, int64, integer, is_torch, number, plain_number
 from cpd.numeric.options import Options
 from cpd.numeric.spec import Option, Spec, named_word, options, texts, word
@@ -21,8 +21,6 @@ SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
 """The schemes that all-reduce supports: its sums are floating-point numbers."""
 DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
-
-_format = format  # parameters of the same name hide it
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -82,7 +80,7 @@ class BlockFma(Spec):
             last k hold 0. group=0: ascending.
 
     >>> BlockFma("fp16", "fp16", block=4, fraction_bits=23).sum
-    cpd.format('fp32')
+    cpd.Format('fp32')
     """
 
     a: Format
@@ -128,16 +126,16 @@ class BlockFma(Spec):
     ) -> None:
         made = made_unit(
             options(
-                a=format(a).name,
-                b=format(b).name,
+                a=as_format(a).name,
+                b=as_format(b).name,
                 block=int32("block", block),
                 fraction_bits=int32("fraction_bits", fraction_bits),
                 addend="aligned" if flag("aligns_addend", aligns_addend) else "separate",
                 min_exponent=int32("min_exponent", min_exponent),
-                sum=format(sum).name,
+                sum=as_format(sum).name,
                 sum_rounding=named_word("rounding", rounding),
                 promote=int64("promote", promote),
-                scale=None if scale is None else format(scale).name,
+                scale=None if scale is None else as_format(scale).name,
                 scale_block=int32("scale_block", scale_block),
                 dot=int32("dot", dot),
                 adder=named_word("adder", adder),
@@ -216,7 +214,7 @@ class FixedPoint(Spec):
         >>> FixedPoint.kulisch("e4m3fn", "e4m3fn", 4096)
         FixedPoint(width=49, fraction=18, rounding='toward_zero')
         """
-        return kulisch(format(a).name, format(b).name, int64("terms", terms))
+        return kulisch(as_format(a).name, as_format(b).name, int64("terms", terms))
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -224,7 +222,7 @@ class Accumulator(Spec):
     """An ordered sum: its format, its scheme, and how each of its operations is rounded.
 
     Args:
-        format: of the running sum (what `cpd.format` takes). With `preset` or `unit`: of the result
+        format: of the running sum (what `cpd.Format` takes). With `preset` or `unit`: of the result
             and of promoted sums; default: the unit's own. With `fixed`: of the result; default:
             fp32. Or, alone: a `BlockFma` (the same as `unit`), a `FixedPoint` (the same as
             `fixed`), the name of a preset (the same as `preset`) or of an integer, or the text of

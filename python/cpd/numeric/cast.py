@@ -8,12 +8,10 @@ from typing import TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, format, named
+from cpd.numeric.formats import Format, FormatLike, as_format, named
 from cpd.numeric.numbers import Number, integer, plain_number
 from cpd.numeric.options import Options, cast_text
 from cpd.numeric.spec import Spec
-
-_format = format  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -24,7 +22,7 @@ class CastSpec(Spec):
     the hash as it is.
 
     >>> CastSpec("e5m2", "stochastic", random_bits=8).format
-    cpd.format('e5m2')
+    cpd.Format('e5m2')
     """
 
     format: Format
@@ -54,7 +52,7 @@ class CastSpec(Spec):
         Options(rounding, overflow, seed, stream, random_bits, variant).check()
         made = parsed_cast(
             cast_text(
-                _format(format).name,
+                as_format(format).name,
                 rounding,
                 overflow,
                 integer("random_bits", random_bits),

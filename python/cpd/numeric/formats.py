@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Number formats: which values exist. See `Format` and `format`."""
+"""Number formats: which values exist. See `Format`."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
-from cpd.numeric.spec import Spec, named_word
+from cpd.numeric.spec import Spec, word
 
 if TYPE_CHECKING:
     import torch
@@ -26,36 +26,69 @@ _DERIVED = ("bits", "max", "lowest", "min_normal", "min_subnormal", "epsilon", "
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Format(Spec):
-    """A number format: `exp` exponent bits, `man` mantissa bits, and what its codes mean.
+    """A number format: its exponent and mantissa bits, and the meaning of its codes.
 
     Args:
-        exp: exponent bits, 1…8; of encoding `ieee` up to 11.
-        man: mantissa bits, 0…23; of encoding `ieee` up to 52.
-        bias: exponent bias; default 2^(exp-1) - 1, for `fnuz`, `p3109` and `p3109finite` 2^(exp-1),
-            for `int` and `int_full` that of steps of 1.
-        encoding: of the special values: `ieee` (top exponent: Inf and NaN), `fn` (no Inf, all ones
-            is NaN), `fnuz` (no Inf, no -0), `p3109`, `finite` (neither Inf nor NaN), `e8m0`; `int`
-            (two's complement integers times 2^(1 - bias - man), without the least; exp is 1) and
-            `int_full` (with the least); `p3109finite` (`p3109` without Inf: overflow gives the
-            largest value).
-        signed: whether there is a sign bit.
-        subnormals: whether numbers below the least normal one exist, other than 0.
+        format: The name of the format, in any letter case. Or a pair of ints (exp, man), an element
+            type of torch, NumPy or ml_dtypes, or a `Format`. Keywords replace what the name says;
+            without a name, `exp` and `man` must be given. Names are:
+
+            - `eXmY`, IEEE-like: `e4m3` has Inf and a max of 240. With the suffix `fn`, `fnuz`,
+              `p3109`, `p3109finite`, `finite` or `ieee`, it has that encoding. `e2m1`, `e2m3` and
+              `e3m2` are OCP's finite formats. Options follow, each at most once:
+              `e4m3fn:bias=11:nosub:unsigned`.
+            - `(X,Y)`, as papers write it, always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` is
+              `e3m2ieee`. The pair of ints (4, 3) means the same.
+            - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`.
+            - IEEE P3109's `binaryKpP` with `se`, `sf`, `ue` or `uf`: K bits, precision P, signed or
+              unsigned, extended (with Inf) or finite. `binary8p4sf` has the values of `e4m3fnuz`,
+              but overflow gives 240 and not NaN.
+            - `int8` (`int2` to `int25`): integers in two's complement, -127 to 127, without -0.
+              `int8:full` also has -128. (Decoded, the code of -128 is -128 in either.) `sm8` (`sm2`
+              to `sm25`) has the same range in codes of sign and magnitude, with -0.
+            - Names of other libraries mean what the type of that name holds there: `float64`,
+              `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`,
+              `float8_e4m3fnuz`, `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`,
+              `float6_e3m2fn`, `float4_e2m1fn` (torch: `float4_e2m1fn_x2`), `float8_e3m4`,
+              `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and PTX's scales `ue4m3`, `ue5m3`
+              (`e5m3fn:unsigned`) and `ue8m0`. `float8_e4m3`, of ml_dtypes, is IEEE-like. The E4M3
+              of OCP and NVIDIA is `e4m3fn`, as is torch's `float8_e4m3fn`.
+
+        exp: Exponent bits, 1 to 8; of encoding `ieee` up to 11.
+        man: Mantissa bits, 0 to 23; of encoding `ieee` up to 52.
+        bias: Exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
+            2^(exp-1); for `int` and `int_full` the bias of steps of 1.
+        encoding: The special values. `ieee` (default): the top exponent holds Inf and NaN. `fn`: no
+            Inf; all ones is NaN. `fnuz`: no Inf, no -0. `p3109`. `p3109finite`: `p3109` without
+            Inf, so that overflow gives the largest value. `finite`: neither Inf nor NaN. `e8m0`.
+            `int`: two's complement integers times 2^(1 - bias - man), without the least; exp is 1.
+            `int_full`: with the least.
+        signed: True (default) if there is a sign bit.
+        subnormals: True (default) if numbers below the least normal one exist, other than 0.
 
     Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors, for
-    cast, add, mul, fma, div and sqrt on the CPU; elsewhere they are a ValueError.
+    cast, add, mul, fma, div and sqrt on the CPU. Elsewhere they raise ValueError.
 
-    Raises ValueError where a finite value would not be a binary32 value (of those wider formats, a
-    binary64 value), and for a combination that does not exist (unsigned `fnuz`).
+    Immutable, hashable, picklable; two formats are equal if all six fields are. In texts of scaled
+    formats and recipes, write `(4,3)` for the IEEE-like format: a bare `e4m3` is refused there,
+    because readers take it for OCP's.
 
-    Immutable, hashable, picklable; two formats are equal if all six fields are. `name` is read back
-    by `cpd.format`. Within the texts of scaled formats and recipes, where a bare `e4m3` is refused
-    because readers take it for OCP's, the IEEE-like one is written `(4,3)`.
+    Raises:
+        ValueError: The name is unknown (the error names the nearest one), a finite value would not
+            be a binary32 value (of the wider formats, a binary64 value), or the combination does
+            not exist (unsigned `fnuz`).
+        TypeError: An argument has another type.
 
-    >>> f = Format(4, 3)
+    >>> f = Format("e4m3")
     >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits
     (240.0, 0.015625, 0.001953125, 0.125, 8)
-    >>> Format(4, 3, encoding="fn")
-    cpd.format('e4m3fn')
+    >>> Format("e4m3fn").max, str(Format("e5m10"))
+    (448.0, 'fp16')
+    >>> Format(exp=4, man=3, encoding="fn"), Format("e4m3fn", bias=11), Format("FLOAT8_E4M3FN")
+    (cpd.Format('e4m3fn'), cpd.Format('e4m3fn:bias=11'), cpd.Format('e4m3fn'))
+    >>> import ml_dtypes
+    >>> Format((5, 2)), Format(np.float16), Format(ml_dtypes.float8_e4m3b11fnuz)
+    (cpd.Format('e5m2'), cpd.Format('fp16'), cpd.Format('e4m3fnuz:bias=11'))
     """
 
     exp: int
@@ -65,7 +98,7 @@ class Format(Spec):
     signed: bool
     subnormals: bool
     name: str = field(init=False)
-    """The canonical name; `cpd.format(f.name) == f`."""
+    """The canonical name; `cpd.Format(f.name) == f`."""
     text: str = field(init=False)
     """The name."""
     bits: int = field(init=False)
@@ -87,23 +120,30 @@ class Format(Spec):
 
     def __init__(
         self,
-        exp: int,
-        man: int,
-        *,
+        format: FormatLike | None = None,
+        /,
+        *others: Never,
+        exp: int | None = None,
+        man: int | None = None,
         bias: int | None = None,
-        encoding: str = "ieee",
-        signed: bool = True,
-        subnormals: bool = True,
+        encoding: str | None = None,
+        signed: bool | None = None,
+        subnormals: bool | None = None,
     ) -> None:
-        made = _made(
-            int32("exp", exp),
-            int32("man", man),
-            named_word("encoding", encoding),
+        if others or isinstance(format, int):
+            raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
+        given = _Fields(
+            None if exp is None else int32("exp", exp),
+            None if man is None else int32("man", man),
+            word("encoding", encoding),
             None if bias is None else int32("bias", bias),
-            flag("signed", signed),
-            flag("subnormals", subnormals),
+            None if signed is None else flag("signed", signed),
+            None if subnormals is None else flag("subnormals", subnormals),
         )
-        self._share(made)
+        if format is None:
+            self._share(_made(given))
+        else:
+            self._share(_replaced(format_text("a format", format), given))
 
     @classmethod
     def _of(cls, held: _core.Format) -> Format:
@@ -116,7 +156,7 @@ class Format(Spec):
     def values(self) -> npt.NDArray[np.float32]:
         """All distinct finite values, ascending, as float32. For formats of up to 24 bits.
 
-        >>> format("e2m1").values().tolist()[7:]
+        >>> Format("e2m1").values().tolist()[7:]
         [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
         """
         if self.bits > _MAX_LISTED_BITS:
@@ -126,10 +166,10 @@ class Format(Spec):
         return self._held.values()
 
     def __repr__(self) -> str:
-        return f"cpd.format('{self.name}')"
+        return f"cpd.Format('{self.name}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return format, (self.name,)
+        return Format, (self.name,)
 
 
 FormatLike: TypeAlias = (
@@ -138,46 +178,14 @@ FormatLike: TypeAlias = (
 """A `Format`, its name, a pair (exp, man), or a type of NumPy, ml_dtypes or torch."""
 
 
-def format(name: FormatLike) -> Format:
-    """The format of that name; a `Format` is given back as it is.
-
-    Names, in any letter case:
-
-    - `eXmY` is IEEE-like (`e4m3` has Inf and a max of 240), with suffix `fn`, `fnuz`, `p3109`,
-      `p3109finite`, `finite` or `ieee`; `e2m1`, `e2m3` and `e3m2` are OCP's finite formats. Then
-      options, each at most once: `e4m3fn:bias=11:nosub:unsigned`.
-    - `(X,Y)`, as the papers write it, is always IEEE-like: `(4,3)` is `e4m3`, `(3,2)` `e3m2ieee`.
-    - `fp64`, `fp32`, `tf32`, `bf16`, `fp16`, `e8m0`, and IEEE P3109's `binaryKpP` with
-      `se`, `sf`, `ue` or `uf`: K bits, precision P, signed or unsigned, extended (with Inf) or
-      finite. `binary8p4sf` has the values of `e4m3fnuz`, but overflow gives 240 and not NaN.
-    - `int8` (`int2` … `int25`): integers in two's complement, -127…127, without -0; `int8:full`
-      has the least, -128, too. (Decoded, its code is -128 in either.) `sm8` (`sm2` … `sm25`): the
-      same range in codes of sign and magnitude, with -0.
-    - What other libraries call a format means what their type of that name holds: `float64`,
-      `float32`, `float16`, `half`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `float8_e4m3fnuz`,
-      `float8_e5m2fnuz`, `float8_e8m0fnu`, `float6_e2m3fn`, `float6_e3m2fn`, `float4_e2m1fn` (torch:
-      `float4_e2m1fn_x2`), `float8_e3m4`, `e4m3b11fnuz` (`e4m3fnuz:bias=11`), and PTX's scales
-      `ue4m3`, `ue5m3` (`e5m3fn:unsigned`) and `ue8m0`. So `float8_e4m3`,
-      which ml_dtypes has, is IEEE-like; OCP's and NVIDIA's E4M3 is `e4m3fn`, as is torch's
-      `float8_e4m3fn`.
-
-    A pair of ints `(4, 3)` is the text `(4,3)`; a dtype of torch, NumPy or ml_dtypes (or NumPy's
-    type of its scalars) is its name. Wherever a format may stand, all of these may.
-
-    Raises ValueError for any other name, which names the one that was probably meant, and TypeError
-    for other objects.
-
-    >>> format("e4m3fn").max
-    448.0
-    >>> str(format("e5m10"))
-    'fp16'
-    >>> format("FLOAT8_E4M3FN") == format("e4m3fn"), format((5, 2)) == format("e5m2")
-    (True, True)
-    >>> import ml_dtypes
-    >>> format(np.float16), format(ml_dtypes.float8_e4m3b11fnuz)
-    (cpd.format('fp16'), cpd.format('e4m3fnuz:bias=11'))
-    """
+def as_format(name: FormatLike) -> Format:
+    """Returns the `Format` of a name, a pair or a type; a `Format` as it is."""
     return name if isinstance(name, Format) else named(format_text("a format", name))
+
+
+def format(name: str) -> Format:
+    """Reads a format from a pickle of version 0.7."""
+    return as_format(name)
 
 
 def format_text(what: str, value: Any) -> str:
@@ -206,7 +214,7 @@ def dtype_name(dtype: Any) -> str:
 
 @constant
 def named(name: str) -> Format:
-    """`format` for a str; torch.compile takes its results as constants."""
+    """Returns the format of a name; torch.compile takes it as a constant."""
     try:
         return Format._of(_core.Format.parse(name))
     except ValueError:
@@ -220,15 +228,43 @@ def named(name: str) -> Format:
 Format._parsed = named
 
 
+class _Fields(NamedTuple):
+    """The fields of a format; None: its default, or that of the name."""
+
+    exp: int | None
+    man: int | None
+    encoding: str | None
+    bias: int | None
+    signed: bool | None
+    subnormals: bool | None
+
+
 @constant
-def _made(
-    exp: int, man: int, encoding: str, bias: int | None, signed: bool, subnormals: bool
-) -> Format:
-    """The arguments are those of _core.Format."""
+def _made(given: _Fields) -> Format:
+    if given.exp is None or given.man is None:
+        raise TypeError("Format takes a name, or exp= and man=")
     held = _core.Format(
-        exp=exp, man=man, encoding=encoding, bias=bias, signed=signed, subnormals=subnormals
+        exp=given.exp,
+        man=given.man,
+        encoding=given.encoding or "ieee",
+        bias=given.bias,
+        signed=given.signed is not False,
+        subnormals=given.subnormals is not False,
     )
     return Format._of(held)
+
+
+@constant
+def _replaced(name: str, given: _Fields) -> Format:
+    """The format of a name with the given fields in place of its own."""
+    base = named(name)
+    replaced = {key: value for key, value in given._asdict().items() if value is not None}
+    if not replaced:
+        return base
+    own = _Fields(base.exp, base.man, base.encoding, None, base.signed, base.subnormals)
+    if _made(own) != base:  # a bias other than the default one is the name's
+        own = own._replace(bias=base.bias)
+    return _made(own._replace(**replaced))
 
 
 def is_scaled(text: str) -> bool:

@@ -12,12 +12,10 @@ import numpy as np
 from cpd import _core
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, format, format_text, named
+from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.spec import Option, Spec, options, texts, word
-
-_format = format
 
 
 @checked
@@ -109,15 +107,15 @@ class Scaled(Spec):
     ) -> None:
         if scale_max is not None and not float(scale_max) > 0:
             raise ValueError("scale_max must be positive")
-        text = element_text(_format(element).name)
+        text = element_text(as_format(element).name)
         is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
         made = _made(
             options(
                 element="e4m3" if is_bare else text,
                 block=block_text(block),
-                scale=_format(scale).name,
+                scale=as_format(scale).name,
                 rule=word("rule", rule),
-                tensor_scale=None if tensor_scale is None else _format(tensor_scale).name,
+                tensor_scale=None if tensor_scale is None else as_format(tensor_scale).name,
                 arithmetic=word("arithmetic", arithmetic),
                 outer=word("outer", outer),
                 margin=int32("margin", margin),
@@ -175,7 +173,7 @@ def scaled(text: ScaledLike) -> Scaled:
     Wherever a scaled format may stand, its text may.
 
     >>> scaled("nvfp4").scale, scaled("int8 row").element.max
-    (cpd.format('e4m3fn'), 127.0)
+    (cpd.Format('e4m3fn'), 127.0)
     """
     if isinstance(text, Scaled):
         return text
@@ -190,7 +188,7 @@ def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
         return f
     if isinstance(f, str):
         return _either(f)
-    return _format(f)
+    return as_format(f)
 
 
 def overflow_of(to: Format | Scaled | None, overflow: str | None) -> str:
@@ -238,7 +236,7 @@ def _untransformed(text: str) -> Scaled:
 
 @constant
 def _either(text: str) -> Format | Scaled:
-    return named_scaled(text) if _core.names_scaled(text) else _format(format_text("", text))
+    return named_scaled(text) if _core.names_scaled(text) else as_format(format_text("", text))
 
 
 @constant

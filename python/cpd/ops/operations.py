@@ -80,7 +80,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd.numeric.accumulator import AccumulatorLike, accumulator, sum_accumulator
-from cpd.numeric.formats import Format, FormatLike, flag, format
+from cpd.numeric.formats import Format, FormatLike, as_format, flag
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.numbers import Number, int32, is_torch
 from cpd.numeric.options import Options
@@ -277,7 +277,7 @@ def add(
     1.125
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _rounded("add", (x, y), format(f), options, out, random, flags, tininess)
+    return _rounded("add", (x, y), as_format(f), options, out, random, flags, tininess)
 
 
 def mul(
@@ -302,7 +302,7 @@ def mul(
     1.25
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _rounded("mul", (x, y), format(f), options, out, random, flags, tininess)
+    return _rounded("mul", (x, y), as_format(f), options, out, random, flags, tininess)
 
 
 def fma(
@@ -329,7 +329,7 @@ def fma(
     0.015625
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _rounded("fma", (x, y, z), format(f), options, out, random, flags, tininess)
+    return _rounded("fma", (x, y, z), as_format(f), options, out, random, flags, tininess)
 
 
 def div(
@@ -354,7 +354,7 @@ def div(
     [0.34375, 0.6875, inf]
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _rounded("div", (x, y), format(f), options, out, random, flags, tininess)
+    return _rounded("div", (x, y), as_format(f), options, out, random, flags, tininess)
 
 
 def sqrt(
@@ -379,7 +379,7 @@ def sqrt(
     [1.375, 2.0, nan]
     """
     options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return _rounded("sqrt", (x,), format(f), options, out, random, flags, tininess)
+    return _rounded("sqrt", (x,), as_format(f), options, out, random, flags, tininess)
 
 
 def _rounded(

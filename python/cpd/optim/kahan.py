@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from cpd._torch.arguments import name_of
 from cpd.numeric.checked import check_keys, checked
-from cpd.numeric.formats import FormatLike, format
+from cpd.numeric.formats import FormatLike, as_format
 from cpd.numeric.scaled_cast import operand_spec
 from cpd.ops.arguments import check_storage
 from cpd.optim.rounding import round_
@@ -33,7 +33,7 @@ class _Kahan(Optimizer, ABC):
         for name, least in (("lr", 0.0), ("weight_decay", 0.0)):
             if not defaults[name] >= least:
                 raise ValueError(f"{name} must be at least {least:g}, got {defaults[name]}")
-        super().__init__(params, {**defaults, "format": format(f).name})
+        super().__init__(params, {**defaults, "format": as_format(f).name})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As torch's; a group may have a `format` of its own."""

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from tensors import compiled, same  # noqa: E402
 
-E4M3 = cpd.format("e4m3")
+E4M3 = cpd.Format("e4m3")
 
 
 def step_cast(x, step):

@@ -38,8 +38,8 @@ def inputs(n: int) -> torch.Tensor:
 def test_cast_is_the_cpus(name: str, rounding: str, overflow: str) -> None:
     x = inputs(10_007)
     options = {"rounding": rounding, "overflow": overflow}
-    expected = cpd.cast(x, cpd.format(name), **options)
-    got = cpd.cast(x.cuda(), cpd.format(name), **options)
+    expected = cpd.cast(x, cpd.Format(name), **options)
+    got = cpd.cast(x.cuda(), cpd.Format(name), **options)
     assert got.is_cuda
     assert same(expected, got)
 
@@ -47,7 +47,7 @@ def test_cast_is_the_cpus(name: str, rounding: str, overflow: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_other_types(dtype: torch.dtype) -> None:
     x = inputs(4_099).to(dtype)
-    assert same(cpd.cast(x, cpd.format("e4m3")), cpd.cast(x.cuda(), cpd.format("e4m3")))
+    assert same(cpd.cast(x, cpd.Format("e4m3")), cpd.cast(x.cuda(), cpd.Format("e4m3")))
 
 
 @pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 24])
@@ -55,14 +55,14 @@ def test_stochastic_on_strided_tensors(random_bits: int) -> None:
     x = inputs(90 * 77).view(90, 77).t()[:, ::2]
     options = {"rounding": "stochastic", "random_bits": random_bits, "seed": 7, "stream": 9}
     on_gpu = inputs(90 * 77).cuda().view(90, 77).t()[:, ::2]
-    expected = cpd.cast(x, cpd.format("e4m3"), **options)
-    assert same(expected, cpd.cast(on_gpu, cpd.format("e4m3"), **options))
+    expected = cpd.cast(x, cpd.Format("e4m3"), **options)
+    assert same(expected, cpd.cast(on_gpu, cpd.Format("e4m3"), **options))
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_codes(name: str) -> None:
     x = inputs(5_001).nan_to_num(nan=1.0, posinf=3.0, neginf=-3.0)
-    f = cpd.format(name)
+    f = cpd.Format(name)
     codes = cpd.encode(x, f)
     on_gpu = cpd.encode(x.cuda(), f)
     assert same(codes, on_gpu)
@@ -73,7 +73,7 @@ def test_codes(name: str) -> None:
 @pytest.mark.parametrize("rounding", MODES)
 @pytest.mark.parametrize("name", ["add", "mul", "fma"])
 def test_operations_are_the_cpus(name: str, rounding: str, dtype: torch.dtype) -> None:
-    f, operation = cpd.format("e4m3"), getattr(cpd, name)
+    f, operation = cpd.Format("e4m3"), getattr(cpd, name)
     operands = [inputs(2_000 + i).to(dtype)[:1_999] for i in range(3 if name == "fma" else 2)]
     expected = operation(*operands, f, rounding=rounding)
     got = operation(*(x.cuda() for x in operands), f, rounding=rounding)
@@ -149,15 +149,15 @@ def test_nan_without_a_code_is_an_error() -> None:
     x = torch.ones(1000, device="cuda")
     x[77] = float("nan")
     with pytest.raises(ValueError, match="element 77 is NaN"):
-        cpd.encode(x, cpd.format("e2m1"))
+        cpd.encode(x, cpd.Format("e2m1"))
 
 
 def test_in_place_and_empty() -> None:
     x = inputs(1_000)
     y = x.cuda()
-    cpd.cast(y, cpd.format("e4m3"), out=y)
-    assert same(cpd.cast(x, cpd.format("e4m3")), y)
-    assert cpd.cast(torch.empty(0, device="cuda"), cpd.format("e4m3")).numel() == 0
+    cpd.cast(y, cpd.Format("e4m3"), out=y)
+    assert same(cpd.cast(x, cpd.Format("e4m3")), y)
+    assert cpd.cast(torch.empty(0, device="cuda"), cpd.Format("e4m3")).numel() == 0
 
 
 def on_gpu(number: int) -> torch.Tensor:
@@ -168,7 +168,7 @@ def on_gpu(number: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["e4m3", "e6m9"])
 def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
     x = inputs(5_001)
-    f, y = cpd.format(name), x.cuda()
+    f, y = cpd.Format(name), x.cuda()
     numbers = {"seed": on_gpu(seed), "stream": on_gpu(9)}
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -184,7 +184,7 @@ def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
 def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
     require_gpu_itself("graphs")
     x = inputs(70_001)
-    f, y = cpd.format("e4m3"), x.cuda()
+    f, y = cpd.Format("e4m3"), x.cuda()
     seed, stream = on_gpu(5), on_gpu(0)
 
     def step() -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,7 +216,7 @@ def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
 def test_numbers_on_the_gpu_need_x_there() -> None:
     for numbers in ({"seed": on_gpu(1)}, {"stream": on_gpu(1)}):
         with pytest.raises(ValueError, match="must be on the CPU or on x's device, got cuda"):
-            cpd.cast(inputs(10), cpd.format("e4m3"), "stochastic", **numbers)
+            cpd.cast(inputs(10), cpd.Format("e4m3"), "stochastic", **numbers)
 
 
 def test_more_elements_than_int32_counts() -> None:
@@ -224,7 +224,7 @@ def test_more_elements_than_int32_counts() -> None:
     n = 2**31 + 4_099
     if torch.cuda.mem_get_info()[0] < 40 * 2**30:
         pytest.skip("needs 40 GiB of GPU memory")
-    f = cpd.format("e4m3")
+    f = cpd.Format("e4m3")
     tail = inputs(4_096 + 4_099)
     x = torch.ones(n, device="cuda")
     x[-tail.numel() :] = tail.cuda()
@@ -246,9 +246,9 @@ def test_other_streams_are_respected() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        y = cpd.cast(x * 2, cpd.format("e5m2"))
+        y = cpd.cast(x * 2, cpd.Format("e5m2"))
     stream.synchronize()
-    assert same(cpd.cast(x.cpu() * 2, cpd.format("e5m2")), y)
+    assert same(cpd.cast(x.cpu() * 2, cpd.Format("e5m2")), y)
 
 
 @pytest.mark.parametrize(

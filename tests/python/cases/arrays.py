@@ -65,7 +65,7 @@ def accumulation_of(acc: cpd.Accumulator, given: Any = None) -> gemm_oracle.Accu
     return gemm_oracle.Accumulation(
         spec_of(acc.format),
         acc.scheme,
-        "exact" if acc.product == "exact" else spec_of(cpd.format(acc.product)),
+        "exact" if acc.product == "exact" else spec_of(cpd.Format(acc.product)),
         spec_of(acc.inner),
         acc.chunk,
         unit,

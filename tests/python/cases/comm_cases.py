@@ -336,9 +336,9 @@ def _sum(**changes: Any) -> dict[str, Any]:
 
 
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "format": {"format": cpd.format("e5m2")},
-    "bias": {"format": cpd.Format(4, 3, bias=8)},
-    "subnormals": {"format": cpd.Format(4, 3, subnormals=False)},
+    "format": {"format": cpd.Format("e5m2")},
+    "bias": {"format": cpd.Format(exp=4, man=3, bias=8)},
+    "subnormals": {"format": cpd.Format(exp=4, man=3, subnormals=False)},
     "rounding": {"rounding": "toward_zero"},
     "overflow": {"overflow": "saturate"},
     "seed": {"seed": 1},
@@ -351,7 +351,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "sum's rounding": _sum(rounding="up"),
     "sum's overflow": _sum(overflow="saturate"),
     "sum's seed": _sum(seed=9),
-    "result": {"result": cpd.format("fp32")},
+    "result": {"result": cpd.Format("fp32")},
     "order": {"order": "sequential"},
     "exchange": {"exchange": "hierarchical"},
     "group_size": {"group_size": 1},

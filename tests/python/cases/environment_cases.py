@@ -84,7 +84,7 @@ def operations() -> None:
                 keep(f"fma {about}", cpd.fma(x, y, x, f, **o))
             for front_end, wide in front_ends(doubles(300)):
                 keep(f"cast float64 {front_end} {f} {rounding}", cpd.cast(wide, f, **o))
-        codes = np.random.default_rng(2).integers(0, 256, 64 * cpd.format(f).bits, dtype=np.uint8)
+        codes = np.random.default_rng(2).integers(0, 256, 64 * cpd.Format(f).bits, dtype=np.uint8)
         for front_end, c in front_ends(codes):
             keep(f"decode {front_end} {f}", cpd.decode(c, f, (512,)))
     for front_end, x in front_ends(numbers(400)):
@@ -107,7 +107,7 @@ def operations() -> None:
 
 def formats() -> None:
     for name in ["e8m3", "e8m0", "bf16", "e5m2:bias=142", "e8m3:nosub", "e1m2:bias=140", "fp16"]:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         keep(f"facts of {name}", (f.max, f.min_normal, f.min_subnormal, f.epsilon, f.num_values))
         if f.bits <= 16:
             keep(f"values of {name}", f.values())

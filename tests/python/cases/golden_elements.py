@@ -26,7 +26,7 @@ def _bits(rounding: str) -> dict[str, int]:
 
 def cast_cases(make: Make) -> Cases:
     for name in FORMATS:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         x = make(points(f))
         for rounding in ROUNDINGS if name in SHORT else ("nearest_even", "up", "to_odd"):
             yield f"{name} {rounding}", cpd.cast(x, f, rounding)
@@ -34,16 +34,16 @@ def cast_cases(make: Make) -> Cases:
             options = {"seed": 2**63 + 5, "stream": 7 + bits, "random_bits": bits}
             yield f"{name} stochastic {bits}", cpd.cast(x, f, "stochastic", **options)
     for name in SHORT:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         x = make(points(f, 9))
         for rounding in ("nearest_even", "toward_zero", "up", "stochastic"):
             yield f"{name} {rounding} saturate", cpd.cast(x, f, rounding, "saturate")
     for name in ("e4m3", "e4m3fnuz", "fp16", "bf16", "e8m0"):
-        x = make(points(cpd.format(name), 3))
+        x = make(points(cpd.Format(name), 3))
         for variant in "BC":
             options = {"variant": variant, "random_bits": 6, "seed": 3, "stream": 2**64 - 1}
             yield f"{name} variant {variant}", cpd.cast(x, name, "stochastic", **options)
-        given = make(integers(points(cpd.format(name), 3).shape, 4, 6))
+        given = make(integers(points(cpd.Format(name), 3).shape, 4, 6))
         options = {"random_bits": 6, "random": given}
         yield f"{name} random given", cpd.cast(x, name, "stochastic", **options)
     yield from _cast_storage(make)
@@ -52,7 +52,7 @@ def cast_cases(make: Make) -> Cases:
 
 def _cast_storage(make: Make) -> Cases:
     for name in ("e4m3", "e5m2fnuz", "e4m3fn", "binary8p4se", "e5m2:nosub", "fp16", "fp32"):
-        f = cpd.format(name)
+        f = cpd.Format(name)
         wide = make(doubles(points(f, 5), 6))
         for rounding in ("nearest_even", "nearest_away", "up", "to_odd", "stochastic"):
             yield f"{name} {rounding} float64", cpd.cast(wide, f, rounding, seed=4)
@@ -88,7 +88,7 @@ def _cast_layouts(make: Make) -> Cases:
 
 def encode_cases(make: Make) -> Cases:
     for name in FORMATS:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         x = points(f)
         some = make(np.where(np.isnan(x), np.float32(1), x)[:-1])
         yield f"{name}", cpd.encode(some, f)
@@ -109,7 +109,7 @@ def encode_cases(make: Make) -> Cases:
 
 def decode_cases(make: Make) -> Cases:
     for name in FORMATS:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         n = 2**f.bits if f.bits <= 8 else 300
         bits = np.arange(n) if f.bits <= 8 else integers((n,), 15, f.bits)
         stream = sum(int(code) << (i * f.bits) for i, code in enumerate(bits))
@@ -139,7 +139,7 @@ def fma_cases(make: Make) -> Cases:
 def _arithmetic(operation: str, operands: int, make: Make) -> Cases:
     operation = getattr(cpd, operation)
     for name in ("e4m3", "e4m3fn", "e5m2fnuz", "e5m2:nosub", "e6m9", "fp32"):
-        f = cpd.format(name)
+        f = cpd.Format(name)
         x = points(f, 20)
         some = [make(x), make(np.roll(points(f, 21), 5)), make(np.roll(points(f, 22), 60))]
         near = [make(floats((200,), 23 + i, -3, 2)) for i in range(3)]

@@ -37,7 +37,7 @@ def sum_cases(make: Make) -> Cases:
         acc = cpd.Accumulator(f"e3m4 {scheme} rounding=stochastic random_bits=5 variant=B")
         given = make(integers((5, acc.sum_draws(37)), 51, 5))
         yield f"{acc} random given", cpd.sum(make(x), acc, 0, random=given)
-        yield f"{scheme} specials", cpd.sum(make(points(cpd.format("e4m3"))), f"e4m3 {scheme}")
+        yield f"{scheme} specials", cpd.sum(make(points(cpd.Format("e4m3"))), f"e4m3 {scheme}")
         yield f"{scheme} saturate", cpd.sum(make(x * 64), f"e4m3fn {scheme} overflow=saturate", 0)
         for kind in (np.float16, bfloat16(), np.float64):
             narrow = make(x.astype(kind))
@@ -116,7 +116,7 @@ def _layouts(make: Make) -> Cases:
         a, b = (np.clip(x, -8, 8).astype(kind) for x in (a, b))
         y = cpd.gemm(make(a.reshape(6, 10)), make(b.reshape(10, 6)), "e4m3 kahan")
         yield f"{np.dtype(kind).name}", y
-    f = cpd.format("e4m3")
+    f = cpd.Format("e4m3")
     a, b = points(f, 79)[:240], points(f, 80)[:240]
     for scheme in SCHEMES:
         y = cpd.gemm(make(a.reshape(24, 10)), make(b.reshape(10, 24)), f"e4m3 {scheme}")

@@ -104,7 +104,7 @@ WRONG: dict[str, Callable[[], Any]] = {
     "meta": lambda: torch.zeros(4, 4, device="meta"),
     "sparse": lambda: torch.eye(4).to_sparse(),
     "module": lambda: nn.Linear(2, 2),
-    "format": lambda: cpd.format("e5m2"),
+    "format": lambda: cpd.Format("e5m2"),
     "recipe": lambda: cpd.Recipe(sums="e4m3"),
     "spec": lambda: cpd.ReduceSpec("e4m3"),
 }
@@ -319,7 +319,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.BlockFma": lambda: cpd.BlockFma("e4m3", "e4m3"),
     "cpd.CastSpec": lambda: cpd.CastSpec("e4m3"),
     "cpd.FixedPoint": cpd.FixedPoint,
-    "cpd.Format": lambda: cpd.format("e4m3"),
+    "cpd.Format": lambda: cpd.Format("e4m3"),
     "cpd.Hadamard": lambda: cpd.Hadamard(4),
     "cpd.Recipe": lambda: cpd.Recipe(sums="e4m3"),
     "cpd.ReduceSpec": spec,

@@ -52,7 +52,7 @@ def test_format_values_are_those_of_the_codes(capsys):
 def test_format_values_of_an_eight_bit_format(capsys):
     (row,) = formats_as_json(capsys, "e4m3", "--values")
     finite = {v["value"] for v in row["values"] if not isinstance(v["value"], str)}
-    assert finite == set(cpd.format("e4m3").values().tolist())
+    assert finite == set(cpd.Format("e4m3").values().tolist())
     assert len(row["values"]) == 256
     assert row["values"][0x78] == {"code": 0x78, "value": "inf"}
 

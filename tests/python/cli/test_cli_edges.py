@@ -63,7 +63,7 @@ def test_exact_numbers(value, text):
 
 def test_codes_have_the_digits_of_their_width():
     stream = io.StringIO()
-    _print_values(Console(file=stream, width=200), cpd.Format(2, 2))  # 5 bits
+    _print_values(Console(file=stream, width=200), cpd.Format(exp=2, man=2))  # 5 bits
     text = stream.getvalue()
     for code in ("00  ", "0f  ", "10  ", "1f  "):
         assert code in text

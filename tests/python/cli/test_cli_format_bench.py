@@ -21,7 +21,7 @@ FORMATS = ["e4m3fn", "e5m2", "e4m3", "e2m1", "e3m2", "e5m2fnuz", "binary8p4se", 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_neighbours_are_the_values_beside(name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     values = f.values().astype(np.float64)
     between = (values[1:] + values[:-1]) / 2
     for x in [*values[1:-1].tolist(), *between.tolist()]:
@@ -37,7 +37,7 @@ def test_neighbours_are_the_values_beside(name: str) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("text", ["7/3", "0.1 + 0.2", "1 - 0x1.8p-3", "3*-5", "-2 / 1.5"])
 def test_operations_round_once(name: str, text: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     operation = Operation.parse(text)
     held, result = operation.result(f, "nearest_even")
     exact = operation.exactly(held)
@@ -48,7 +48,7 @@ def test_operations_round_once(name: str, text: str) -> None:
 
 
 def test_a_root() -> None:
-    held, result = Operation.parse("sqrt(2)").result(cpd.format("fp16"), "up")
+    held, result = Operation.parse("sqrt(2)").result(cpd.Format("fp16"), "up")
     assert (held, result) == ([2.0], 1.4150390625)
     assert Operation.parse("sqrt(-1)").exactly([-1.0]) is None
 
@@ -71,7 +71,7 @@ def test_standards() -> None:
     assert {"e4m3fn", "e5m2", "e2m1", "mxfp4"} <= set(ocp)
     assert len(p3109) == len(set(p3109)) > 100
     assert {"binary8p4se", "binary3p1uf"} <= set(p3109)
-    assert all(cpd.format(name).bits == int(name[6]) for name in p3109)
+    assert all(cpd.Format(name).bits == int(name[6]) for name in p3109)
 
 
 def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_presets_as_json(capsys, tmp_path):
         assert row["operands"] == [str(acc.unit.a), str(acc.unit.b)]
         for name in ("block", "fraction_bits", "min_exponent", "rounding", "promote"):
             assert row[name] == getattr(acc.unit, name)
-        assert cpd.format(row["sum"]) == acc.unit.sum
+        assert cpd.Format(row["sum"]) == acc.unit.sum
         assert row["outputs"] == ["fp32", *["fp16"] * (one.name in WITH_FP16_RESULTS)]
         is_amd = one.name.startswith("cdna")
         nans = {} if is_amd else {"fp32": "7FFFFFFF", "fp16": "7FFF"}
@@ -84,7 +84,7 @@ PAIRS = [
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_counts_and_values_are_those_of_all_values(one, other):
     """Against the sets of all values."""
-    a, b = cpd.format(one), cpd.format(other)
+    a, b = cpd.Format(one), cpd.Format(other)
     mine, theirs = set(a.values().tolist()), set(b.values().tolist())
     for rows, of, first, second in (
         (comparison_rows(a, b), (a, b), mine, theirs),
@@ -112,12 +112,12 @@ def test_counts_and_values_are_those_of_all_values(one, other):
 
 
 def test_wide_formats_are_counted_too():
-    rows = comparison_rows(cpd.format("fp32"), cpd.format("tf32"))
-    assert rows["common"] == cpd.format("tf32").num_values
-    assert rows["only"][0]["count"] == cpd.format("fp32").num_values - rows["common"]
+    rows = comparison_rows(cpd.Format("fp32"), cpd.Format("tf32"))
+    assert rows["common"] == cpd.Format("tf32").num_values
+    assert rows["only"][0]["count"] == cpd.Format("fp32").num_values - rows["common"]
     assert rows["only"][1] == {"name": "tf32", "count": 0, "values": []}
-    wide = comparison_rows(cpd.format("e8m22"), cpd.format("e7m23"))
-    e8m22, e7m23 = cpd.format("e8m22"), cpd.format("e7m23")
+    wide = comparison_rows(cpd.Format("e8m22"), cpd.Format("e7m23"))
+    e8m22, e7m23 = cpd.Format("e8m22"), cpd.Format("e7m23")
     assert wide["common"] + wide["only"][0]["count"] == e8m22.num_values
     assert wide["common"] + wide["only"][1]["count"] == e7m23.num_values
     some = [value for value, _ in zip(only_in(e7m23, e8m22), range(100), strict=False)]
@@ -140,7 +140,7 @@ def test_wide_formats_are_counted_too():
     ],
 )
 def test_special_values(name, infinity, nan, negative_zero, subnormals):
-    assert specials(cpd.format(name)) == {
+    assert specials(cpd.Format(name)) == {
         "infinity": infinity,
         "nan": nan,
         "negative_zero": negative_zero,
@@ -176,7 +176,7 @@ def test_comparison_as_json(capsys):
         found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
         assert [one["name"] for one in found["formats"]] == ["e4m3", "e5m2"]
         assert found["formats"][0]["max"] == 240
-        a, b = cpd.format("e4m3"), cpd.format("e5m2")
+        a, b = cpd.Format("e4m3"), cpd.Format("e5m2")
         assert found["common"] == Comparison.of(a, b).common == 127
 
 
@@ -236,8 +236,8 @@ def test_scaled_formats_as_json(capsys, name):
     assert cpd.scaled(row["name"]) == q
     for field in ("block", "rule", "outer", "arithmetic", "margin", "choose", "scale_max"):
         assert row[field] == getattr(q, field)
-    assert cpd.format(row["element"]) == q.element
-    assert cpd.format(row["scale"]) == q.scale
+    assert cpd.Format(row["element"]) == q.element
+    assert cpd.Format(row["scale"]) == q.scale
     assert (row["tensor_scale"] is None) == (q.tensor_scale is None)
     example = row["example"]
     assert example["bits_per_value"] == q.bits_per_value(example["shape"])

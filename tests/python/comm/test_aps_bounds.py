@@ -13,7 +13,7 @@ from oracle import Spec
 
 
 def _format(text):
-    found = cpd.format(text)
+    found = cpd.Format(text)
     return Spec(found.exp, found.man)
 
 
@@ -113,7 +113,7 @@ def test_no_sum_leaves_the_range(wire):
         ranks = [[values[i : i + 1] for i in range(len(values))]] * world
         spec = cpd.ReduceSpec(wire, sums, aps=True, result=result)
         found, report = cpd.simulate_all_reduce(ranks, spec, report=True)
-        top = cpd.format(result).max
+        top = cpd.Format(result).max
         for value, layer, told in zip(values, found, report, strict=True):
             assert math.isfinite(layer[0]), (sums, result, world, value)
             scaled = abs(math.ldexp(float(layer[0]), told.shift))

@@ -124,7 +124,7 @@ def test_spec_is_a_value():
         assert hash(other) == hash(spec)
     assert dataclasses.replace(spec, step=1) != spec
     assert spec.accumulator == cpd.Accumulator("e4m3")
-    assert spec.result == cpd.format("e4m3")
+    assert spec.result == cpd.Format("e4m3")
     with pytest.raises(dataclasses.FrozenInstanceError):
         spec.step = 3
 
@@ -255,4 +255,4 @@ def test_flags_are_booleans(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="average"):
         cpd.ReduceSpec("e4m3", **options)
     with pytest.raises(TypeError, match="signed"):
-        cpd.Format(4, 3, signed="no")  # type: ignore[arg-type]
+        cpd.Format(exp=4, man=3, signed="no")  # type: ignore[arg-type]

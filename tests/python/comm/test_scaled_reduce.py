@@ -108,7 +108,7 @@ def test_spec_is_a_value():
     for other in (pickle.loads(pickle.dumps(spec)), dataclasses.replace(spec)):
         assert other == spec
         assert hash(other) == hash(spec)
-    assert spec.result == spec.accumulator.format == cpd.format("fp32")
+    assert spec.result == spec.accumulator.format == cpd.Format("fp32")
     assert (spec.overflow, cpd.ReduceSpec("e4m3").overflow) == ("saturate", "ieee")
     assert cpd.ReduceSpec("mxfp8", "bf16 kahan", result="bf16").accumulator.scheme == "kahan"
 

@@ -248,7 +248,7 @@ def test_ranks_of_a_process_have_states_of_their_own():
 def test_small_layers_are_exempt():
     schedule = cpd.Schedule(SPEC, min_size=1000)
     names = ["large", "small", "bias"]
-    assert schedule.spec_of("small", 0, 999).format == cpd.format("fp32")
+    assert schedule.spec_of("small", 0, 999).format == cpd.Format("fp32")
     assert schedule.spec_of("large", 0, 1000).wire == SPEC.wire
     assert [numbers for _, numbers in schedule.parts(names, 0, [1000, 999, 3])] == [[0], [1, 2]]
     ranks = [[np.full(size, 0.3, np.float32) for size in (1000, 999, 3)] for _ in range(2)]
@@ -269,7 +269,7 @@ def test_small_layers_are_exempt():
 def test_a_layer_that_is_named_is_exempt():
     """TernGrad's last layer."""
     schedule = cpd.Schedule(cpd.ReduceSpec(wire="terngrad"), exempt=["output.*"])
-    assert schedule.spec_of("output.weight", 0).format == cpd.format("fp32")
+    assert schedule.spec_of("output.weight", 0).format == cpd.Format("fp32")
     assert schedule.spec_of("hidden.weight", 0).wire.name.startswith("terngrad")
 
 

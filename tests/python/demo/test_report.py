@@ -352,7 +352,7 @@ def test_best_scale_prefers_accuracy_then_the_least(demo):
 def test_share_lost_counts_below_half_the_least_value():
     import cpd
 
-    e4m3 = cpd.format("e4m3")  # least value 2^-9
+    e4m3 = cpd.Format("e4m3")  # least value 2^-9
     assert share_lost({"-10": 1, "-11": 3}, e4m3) == 0.75
     assert share_lost({"-10": 1, "-11": 3}, e4m3, shift=1) == 0
 

@@ -60,7 +60,7 @@ def test_signed_integers_are_shown_with_their_sign():
 
 @pytest.mark.parametrize("name", ["(4,3)", "e4m3fn", "e4m3fnuz", "e2m1", "(5,2)"])
 def test_corners_are_what_values_say(name):
-    f = cpd.format(name)
+    f = cpd.Format(name)
     codes = np.arange(1 << f.bits, dtype=np.uint32)
     with np.errstate(invalid="ignore"):  # signaling NaN
         values = values_of(f, codes).astype(np.float64)
@@ -101,7 +101,7 @@ def test_words_of_odd_widths(field, text, values):
 
 def test_corners_are_on_both_sides_of_one():
     for name in ("(4,3)", "e5m2"):
-        f = cpd.format(name)
+        f = cpd.Format(name)
         one = f.bias << f.man
         assert {one - 1, one, one + 1} <= set(corner_codes(f).tolist())
         assert values_of(f, np.uint32([one + 1])).item() == 1 + 2.0**-f.man
@@ -137,7 +137,7 @@ def test_a_result_without_a_code_is_nan():
     """1 + 1 has one: an oracle that has none differs from the kernel."""
     formats = {"formats": ["(4,3)", "(4,3)"], "result": "(4,3)", "rounding": "nearest_even"}
     rule = rule_of({"operation": "add", **formats})
-    one = np.uint32([cpd.format("(4,3)").bias << 3])
+    one = np.uint32([cpd.Format("(4,3)").bias << 3])
     two, flags = one + 8, np.zeros(1, np.uint8)
     rule._compare([one, one], None, two, flags)
     with pytest.raises(DisagreementError, match="oracle and kernel differ at line 0"):

@@ -287,7 +287,7 @@ def served(*extra: str) -> list[str]:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = Command(served(), "tf32")
-    dots = Inputs(*map(cpd.format, ("tf32", "tf32", "fp32")), 8).random(
+    dots = Inputs(*map(cpd.Format, ("tf32", "tf32", "fp32")), 8).random(
         np.random.default_rng(0), 50, [list(range(8))], (-3, 3)
     )
     wanted = Known(cpd.Accumulator(preset="a100-tf32"))(Dots(dots.a, dots.b, dots.c))

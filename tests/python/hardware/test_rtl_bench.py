@@ -204,7 +204,7 @@ def test_without_flags(tmp_path: Path) -> None:
     "name", ["e4m3fn", "e4m3fnuz", "e5m2", "e8m0", "e2m1", "fp16", "bf16", "e6m9", "e5m4"]
 )
 def test_codes_as_numbers(tmp_path: Path, name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     codes = np.unique(np.linspace(0, (1 << f.bits) - 1, 4099).astype(np.uint32))
     nan = where_nan(f, "code") or "0"
     (tmp_path / "x.sv").write_text(

@@ -51,7 +51,7 @@ def exact(f: cpd.Format, code: int) -> oracle.Value:
 def test_lines_are_those_of_rational_numbers(
     operation: str, name: str, overflow: str, tininess: str
 ) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     for mode in ("nearest_even", "down", "stochastic"):
         how: dict[str, Any] = {"rounding": mode, "overflow": overflow, "tininess": tininess}
         how |= {"random_bits": 3} if mode == "stochastic" else {}
@@ -151,8 +151,8 @@ def test_lines_by_hand() -> None:
 def test_the_operand_and_the_result_have_their_formats() -> None:
     made = make("cast", ["fp16", "e4m3fn"])
     assert [f.bits for f in made.fields] == [16, 8, 5]
-    assert make("cast", "e2m1").rule.formats == (cpd.format("fp32"),)
-    assert make("cast", "fp16", "e2m1").rule.result == cpd.format("e2m1")
+    assert make("cast", "e2m1").rule.formats == (cpd.Format("fp32"),)
+    assert make("cast", "fp16", "e2m1").rule.result == cpd.Format("e2m1")
     mixed = make("fma", ["e4m3fn", "e5m2", "fp16"], "bf16", random=100)
     assert [f.bits for f in mixed.fields] == [8, 8, 16, 16, 5]
     assert columns(mixed)["result"].max() > 255
@@ -160,7 +160,7 @@ def test_the_operand_and_the_result_have_their_formats() -> None:
 
 def test_every_random_integer_is_a_line() -> None:
     every = columns(make("cast", ["e3m2ieee", "e2m1"], rounding="stochastic", random_bits=4))
-    nan = corner_of(cpd.format("e3m2ieee"), np.arange(64), "in") & 1 << CORNERS.index("nan_in")
+    nan = corner_of(cpd.Format("e3m2ieee"), np.arange(64), "in") & 1 << CORNERS.index("nan_in")
     assert len(every["a"]) == 16 * np.count_nonzero(nan == 0)
     one_and_an_eighth = every["a"] == 0x0C + 0  # 1.0: exact whatever r is
     assert len(set(every["result"][one_and_an_eighth])) == 1
@@ -228,7 +228,7 @@ def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: i
 )
 def test_random_inputs_are_those_of_the_words(operation: str, names: str) -> None:
     operands = {"cast": 1, "sqrt": 1, "fma": 3}.get(operation, 2)
-    given = [cpd.format(name) for name in names.split(",")]
+    given = [cpd.Format(name) for name in names.split(",")]
     f, result = (given * 3)[:operands], given[-1]
     for random_bits in (0, 5):
         how = {"rounding": "stochastic", "random_bits": random_bits} if random_bits else {}

@@ -116,14 +116,14 @@ def table() -> dict[str, int]:
 
 
 def test_the_table_has_every_kind_of_format() -> None:
-    encodings = {cpd.format(name).encoding for name in table()}
+    encodings = {cpd.Format(name).encoding for name in table()}
     assert encodings == {"ieee", "fn", "fnuz", "p3109", "p3109finite", "e8m0"}
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16", "fp32", "e4m3", "e5m2", *table()])
 def test_the_code_of_a_nan(name: str) -> None:
     """NaN operands of every code and sign, invalid operations and, in `fn`, overflow."""
-    f = cpd.format(name)
+    f = cpd.Format(name)
     expected = table()[name]
     for operation in ("cast", "add", "mul", "fma", "div", "sqrt"):
         lines = joined(make(operation, (f, f) if operation == "cast" else f, directed=True))

@@ -122,7 +122,7 @@ def test_an_integer_accumulators_c_and_results_are_integers(
 
 
 def test_the_signals_of_kahan_are_its_operations() -> None:
-    f = cpd.format("e6m9")
+    f = cpd.Format("e6m9")
     made = make("dot", "e4m3fn", accumulator="e6m9 kahan", length=6, random=500)
     every = columns(made)
     step = each_step(f, every)
@@ -143,7 +143,7 @@ def test_the_signals_of_kahan_are_its_operations() -> None:
 
 
 def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
-    f = cpd.format("e6m9")
+    f = cpd.Format("e6m9")
     every = columns(make("dot", "e4m3fn", accumulator="e6m9 chunked chunk=4", length=6, random=300))
     step = each_step(f, every)
     t = np.zeros_like(step["start"])
@@ -156,7 +156,7 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
             np.testing.assert_array_equal(step["sum"][:, k // 4], s)
     every = columns(make("sum", "fp16", accumulator="e6m9 pairwise", length=4, random=300))
     step = each_step(f, every)
-    x = values_of(cpd.format("fp16"), every["a"])
+    x = values_of(cpd.Format("fp16"), every["a"])
     left, right = cpd.add(x[:, 0], x[:, 1], f), cpd.add(x[:, 2], x[:, 3], f)
     for i, expected in enumerate((left, right, cpd.add(left, right, f))):
         np.testing.assert_array_equal(step["tree"][:, i], expected)
@@ -164,10 +164,10 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
 
 def test_flags_are_those_of_all_roundings() -> None:
     """Each rounding by itself, as the signals show its operands."""
-    f = cpd.format("e4m3")
+    f = cpd.Format("e4m3")
     every = columns(make("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
     step = each_step(f, every)
-    a, b = (values_of(cpd.format("e5m2"), every[n]) for n in "ab")
+    a, b = (values_of(cpd.Format("e5m2"), every[n]) for n in "ab")
     s, flags = cpd.cast(values_of(f, every["c"]), f, flags=True)
     for k in range(3):
         product, of_product = cpd.mul(a[:, k], b[:, k], f, flags=True)
@@ -213,12 +213,12 @@ def two(k: int) -> Fraction:
 def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> list[Fraction]:
     """Each term of a block, from the operands."""
     unit = made.rule.accumulator.unit
-    a, b = (values_of(cpd.format(getattr(unit, n)), every[n][line]) for n in "ab")
+    a, b = (values_of(cpd.Format(getattr(unit, n)), every[n][line]) for n in "ab")
     k = range(block * unit.block, min((block + 1) * unit.block, len(a)))
     products = [Fraction(float(a[i])) * Fraction(float(b[i])) for i in k]
     if unit.scale is None:
         return products
-    scale = cpd.format(unit.scale)
+    scale = cpd.Format(unit.scale)
     x, y = (values_of(scale, np.atleast_1d(every[f"{n}_scale"][line])) for n in "ab")
     scales = [
         abs(Fraction(float(x[i // unit.scale_block])) * Fraction(float(y[i // unit.scale_block])))
@@ -230,11 +230,11 @@ def exact_terms(made: Vectors, every: dict[str, Any], line: int, block: int) -> 
 
 def fraction_bits_of(made: Vectors) -> int:
     unit = made.rule.accumulator.unit
-    a, b = cpd.format(unit.a), cpd.format(unit.b)
+    a, b = cpd.Format(unit.a), cpd.Format(unit.b)
     fraction = a.man + b.man
     if unit.dot > 1:
         fraction -= 1 - a.bias + 1 - b.bias
-    return fraction + (0 if unit.scale is None else 2 * cpd.format(unit.scale).man)
+    return fraction + (0 if unit.scale is None else 2 * cpd.Format(unit.scale).man)
 
 
 @pytest.mark.few("", 2)
@@ -272,7 +272,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
         assert block.p_cut[i] == cut
         total += -kept if block.p_sign[i] else kept
         cuts |= cut
-    man = cpd.format(unit.sum).man
+    man = cpd.Format(unit.sum).man
     c = (-1) ** block.c_sign * block.c_sig * two(block.c_exp - man)
     exact = total * two(block.max_exp - unit.fraction_bits)
     if unit.aligns_addend:
@@ -301,7 +301,7 @@ def check_block(made: Vectors, every: dict[str, Any], line: int, block: Block) -
 
 def check_rounded(unit: cpd.BlockFma, exact: Fraction, code: Any) -> bool:
     """Whether the rounding of the block's sum is inexact; its result is a neighbour."""
-    f = cpd.format(unit.sum)
+    f = cpd.Format(unit.sum)
     value = float(values_of(f, np.uint32([np.atleast_1d(code)[0]]))[0])
     if not np.isfinite(value):
         assert abs(exact) > f.max
@@ -315,7 +315,7 @@ def test_blocks_follow_each_other() -> None:
     """The running sum of a block is the one before's; c enters the first."""
     made = make("block_fma", accumulator="v100", length=12, random=200)
     every = columns(made)
-    sums = values_of(cpd.format("fp32"), every["block_sum"])
+    sums = values_of(cpd.Format("fp32"), every["block_sum"])
     for line in range(made.count):
         for block in (1, 2):
             now = Block(made, every, line, block)
@@ -329,11 +329,11 @@ def test_blocks_follow_each_other() -> None:
 def test_promotion_adds_the_units_sum() -> None:
     made = make("block_fma", accumulator="deepseek-promoted", length=256, random=60)
     every = columns(made)
-    total = values_of(cpd.format("fp32"), every["c"])
-    unit = values_of(cpd.format("e8m13"), every["block_sum"])
+    total = values_of(cpd.Format("fp32"), every["c"])
+    unit = values_of(cpd.Format("e8m13"), every["block_sum"])
     for i in range(2):
         total = cpd.add(total, unit[:, 4 * i + 3], "fp32")
-        promoted = values_of(cpd.format("fp32"), every["promoted"][:, i].astype(np.uint32))
+        promoted = values_of(cpd.Format("fp32"), every["promoted"][:, i].astype(np.uint32))
         np.testing.assert_array_equal(promoted, total)
 
 
@@ -429,8 +429,8 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
     """Alone, with a finite c, and with every special c."""
     made = make("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
-    a, b = (values_of(cpd.format("fp16"), lines[name]) for name in "ab")
-    c = values_of(cpd.format("fp32"), lines["c"])
+    a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
+    c = values_of(cpd.Format("fp32"), lines["c"])
     with np.errstate(invalid="ignore"):
         products = a * b
     alone = np.isfinite(products).sum(axis=1) == products.shape[1] - 1
@@ -444,9 +444,9 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
     """The scale of either operand is NaN, and c is 0."""
     made = make("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
-    a, b = (values_of(cpd.format("e4m3fn"), lines[name]) for name in "ab")
+    a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")
     zero = (a * b == 0).all(axis=1) & (lines["c"] == 0)
     for name in ("a_scale", "b_scale"):
         rows = zero & (lines[name].reshape(len(zero), -1) == 0xFF).all(axis=1)
         assert rows.any()
-        assert np.isnan(values_of(cpd.format("fp32"), lines["result"][rows])).all()
+        assert np.isnan(values_of(cpd.Format("fp32"), lines["result"][rows])).all()

@@ -346,7 +346,7 @@ def test_a_loaded_layer_gets_a_stream_of_its_own():
 
 
 SPECS = {
-    "format": cpd.format("e4m3fn:bias=11"),
+    "format": cpd.Format("e4m3fn:bias=11"),
     "accumulator": cpd.Accumulator("e6m9", "chunked", product="exact"),
     "unit": cpd.Accumulator(preset="h100-fp8"),
     "rule": cpd.BlockFma("e4m3", "e5m2"),

@@ -24,7 +24,7 @@ FORMATS = [
     (5, 2),
     torch.float8_e4m3fn,
     np.float16,
-    cpd.format("(4,3)"),
+    cpd.Format("(4,3)"),
     cpd.scaled("nvfp4"),
     "e5m2 overflow=saturate",
 ]
@@ -122,7 +122,7 @@ def test_scaled_elements_refuse_a_bare_e4m3():
     ):
         with pytest.raises(ValueError, match=r"e4m3fn .*448.* \(4,3\) .*240"):
             make()
-    held = cpd.Scaled(cpd.format("e4m3"), 16)
+    held = cpd.Scaled(cpd.Format("e4m3"), 16)
     assert held.text == "(4,3) 16"
     assert cpd.scaled(held.text) == held == pickle.loads(pickle.dumps(held))
 
@@ -135,7 +135,7 @@ def test_casts_and_sums_take_e4m3_as_before():
 
 
 def test_the_ieee_like_format_survives_texts_files_and_pickles():
-    how = cpd.Recipe("(4,3) rounding=stochastic", output=(4, 3), norm=cpd.format("e4m3"))
+    how = cpd.Recipe("(4,3) rounding=stochastic", output=(4, 3), norm=cpd.Format("e4m3"))
     assert "(4,3)" in how.text
     assert cpd.Recipe.parse(how.text).text == how.text
     for made in (
@@ -179,7 +179,7 @@ def test_near_names():
         with pytest.raises(ValueError, match=r"takes formats .* as operands are at most float32"):
             cpd.Recipe(text)
     for text in ("F8_E4M3", "FP8_E4M3", "fp8_e4m3"):
-        for call in (cpd.format, cpd.recipe):
+        for call in (cpd.Format, cpd.recipe):
             with pytest.raises(ValueError, match="did you mean 'e4m3fn'"):
                 call(text)
     with pytest.raises(ValueError, match="did you mean mxfp8"):

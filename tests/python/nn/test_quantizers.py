@@ -24,7 +24,7 @@ from tensors import compiled, normal, same  # noqa: E402
 STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
 CASES = (
     ("e4m3", "e5m2", {}),
-    (cpd.format("e4m3fn"), None, {}),
+    (cpd.Format("e4m3fn"), None, {}),
     (None, cpd.CastSpec("e5m2", "toward_zero", "saturate"), {}),
     ("mxfp8", "mxfp4", {"axis": 1}),
     ("nvfp4", cpd.scaled("int8 row"), {"axis": (-1, 0)}),

@@ -57,7 +57,7 @@ def test_the_text_says_sums_casts_and_scales():
         "grad_input_weight=none; "
         "grad_weight_gradient=nvfp4 transform=hadamard16:te rounding=stochastic; output=bf16; "
         "norm=bf16; softmax=e5m10; embedding=bf16; residual=bf16"
-    ).replace("e5m10", cpd.format("e5m10").name)
+    ).replace("e5m10", cpd.Format("e5m10").name)
     assert cpd.Recipe(sums="e4m3").text == "e4m3 sequential"
     scaled = cpd.Recipe(sums="e4m3", weight="mxfp8", scales_at="block")
     assert scaled.text == "e4m3 sequential; weight=mxfp8; scales_at=block"

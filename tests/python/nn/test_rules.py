@@ -143,7 +143,7 @@ def test_reports_say_what_a_format_does():
     said = "emulated (activation, weight and gradient of all three GEMMs in {}, native sums): 2"
     for text in ("e4m3fn", "int8 row", "mxfp4", "fp8-row"):
         assert first_line(text) == said.format(text)
-    assert first_line(cpd.format("(4,3)")) == said.format("(4,3)")
+    assert first_line(cpd.Format("(4,3)")) == said.format("(4,3)")
     assert first_line(torch.float8_e5m2) == said.format("e5m2")
     assert first_line("bf16") == "emulated (recipe bf16): 2"
     assert first_line(sums="e4m3 kahan") == "emulated (sums in e4m3 kahan, operands not cast): 2"

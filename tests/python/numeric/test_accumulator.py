@@ -29,7 +29,7 @@ SOME = [
     cpd.Accumulator(preset="deepseek-promoted"),
     cpd.Accumulator(unit=UNIT),
     cpd.Accumulator("e5m10", unit=UNIT, rounding="up"),
-    cpd.Accumulator(cpd.Format(4, 3, bias=9, subnormals=False)),
+    cpd.Accumulator(cpd.Format(exp=4, man=3, bias=9, subnormals=False)),
 ]
 
 
@@ -56,12 +56,12 @@ def test_what_the_arguments_mean():
     plain = cpd.Accumulator("e4m3")
     assert (plain.scheme, plain.product, plain.inner, plain.chunk, plain.unit) == (
         "sequential",
-        cpd.format("e4m3"),
-        cpd.format("e4m3"),
+        cpd.Format("e4m3"),
+        cpd.Format("e4m3"),
         64,
         None,
     )
-    assert plain == cpd.Accumulator(cpd.Format(4, 3), "sequential", product="e4m3")
+    assert plain == cpd.Accumulator(cpd.Format(exp=4, man=3), "sequential", product="e4m3")
     fused = cpd.Accumulator("e4m3", "fma")
     assert (fused.scheme, fused.product) == ("sequential", "exact")
     assert fused == cpd.Accumulator("e4m3", "fma", product="exact")
@@ -259,10 +259,10 @@ def test_matrix_units():
     assert v100 == accumulator("v100")
     half = cpd.Accumulator("fp16", preset="v100")
     assert (half.unit.sum.name, half.unit.rounding) == ("fp16", "nearest_even")
-    mixed = cpd.Accumulator(preset="h100-fp8", operands=(cpd.format("e5m2"), "e4m3fn"))
+    mixed = cpd.Accumulator(preset="h100-fp8", operands=(cpd.Format("e5m2"), "e4m3fn"))
     assert (mixed.unit.a.name, mixed.unit.b.name) == ("e5m2", "e4m3fn")
     assert mixed == accumulator("h100-fp8 a=e5m2")
-    assert cpd.Accumulator(unit=UNIT).format == UNIT.sum == cpd.format("fp32")
+    assert cpd.Accumulator(unit=UNIT).format == UNIT.sum == cpd.Format("fp32")
     assert dataclasses.replace(UNIT, promote=0).promote == 0
 
 

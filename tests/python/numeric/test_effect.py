@@ -119,7 +119,7 @@ def test_an_option_changes_a_sum_or_is_refused(base: str, option: str) -> None:
     sizes[32:] = 0.1
     a = cpd.cast((sizes * draw.normal(size=(64, 12))).astype(np.float32), "bf16")
     b = cpd.cast((np.sign(draw.normal(size=(12, 16))) * 1.5).astype(np.float32), "bf16")
-    a[0], a[1] = np.inf, cpd.format("bf16").max
+    a[0], a[1] = np.inf, cpd.Format("bf16").max
     b[:, 0] = abs(b[:, 0])
     c = np.zeros((64, 16), np.float32)
     text = f"{base} {option}"
@@ -146,8 +146,8 @@ def test_the_default_may_be_said() -> None:
 @pytest.mark.parametrize("element", ["(4,3)", "e4m3fn", "(5,2)", "e3m2", "e3m2ieee", "int8"])
 def test_texts_are_read_back(element: str) -> None:
     """A format's own text is a name; within scaled formats and recipes (4,3) is not called e4m3."""
-    f = cpd.format(element)
-    assert cpd.format(f.name) == f
+    f = cpd.Format(element)
+    assert cpd.Format(f.name) == f
     scaled = cpd.scaled(f"{element} 32 scale=e8m0")
     assert cpd.scaled(scaled.text) == scaled
     assert scaled.element == f

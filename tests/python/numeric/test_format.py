@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cpd.Format and cpd.format against the rational oracle."""
+"""cpd.Format and cpd.Format against the rational oracle."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = [
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_figures(name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     assert f.bits == spec.bits
     assert Fraction(f.max) == spec.max
@@ -53,13 +53,13 @@ def test_figures(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_parse_back(name: str) -> None:
-    f = cpd.format(name)
-    assert cpd.format(str(f)) == f
-    assert hash(cpd.format(str(f))) == hash(f)
+    f = cpd.Format(name)
+    assert cpd.Format(str(f)) == f
+    assert hash(cpd.Format(str(f))) == hash(f)
     assert pickle.loads(pickle.dumps(f)) == f
     again = cpd.Format(
-        f.exp,
-        f.man,
+        exp=f.exp,
+        man=f.man,
         bias=f.bias,
         encoding=f.encoding,
         signed=f.signed,
@@ -69,10 +69,10 @@ def test_names_parse_back(name: str) -> None:
 
 
 def test_e3m2_of_ieee_encoding_is_not_the_finite_one() -> None:
-    assert str(cpd.Format(3, 2)) != "e3m2"
-    assert cpd.Format(3, 2) != cpd.format("e3m2")
-    assert cpd.format("e3m2").max == 28
-    assert cpd.Format(3, 2).max == 14
+    assert str(cpd.Format(exp=3, man=2)) != "e3m2"
+    assert cpd.Format(exp=3, man=2) != cpd.Format("e3m2")
+    assert cpd.Format("e3m2").max == 28
+    assert cpd.Format(exp=3, man=2).max == 14
 
 
 def test_every_width_and_encoding_is_accepted_or_refused_as_the_oracle_says() -> None:
@@ -82,11 +82,11 @@ def test_every_width_and_encoding_is_accepted_or_refused_as_the_oracle_says() ->
                 for signed in (True, False):
                     spec = oracle.Spec(exp, man, None, encoding, signed)
                     if spec.representable():
-                        f = cpd.Format(exp, man, encoding=encoding, signed=signed)
+                        f = cpd.Format(exp=exp, man=man, encoding=encoding, signed=signed)
                         assert 1 - f.bias == spec.emin
                     else:
                         with pytest.raises(ValueError, match=r".{10,}"):
-                            cpd.Format(exp, man, encoding=encoding, signed=signed)
+                            cpd.Format(exp=exp, man=man, encoding=encoding, signed=signed)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,47 @@ def test_every_width_and_encoding_is_accepted_or_refused_as_the_oracle_says() ->
 )
 def test_bad_values(exp: int, man: int, more: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r".{10,}"):
-        cpd.Format(exp, man, **more)
+        cpd.Format(exp=exp, man=man, **more)
 
 
 def test_message_says_what_was_given_and_what_is_allowed() -> None:
     with pytest.raises(ValueError, match=r"exp.*1.*8.*9"):
-        cpd.Format(9, 3, encoding="fn")
+        cpd.Format(exp=9, man=3, encoding="fn")
     with pytest.raises(ValueError, match=r"exp.*1.*8.*12.*exp up to 11 and man up to 52"):
-        cpd.Format(12, 3)
+        cpd.Format(exp=12, man=3)
 
 
 @pytest.mark.parametrize("bad", [4.5, "4", None, True])
 def test_bad_types(bad: Any) -> None:
     with pytest.raises(TypeError):
-        cpd.Format(bad, 3)
+        cpd.Format(exp=bad, man=3)
     with pytest.raises(TypeError):
-        cpd.Format(4, bad)
+        cpd.Format(exp=4, man=bad)
+
+
+def test_keywords_replace_what_the_name_says() -> None:
+    assert cpd.Format("e4m3", encoding="fnuz") == cpd.Format("e4m3fnuz")
+    assert cpd.Format("e4m3fnuz", encoding="ieee") == cpd.Format("e4m3")  # with its own bias
+    assert cpd.Format("e4m3fn:bias=11", man=2) == cpd.Format("e4m2fn:bias=11")
+    assert cpd.Format("e4m3:unsigned", signed=True, subnormals=False) == cpd.Format("e4m3:nosub")
+    assert cpd.Format("sm4", man=3) == cpd.Format((1, 3), encoding="finite", bias=-1)
+    assert cpd.Format(cpd.Format("e5m2"), bias=3) == cpd.Format(exp=5, man=2, bias=3)
+    with pytest.raises(ValueError, match=r"exp.*1.*8.*9"):
+        cpd.Format("e4m3fn", exp=9)
+
+
+def test_exponent_and_mantissa_are_a_pair_or_keywords() -> None:
+    for arguments in ((4, 3), (4,), ("e4m3", 3)):
+        with pytest.raises(TypeError, match=r"\(exp, man\), or by exp= and man="):
+            cpd.Format(*arguments)
+    for one in ({}, {"exp": 4}, {"man": 3}):
+        with pytest.raises(TypeError, match="Format takes a name, or exp= and man="):
+            cpd.Format(**one)
+
+
+def test_the_function_of_version_0_7_names_the_class() -> None:
+    with pytest.raises(AttributeError, match=r"cpd.format is gone: use cpd.Format"):
+        cpd.format  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -132,13 +157,13 @@ def test_bad_types(bad: Any) -> None:
 )
 def test_bad_names(name: str) -> None:
     with pytest.raises(ValueError, match=r".{10,}"):
-        cpd.format(name)
+        cpd.Format(name)
 
 
 @pytest.mark.parametrize("bad", [3, None, 4.0, ["e4m3"]])
 def test_bad_name_types(bad: Any) -> None:
     with pytest.raises(TypeError):
-        cpd.format(bad)
+        cpd.Format(bad)
 
 
 # Theirs and ours. What the values are is compared with ml_dtypes and torch in test_mldtypes.py.
@@ -158,17 +183,17 @@ ALIASES = [
 
 @pytest.mark.parametrize(("theirs", "ours"), ALIASES)
 def test_aliases_are_the_same_formats_and_print_as_before(theirs: str, ours: str) -> None:
-    f = cpd.format(theirs)
-    assert f == cpd.format(ours)
-    assert str(f) == cpd.format(ours).name == ours
-    assert cpd.format(theirs.upper()) == cpd.format(theirs.lower()) == f
+    f = cpd.Format(theirs)
+    assert f == cpd.Format(ours)
+    assert str(f) == cpd.Format(ours).name == ours
+    assert cpd.Format(theirs.upper()) == cpd.Format(theirs.lower()) == f
     assert eval(repr(f), {"cpd": cpd}) == f
 
 
 def wherever(f: Any) -> list[cpd.Format]:
     """The format in every place where one may stand."""
     x = np.float32([1.0, 2.0])
-    held = cpd.format(f)  # a recipe refuses a bare e4m3
+    held = cpd.Format(f)  # a recipe refuses a bare e4m3
     recipe = cpd.Recipe(sums=f, grad_bias=f, weight=held, output=held)
     assert cpd.Recipe(held).weight == recipe.weight
     unit = cpd.BlockFma(f, f, sum=f)
@@ -186,7 +211,7 @@ def wherever(f: Any) -> list[cpd.Format]:
     operands = cpd.Accumulator(preset="h100-fp8", operands=(f, f))
     assert operands.unit is not None
     return [
-        cpd.format(f),
+        cpd.Format(f),
         cpd.CastSpec(f).format,
         cpd.Accumulator(f).format,
         cpd.numeric.accumulator.accumulator(f).format,
@@ -229,8 +254,8 @@ def test_torch_types_stand_for_formats() -> None:
         (torch.float, "fp32"),
     ):
         assert {f.name for f in wherever(given)} == {name}
-    assert cpd.format(torch.float8_e8m0fnu).name == "e8m0"
-    assert cpd.format(torch.float4_e2m1fn_x2).name == "e2m1"
+    assert cpd.Format(torch.float8_e8m0fnu).name == "e8m0"
+    assert cpd.Format(torch.float4_e2m1fn_x2).name == "e2m1"
 
 
 def test_types_of_no_format_are_refused_by_their_kind() -> None:
@@ -240,7 +265,7 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
         with pytest.raises(
             ValueError, match=r"no format '\w+': of integers there are int2 … int25"
         ):
-            cpd.format(bad)
+            cpd.Format(bad)
         if bad in (np.int64, torch.int64, torch.int, "int32"):
             assert cpd.Accumulator(bad).scheme == "fixed"  # sums in integers, not a format
             continue
@@ -248,37 +273,39 @@ def test_types_of_no_format_are_refused_by_their_kind() -> None:
             cpd.Accumulator(bad)
     for bad in (np.longdouble, np.dtype("c8"), torch.complex64, "float128", "LONGDOUBLE"):
         with pytest.raises(ValueError, match="at most 11 exponent and 52 mantissa bits"):
-            cpd.format(bad)
+            cpd.Format(bad)
     for bad in (np.floating, np.dtype("V4"), np.dtype("datetime64[s]"), np.dtype([("a", "f4")])):
         with pytest.raises(ValueError, match="unknown format"):
-            cpd.format(bad)
+            cpd.Format(bad)
 
 
 def test_integers_are_twos_complement() -> None:
     """Of an even range, or with the least number; sign and magnitude has names of its own."""
     torch = pytest.importorskip("torch")
     for given in (np.int8, np.dtype("i1"), torch.int8, "int8", "INT8"):
-        assert cpd.format(given) == cpd.Format(1, 6, encoding="int") == cpd.format("e1m6int")
+        assert (
+            cpd.Format(given) == cpd.Format(exp=1, man=6, encoding="int") == cpd.Format("e1m6int")
+        )
     for bits, given in ((4, ml_dtypes.int4), (16, np.int16), (16, torch.int16), (2, "int2")):
-        f, most = cpd.format(given), 2 ** (bits - 1) - 1
+        f, most = cpd.Format(given), 2 ** (bits - 1) - 1
         assert (str(f), f.bits, f.max, f.min_subnormal) == (f"int{bits}", bits, most, 1)
         assert f.values().tolist() == list(range(-most, most + 1))
-        full = cpd.format(f"int{bits}:full")
-        assert full == cpd.Format(1, bits - 2, encoding="int_full")
+        full = cpd.Format(f"int{bits}:full")
+        assert full == cpd.Format((1, bits - 2), encoding="int_full")
         assert (f.lowest, full.lowest, full.max) == (-most, -most - 1, most)
         assert full.values().tolist() == list(range(-most - 1, most + 1))
         assert full.num_values == f.num_values + 1 == 2**bits
-        magnitude = cpd.format(f"sm{bits}")
-        assert magnitude == cpd.Format(1, bits - 2, encoding="finite", bias=3 - bits)
+        magnitude = cpd.Format(f"sm{bits}")
+        assert magnitude == cpd.Format((1, bits - 2), encoding="finite", bias=3 - bits)
         assert magnitude.values().tolist() == f.values().tolist()
     for wrong in ({"signed": False}, {"subnormals": False}):
         with pytest.raises(ValueError, match="encoding int has exp = 1"):
-            cpd.Format(1, 6, encoding="int", **wrong)
+            cpd.Format(exp=1, man=6, encoding="int", **wrong)
     with pytest.raises(ValueError, match="encoding int_full has exp = 1"):
-        cpd.Format(2, 6, encoding="int_full")
+        cpd.Format(exp=2, man=6, encoding="int_full")
     for wrong_name in ("int8:full:nosub", "int8:bias=1", "sm8:full", "int26:full", "int8full"):
         with pytest.raises(ValueError, match="format"):
-            cpd.format(wrong_name)
+            cpd.Format(wrong_name)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +313,7 @@ def test_integers_are_twos_complement() -> None:
 )
 def test_codes_of_integers_are_those_of_every_type_of_that_name(name: str) -> None:
     """NumPy's own integers tell: every code's value, and every value's code."""
-    f = cpd.format(name)
+    f = cpd.Format(name)
     codes = np.arange(1 << f.bits, dtype=np.uint32)
     values = codes.astype(np.int64) - (codes >= 1 << (f.bits - 1)) * (1 << f.bits)
     packed = np.packbits(
@@ -320,7 +347,7 @@ def test_codes_of_integers_are_those_of_every_type_of_that_name(name: str) -> No
 )
 def test_pairs_that_are_no_formats(bad: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        cpd.format(bad)
+        cpd.Format(bad)
 
 
 @pytest.mark.parametrize(
@@ -342,7 +369,7 @@ def test_near_misses_are_suggested(given: str, meant: str) -> None:
     with pytest.raises(
         ValueError, match=rf"unknown format '{given}'; did you mean {meant}\? Names"
     ):
-        cpd.format(given)
+        cpd.Format(given)
 
 
 def test_a_suggestion_is_always_a_name() -> None:
@@ -360,10 +387,10 @@ def test_a_suggestion_is_always_a_name() -> None:
                 at = generator.randrange(len(text))
                 text[at : at + generator.randrange(2)] = generator.choice(letters)
             try:
-                cpd.format("".join(text))
+                cpd.Format("".join(text))
             except ValueError as error:
                 for meant in re.findall("'([^']*)'", str(error).partition("did you mean")[2]):
-                    assert cpd.format(meant).bits > 0
+                    assert cpd.Format(meant).bits > 0
                     suggested += 1
     assert suggested > 300
 
@@ -384,7 +411,7 @@ def test_compiled_programs_take_them_all(given: Any) -> None:
         products = cpd.functional.matmul(x, y, given), cpd.functional.linear(x, y, recipe=cast)
         return cpd.gemm(y, y, given), cpd.sum(x, given), *products
 
-    cast = cpd.format(given) if isinstance(given, str) else given  # "E4M3" is refused there
+    cast = cpd.Format(given) if isinstance(given, str) else given  # "E4M3" is refused there
     torch._dynamo.reset()
     compiled = torch.compile(program, fullgraph=True, backend="eager")
     for got, wanted in zip(compiled(x), program(x), strict=True):

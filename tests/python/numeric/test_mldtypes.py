@@ -36,15 +36,15 @@ TORCH_NAMES = [
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
 def test_every_code(theirs: str, ours: str) -> None:
     kind = getattr(ml_dtypes, theirs)
-    assert_codes(cpd.format(ours), lambda codes: codes.view(kind).astype(np.float32))
+    assert_codes(cpd.Format(ours), lambda codes: codes.view(kind).astype(np.float32))
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [*PAIRS, ("float16", "fp16")])
 def test_their_names_and_types_are_ours(theirs: str, ours: str) -> None:
     kind = getattr(ml_dtypes if hasattr(ml_dtypes, theirs) else np, theirs)
     for given in (theirs, theirs.upper(), kind, np.dtype(kind)):
-        f = cpd.format(given)
-        assert f == cpd.format(ours)
+        f = cpd.Format(given)
+        assert f == cpd.Format(ours)
         assert str(f) == ours
         assert_codes(f, lambda codes: codes.view(kind).astype(np.float32))
 
@@ -58,7 +58,7 @@ def test_every_code_of_torchs_types(name: str) -> None:
         return torch.from_numpy(codes).view(kind).float().numpy()  # type: ignore[no-any-return]
 
     for given in (kind, name, str(kind).removeprefix("torch.")):
-        assert_codes(cpd.format(given), values)
+        assert_codes(cpd.Format(given), values)
 
 
 def assert_codes(f: cpd.Format, values: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -73,7 +73,7 @@ def assert_codes(f: cpd.Format, values: Callable[[np.ndarray], np.ndarray]) -> N
 
 @pytest.mark.parametrize(("theirs", "ours"), PAIRS)
 def test_nearest_even(theirs: str, ours: str) -> None:
-    f = cpd.format(ours)
+    f = cpd.Format(ours)
     x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
     x = x[~np.isnan(x)]
     if ours == "e8m0":
@@ -92,7 +92,7 @@ def test_nearest_even(theirs: str, ours: str) -> None:
     ("theirs", "ours"), [p for p in PAIRS if p[1].startswith(("e4", "e5", "e3m4"))]
 )
 def test_encode_gives_their_bytes(theirs: str, ours: str) -> None:
-    f = cpd.format(ours)
+    f = cpd.Format(ours)
     x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
     x = x[~np.isnan(cpd.cast(x, f))]
     with np.errstate(all="ignore"):

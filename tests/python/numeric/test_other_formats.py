@@ -27,7 +27,7 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_it_is_and_what_is_next_to_it(name):
     with pytest.raises(ValueError, match=OTHERS[name]) as raised:
-        cpd.format(name)
+        cpd.Format(name)
     told = str(raised.value)
     assert told.startswith(f"no format '{name}': it is ")
     assert "exponent and a mantissa of fixed widths" in told
@@ -65,16 +65,16 @@ def test_what_is_said_of_hif8():
     bits = hif8()
     values = {2.0**e * (1 + m / 2**b) for e, b in bits.items() for m in range(2**b)}
     middle = {value for value in values if 1 / 8 <= value <= 15}
-    ours = {float(v) for v in cpd.format("e4m3fn").values() if 1 / 8 <= v <= 15}
+    ours = {float(v) for v in cpd.Format("e4m3fn").values() if 1 / 8 <= v <= 15}
     assert middle == ours
-    assert not {v for v in cpd.format("e4m3fn").values() if 15 < v <= 32} <= values
-    assert np.log2(cpd.format("e5m2").max) // 1 == max(bits)
+    assert not {v for v in cpd.Format("e4m3fn").values() if 15 < v <= 32} <= values
+    assert np.log2(cpd.Format("e5m2").max) // 1 == max(bits)
 
 
 def test_ue5m3_is_cudas():
     """Bias 15, no infinity, NaN only 0xFF."""
-    ours = cpd.format("ue5m3")
-    assert ours == cpd.format("UE5M3") == cpd.format("e5m3fn:unsigned")
+    ours = cpd.Format("ue5m3")
+    assert ours == cpd.Format("UE5M3") == cpd.Format("e5m3fn:unsigned")
     codes = np.arange(256, dtype=np.uint8)
     got = np.concatenate([cpd.decode(codes[i : i + 1], ours, (1,)) for i in range(256)])
     exponent, mantissa = codes >> 3, codes & 7
@@ -89,7 +89,7 @@ def test_ue5m3_is_cudas():
 
 
 def test_names_of_ptx_scales():
-    assert cpd.format("ue4m3") == cpd.format("e4m3fn:unsigned")
-    assert cpd.format("ue4m3").max == 448
-    assert cpd.format("ue8m0") == cpd.format("e8m0")
+    assert cpd.Format("ue4m3") == cpd.Format("e4m3fn:unsigned")
+    assert cpd.Format("ue4m3").max == 448
+    assert cpd.Format("ue8m0") == cpd.Format("e8m0")
     assert cpd.scaled("e2m1 16 scale=ue5m3") == cpd.scaled("e2m1 16 scale=e5m3fn:unsigned")

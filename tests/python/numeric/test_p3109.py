@@ -60,7 +60,7 @@ def test_there_are_120_tables() -> None:
 @needs_tables
 @pytest.mark.parametrize("name", _names())
 def test_every_code_and_value(name: str) -> None:
-    f = cpd.format(name.lower())
+    f = cpd.Format(name.lower())
     table = _table(name)
     assert len(table) == 1 << f.bits
     decoded = cpd.decode(pack(range(len(table)), f.bits), f, len(table))
@@ -84,7 +84,7 @@ def test_every_code_and_value(name: str) -> None:
 @needs_tables
 @pytest.mark.parametrize("name", _names())
 def test_nearest_rounding_between_the_tables_values(name: str) -> None:
-    f = cpd.format(name.lower())
+    f = cpd.Format(name.lower())
     spec = spec_of(f)
     positive = [v.value for v, _ in _table(name) if isinstance(v, oracle.Number) and v.value >= 0]
     bits, expected = [], []

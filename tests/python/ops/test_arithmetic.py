@@ -53,7 +53,7 @@ def calls(
 
 @cache
 def rounded_once(name: str, rounding: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     rows = operands(spec_of(f), 150, 3)
     result = []
     for overflow in oracle.POLICIES:
@@ -74,7 +74,7 @@ def test_one_operation_one_rounding(front_end: FrontEnd, cases: list[Any]) -> No
 
 @cache
 def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     rows = operands(spec_of(f), 200, 5)
     r = cpd.random_integers(200, seed=4, stream=9, random_bits=random_bits)
     o = [oracle.Options("stochastic", "ieee", variant, random_bits, int(k)) for k in r]
@@ -106,7 +106,7 @@ def test_values_that_binary32_would_get_wrong(front_end: FrontEnd) -> None:
     front_end.check(
         [
             Call(cpd.mul, (p, q, "e4m3"), {}, wanted),
-            Call(cpd.fma, (wide, one, tiny, cpd.Format(8, 3)), {}, wanted),
+            Call(cpd.fma, (wide, one, tiny, cpd.Format(exp=8, man=3)), {}, wanted),
         ]
     )
 

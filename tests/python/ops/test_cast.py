@@ -26,7 +26,7 @@ DETERMINISTIC = [(r, o) for r in oracle.DETERMINISTIC_MODES for o in oracle.POLI
 
 @cache
 def rounded(name: str, rounding: str, overflow: str) -> Call:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     bits = boundary_bits(spec)
     o = oracle.Options(rounding, overflow)
@@ -45,7 +45,7 @@ def test_every_mode_and_policy(front_end: FrontEnd, cases: list[Any]) -> None:
 
 @cache
 def drawing(name: str, variant: str, random_bits: int) -> Call:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     inputs = boundary_bits(spec, codes=6, noise=10)
     bits = [b for b in inputs for _ in range(1 << random_bits)]
@@ -117,7 +117,7 @@ def test_given_integers_of_every_type(front_end: FrontEnd) -> None:
 
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e8m0", "fp32", "e3m0", "bf16"])
 def test_float64_is_rounded_from_its_own_bits(front_end: FrontEnd, name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     with np.errstate(invalid="ignore"):  # signalling NaNs
         x = from_bits(boundary_bits(spec)).astype(np.float64)

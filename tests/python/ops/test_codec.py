@@ -26,7 +26,7 @@ COMPILED = ("e4m3", "e2m1", "e8m0", "e4m3fn:unsigned", "fp32", "e6m9")
 
 @cache
 def every_code(name: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     codes = list(range(1 << spec.bits))
     values = [oracle.bits_from_value(spec.decode(c)) for c in codes]
@@ -43,14 +43,14 @@ def test_every_code(front_end: FrontEnd, cases: list[Any]) -> None:
     for (name,) in cases:
         calls = every_code(name)
         front_end.check(calls)
-        if not spec_of(cpd.format(name)).has_nan:
+        if not spec_of(cpd.Format(name)).has_nan:
             assert not np.isnan(front_end(cpd.decode, *calls[0].args)).any()
 
 
 @cache
 def rounding_like_cast(name: str, rounding: str) -> list[tuple[Call, Call, Call]]:
     """For each policy: encode, decode of the codes, and the cast that gives the same."""
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     result = []
     for overflow in oracle.POLICIES:
@@ -149,10 +149,10 @@ def test_nan_without_a_code(front_end: FrontEnd, name: str) -> None:
 
 
 def test_bytes_of_codes_are_counted_in_63_bits() -> None:
-    packed_bytes = cpd.format("fp32")._held.packed_bytes
+    packed_bytes = cpd.Format("fp32")._held.packed_bytes
     assert packed_bytes(2**60) == 2**62
     assert packed_bytes(2**61 - 16) == 2**63 - 64
     for n in (2**61, 2**62, 2**63 - 1, -1):
         with pytest.raises(ValueError, match=f"got {n} codes of fp32"):
             packed_bytes(n)
-    assert cpd.format("e1m0")._held.packed_bytes(2**62) == 2**62 // 8 * 2
+    assert cpd.Format("e1m0")._held.packed_bytes(2**62) == 2**62 // 8 * 2

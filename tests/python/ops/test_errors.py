@@ -87,7 +87,7 @@ def test_formats(front_end: FrontEnd, f, error):
         lambda: cpd.decode(codes, f, 1),
         lambda: cpd.add(x, x, f),
         lambda: cpd.sum(x, f),
-        lambda: cpd.format(f),
+        lambda: cpd.Format(f),
         lambda: cpd.Accumulator(f),
     ):
         front_end.refuse(error, r"format|exp|name|e12m3", call)

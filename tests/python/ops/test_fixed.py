@@ -303,7 +303,7 @@ def test_short_names() -> None:
         assert cpd.Accumulator(f"int{width}").fixed == cpd.FixedPoint(width)
     assert str(cpd.Accumulator("int8 overflow=saturate")).startswith("fp32 fixed width=8")
     # with a scheme it is the format of the result; of sign and magnitude there is any scheme
-    assert cpd.Accumulator("int8 fixed width=20").format == cpd.format("int8")
+    assert cpd.Accumulator("int8 fixed width=20").format == cpd.Format("int8")
     assert str(cpd.Accumulator("sm8 kahan")) == "sm8 kahan"
 
 
@@ -388,7 +388,7 @@ def test_errors(make: Any, error: type[Exception], message: str | None) -> None:
 def test_kulisch(a: str, b: str, terms: int) -> None:
     """The greatest sum is there, in whole units, and hardly a bit is to spare."""
     point = cpd.FixedPoint.kulisch(a, b, terms)
-    of_a, of_b = spec_of(cpd.format(a)), spec_of(cpd.format(b))
+    of_a, of_b = spec_of(cpd.Format(a)), spec_of(cpd.Format(b))
     unit = oracle.power_of_two(-point.fraction)
     greatest = of_a.max * of_b.max * terms / unit
     least = [min(v for v in map(f.magnitude, range(3)) if v) for f in (of_a, of_b)]

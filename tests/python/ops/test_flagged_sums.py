@@ -72,7 +72,7 @@ def values_by_code(f: cpd.Format) -> npt.NDArray[np.float32]:
 
 def holds(name: str, other: object) -> bool:
     """Returns whether a format has the exponents and the mantissa of another, both IEEE-like."""
-    wide, narrow = cpd.format(name), cpd.format(str(other))
+    wide, narrow = cpd.Format(name), cpd.Format(str(other))
     return wide.exp >= narrow.exp and wide.man >= narrow.man
 
 
@@ -109,7 +109,7 @@ def accumulator_of(name: str, scheme: str, generator: random.Random) -> cpd.Accu
 def products(name: str, scheme: str) -> list[Call]:
     generator = random.Random(f"{name} {scheme}")
     numbers = np.random.default_rng(generator.getrandbits(32))
-    f = cpd.format(name)
+    f = cpd.Format(name)
     calls = []
     for length in (1, 3, 6):
         acc = accumulator_of(name, scheme, generator)
@@ -155,7 +155,7 @@ def test_products(front_end: FrontEnd, cases: list[Any]) -> None:
 def sums(name: str, scheme: str) -> list[Call]:
     generator = random.Random(f"{name} {scheme}")
     numbers = np.random.default_rng(generator.getrandbits(32))
-    f = cpd.format(name)
+    f = cpd.Format(name)
     calls = []
     for length in (1, 2, 5, 8):
         acc = accumulator_of("e4m3" if name == "fp16" else name, scheme, generator)

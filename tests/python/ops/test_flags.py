@@ -79,7 +79,7 @@ def flags_alone(name: str, *args: Any, **how: Any) -> Any:
 
 @cache
 def rounded_once(name: str, dtype: Any, rounding: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     n = 96
     result = []
     for i, overflow in enumerate(oracle.POLICIES):
@@ -106,7 +106,7 @@ def test_one_operation_one_rounding(front_end: FrontEnd, cases: list[Any]) -> No
 
 @cache
 def stochastic(name: str, bits: int, variant: str, tininess: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     n = 120
     r = cpd.random_integers(n, seed=4, stream=9, random_bits=bits)
     o = [oracle.Options("stochastic", "ieee", variant, bits, int(k)) for k in r]
@@ -142,7 +142,7 @@ def test_is_what_numpy_divides_and_extracts(dtype: Any) -> None:
     a, b = x.view(dtype), y.view(dtype)
     with np.errstate(all="ignore"):
         wanted, root = a / b, np.sqrt(a)
-    f = cpd.format(np.dtype(dtype).name)
+    f = cpd.Format(np.dtype(dtype).name)
     for got, expected in ((cpd.div(a, b, f), wanted), (cpd.sqrt(a, f), root)):
         numbers = ~np.isnan(expected)
         assert (np.isnan(got) == ~numbers).all()

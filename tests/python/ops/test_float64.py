@@ -119,7 +119,7 @@ def values(x: npt.NDArray[Any]) -> list[oracle.Value]:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", NAMES)
 def test_one_operation_one_rounding(name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     x, y, z = operands(spec, 160, 3)
     a, b, c = values(x), values(y), values(z)
@@ -139,7 +139,7 @@ def test_one_operation_one_rounding(name: str) -> None:
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e8m22", "fp32", "e4m3fnuz", "e8m0"])
 @pytest.mark.parametrize("random_bits", [1, 13, 24])
 def test_stochastic(name: str, random_bits: int) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     n = 160
     x, y, z = operands(spec, n, 5)
@@ -180,7 +180,7 @@ def wanted_sum(acc: cpd.Accumulator, x: npt.NDArray[Any], index: int) -> int:
 @pytest.mark.parametrize("name", ["e4m3", "e5m2fnuz", "bf16", "fp32", "e4m3fn"])
 def test_sums(name: str, scheme: str) -> None:
     chunks = {"inner": "e5m2", "chunk": 3} if scheme == "chunked" else {}
-    spec = spec_of(cpd.format(name))
+    spec = spec_of(cpd.Format(name))
     pool = operands(spec, 40, 8).reshape(-1)
     generator = np.random.default_rng(4)
     for terms in (1, 2, 7, 8):
@@ -215,7 +215,7 @@ def test_float64_of_binary32_numbers_gives_what_float32_gives() -> None:
 
 
 def test_every_front_end(front_end: FrontEnd) -> None:
-    x, y, z = operands(spec_of(cpd.format("e4m3")), 300, 6)
+    x, y, z = operands(spec_of(cpd.Format("e4m3")), 300, 6)
     calls = []
     for more in ({}, {"rounding": "down"}, {"rounding": "stochastic", "seed": 7}):
         for operation, n in ((cpd.add, 2), (cpd.mul, 2), (cpd.fma, 3)):

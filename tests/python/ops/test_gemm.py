@@ -58,7 +58,7 @@ def around_one(generator: random.Random, bits: int, count: int = 60) -> list[int
 @cache
 def products(name: str, scheme: str) -> list[Call]:
     generator = random.Random(f"{name} {scheme}")
-    f = cpd.format(name)
+    f = cpd.Format(name)
     calls = []
     for product in (None, "exact", "e5m2"):
         options: dict[str, Any] = {"product": product}

@@ -53,7 +53,7 @@ def _values(
     generator: random.Random, name: str, shape: tuple[int, ...], finite: bool = True
 ) -> F32:
     """Values of a format, its special ones too unless they are to be finite."""
-    f = cpd.format(name)
+    f = cpd.Format(name)
     codes = np.array([generator.randrange(1 << f.bits) for _ in range(int(np.prod(shape)))], "u1")
     table = cpd.cast(cpd.decode(_packed(f.bits), f, (1 << f.bits,)), f)
     values: F32 = table[codes].reshape(shape)
@@ -328,5 +328,5 @@ def test_a_replaced_unit_keeps_its_scales() -> None:
     unit = cpd.Accumulator("rtx-blackwell-nvfp4").unit
     assert unit is not None
     assert replace(unit) == unit
-    assert replace(unit, fraction_bits=30).scale == cpd.format("e4m3fn")
-    assert "scale=cpd.format('e4m3fn'), scale_block=16, dot=16)" in repr(unit)
+    assert replace(unit, fraction_bits=30).scale == cpd.Format("e4m3fn")
+    assert "scale=cpd.Format('e4m3fn'), scale_block=16, dot=16)" in repr(unit)

@@ -43,12 +43,12 @@ def test_arguments_that_cannot_be_hashed_raise():
 
 
 def test_the_widest_format_that_is_listed():
-    widest = cpd.Format(8, 15)
+    widest = cpd.Format(exp=8, man=15)
     assert widest.bits == 24
     values = widest.values()
     assert len(values) == len(np.unique(values)) == 2 * 255 * 2**15 - 1  # one zero
     with pytest.raises(ValueError, match="formats of up to 24 bits"):
-        cpd.Format(8, 16).values()
+        cpd.Format(exp=8, man=16).values()
 
 
 @pytest.mark.parametrize("name", ["seed", "stream"])

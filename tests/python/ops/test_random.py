@@ -57,7 +57,7 @@ def options(random_bits: int, variant: str) -> dict[str, Any]:
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("name", ["e4m3", "e5m2", "e4m3fnuz", "e8m22", "binary8p4se", "e8m0"])
 def test_single_operations(front_end: FrontEnd, name: str) -> None:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     spec = spec_of(f)
     n = 120
     x, y, z = operands(f, n)

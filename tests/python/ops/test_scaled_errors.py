@@ -202,14 +202,14 @@ def test_results_of_layers_take_no_scaled_formats():
         for name in ("output", "norm", "softmax", "embedding", "residual"):
             with pytest.raises(ValueError, match=f"{name} takes formats without scales"):
                 cpd.Recipe(sums="fp32", **{name: given})
-    assert cpd.Recipe(sums="fp32", weight="int8").weight.format == cpd.format("int8")
+    assert cpd.Recipe(sums="fp32", weight="int8").weight.format == cpd.Format("int8")
 
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4 choose=mae", "int8 row", "MXFP4", "(4,3) 32"])
 def test_other_places_say_that_they_take_no_scales(name):
     message = "is a scaled format .cpd.scaled.; here one without scales is needed"
     for call in (
-        lambda: cpd.format(name),
+        lambda: cpd.Format(name),
         lambda: cpd.CastSpec(name),
         lambda: cpd.add(X, X, name),
         lambda: cpd.Scaled(name),

@@ -212,7 +212,7 @@ def _operands(case: Case, kind: str, count: int = 400) -> tuple[F32, F32, F32]:
     drops = kind == "special" and unit.adder == "two_steps_even"
     k = max(unit.block, unit.group, unit.promote) * (1 if drops else 2)
     a, b = (_values(f, kind, (count, k), rng) for f in (unit.a, unit.b))
-    of_c = cpd.format(case.output)
+    of_c = cpd.Format(case.output)
     c = _values(of_c, kind, (count,), rng)
     if kind == "cancelled":  # pairs of products, and c against the rest
         a[:, 1::2], b[:, 1::2] = a[:, ::2], -b[:, ::2]
@@ -250,7 +250,7 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
     a, b, c = _operands(case, kind)
     unit = case.accumulator().unit
     assert unit is not None
-    names = {str(cpd.format(name)): name for name in DTYPES}
+    names = {str(cpd.Format(name)): name for name in DTYPES}
     model = case.model()
     expected = model(
         _tensor(a, names[str(unit.a)]), _tensor(b, names[str(unit.b)]), _tensor(c, case.output)

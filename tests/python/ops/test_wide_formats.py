@@ -72,7 +72,7 @@ def operands(spec: oracle.Spec, n: int, seed: int) -> list[Any]:
 
 @cache
 def rounded_once(name: str, rounding: str) -> list[Call]:
-    f = cpd.format(name)
+    f = cpd.Format(name)
     n = 64
     made = []
     for overflow, tininess in zip(oracle.POLICIES, ("after", "before"), strict=True):
@@ -131,28 +131,28 @@ def test_binary64_is_numpys() -> None:
 
 
 def test_figures() -> None:
-    f = cpd.format("fp64")
+    f = cpd.Format("fp64")
     info = np.finfo(np.float64)
     assert (f.exp, f.man, f.bias, f.bits) == (11, 52, 1023, 64)
     assert (f.max, f.min_normal, f.epsilon) == (info.max, info.tiny, info.eps)
     assert f.min_subnormal == info.smallest_subnormal
     assert f.num_values == 2 * (2047 * 2**52 - 1) + 1
     for name in NAMES:
-        f = cpd.format(name)
+        f = cpd.Format(name)
         spec = spec_of(f)
-        assert cpd.format(str(f)) == f
+        assert cpd.Format(str(f)) == f
         assert Fraction(f.max) == spec.max
         least = spec.magnitude(1 if f.subnormals else 1 << f.man)
         assert Fraction(f.min_subnormal or 0) == least
         assert cpd.Format(f.exp, f.man, bias=f.bias, signed=f.signed, subnormals=f.subnormals) == f
     for same in ("e11m52", "float64", "double", np.float64, (11, 52), "fp64:bias=1023"):
-        assert cpd.format(same) == cpd.format("fp64")
+        assert cpd.Format(same) == cpd.Format("fp64")
 
 
 @pytest.mark.parametrize("name", ["e12m3", "e9m53", "e9m3fn", "e4m24p3109", "e11m52:bias=1024"])
 def test_there_are_no_wider_ones(name: str) -> None:
     with pytest.raises(ValueError, match=r"11|encoding ieee|binary64"):
-        cpd.format(name)
+        cpd.Format(name)
 
 
 def test_other_element_types_refuse_them(front_end: FrontEnd) -> None:
@@ -183,7 +183,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "reduction": lambda x: cpd.ReduceSpec("fp64"),
     "reduction's result": lambda x: cpd.ReduceSpec("e4m3", result="fp64"),
     "recipe": lambda x: cpd.Recipe(sums="e9m30"),
-    "values": lambda x: cpd.format("e9m3").values(),
+    "values": lambda x: cpd.Format("e9m3").values(),
     "wire": lambda x: cpd.ReduceSpec(wire="fp64"),
 }
 

@@ -68,7 +68,7 @@ def test_wrong_arguments_of_all():
         lambda: cpd.restore(3),
         lambda: cpd.Recipe.from_toml(3),
         lambda: cpd.cast(3, "e4m3"),
-        lambda: cpd.format("\ud800"),
+        lambda: cpd.Format("\ud800"),
         lambda: cpd.scaled("nvfp4").bits_per_value("ab"),
     ],
 )

@@ -17,7 +17,7 @@ from patience import scaled
 LAZY = ("comm", "compat", "compress", "hardware", "study")
 LAZY_WITH_TORCH = ("ddp", "fsdp", "functional", "nn", "optim", "outer")
 VALUES = [
-    cpd.format("e4m3fn:bias=11"),
+    cpd.Format("e4m3fn:bias=11"),
     cpd.Accumulator("e6m9", "chunked", product="exact", rounding="stochastic", seed=3),
     cpd.Accumulator(preset="h100-fp8"),
     cpd.BlockFma("fp16", "fp16", block=4, fraction_bits=23),

@@ -51,8 +51,8 @@ def test_the_first_cpds_sums():
 
     scaled, plain = (_reduction(aps, 4, 3, kahan=False) for aps in (True, False))
     assert (scaled.aps, plain.aps) == ("paper", False)
-    assert (scaled.format, plain.format.name) == (cpd.Format(4, 3), "fp32")
-    assert scaled.result == plain.result == cpd.Format(4, 3)
+    assert (scaled.format, plain.format.name) == (cpd.Format(exp=4, man=3), "fp32")
+    assert scaled.result == plain.result == cpd.Format(exp=4, man=3)
     x = [[np.float32([200.0, 1.0])] for _ in range(3)]
     assert np.array_equal(
         cpd.simulate_all_reduce(x, scaled)[0],

@@ -40,7 +40,7 @@ def sweep_pattern(text):
 
 GRAMMARS = {
     "format": (
-        cpd.format,
+        cpd.Format,
         "e4m{} e{}m3 e{}m{} e4m3fn:bias={} e4m3:bias=-{} int{} (4,{}) ({},3) binary{}p4se "
         "binary8p{}se binary{}p-{}ue e4m{}fnuz float8_e4m{} fp{} e4m{}:nosub",
     ),
@@ -134,7 +134,7 @@ def test_digits(name, parse, text, digits):
 @pytest.mark.parametrize("text", ["e4m99999999999", "e4m2147483648", "e1m" + "9" * 30])
 def test_the_search_for_near_names_ends(text):
     with pytest.raises(ValueError, match=r"man must be 0…23, got 1000000000 or more"):
-        cpd.format(text)
+        cpd.Format(text)
 
 
 def stream_of(name: str) -> bytes:

@@ -180,7 +180,7 @@ def test_rows_are_found_by_their_loss_scale():
 def test_values_are_lost_below_half_of_the_least():
     """e4m3's least value is 2^-9; 2^-10 rounds to 0 by the tie to even, 1.5 · 2^-10 does not. So
     magnitudes with exponent -11 and below, of 2^-11 up to 2^-10, are lost."""
-    e4m3 = cpd.format("e4m3")
+    e4m3 = cpd.Format("e4m3")
     assert lost_below(e4m3) == -10
     for exponent, is_lost in ((-10, False), (-11, True)):
         inner = np.float32([1.01, 1.5, 1.99]) * np.float32(2.0**exponent)

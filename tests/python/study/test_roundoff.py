@@ -179,7 +179,7 @@ def test_error_is_equation_5(tmp_path, per_rank):
     assert main(["roundoff", "--gradients", str(path), "--no-aps", "--json", str(out)]) == 0
     (row,) = json.loads(out.read_text())["roundoff"]
     exact = x.double()
-    rounded = cpd.cast(x, cpd.format("e5m2")).double()
+    rounded = cpd.cast(x, cpd.Format("e5m2")).double()
     chosen = exact != 0
     error = ((exact - rounded).abs()[chosen] / exact.abs()[chosen]).mean().item()
     rms = ((exact - rounded).norm() / exact.norm()).item()

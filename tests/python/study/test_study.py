@@ -307,7 +307,7 @@ def test_measurements_are_those_of_roundoff() -> None:
         assert math.sqrt(errors / references) == pytest.approx(one.total.relative_rms, rel=1e-12)
 
 
-@pytest.mark.parametrize("spec", ["e4m3", cpd.format("e4m3"), None])
+@pytest.mark.parametrize("spec", ["e4m3", cpd.Format("e4m3"), None])
 def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
     ranks = positive_ranks(2)
     times = {"alpha": 0.0, "beta": 0.0}

@@ -180,7 +180,7 @@ def study_roundoff(
     training = options.training
     per_rank = sampled_gradients(model, digits, options.nodes, training.batch, training.seed)
     sizes = group_sizes_for(options.nodes)
-    wire = formats.format(options.format)
+    wire = formats.as_format(options.format)
     kahan = Accumulator(wire, scheme="kahan")
     ways: list[tuple[str, str, Accumulator | None]] = [
         ("ring across groups", "ring", None),

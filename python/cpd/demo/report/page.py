@@ -48,8 +48,8 @@ def render(demo: Demo) -> str:
         **named,
         settings=demo.settings,
         kind=lambda run: "good" if run.accuracy > 0.8 * named["fp32"].accuracy else "bad",
-        e4m3=formats.format("e4m3"),
-        e5m2=formats.format("e5m2"),
+        e4m3=formats.as_format("e4m3"),
+        e5m2=formats.as_format("e5m2"),
         accuracy=_accuracy(demo),
         ranges=_ranges(**named),
         search=_search(demo, **named),
@@ -71,7 +71,7 @@ def _accuracy(demo: Demo) -> dict[str, Any]:
         "rows": [
             (
                 run.label,
-                formats.format(run.format).bits,
+                formats.as_format(run.format).bits,
                 accuracy_range(seeds),
                 percent(run.underflow),
                 f"{run.total('overflowed'):,}",
@@ -86,7 +86,7 @@ def _accuracy(demo: Demo) -> dict[str, Any]:
 
 
 def _ranges(fp32: Run, plain: Run, aps: Run, **_: Run) -> dict[str, Any]:
-    narrow = formats.format("e4m3")
+    narrow = formats.as_format("e4m3")
     layers = figures.weight_layers(fp32)
     shares = [figures.share_lost(layer.exponents["1"], narrow) for layer in layers]
     top = figures.top_exponent(narrow)
@@ -151,7 +151,7 @@ def _codecs(demo: Demo, *formats_before: Run) -> dict[str, Any]:
 
 def _roundoff(demo: Demo) -> dict[str, Any]:
     study = demo.roundoff
-    wire = formats.format(study.format)
+    wire = formats.as_format(study.format)
     main, others = study.series[0].rows, study.series[1:]
     least = min(main, key=lambda row: row.error)
     return {
@@ -205,7 +205,7 @@ def _first_epoch_lost(fp32: Run, run: Run) -> float:
     for layer in fp32.layers:
         for exponent, number in layer.exponents["1"].items():
             counts[exponent] = counts.get(exponent, 0) + number
-    return figures.share_lost(counts, formats.format(run.format))
+    return figures.share_lost(counts, formats.as_format(run.format))
 
 
 def _hundredths(share: float) -> str:

@@ -246,7 +246,7 @@ class Demo:
         if not self.roundoff.series or not all(one.rows for one in self.roundoff.series):
             raise ValueError("roundoff must have series with rows")
         for run in self.runs:
-            formats.format(run.format)
+            formats.as_format(run.format)
 
 
 @dataclass

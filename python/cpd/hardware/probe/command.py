@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from cpd.hardware.probe.dots import F32
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, FormatLike, format
+from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.ops import decode, encode
 
 _CHUNK = 1 << 16
@@ -80,10 +80,10 @@ class Command:
             raise ValueError("a command must have a name")
         if not timeout > 0:
             raise ValueError(f"timeout must be seconds above 0, got {timeout}")
-        self.formats = [format(a), format(a if b is None else b)]
+        self.formats = [as_format(a), as_format(a if b is None else b)]
         if c is not None:
-            self.formats.append(format(c))
-        self.result = format(result)
+            self.formats.append(as_format(c))
+        self.result = as_format(result)
         self.timeout = timeout
         self.name = shlex.join(self.arguments)
 

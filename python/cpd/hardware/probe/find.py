@@ -15,7 +15,7 @@ from cpd.hardware.probe.rules import Known, Rule, nodes, same
 from cpd.hardware.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
 from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, FormatLike, format
+from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import int32
 from cpd.numeric.spec import arguments
 
@@ -136,7 +136,7 @@ def probe(
     k = int32("k", k)
     if not 2 <= k <= _MOST_TERMS:
         raise ValueError(f"k must be 2…{_MOST_TERMS}, got {k}")
-    formats = format(a), format(a if b is None else b), None if c is None else format(c)
+    formats = as_format(a), as_format(a if b is None else b), None if c is None else as_format(c)
     if not (formats[0].signed or formats[1].signed):
         raise ValueError("one of a and b must be signed: products of both signs are needed")
     if formats[2] is not None and not formats[2].signed:

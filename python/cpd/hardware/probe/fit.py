@@ -16,7 +16,7 @@ from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
 from cpd.hardware.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
 from cpd.hardware.probe.tree import Ask, Mask, Tree, is_binary
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, presets
-from cpd.numeric.formats import Format, format
+from cpd.numeric.formats import Format, as_format
 from cpd.numeric.spec import arguments
 
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
@@ -130,8 +130,8 @@ def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> 
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
     begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
-    names = [name for name in STANDARD if format(name).man == bits - 1]
-    made = [format(name) for name in names]
+    names = [name for name in STANDARD if as_format(name).man == bits - 1]
+    made = [as_format(name) for name in names]
     for exp in (8, 5, 6, 7, 4, 3, 2):
         for encoding in ("ieee", "fn"):
             made += _made(exp, bits - 1, encoding)
@@ -144,7 +144,7 @@ def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> 
 
 def _made(exp: int, man: int, encoding: str) -> list[Format]:
     try:
-        return [Format(exp, man, encoding=encoding)]
+        return [Format(exp=exp, man=man, encoding=encoding)]
     except ValueError:
         return []
 
@@ -172,7 +172,7 @@ class Figures(NamedTuple):
     def hidden(self) -> list[Format]:
         """Formats of a sum that is rounded into a narrower one at the end."""
         widest = max((f.man for f in self.of_all), default=23)
-        return [f for f in map(format, STANDARD) if f.man > widest]
+        return [f for f in map(as_format, STANDARD) if f.man > widest]
 
 
 def stages(
@@ -186,13 +186,13 @@ def stages(
     plain, narrow = _products(inputs)
     inners = [*figures.within, *figures.hidden]
     yield [_floats(scheme, figures, plain, inners) for scheme in schemes]
-    inners = [Format(8, man) for man in range(22, 1, -1)]
+    inners = [Format((8, man)) for man in range(22, 1, -1)]
     yield [_floats(scheme, figures, plain, inners) for scheme in schemes if "chunk" in scheme]
     yield [_floats(scheme, figures, narrow, figures.of_all) for scheme in schemes]
     kinds = [(shape, fields) for shape in shapes for fields in _adders(shape)]
     results = [*figures.widest, *figures.of_all]
     seen = max((f.man for f in figures.within), default=0)
-    filled = [Format(8, man) for man in range(seen + 1, min(seen + 7, 23))]
+    filled = [Format((8, man)) for man in range(seen + 1, min(seen + 7, 23))]
     for sums in ([*results, *figures.within], filled):
         yield [_units(*kind, inputs, sums, results) for kind in kinds]
     if tree is not None and not schemes and is_binary(tree):
@@ -241,7 +241,7 @@ def _integers(figures: Figures) -> Iterator[Rule]:
     """Sums in integers, whose width and unit follow from the greatest and the least power of two.
     One that saturates may seem to hold the next power, to which its greatest value is rounded."""
     low, high = figures.passing
-    results = dict.fromkeys([*figures.widest, *figures.of_all, format("fp32")])
+    results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
     kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
     for f, (width, saturates), rounding in itertools.product(results, kinds, _ROUNDINGS):
         with suppress(ValueError):
@@ -270,14 +270,14 @@ def _hidden_trees(tree: Tree, inputs: Inputs, figures: Figures) -> Iterator[Rule
 
 def _rounded(product: Format | str | None, f: Format) -> Format | None:
     """The format into which products are rounded; None: they are exact."""
-    return None if product == "exact" else format(product or f)
+    return None if product == "exact" else as_format(product or f)
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
     """Formats into which products may be rounded (None: the sum's): first the usual ones, then the
     formats that do not hold all products."""
     exact_bits = inputs.a.man + inputs.b.man + 1
-    some = [format(name) for name in STANDARD] + [Format(8, man) for man in range(22, 0, -1)]
+    some = [as_format(name) for name in STANDARD] + [Format((8, man)) for man in range(22, 0, -1)]
     return [None, "exact"], [f for f in dict.fromkeys(some) if f.man < exact_bits]
 
 
@@ -290,7 +290,7 @@ def _units(
     narrower: bool = False,
 ) -> Iterator[Rule]:
     """The rules of matrix units. `narrower`: the result is rounded into a format of its own."""
-    wider = [format("fp32")] if shape.promote else []
+    wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in _UNCUT else [24]
     for total, rounding, fraction in itertools.product(
         dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions

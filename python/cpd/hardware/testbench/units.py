@@ -12,7 +12,7 @@ from cpd.hardware.vectors.systemverilog import check_identifier
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import Format
-from cpd.numeric.formats import format as format_of
+from cpd.numeric.formats import as_format as format_of
 from cpd.numeric.shown import shown
 
 ROUNDINGS = (

@@ -14,7 +14,7 @@ from cpd.hardware.vectors.vectors import Vectors
 from cpd.numeric.accumulator import AccumulatorLike
 from cpd.numeric.accumulator import accumulator as to_accumulator
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, FormatLike, format
+from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import integer
 from cpd.numeric.options import Options
 from cpd.numeric.shown import shown
@@ -114,10 +114,10 @@ def element_rule(
     _check_tininess(tininess)
     options.check()
     given = _formats(formats)
-    to = None if result is None else format(result)
+    to = None if result is None else as_format(result)
     if operation == "cast":
         if to is None:
-            *given, to = given if len(given) > 1 else [format("fp32"), *given]
+            *given, to = given if len(given) > 1 else [as_format("fp32"), *given]
     elif len(given) == 1:
         given *= OPERANDS[operation]
     if len(given) != OPERANDS[operation]:
@@ -161,7 +161,7 @@ def sum_rule(
                     f"{made.fixed.width} bits, got {len(given)}"
                 )
         elif len(given) == 2:
-            given.append(format(made.format))
+            given.append(as_format(made.format))
         if made.fixed is None and len(given) != 3:
             raise ValueError(
                 f"{operation} takes one format, two, or three with c's, got {len(given)}"
@@ -189,7 +189,7 @@ def _formats(given: FormatLike | Sequence[FormatLike]) -> list[Format]:
     several: list[Any] = [given] if is_one else list(given)  # type: ignore[arg-type]
     if not several:
         raise ValueError("no format of the operands is given")
-    made = [format(f) for f in several]
+    made = [as_format(f) for f in several]
     for f in made:
         if f.bits > _MOST_BITS:
             raise ValueError(f"vectors hold codes of at most {_MOST_BITS} bits; {f} has {f.bits}")

@@ -27,7 +27,7 @@ from cpd.hardware.vectors.rules import (
 )
 from cpd.hardware.vectors.values import packed, values_of
 from cpd.numeric.accumulator import Accumulator, FixedPoint
-from cpd.numeric.formats import Format, format
+from cpd.numeric.formats import Format, as_format
 from cpd.numeric.scaled import Scaled
 from cpd.ops import operations
 from cpd.ops.encoded import Encoded
@@ -77,7 +77,7 @@ class SumRule:
     @property
     def result(self) -> Format:
         """The format into which the sum is rounded, which it is not where `has_integer_result`."""
-        return format(self.accumulator.format)
+        return as_format(self.accumulator.format)
 
     @property
     def has_integer_result(self) -> bool:
@@ -98,7 +98,7 @@ class SumRule:
     @property
     def scale(self) -> Format | None:
         unit = self.accumulator.unit
-        return None if unit is None or unit.scale is None else format(unit.scale)
+        return None if unit is None or unit.scale is None else as_format(unit.scale)
 
     @property
     def scales(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 from cpd import ops
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.checked import checked
-from cpd.numeric.formats import Format, format, is_scaled
+from cpd.numeric.formats import Format, as_format, is_scaled
 from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, scaled
 from cpd.numeric.shown import shown
@@ -41,7 +41,7 @@ class Cell:
     `accumulator`.
 
     >>> Cell("mxfp4", "fp32").element
-    cpd.format('e2m1')
+    cpd.Format('e2m1')
     """
 
     operand: str
@@ -236,7 +236,7 @@ def _element(name: str) -> Format:
     if is_scaled(name):
         return scaled(name).element
     try:
-        return format(name)
+        return as_format(name)
     except ValueError as error:
         raise ValueError(f"format {shown(name)}: {error}") from None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
-from cpd.numeric.formats import format, format_text
+from cpd.numeric.formats import as_format, format_text
 from cpd.numeric.names import listed
 from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
@@ -117,7 +117,7 @@ def mixed(given: Any) -> list[str]:
         kinds: dict[str, list[str]] = {}
         for name in expand(pattern.strip()) if "[" in pattern else ():
             with contextlib.suppress(ValueError):
-                kinds.setdefault(format(name).encoding, []).append(name)
+                kinds.setdefault(as_format(name).encoding, []).append(name)
         if len(kinds) > 1:
             told = "; ".join(f"{kind} {', '.join(names)}" for kind, names in kinds.items())
             clean = pattern.strip()

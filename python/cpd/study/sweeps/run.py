@@ -71,7 +71,7 @@ def sweep(
             .safetensors, .pt or .pth files, in which nothing is executed. Rounded to binary32
             first; NaN and infinities are left out and counted.
         formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
-            `cpd.format` and `cpd.scaled`. Scaled ones have scales of their own.
+            `cpd.Format` and `cpd.scaled`. Scaled ones have scales of their own.
         accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`. A
             matrix unit can be combined with formats whose values its own hold. A unit and an
             integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor, by which the
