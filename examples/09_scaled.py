@@ -83,7 +83,7 @@ def main() -> None:
     print(f"format{' ' * 6}value        {''.join(f'   {tensor:>15}' for tensor in inputs)}")
     errors, bits = {}, {}
     for name in FORMATS:
-        q = cpd.scaled(name)
+        q = cpd.Scaled(name)
         bits[name] = q.bits_per_value(SHAPE)
         errors[name] = {tensor: error(x, cpd.cast(x, q)) for tensor, x in inputs.items()}
         lost = "".join(f"   {e:8.2%} {sqnr(e):6.1f}" for e in errors[name].values())

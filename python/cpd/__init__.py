@@ -24,7 +24,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInf
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
-from cpd.numeric.scaled import Scaled, scaled
+from cpd.numeric.scaled import Scaled
 from cpd.numeric.scaled_cast import ScaledCast
 from cpd.ops import (
     Encoded,
@@ -107,7 +107,6 @@ __all__ = [
     "random_integers",
     "recipe",
     "release_cuda_memory",
-    "scaled",
     "simulate_all_reduce",
     "sqrt",
     "study",
@@ -139,7 +138,7 @@ _NAMES = {
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""
-_GONE = {"format": "cpd.Format(…)"}
+_GONE = {"format": "cpd.Format(…)", "scaled": "cpd.Scaled(…)"}
 """Names of version 0.7 and what took their place."""
 
 loading.load_operations_with_the_first_tensor()

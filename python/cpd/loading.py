@@ -28,7 +28,8 @@ SPECS = [
     ("cpd.numeric.cast", "CastSpec"),
     ("cpd.numeric.hadamard", "Hadamard"),
     ("cpd.numeric.scaled_cast", "ScaledCast"),
-    ("cpd.numeric.scaled", "scaled"),  # what a pickled Scaled calls
+    ("cpd.numeric.scaled", "Scaled"),
+    ("cpd.numeric.scaled", "scaled"),  # what a Scaled pickled by 0.7 calls
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.compress.codec", "Codec"),

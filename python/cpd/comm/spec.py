@@ -40,7 +40,7 @@ class ReduceSpec:
 
     Args:
         format: of the contributions (on the wire): what `cpd.Format` takes, or a scaled format
-            (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
+            (`"mxfp8"`, what `cpd.Scaled` takes): each rank's layer, as one flat run of values, is
             cast as by `cpd.cast`, however it is cut into messages. Its blocks are N values or the
             layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale` is
             applied in binary32 first.
@@ -104,7 +104,7 @@ class ReduceSpec:
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
     cpd.Format('e4m3')
     >>> ReduceSpec("mxfp8", result="bf16").format
-    cpd.scaled('mxfp8')
+    cpd.Scaled('mxfp8')
     """
 
     format: Format | Scaled | None

@@ -73,7 +73,7 @@ class Codec:
 
     Args:
         name: the text: a compressor's (`compressors`) with its options as key=value, or the name of
-            a format (`cpd.Format`) or a scaled format (`cpd.scaled`).
+            a format (`cpd.Format`) or a scaled format (`cpd.Scaled`).
         seed: of the random bits, where the codec draws any.
         random_bits: how many of them decide each rounding, 1…24; by variant A of stochastic
             rounding (`cpd.cast`) alone.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cpd.compress.codec import Codec, CodecLike, codec, with_numbers
 from cpd.numeric.checked import checked
 from cpd.numeric.options import MAX_RANDOM_BITS
-from cpd.numeric.scaled import ScaledLike, scaled
+from cpd.numeric.scaled import ScaledLike, as_scaled
 
 
 @checked
@@ -210,14 +210,14 @@ def quantized(
     seed: int = 0,
     random_bits: int = MAX_RANDOM_BITS,
 ) -> Codec:
-    """A scaled format (`cpd.scaled`) whose sums owners encode again.
+    """A scaled format (`cpd.Scaled`) whose sums owners encode again.
 
     Args:
         q: the format, or its text.
         stochastic: rounds without bias instead of to nearest-even.
         seed, random_bits: of the random bits.
     """
-    return _made(f"quantized {scaled(q)}", {}, seed, random_bits, stochastic=stochastic)
+    return _made(f"quantized {as_scaled(q)}", {}, seed, random_bits, stochastic=stochastic)
 
 
 @checked

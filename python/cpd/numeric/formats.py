@@ -221,7 +221,7 @@ def named(name: str) -> Format:
         if not is_scaled(name):
             raise
     raise ValueError(
-        f"{shown(name)} is a scaled format (cpd.scaled); here one without scales is needed"
+        f"{shown(name)} is a scaled format (cpd.Scaled); here one without scales is needed"
     )
 
 

@@ -15,54 +15,77 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
 from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
+from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
 
 @checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Scaled(Spec):
-    """An element format whose values share scales: a value is element * scale of its block, and
-    with `tensor_scale` also * scale of its tensor (or row).
+    """A scaled format: elements of a narrow format, of which a block shares a scale.
+
+    A value is element * scale of its block, and with `tensor_scale` also * scale of its tensor (or
+    row).
 
     Args:
-        element: the elements' format: `e4m3fn`, `e2m1`, `int8`, any.
-        block: which values share a scale: an int N (N along the axis), `"RxC"` (C along the axis, R
-            along the last dimension or, where that is the axis, the one before), `"row"` (all along
-            the axis) or `"tensor"`. The last block of each kind may be short.
-        scale: the scales' format. A scale is what decodes.
-        rule: how a block's scale follows from A, its largest magnitude; M is the element format's
+        format: The text of a scaled format, or a `Scaled`, whose options keywords replace; or the
+            elements' format (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
+
+            - A name: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX
+              1.0: 32 values, `e8m0`, rule `floor`), `nvfp4` (16 values, `e4m3fn` under a tensor's
+              fp32, as TransformerEngine rounds), `fp8-tensor`, `fp8-row` (fp32 scales), `fp8-block`
+              (1 x 128, as DeepGEMM rounds; for weights `fp8-block 128x128`), `bfp8` (and bfpN:
+              N-bit integers, 16 values, `e8m0`).
+            - An element format and its block: `e4m3fn 1x128`, `int8 row` (integers: with fp32
+              scales), `int4 64`.
+            - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
+              block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
+
+        block: The values that share a scale: an int N (N along the axis), `"RxC"` (C along the
+            axis, R along the last dimension or, where that is the axis, the one before), `"row"`
+            (all along the axis) or `"tensor"`. The last block of each kind may be short. Default
+            32.
+        scale: The scales' format; default `e8m0`. A scale is what decodes.
+        rule: How a block's scale follows from A, its largest magnitude; M is the element format's
             max, 2^emax the largest power of two below it. Powers of two: `floor` 2^(floor(log2 A) -
             emax), of OCP MX, `ceil` likewise, `rceil` 2^ceil(log2(A/M)), `even` floor of A rounded
             to the elements' mantissa bits, half up; `max_pow2` M/A rounded down to a power of two,
             inverted. Else A/M into the scale's format: `max` (or `nearest`) to nearest-even, `up`
-            rounded up. None: `floor` for `e8m0`, else `max`.
-        tensor_scale: None, or the format of a second level over the whole tensor. Its scale is
-            A/(M * scale_max), rounded to nearest-even, and blocks' follow from what is left.
-        arithmetic: whose roundings: `exact` (each quotient rounded once), or the binary32 steps of
-            `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`, `microxcaling`, as far
-            as each has such scales.
-        outer: `tensor` or `row`: what shares the second level's scale.
-        margin: scales are 2^margin times as large; -64…64.
-        non_finite: what a NaN or infinity does: `block` (the scale is NaN, and so all values; for
-            `torchao`, but for e8m0, and `deepgemm` what their steps make of it) or `element` (A
-            leaves NaN out; NaN stays NaN, an infinity saturates). None: `element` for `te`, else
-            `block`.
-        choose: None, or `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'),
-            the one with the smaller sum of (squared) errors; of equals the first.
-        scale_max: two levels: the scale of the block with the largest magnitude; default the scale
-            format's max.
-        transform: a `Hadamard` of the inputs along the axis, before anything else, in x's type.
-            Values come out transformed: two operands of a product take the same one.
+            rounded up. Default: `floor` for `e8m0`, else `max`.
+        tensor_scale: The format of an outer scale over the whole tensor; default: none. The outer
+            scale is A/(M * scale_max), rounded to nearest-even; blocks' scales follow from x over
+            it.
+        arithmetic: Whose roundings: `exact` (default: each quotient is rounded once), or the
+            binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
+            `microxcaling`, as far as each has such scales.
+        element: The elements' format, in place of the text's.
+        outer: `tensor` (default) or `row`: what shares the outer scale.
+        margin: Scales are 2^margin times as large; -64 to 64, default 0.
+        non_finite: What a NaN or infinity does. `block`: the scale is NaN, and so are all values
+            (for `torchao`, except with e8m0, and for `deepgemm`: what their steps make of it).
+            `element`: A leaves NaN out; NaN stays NaN, an infinity saturates. Default: `element`
+            for `te`, else `block`.
+        choose: `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'), the one
+            with the smaller sum of absolute or squared errors; of equals the first. Default: one
+            scale.
+        scale_max: With two levels: the scale of the block with the largest magnitude; default: the
+            scale format's max.
+        transform: A `Hadamard` of the inputs along the axis, before anything else, in x's type.
+            Values come out transformed; both operands of a product take the same transform.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
     elements are 0. Scales saturate: those of rules of powers of two at the largest power of two
     that the scale's format has (`e4m3fn`: 256), others at its greatest value (448).
 
-    Raises ValueError for what does not exist or does not go together, TypeError for other objects.
+    Raises:
+        ValueError: The text, a name or the combination does not exist.
+        TypeError: An argument has another type.
 
     >>> q = Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", arithmetic="te")
-    >>> q
-    cpd.scaled('nvfp4')
+    >>> q, Scaled("mxfp8", rule="rceil"), Scaled("mxfp4", element="e3m2")
+    (cpd.Scaled('nvfp4'), cpd.Scaled('mxfp8 rule=rceil'), cpd.Scaled('mxfp6-e3m2'))
+    >>> Scaled("nvfp4").scale, Scaled("int8 row").element.max
+    (cpd.Format('e4m3fn'), 127.0)
     >>> q.scales_shape((8, 64)), q.bits_per_value((1024, 1024))
     ((8, 4), 4.500030517578125)
     """
@@ -80,7 +103,7 @@ class Scaled(Spec):
     scale_max: float | None
     transform: Hadamard | None
     text: str = field(init=False)
-    """What str() gives: `cpd.scaled(q.text) == q`."""
+    """What str() gives: `cpd.Scaled(q.text) == q`."""
     _held: _core.Scaled = field(init=False, compare=False)
     _SPECS = {  # noqa: RUF012 - an annotation would make it a field
         "element": named,
@@ -91,15 +114,17 @@ class Scaled(Spec):
 
     def __init__(
         self,
-        element: FormatLike,
-        block: int | str = 32,
-        scale: FormatLike = "e8m0",
+        format: FormatLike | ScaledLike | None = None,
+        /,
+        block: int | str | None = None,
+        scale: FormatLike | None = None,
         rule: str | None = None,
         tensor_scale: FormatLike | None = None,
-        arithmetic: str = "exact",
+        arithmetic: str | None = None,
         *,
-        outer: str = "tensor",
-        margin: int = 0,
+        element: FormatLike | None = None,
+        outer: str | None = None,
+        margin: int | None = None,
         non_finite: str | None = None,
         choose: str | None = None,
         scale_max: float | None = None,
@@ -107,25 +132,29 @@ class Scaled(Spec):
     ) -> None:
         if scale_max is not None and not float(scale_max) > 0:
             raise ValueError("scale_max must be positive")
-        text = element_text(as_format(element).name)
-        is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
-        made = _made(
-            options(
-                element="e4m3" if is_bare else text,
-                block=block_text(block),
-                scale=as_format(scale).name,
-                rule=word("rule", rule),
-                tensor_scale=None if tensor_scale is None else as_format(tensor_scale).name,
-                arithmetic=word("arithmetic", arithmetic),
-                outer=word("outer", outer),
-                margin=int32("margin", margin),
-                non_finite=word("non_finite", non_finite),
-                choose=word("choose", choose),
-                scale_max=None if scale_max is None else float(np.float32(scale_max)),
-                transform=None if transform is None else hadamard_spec(transform).text,
-            )
+        text = format.text if isinstance(format, Scaled) else format
+        whole = text if isinstance(text, str) and _is_scaled(text) else None
+        if whole is None and text is not None:
+            if element is not None:
+                raise TypeError(f"elements are given twice: {shown(text)} and element={element!r}")
+            element = text
+        if element is None and whole is None:
+            raise TypeError("Scaled takes the text of a scaled format, or an element format")
+        given = options(
+            element=None if element is None else _element(element),
+            block=None if block is None else block_text(block),
+            scale=None if scale is None else as_format(scale).name,
+            rule=word("rule", rule),
+            tensor_scale=None if tensor_scale is None else as_format(tensor_scale).name,
+            arithmetic=word("arithmetic", arithmetic),
+            outer=word("outer", outer),
+            margin=None if margin is None else int32("margin", margin),
+            non_finite=word("non_finite", non_finite),
+            choose=word("choose", choose),
+            scale_max=None if scale_max is None else float(np.float32(scale_max)),
+            transform=None if transform is None else hadamard_spec(transform).text,
         )
-        self._share(made)
+        self._share(_made(given) if whole is None else _replaced(whole, given))
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
@@ -147,39 +176,28 @@ class Scaled(Spec):
         return self._held.bits_per_value(list(shape), int32("axis", axis))
 
     def __repr__(self) -> str:
-        return f"cpd.scaled('{self.text}')"
+        return f"cpd.Scaled('{self.text}')"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return scaled, (self.text,)
+        return Scaled, (self.text,)
 
 
 ScaledLike: TypeAlias = "Scaled | str"
 """A `Scaled` or its text."""
 
 
-def scaled(text: ScaledLike) -> Scaled:
-    """The scaled format of that text; a `Scaled` is given back as it is.
-
-    - Named: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX 1.0: 32
-      values, `e8m0`, rule `floor`), `nvfp4` (16 values, `e4m3fn` under a tensor's fp32, as
-      TransformerEngine rounds), `fp8-tensor`, `fp8-row` (fp32 scales), `fp8-block` (1 x 128, as
-      DeepGEMM rounds; for weights `fp8-block 128x128`), `bfp8` (and bfpN: N-bit integers, 16
-      values, `e8m0`).
-    - An element format and its block: `e4m3fn 1x128`, `int8 row` (integers: with fp32 scales),
-      `int4 64`.
-    - Then options, each as `name=value`: `element`, `block`, and `Scaled`'s arguments:
-      `mxfp8 rule=rceil`, `nvfp4 block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
-
-    Wherever a scaled format may stand, its text may.
-
-    >>> scaled("nvfp4").scale, scaled("int8 row").element.max
-    (cpd.Format('e4m3fn'), 127.0)
-    """
+def as_scaled(text: ScaledLike) -> Scaled:
+    """Returns the `Scaled` of a text; a `Scaled` as it is."""
     if isinstance(text, Scaled):
         return text
     if not isinstance(text, str):
         raise TypeError(f"a scaled format must be a cpd.Scaled or its text, got {_type(text)}")
     return named_scaled(text)
+
+
+def scaled(text: str) -> Scaled:
+    """Reads a scaled format from a pickle of version 0.7."""
+    return as_scaled(text)
 
 
 def format_or_scaled(f: FormatLike | ScaledLike) -> Format | Scaled:
@@ -213,6 +231,12 @@ def element_text(name: str) -> str:
     return "(4,3)" if name == "e4m3" else name
 
 
+def _element(element: FormatLike) -> str:
+    name = as_format(element).name
+    is_bare = isinstance(element, str) and element.lower() == "e4m3"  # which is refused
+    return name if is_bare else element_text(name)
+
+
 def _type(value: object) -> str:
     return type(value).__name__
 
@@ -222,7 +246,7 @@ def _type(value: object) -> str:
 
 @constant
 def named_scaled(text: str) -> Scaled:
-    """`scaled` for a str."""
+    """Returns the scaled format of a text."""
     return Scaled._of(_core.Scaled.parse(text))
 
 
@@ -240,5 +264,27 @@ def _either(text: str) -> Format | Scaled:
 
 
 @constant
-def _made(options: tuple[Option, ...]) -> Scaled:
-    return Scaled._of(_core.Scaled(texts(options)))
+def _made(given: tuple[Option, ...]) -> Scaled:
+    default = {"block": "32", "scale": "e8m0", "margin": "0"}
+    return Scaled._of(_core.Scaled([*(default | dict(texts(given))).items()]))
+
+
+@constant
+def _is_scaled(text: str) -> bool:
+    """True for the text of a scaled format, False for a format's name; raises ValueError for
+    others."""
+    if _core.names_scaled(text):
+        return True
+    try:
+        named(text)
+    except ValueError:
+        named_scaled(text)
+    return False
+
+
+@constant
+def _replaced(text: str, given: tuple[Option, ...]) -> Scaled:
+    """The scaled format of a text, with the given options in place of its own."""
+    replaced = dict(texts(given))
+    words = [word for word in text.split() if word.partition("=")[0] not in replaced]
+    return named_scaled(" ".join([*words, *(f"{name}={v}" for name, v in replaced.items())]))

@@ -11,11 +11,9 @@ from cpd.numeric.cast import CastSpec, cast_spec, parsed_cast
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.numbers import Number, int32
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, named_scaled, scaled
+from cpd.numeric.scaled import Scaled, ScaledLike, as_scaled, format_or_scaled, named_scaled
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec
-
-_scaled = scaled  # the parameter of the same name hides it
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -68,7 +66,7 @@ class ScaledCast(Spec):
         history: int = 0,
         amax: str = "max",
     ) -> None:
-        q = _scaled(scaled)
+        q = as_scaled(scaled)
         how = CastSpec(
             q.element,
             rounding,

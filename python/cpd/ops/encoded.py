@@ -15,7 +15,7 @@ class Encoded(NamedTuple):
 
     >>> import numpy as np, cpd
     >>> x = np.float32([[1.0, -24.0], [0.5, 0.25]])
-    >>> packed = Encoded(*cpd.encode(x, "mxfp4", axis=0), cpd.scaled("mxfp4"), x.shape, axis=0)
+    >>> packed = Encoded(*cpd.encode(x, "mxfp4", axis=0), cpd.Scaled("mxfp4"), x.shape, axis=0)
     >>> cpd.decode(packed).tolist()
     [[1.0, -24.0], [0.5, 0.0]]
     """

@@ -210,7 +210,7 @@ def check_batched(call, *batched, in_dims):
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("shape", "axis", "dim"), BATCHES)
 def test_vmap(name, shape, axis, dim):
-    q, x = cpd.scaled(name), normal(*shape)
+    q, x = cpd.Scaled(name), normal(*shape)
     one = x.unbind(dim)[0].shape
     numbers = torch.arange(shape[dim])
     integers = torch.randint(0, 8, shape, generator=torch.Generator().manual_seed(1))
@@ -444,7 +444,7 @@ def test_threads():
 @pytest.mark.parametrize("name", [*FORMATS, "nvfp4 scale_max=256 choose=mae", "bfp6 margin=1"])
 def test_stored(name):
     """Copies, pickles, and checkpoints read by torch.load's default."""
-    q = cpd.scaled(name)
+    q = cpd.Scaled(name)
     assert copy.deepcopy(q) is copy.copy(q) is q
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(q, protocol)) == q
@@ -462,7 +462,7 @@ def test_stored(name):
 def test_encoded_is_a_tree():
     """torch.utils._pytree, compiled programs and torch.func see its tensors."""
     x = normal(3, 40)
-    encoded = cpd.Encoded(*cpd.encode(x, "nvfp4"), cpd.scaled("nvfp4"), (3, 40))
+    encoded = cpd.Encoded(*cpd.encode(x, "nvfp4"), cpd.Scaled("nvfp4"), (3, 40))
     assert sum(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(encoded)) == 3
     run, _ = compiled(lambda e: cpd.decode(e) * 2)
     assert same(run(encoded), cpd.decode(encoded) * 2)

@@ -388,7 +388,7 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Accumulator", "BlockFma", "CastSpec", "Format", "LayerReport", "PresetInfo", "Recipe"),
         *("ReduceSpec", "Schedule", "StallWarning", "add", "cast", "decode", "encode", "fma"),
         *("gemm", "mul", "presets", "random_integers", "simulate_all_reduce", "sum"),
-        *("Encoded", "Scaled", "scaled"),
+        *("Encoded", "Scaled"),
     ),
     "cpd.comm": (
         *("Communicator", "Corrupt", "LocalGroup", "Mismatch", "RankLost", "ReduceReport"),

@@ -283,7 +283,7 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         f"cpd.comm.Communicator.{name}": {"layers": lambda: [torch.ones(4)]}
         for name in ("all_gather", "all_reduce", "reduce", "reduce_scatter")
     },
-    "cpd.scaled": {"text": lambda: "mxfp8"},
+    "cpd.Scaled": {"text": lambda: "mxfp8"},
     "cpd.Hadamard": {"size": lambda: 4},
     "cpd.Hadamard.parse": {"text": lambda: "hadamard4"},
     "cpd.Recipe.operand": {"name": lambda: "weight"},
@@ -323,7 +323,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Hadamard": lambda: cpd.Hadamard(4),
     "cpd.Recipe": lambda: cpd.Recipe(sums="e4m3"),
     "cpd.ReduceSpec": spec,
-    "cpd.Scaled": lambda: cpd.scaled("nvfp4"),
+    "cpd.Scaled": lambda: cpd.Scaled("nvfp4"),
     "cpd.ScaledCast": lambda: cpd.ScaledCast("mxfp8"),
     "cpd.Schedule": lambda: cpd.Schedule(spec()),
     "cpd.VirtualNodes": lambda: cpd.VirtualNodes(model(), 2, "e4m3"),

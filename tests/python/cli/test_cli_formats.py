@@ -232,8 +232,8 @@ SCALED = (
 def test_scaled_formats_as_json(capsys, name):
     assert main(["format", name, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    q = cpd.scaled(name)
-    assert cpd.scaled(row["name"]) == q
+    q = cpd.Scaled(name)
+    assert cpd.Scaled(row["name"]) == q
     for field in ("block", "rule", "outer", "arithmetic", "margin", "choose", "scale_max"):
         assert row[field] == getattr(q, field)
     assert cpd.Format(row["element"]) == q.element
@@ -248,7 +248,7 @@ def test_scaled_formats_as_json(capsys, name):
 @pytest.mark.parametrize("name", [*SCALED, "e2m1 8 scale=e2m1", "int4 8 scale=e4m3", "e5m2 4"])
 def test_least_and_largest_of_scaled_formats(name):
     """Decoded from the codes of the largest and of the least scales and elements."""
-    q = cpd.scaled(name)
+    q = cpd.Scaled(name)
 
     def levels(values):
         blocks = cpd.encode(np.full(q.scales_shape((1,)), values(q.scale), np.float32), q.scale)

@@ -103,8 +103,8 @@ def test_nan():
 
 def test_spec_is_a_value():
     spec = cpd.ReduceSpec("nvfp4 choose=mse", order="ring")
-    assert spec.format == cpd.scaled("nvfp4 choose=mse")
-    assert spec == cpd.ReduceSpec(cpd.scaled("nvfp4 choose=mse"), order="ring")
+    assert spec.format == cpd.Scaled("nvfp4 choose=mse")
+    assert spec == cpd.ReduceSpec(cpd.Scaled("nvfp4 choose=mse"), order="ring")
     for other in (pickle.loads(pickle.dumps(spec)), dataclasses.replace(spec)):
         assert other == spec
         assert hash(other) == hash(spec)

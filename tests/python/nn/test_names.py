@@ -25,7 +25,7 @@ FORMATS = [
     torch.float8_e4m3fn,
     np.float16,
     cpd.Format("(4,3)"),
-    cpd.scaled("nvfp4"),
+    cpd.Scaled("nvfp4"),
     "e5m2 overflow=saturate",
 ]
 ACCUMULATORS = ["e4m3 kahan", "fp32 sequential", "h100-fp8", "int32", "fixed<32,12>"]
@@ -115,16 +115,16 @@ def test_a_bare_e4m3_is_refused(given):
 
 def test_scaled_elements_refuse_a_bare_e4m3():
     for make in (
-        lambda: cpd.scaled("e4m3 32"),
-        lambda: cpd.scaled("E4M3 block=tensor scale=fp32"),
-        lambda: cpd.scaled("mxfp8 element=e4m3"),
+        lambda: cpd.Scaled("e4m3 32"),
+        lambda: cpd.Scaled("E4M3 block=tensor scale=fp32"),
+        lambda: cpd.Scaled("mxfp8 element=e4m3"),
         lambda: cpd.Scaled("e4m3"),
     ):
         with pytest.raises(ValueError, match=r"e4m3fn .*448.* \(4,3\) .*240"):
             make()
     held = cpd.Scaled(cpd.Format("e4m3"), 16)
     assert held.text == "(4,3) 16"
-    assert cpd.scaled(held.text) == held == pickle.loads(pickle.dumps(held))
+    assert cpd.Scaled(held.text) == held == pickle.loads(pickle.dumps(held))
 
 
 def test_casts_and_sums_take_e4m3_as_before():

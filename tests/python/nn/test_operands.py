@@ -214,7 +214,7 @@ def test_autocast_gives_its_type():
     [
         "nvfp4 rounding=stochastic random_bits=8",
         "mxfp4 rounding=stochastic factor=0.75",
-        f"{cpd.scaled(CURRENT).text} history=1024 amax=most_recent",
+        f"{cpd.Scaled(CURRENT).text} history=1024 amax=most_recent",
         "mxfp8 overflow=ieee",
         "e5m2 rounding=stochastic",
     ],

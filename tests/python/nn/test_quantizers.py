@@ -27,7 +27,7 @@ CASES = (
     (cpd.Format("e4m3fn"), None, {}),
     (None, cpd.CastSpec("e5m2", "toward_zero", "saturate"), {}),
     ("mxfp8", "mxfp4", {"axis": 1}),
-    ("nvfp4", cpd.scaled("int8 row"), {"axis": (-1, 0)}),
+    ("nvfp4", cpd.Scaled("int8 row"), {"axis": (-1, 0)}),
     (cpd.ScaledCast("mxfp4", "up"), "bf16", {"axis": 0}),
     (None, None, {}),
 )

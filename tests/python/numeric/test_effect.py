@@ -27,9 +27,9 @@ def recipe(text: str) -> Any:
         (recipe, "mxfp8 random_bits=8", DRAWS),
         (recipe, "nvfp4 variant=C rounding=nearest_away", DRAWS),
         (recipe, "fp8-tensor amax=most_recent", "give history="),
-        (cpd.scaled, "mxfp8 random_bits=8", "unknown option 'random_bits' of a scaled format"),
-        (cpd.scaled, "mxfp8 outer=row", "give tensor_scale"),
-        (cpd.scaled, "mxfp8 scale_max=2", "give tensor_scale"),
+        (cpd.Scaled, "mxfp8 random_bits=8", "unknown option 'random_bits' of a scaled format"),
+        (cpd.Scaled, "mxfp8 outer=row", "give tensor_scale"),
+        (cpd.Scaled, "mxfp8 scale_max=2", "give tensor_scale"),
         (cpd.comm.reduce_spec, "e4m3fn aps random_bits=8", DRAWS),
         (cpd.Accumulator, "fp32 kahan random_bits=8", DRAWS),
         (cpd.Accumulator, "e6m9 chunked rounding=down variant=B", DRAWS),
@@ -148,8 +148,8 @@ def test_texts_are_read_back(element: str) -> None:
     """A format's own text is a name; within scaled formats and recipes (4,3) is not called e4m3."""
     f = cpd.Format(element)
     assert cpd.Format(f.name) == f
-    scaled = cpd.scaled(f"{element} 32 scale=e8m0")
-    assert cpd.scaled(scaled.text) == scaled
+    scaled = cpd.Scaled(f"{element} 32 scale=e8m0")
+    assert cpd.Scaled(scaled.text) == scaled
     assert scaled.element == f
     for operand in (f, scaled, f"{element} rounding=up"):
         made = cpd.Recipe("native", activation=operand, gradient=operand, norm=f)

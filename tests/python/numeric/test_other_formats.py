@@ -40,7 +40,7 @@ def test_what_it_is_and_what_is_next_to_it(name):
 @pytest.mark.parametrize(
     "refuses",
     [
-        lambda name: cpd.scaled(f"{name} 32 scale=fp32"),
+        lambda name: cpd.Scaled(f"{name} 32 scale=fp32"),
         lambda name: cpd.Accumulator(name),
         lambda name: cpd.CastSpec(name),
         lambda name: cpd.ReduceSpec(name),
@@ -92,4 +92,4 @@ def test_names_of_ptx_scales():
     assert cpd.Format("ue4m3") == cpd.Format("e4m3fn:unsigned")
     assert cpd.Format("ue4m3").max == 448
     assert cpd.Format("ue8m0") == cpd.Format("e8m0")
-    assert cpd.scaled("e2m1 16 scale=ue5m3") == cpd.scaled("e2m1 16 scale=e5m3fn:unsigned")
+    assert cpd.Scaled("e2m1 16 scale=ue5m3") == cpd.Scaled("e2m1 16 scale=e5m3fn:unsigned")

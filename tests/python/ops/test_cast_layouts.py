@@ -73,7 +73,7 @@ def check(seed: int) -> None:
     if name in ("bf16", "e8m0"):  # which fp16 does not hold
         x = x.astype(np.float32)
     how = options(rng, x, name)
-    if name in SCALED and not holds_scaled(str(x.dtype), cpd.scaled(name).text):
+    if name in SCALED and not holds_scaled(str(x.dtype), cpd.Scaled(name).text):
         how["dtype"] = "float32"
     about = (seed, name, how, x.shape, x.strides, x.dtype)
     wanted = cpd.cast(np.ascontiguousarray(x), name, **how)

@@ -231,7 +231,7 @@ def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, t
 def test_scaled_operands(most: int, scales_at: str) -> None:
     """Each block's sum starts anew, from 0."""
     generator = np.random.default_rng(7)
-    q = cpd.scaled("int8 32" if scales_at == "block" else "int8 row")
+    q = cpd.Scaled("int8 32" if scales_at == "block" else "int8 row")
     x: Any = generator.standard_normal((9, 160)).astype(np.float32)
     y: Any = generator.standard_normal((160, 35)).astype(np.float32)
     c: Any = generator.standard_normal((9, 35)).astype(np.float32)

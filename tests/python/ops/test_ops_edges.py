@@ -72,7 +72,7 @@ def test_scale_max_is_binary32():
     """Its text, too, from which the same format is read."""
     q = cpd.Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", scale_max=0.1)
     assert q.scale_max == float(np.float32(0.1)) != 0.1
-    assert cpd.scaled(q.text) == q
+    assert cpd.Scaled(q.text) == q
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_values_of_a_turned_array_are_in_the_order_of_its_elements():
 
 @pytest.mark.parametrize("more", [1, -1])
 def test_codes_of_scales_are_neither_too_few_nor_too_many(more):
-    q = cpd.scaled("mxfp8")
+    q = cpd.Scaled("mxfp8")
     x = np.ones((2, 64), np.float32)
     _, scales, *_ = cpd.encode(x, q)
     wrong = np.resize(scales, scales.size + more)

@@ -391,7 +391,7 @@ def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
     scales = np.repeat(np.arange(256), width // 32)
     shape = (256, width)
     got = front_end(
-        decode_one, pack(codes.tolist(), f.bits), cpd.scaled(name), shape, scales.astype(np.uint8)
+        decode_one, pack(codes.tolist(), f.bits), cpd.Scaled(name), shape, scales.astype(np.uint8)
     )
     elements = [float(scaled_oracle.to_f32(f.decode(c))) for c in range(n)]
     shared = [float(scaled_oracle.to_f32(scaled_oracle.E8M0.decode(c))) for c in range(256)]
@@ -459,8 +459,8 @@ def test_wrong_arguments(wrong: dict[str, Any]) -> None:
 def test_texts_parse_back() -> None:
     for t in drawn_tries(1, 1000):
         q = t.format
-        assert cpd.scaled(str(q)) == q
-        assert hash(cpd.scaled(str(q))) == hash(q)
+        assert cpd.Scaled(str(q)) == q
+        assert hash(cpd.Scaled(str(q))) == hash(q)
     for name in (
         *NAMED,
         "nvfp4",
@@ -474,7 +474,7 @@ def test_texts_parse_back() -> None:
         "int4 32",
         "mxfp4 block=16",
     ):
-        assert cpd.scaled(str(cpd.scaled(name))) == cpd.scaled(name)
+        assert cpd.Scaled(str(cpd.Scaled(name))) == cpd.Scaled(name)
 
 
 # ---- a live peer ---------------------------------------------------------------------------------
@@ -505,3 +505,22 @@ def test_a_type_that_does_not_hold_the_result_is_refused(front_end: FrontEnd, na
     assert np.array_equal(y, cpd.cast(x.astype(np.float32), name))
     with pytest.raises(ValueError, match="dtype must hold every value of x"):
         cpd.cast(x.astype(np.float32), name, dtype=np.float16)
+
+
+def test_keywords_replace_what_the_text_says() -> None:
+    assert cpd.Scaled("mxfp8", rule="ceil") == cpd.Scaled("mxfp8 rule=ceil")
+    assert cpd.Scaled("mxfp8 rule=ceil margin=1", rule="even") == cpd.Scaled(
+        "mxfp8 rule=even margin=1"
+    )
+    assert cpd.Scaled(cpd.Scaled("e4m3fn 1x128"), block="row") == cpd.Scaled("e4m3fn row")
+    assert cpd.Scaled("mxfp4", element="e3m2") == cpd.Scaled("mxfp6-e3m2")
+    assert cpd.Scaled((2, 1), 16, cpd.Format("e4m3fn")) == cpd.Scaled("(2,1) 16 scale=e4m3fn")
+    assert cpd.Scaled("nvfp4", transform="hadamard16").transform == cpd.Hadamard(16)
+    with pytest.raises(TypeError, match=r"elements are given twice: 'e4m3fn' and element='e2m1'"):
+        cpd.Scaled("e4m3fn", element="e2m1")
+    with pytest.raises(TypeError, match="Scaled takes the text of a scaled format, or an element"):
+        cpd.Scaled(block=32)
+    with pytest.raises(ValueError, match="unknown format 'mxpf8'"):
+        cpd.Scaled("mxpf8 32")
+    with pytest.raises(AttributeError, match=r"cpd.scaled is gone: use cpd.Scaled"):
+        cpd.scaled  # noqa: B018

@@ -135,7 +135,7 @@ def test_decode(front_end: FrontEnd):
 
 
 def through_encoded(x, q, axis, **how):
-    made = cpd.Encoded(*cpd.encode(x, q, axis=axis), cpd.scaled(q), x.shape, axis)
+    made = cpd.Encoded(*cpd.encode(x, q, axis=axis), cpd.Scaled(q), x.shape, axis)
     return cpd.decode(made, **how)
 
 
@@ -164,7 +164,7 @@ def test_encoded_says_all_itself():
 
 def test_scales_of_any_layout(front_end: FrontEnd):
     """Given arrays that are not contiguous are taken as they read."""
-    q = cpd.scaled("mxfp8")
+    q = cpd.Scaled("mxfp8")
     scales = np.repeat(cpd.encode(X, q)[1], 2)[::2]
     amax = np.ones((4, 2), np.float32)[:, :1] * 7
     codes = np.repeat(cpd.encode(X, q)[0], 2)[::2]
@@ -188,7 +188,7 @@ def test_numpys_own_layouts():
 
 
 def test_one_number_for_a_tensor(front_end: FrontEnd):
-    q = cpd.scaled("fp8-tensor")
+    q = cpd.Scaled("fp8-tensor")
     wanted = cpd.cast(X, q, amax=np.float32([[5]]))
     for amax in (5, 5.0, np.array(5, np.float32), np.array([5], np.float32)):
         assert front_end(cpd.cast, X, q, amax=amax).tobytes() == wanted.tobytes()
@@ -198,7 +198,7 @@ def test_one_number_for_a_tensor(front_end: FrontEnd):
 
 
 def test_results_of_layers_take_no_scaled_formats():
-    for given in ("nvfp4", "int8 row", cpd.scaled("mxfp8"), cpd.ScaledCast("mxfp8")):
+    for given in ("nvfp4", "int8 row", cpd.Scaled("mxfp8"), cpd.ScaledCast("mxfp8")):
         for name in ("output", "norm", "softmax", "embedding", "residual"):
             with pytest.raises(ValueError, match=f"{name} takes formats without scales"):
                 cpd.Recipe(sums="fp32", **{name: given})
@@ -207,15 +207,14 @@ def test_results_of_layers_take_no_scaled_formats():
 
 @pytest.mark.parametrize("name", ["mxfp8", "nvfp4 choose=mae", "int8 row", "MXFP4", "(4,3) 32"])
 def test_other_places_say_that_they_take_no_scales(name):
-    message = "is a scaled format .cpd.scaled.; here one without scales is needed"
+    message = "is a scaled format .cpd.Scaled.; here one without scales is needed"
     for call in (
         lambda: cpd.Format(name),
         lambda: cpd.CastSpec(name),
         lambda: cpd.add(X, X, name),
-        lambda: cpd.Scaled(name),
         lambda: cpd.ReduceSpec("e4m3", result=name),
     ):
         with pytest.raises(ValueError, match=message):
             call()
     with pytest.raises(TypeError, match=r"a format must be a .* or its name, got Scaled"):
-        cpd.add(X, X, cpd.scaled("mxfp8"))
+        cpd.add(X, X, cpd.Scaled("mxfp8"))

@@ -153,4 +153,4 @@ def test_names() -> None:
         "fp8-block 128x128": CASES["deepgemm.128x128_fp32.e4m3"].arguments,
     }
     for name, arguments in names.items():
-        assert cpd.scaled(name) == cpd.Scaled(**arguments), name
+        assert cpd.Scaled(name) == cpd.Scaled(**arguments), name

@@ -69,7 +69,7 @@ def test_wrong_arguments_of_all():
         lambda: cpd.Recipe.from_toml(3),
         lambda: cpd.cast(3, "e4m3"),
         lambda: cpd.Format("\ud800"),
-        lambda: cpd.scaled("nvfp4").bits_per_value("ab"),
+        lambda: cpd.Scaled("nvfp4").bits_per_value("ab"),
     ],
 )
 @pytest.mark.parametrize("calls", [4_000, pytest.param(100_000, marks=pytest.mark.exhaustive)])

@@ -25,7 +25,7 @@ VALUES = [
     cpd.CastSpec("e5m2", "stochastic", random_bits=8),
     cpd.Hadamard(32),
     cpd.ScaledCast("mxfp8"),
-    cpd.scaled("nvfp4"),
+    cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
     cpd.compress.codec("qsgd bits=4"),
     cpd.ReduceSpec("e4m3", order="ring", aps=True),

@@ -45,7 +45,7 @@ GRAMMARS = {
         "binary8p{}se binary{}p-{}ue e4m{}fnuz float8_e4m{} fp{} e4m{}:nosub",
     ),
     "scaled": (
-        cpd.scaled,
+        cpd.Scaled,
         "bfp{}|int{} row|e4m3fn {}|e4m3fn {}x128|e4m3fn 1x{}|mxfp8 margin={}|mxfp8 margin=-{}|"
         "nvfp4 scale_max={}|mxfp8 scale=e{}m3|mxfp8 element=e4m{}|mxfp4 transform=hadamard{}|"
         "mxfp4 transform=hadamard16:signs=0x{}|nvfp4 tensor_scale=e8m{}|mxfp8 block={}",

@@ -182,7 +182,7 @@ def test_element_formats_of_microxcaling() -> None:
             found |= dict(zip(theirs, ours, strict=True))
     assert len(found) == 6
     for theirs, ours in found.items():
-        element = cpd.scaled(ours).element
+        element = cpd.Scaled(ours).element
         bits = re.search(r"(\d)(?:_e(\d)m(\d))?$", theirs)
         assert bits is not None
         assert element.bits == int(bits[1])
@@ -194,9 +194,9 @@ def test_rules_of_torchao() -> None:
     (row,) = (row for row in rows("porting.md", "torchao") if "ScaleCalculationMode" in row[0])
     x = np.float32([[3.0] * 32])
     for rule in re.findall(r"`(?:rule=)?(\w+)`", row[1]):
-        assert cpd.scaled(f"mxfp8 rule={rule}").rule == rule
+        assert cpd.Scaled(f"mxfp8 rule={rule}").rule == rule
         cpd.cast(x, f"mxfp8 rule={rule}")
-    assert cpd.scaled("mxfp8").rule == "floor"
+    assert cpd.Scaled("mxfp8").rule == "floor"
 
 
 # ---- glossary ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format, is_scaled
 from cpd.numeric.options import Options
-from cpd.numeric.scaled import Scaled, element_text, format_or_scaled, scaled
+from cpd.numeric.scaled import Scaled, as_scaled, element_text, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
 
@@ -31,7 +31,7 @@ SCALES = {
     "mx": "32 scale=e8m0",
     "nv": "16 scale=e4m3fn tensor_scale=fp32",
 }
-"""Names of scales, and what follows the element format in the text of `cpd.scaled`."""
+"""Names of scales, and what follows the element format in the text of `cpd.Scaled`."""
 
 
 @checked
@@ -206,7 +206,7 @@ _LISTED = 16
 def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
     """The canonical texts of a format with each of the scales."""
     if is_scaled(name):
-        yield scaled(name).text
+        yield as_scaled(name).text
         return
     element = _element(name)
     for scale in scales:
@@ -215,13 +215,13 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
             yield element.name
             continue
         try:
-            yield scaled(f"{element_text(element.name)} {options}").text
+            yield as_scaled(f"{element_text(element.name)} {options}").text
         except ValueError as error:
             known = ", ".join(SCALES)
             raise ValueError(
                 f"scales {shown(scale)} with {element}: {error} (names of scales: {known}; or the "
                 "text "
-                "behind an element format in cpd.scaled)"
+                "behind an element format in cpd.Scaled)"
             ) from None
 
 
@@ -234,7 +234,7 @@ def _sum(text: str) -> str:
 def _element(name: str) -> Format:
     """A format, or a scaled format's element format."""
     if is_scaled(name):
-        return scaled(name).element
+        return as_scaled(name).element
     try:
         return as_format(name)
     except ValueError as error:

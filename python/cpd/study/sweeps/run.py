@@ -71,14 +71,14 @@ def sweep(
             .safetensors, .pt or .pth files, in which nothing is executed. Rounded to binary32
             first; NaN and infinities are left out and counted.
         formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
-            `cpd.Format` and `cpd.scaled`. Scaled ones have scales of their own.
+            `cpd.Format` and `cpd.Scaled`. Scaled ones have scales of their own.
         accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`. A
             matrix unit can be combined with formats whose values its own hold. A unit and an
             integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor, by which the
             result is multiplied. Other combinations are `left_out`.
         rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
         scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
-            e4m3fn, and a tensor's in fp32), or what follows the element in a text of `cpd.scaled`,
+            e4m3fn, and a tensor's in fp32), or what follows the element in a text of `cpd.Scaled`,
             as `64 scale=e8m0`. All blocks run along the last dimension.
         bits: only element formats with this many bits.
         overflow: of the cast: `saturate` or `ieee`.
