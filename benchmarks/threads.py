@@ -55,7 +55,7 @@ def calls(x: np.ndarray[Any, np.dtype[np.float32]]) -> Iterator[Call]:
     yield Call("sum/last_axis", lambda: cpd.sum(rows, "e4m3", -1), 4, 4)
     yield Call("add/e4m3", lambda: cpd.add(x, x, "e4m3"), 8, 8)
     for text in CODECS:
-        codec = cpd.compress.codec(text)
+        codec = cpd.Codec(text)
         packet = codec.encode(x)
         bytes_each = 4 + packet.bits_a_value / 8
         name = text.replace(" ", "_")

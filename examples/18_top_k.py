@@ -11,7 +11,7 @@ Run: python examples/18_top_k.py
 import argparse
 from collections.abc import Sequence
 
-from cpd import compress
+import cpd
 from cpd.train import TrainOptions, train
 
 
@@ -27,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{'fp32':46}{32:12.2f}   {train(base).accuracy:8.3f}", flush=True)
     for fraction in given.fractions:
         for codec in (
-            compress.top_k(fraction, feedback=False),
-            compress.top_k(fraction),
-            compress.top_k(fraction, "qsgd bits=4 bucket=512"),
+            cpd.Codec(f"top_k {fraction}", feedback=False),
+            cpd.Codec(f"top_k {fraction}"),
+            cpd.Codec(f"top_k {fraction} qsgd bits=4 bucket=512"),
         ):
             options = TrainOptions(depth=given.depth, epochs=given.epochs, wire=codec.name)
             result = train(options)

@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     problem = Ridge()
     n = FEATURES * CLASSES
-    codec = compress.codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
+    codec = compress.Codec(f"qsgd s={round(n**0.5)} bucket={n} norm=2 coding=elias-dense")
     most = (FLOAT_BITS + BITS * n) * (given.steps + 1) + FLOAT_BITS * n
     print(f"{problem.count} terms of {n} weights, {given.processors} processors, {codec}")
     print(f"L / l = {problem.smooth / problem.decay:.3g}, {given.steps} steps an epoch")

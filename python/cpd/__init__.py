@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from cpd.comm.schedule import Schedule
     from cpd.comm.spec import ReduceSpec, StallWarning
     from cpd.comm.virtual import LayerReport, simulate_all_reduce
+    from cpd.compress.codecs import Codec as Codec
     from cpd.nn.autocast import autocast as autocast
     from cpd.nn.convert import convert as convert
     from cpd.nn.convert import plain_state_dict as plain_state_dict
@@ -76,6 +77,7 @@ __all__ = [
     "Accumulator",
     "BlockFma",
     "CastSpec",
+    "Codec",
     "Encoded",
     "FixedPoint",
     "Format",
@@ -119,6 +121,7 @@ _MODULES = {
     **{name: f"cpd.parallel.{name}" for name in ("ddp", "fsdp")},
 }
 _NAMES = {
+    "Codec": "cpd.compress.codecs",
     "Coverage": "cpd.nn.coverage",
     "CoverageWarning": "cpd.nn.coverage",
     "LayerReport": "cpd.comm.virtual",

@@ -32,7 +32,8 @@ SPECS = [
     ("cpd.numeric.scaled", "scaled"),  # what a Scaled pickled by 0.7 calls
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
-    ("cpd.compress.codec", "Codec"),
+    ("cpd.compress.codecs", "Codec"),
+    ("cpd.compress.codec", "Codec"),  # of 0.7
     ("cpd.compress.states", "States"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),
@@ -58,7 +59,10 @@ def register_safe_globals() -> None:
 
 
 def _safe_globals() -> list[Any]:
-    return [getattr(importlib.import_module(module), name) for module, name in SPECS]
+    return [
+        (getattr(importlib.import_module(module), name), f"{module}.{name}")
+        for module, name in SPECS
+    ]
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:

@@ -103,7 +103,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _codecs(options: argparse.Namespace) -> list[str]:
     """The codecs' names in their one form, when all else that was asked is right too."""
-    from cpd.compress import codec
+    from cpd.compress import Codec
 
     if options.seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {options.seeds}")
@@ -112,7 +112,7 @@ def _codecs(options: argparse.Namespace) -> list[str]:
     if options.out is not None and (options.out.suffix != ".npz" or len(options.wire) > 1):
         raise UsageError("--out takes one codec's tensors, into a file that ends in .npz")
     with users_mistakes():
-        return list(dict.fromkeys(codec(text, seed=options.seed).name for text in options.wire))
+        return list(dict.fromkeys(Codec(text, seed=options.seed).name for text in options.wire))
 
 
 def _tensors(path: Path) -> "dict[str, Values]":

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd.compress.codec import Codec
+from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import integer, is_torch

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from cpd import _core
-from cpd.compress.codec import Codec, CodecLike, with_numbers
+from cpd.compress.codecs import Codec, CodecLike, with_numbers
 from cpd.numeric.accumulator import (
     REDUCE_SCHEMES,
     Accumulator,

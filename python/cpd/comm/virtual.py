@@ -21,7 +21,7 @@ from cpd.comm.layers import (
     shares_memory,
 )
 from cpd.comm.spec import ReduceSpec, check_spec, check_world, warn_of_stall
-from cpd.compress.codec import Codec
+from cpd.compress.codecs import Codec
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import Owner, States, native_states
 from cpd.numeric.checked import checked as _checked

@@ -101,7 +101,7 @@ class States:
         >>> from cpd import compress
         >>> states = compress.States()
         >>> states.set_gradient(0, rms=3.0)
-        >>> codec = compress.codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
+        >>> codec = compress.Codec("uniform bits=gradient c0=1 c1=2 coding=fixed")
         >>> packet = codec.encode(np.linspace(-1, 1, 65536, dtype=np.float32), state=states)
         >>> round(packet.bits_a_value, 2)  # log2(3 + 1) + 2, and a head of 12 bytes
         4.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.compress.codec import codec
+from cpd.compress.codecs import Codec
 from cpd.papers.trained import chosen_options
 from cpd.train import sampled_gradients, train
 
@@ -39,7 +39,7 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
     every = sampled_gradients(result.model, data, workers, micro_batch, chosen.seed)
     names = [name for name, _ in result.model.named_parameters()]
     weights = [n for n, gradient in enumerate(every[0]) if gradient.dim() > 1]
-    by = codec("terngrad share=off", seed=chosen.seed)
+    by = Codec("terngrad share=off", seed=chosen.seed)
     zeros, histograms = {}, {}
     drawn = _drawn([(names[n], every[0][n].dim(), every[0][n].numel()) for n in weights])
     for n in weights:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.compress import Codec, codec
+from cpd.compress import Codec
 
 Values = npt.NDArray[np.float32]
 
@@ -78,11 +78,11 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
     """Measures the codec of a text on a tensor. Returns also the bytes for the first seed."""
-    data, first, figures = _first(codec(wire, seed=seeds[0]), x)
+    data, first, figures = _first(Codec(wire, seed=seeds[0]), x)
     mean = first.copy()
     squares = np.zeros_like(mean)
     for number, seed in enumerate(seeds[1:], start=2):  # Welford's recurrence
-        again = _wide(x, codec(wire, seed=seed).encode(x).values)
+        again = _wide(x, Codec(wire, seed=seed).encode(x).values)
         if number == 2 and np.array_equal(again, first):
             break  # nothing is random
         step = again - mean

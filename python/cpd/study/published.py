@@ -17,7 +17,7 @@ import numpy as np
 
 from cpd.comm.layers import WireWarning
 from cpd.comm.spec import ReduceSpec
-from cpd.compress.codec import codec
+from cpd.compress.codecs import codec
 from cpd.numeric.shown import shown
 from cpd.study.machines import Link, Machine, machine, nearest
 from cpd.study.networks import network

@@ -14,7 +14,7 @@ import numpy as np
 
 from cpd.comm.spec import ReduceSpec, check_spec
 from cpd.comm.spec_text import reduce_spec
-from cpd.compress.codec import codec
+from cpd.compress.codecs import codec
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 from cpd.study.costs import Largest, Round, agreement, cost, rounds

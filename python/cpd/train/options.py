@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cpd.comm import spec_text
 from cpd.comm.schedule import Schedule, averaging
 from cpd.comm.spec import ReduceSpec, check_world
-from cpd.compress import codec
+from cpd.compress import Codec
 from cpd.nn.ready import recipe
 from cpd.numeric.names import checked_name
 from cpd.numeric.scaled import Scaled, format_or_scaled
@@ -138,7 +138,7 @@ class TrainOptions:
     def _take_wire(self) -> None:
         """The codec's name in its one form; that of a format is the format."""
         if self.wire is not None:
-            wire = codec(self.wire)
+            wire = Codec(self.wire)
             if self.format not in (None, "fp32"):
                 raise ValueError(f"format and wire exclude each other, got {self.format}, {wire}")
             object.__setattr__(self, "wire", wire.name if wire.is_compressor else None)

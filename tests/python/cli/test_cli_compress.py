@@ -46,7 +46,7 @@ def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
     wires = ["e4m3", "qsgd bits=4 bucket=64"]
     told = figures(checkpoint, capsys, *(f"--wire={wire}" for wire in wires))
     for wire in wires:
-        codec = compress.codec(wire)
+        codec = compress.Codec(wire)
         row = told[codec.name]
         packets = {name: codec.encode(x) for name, x in tensors.items()}
         assert list(row["tensors"]) == [f"model.{name}" for name in tensors]
@@ -65,9 +65,9 @@ def test_figures_are_those_of_the_codecs(capsys, checkpoint, tensors):
 def test_variance_is_that_of_the_seeds(capsys, tmp_path, tensors):
     x = tensors["weight"]
     np.save(tmp_path / "x.npy", x)
-    codec = compress.qsgd(bits=2)
+    codec = compress.Codec("qsgd", bits=2)
     told = figures(tmp_path / "x.npy", capsys, "--wire", codec.name, "--seeds=5", "--seed=3")
-    drawn = [compress.codec(codec.name, seed=s).encode(x).values for s in range(3, 8)]
+    drawn = [compress.Codec(codec.name, seed=s).encode(x).values for s in range(3, 8)]
     expected = np.var(np.float64(drawn), axis=0, ddof=1).sum() / (np.float64(x) ** 2).sum()
     assert told[codec.name]["variance"] == pytest.approx(expected, rel=1e-12)
     assert list(told[codec.name]["tensors"]) == ["x"]
@@ -104,7 +104,7 @@ def test_tables(capsys, monkeypatch, checkpoint, tmp_path):
     by_zstd = importlib.util.find_spec("zstandard") is not None
     rows_of_one = 2 + by_zstd
     assert told.count("model.weight") == rows_of_one == json_file.read_text().count("model.weight")
-    assert compress.terngrad().name in [
+    assert compress.Codec("terngrad").name in [
         one["codec"] for one in json.loads(json_file.read_text())["codecs"]
     ]
 
@@ -154,7 +154,7 @@ def test_names_of_tensors_and_of_their_shapes_differ(tmp_path):
 
 def test_encoded_tensors_are_kept(checkpoint, tmp_path, tensors):
     out = tmp_path / "out.npz"
-    codec = compress.qsgd(bits=4, seed=5)
+    codec = compress.Codec("qsgd", bits=4, seed=5)
     assert (
         main(["compress", str(checkpoint), "--wire", codec.name, "--seed=5", f"--out={out}"]) == 0
     )

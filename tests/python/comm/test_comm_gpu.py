@@ -264,7 +264,7 @@ def test_codecs(text: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_compress(text: str, dtype: torch.dtype) -> None:
     x = torch.randn(6, 8).to(dtype)
-    codec = cpd.compress.codec(text, seed=3)
+    codec = cpd.Codec(text, seed=3)
     wanted, got = codec.encode(x), codec.encode(x.cuda())
     assert got.data == wanted.data
     assert got.values.is_cuda

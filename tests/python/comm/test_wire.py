@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ SPEC = cpd.ReduceSpec(wire=QSGD)
 
 def test_a_codec_in_a_spec():
     assert SPEC.format is None
-    assert SPEC.wire == compress.codec(QSGD)
+    assert SPEC.wire == compress.Codec(QSGD)
     assert (SPEC.accumulator.text, SPEC.result.name) == ("fp32 sequential", "fp32")
     assert eval(repr(SPEC), {"cpd": cpd, "ReduceSpec": cpd.ReduceSpec}) == SPEC
     for other in (copy.deepcopy(SPEC), pickle.loads(pickle.dumps(SPEC)), dataclasses.replace(SPEC)):
@@ -38,17 +39,17 @@ def test_a_codec_in_a_spec():
 
 @pytest.mark.parametrize("name", ["e4m3", "mxfp8", "int5 7 scale=bf16"])
 def test_a_formats_name_is_that_format(name):
-    for wire in (name, compress.codec(name)):
+    for wire in (name, compress.Codec(name)):
         assert cpd.ReduceSpec(wire=wire) == cpd.ReduceSpec(name)
     assert cpd.ReduceSpec(wire=name, rounding="stochastic", overflow="saturate").wire is None
 
 
 def test_seeds_of_codecs_and_specs():
-    codec = compress.codec(QSGD, seed=3, random_bits=8)
+    codec = compress.Codec(QSGD, seed=3, random_bits=8)
     spec = cpd.ReduceSpec(wire=codec)
     assert (spec.seed, spec.random_bits) == (3, 8)
     assert spec == cpd.ReduceSpec(wire=QSGD, seed=3, random_bits=8)
-    assert spec.wire == compress.codec(QSGD)  # whose numbers are the spec's own
+    assert spec.wire == compress.Codec(QSGD)  # whose numbers are the spec's own
     assert dataclasses.replace(spec, seed=4).seed == 4
     assert dataclasses.replace(spec, seed=0) == cpd.ReduceSpec(wire=QSGD, random_bits=8)
     x = [[np.linspace(-1, 1, 1000, dtype=np.float32)]]
@@ -101,7 +102,7 @@ def test_texts():
             ValueError,
             "hierarchical",
         ),
-        ({"wire": compress.codec(QSGD, seed=1), "seed": 2}, ValueError, "seed is given twice"),
+        ({"wire": compress.Codec(QSGD, seed=1), "seed": 2}, ValueError, "seed is given twice"),
         ({"wire": QSGD, "random_bits": 25}, ValueError, "random_bits"),
         ({"wire": "qsgd bits=1"}, ValueError, "bits"),
         ({"wire": "qsgd bucket=0"}, ValueError, "bucket"),
@@ -112,32 +113,49 @@ def test_refused_specs(options, error, message):
         cpd.ReduceSpec(**options)
 
 
-def test_makers_write_texts():
-    made = compress.qsgd(bits=2, bucket=128, norm=2, seed=3)
-    assert made == compress.codec("qsgd bits=2 bucket=128 norm=2", seed=3)
-    assert (
-        compress.terngrad(clip="none", share=False).name
-        == compress.codec("terngrad clip=none share=off").name
-    )
-    assert compress.qsgd(1, 64, levels="intervals").name == "qsgd bits=1 bucket=64 levels=intervals"
-    assert compress.qsgd(s=16, spacing="optimal", axis=-2, whole=9, norm=2).name == (
-        "qsgd s=16 bucket=504 axis=-2 norm=2 spacing=optimal"
-    )
-    assert compress.terngrad(bucket=64, whole=9) == compress.codec("terngrad bucket=64 whole=9")
-    assert compress.one_bit(64, axis=0).name == "one_bit bucket=64 axis=0"
-    assert compress.one_bit(64, whole=9) == compress.codec("one_bit bucket=64 whole=9")
-    assert compress.int8_rows(stochastic=True) == compress.codec("int8_rows stochastic")
-    assert compress.fp8_rows(row=64) == compress.codec("fp8_rows row=64")
-    assert compress.int4(bucket=64) == compress.codec("int4 bucket=64")
-    assert compress.quantized("mxfp8") == compress.codec("quantized mxfp8")
-    with pytest.raises(TypeError, match="bits must be an int or None, got list"):
-        compress.qsgd(bits=[4])
-    with pytest.raises(TypeError, match=r"s must be an int or None, got float"):
-        compress.qsgd(s=16.0)
-    with pytest.raises(ValueError, match="spacing must be one of uniform, optimal, got 'even'"):
-        compress.codec("qsgd spacing=even")
-    with pytest.raises(ValueError, match="norm"):
-        compress.qsgd(norm=3)
+def test_options_are_keywords_or_text():
+    for made, text in (
+        (cpd.Codec("qsgd", bits=2, bucket=128, norm=2), "qsgd bits=2 bucket=128 norm=2"),
+        (cpd.Codec("qsgd bits=2 norm=2", bits=8), "qsgd norm=2 bits=8"),
+        (
+            cpd.Codec(cpd.Codec("qsgd bits=2"), bits=None, bucket="tensor"),
+            "qsgd bits=2 bucket=tensor",
+        ),
+        (
+            cpd.Codec("qsgd", s=16, spacing="optimal", axis=-2, whole=9, norm=2),
+            "qsgd s=16 bucket=504 axis=-2 norm=2 spacing=optimal",
+        ),
+        (cpd.Codec("terngrad", clip="none", share=False), "terngrad clip=none share=off"),
+        (cpd.Codec("one_bit", bucket=64, axis=0), "one_bit bucket=64 axis=0"),
+        (cpd.Codec("int8_rows", stochastic=True), "int8_rows stochastic"),
+        (cpd.Codec("int8_rows", row=4, stochastic=False), "int8_rows row=4"),
+        (cpd.Codec("top_k 0.01", feedback=False), "top_k 0.01 fp32 feedback=off"),
+        (cpd.Codec("uniform", c=3, results="exact"), "uniform c=3 results=exact"),
+    ):
+        assert made == cpd.Codec(text)
+    own = cpd.Codec("qsgd bits=4", seed=3)
+    assert cpd.Codec(own) == own
+    assert cpd.Codec(own, bits=2) == cpd.Codec("qsgd bits=2", seed=3)
+    for options, error, message in (
+        ({"bits": [4]}, TypeError, "bits must be a number, a word or a bool, got list"),
+        ({"s": 16.5}, ValueError, "s must be"),
+        ({"spacing": "even"}, ValueError, "spacing must be one of uniform, optimal, got 'even'"),
+        ({"norm": 3}, ValueError, "norm"),
+        ({"buckets": 3}, ValueError, "bucket"),
+    ):
+        with pytest.raises(error, match=message):
+            cpd.Codec("qsgd", **options)
+    with pytest.raises(ValueError, match="has a seed and random_bits of its own: give its name"):
+        cpd.Codec(own, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [("codec", "cpd.Codec(…)"), *((name, f'cpd.Codec("{name}", …)') for name in ("qsgd", "top_k"))],
+)
+def test_functions_of_version_0_7_name_the_class(name, new):
+    with pytest.raises(AttributeError, match=re.escape(f"cpd.compress.{name} is gone: use {new}")):
+        getattr(cpd.compress, name)
 
 
 # ---- reductions ---------------------------------------------------------------------------------
@@ -147,7 +165,7 @@ def test_makers_write_texts():
 def test_a_sum_is_that_of_what_is_encoded(wire):
     """By gather, of one rank: what the codec itself gives, step by step."""
     spec = cpd.ReduceSpec(wire=wire, exchange="gather", seed=5)
-    codec = compress.codec(wire, seed=5)
+    codec = compress.Codec(wire, seed=5)
     states, own = compress.States(), [compress.States() for _ in SHAPES]
     for step in range(3):
         layers = codec_layers(0, step)
@@ -206,7 +224,7 @@ def test_reduce_and_reduce_scatter(wire):
 
 @pytest.mark.parametrize("wire", ["one_bit", "qsgd axis=0"])
 def test_slices_of_columns_are_refused(wire):
-    assert compress.codec(wire).layout((3, 4)).axis == 0
+    assert compress.Codec(wire).layout((3, 4)).axis == 0
     spec = cpd.ReduceSpec(wire=wire)
     with cpd.comm.local(1) as group, pytest.raises(ValueError, match="along axis 0"):
         group.run(lambda comm: comm.reduce_scatter([np.ones((3, 4), np.float32)], spec))

@@ -32,7 +32,7 @@ def make(request):
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_format_as_codec_casts(name, make):
-    packet = compress.codec(name).encode(make(X))
+    packet = compress.Codec(name).encode(make(X))
     assert type(packet.values) is type(make(X))
     wanted = np.asarray(cpd.cast(X.reshape(-1), name)).reshape(X.shape)
     assert np.array_equal(np.asarray(packet.values), wanted)
@@ -43,7 +43,7 @@ def test_a_format_as_codec_casts(name, make):
 
 def test_packets_are_copied_decoded_or_not(make):
     for decoded in (False, True):
-        packet = compress.codec("int8_rows").encode(make(X.T))
+        packet = compress.Codec("int8_rows").encode(make(X.T))
         if decoded:
             assert packet.values is packet.values
         for twin in (copy.deepcopy(packet), pickle.loads(pickle.dumps(packet))):
@@ -54,13 +54,13 @@ def test_packets_are_copied_decoded_or_not(make):
 
 @pytest.mark.parametrize("outer", ["feedback", "quantized", "blockwise", "top_k 1 feedback=off"])
 def test_a_scaled_format_saturates_within_a_codec(outer):
-    inner = compress.codec("mxfp8").encode(X).values
-    values = compress.codec(f"{outer} mxfp8").encode(X).values
+    inner = compress.Codec("mxfp8").encode(X).values
+    values = compress.Codec(f"{outer} mxfp8").encode(X).values
     assert np.array_equal(values, inner)
 
 
 def test_any_layout_and_type(make):
-    e4m3 = compress.codec("e4m3")
+    e4m3 = compress.Codec("e4m3")
     wanted = np.asarray(e4m3.encode(X).values)
     assert np.array_equal(np.asarray(e4m3.encode(make(X).T).values), wanted.T)
     half = e4m3.encode(make(X.astype(np.float16)))
@@ -75,7 +75,7 @@ def test_any_layout_and_type(make):
 
 def test_a_shift_is_undone():
     x = np.float32([2.0**-20, 3.0 * 2.0**-20])
-    e4m3 = compress.codec("e4m3")
+    e4m3 = compress.Codec("e4m3")
     assert np.array_equal(e4m3.encode(x).values, [0, 0])
     shifted = e4m3.encode(x, shift=20)
     assert np.array_equal(shifted.values, x)
@@ -85,9 +85,9 @@ def test_a_shift_is_undone():
 @pytest.mark.parametrize("name", FORMATS)
 def test_pieces_are_those_of_the_whole(name):
     """The native codec: a piece decodes to what the whole layer does there."""
-    held = compress.codec(name)._held
+    held = compress.Codec(name)._held
     flat = X.reshape(-1)
-    wanted = compress.codec(name).encode(flat).values
+    wanted = compress.Codec(name).encode(flat).values
     for begin, n in ((0, flat.size), (0, 1), (4096, 600), (64, 32), (flat.size, 0)):
         before = begin % held.bucket
         data = held.encode(flat, begin=begin, n=n)
@@ -101,9 +101,9 @@ def test_pieces_are_those_of_the_whole(name):
 
 
 def test_a_codec_is_a_value():
-    codec = compress.codec("mxfp8", seed=2**64 - 1, random_bits=7)
+    codec = compress.Codec("mxfp8", seed=2**64 - 1, random_bits=7)
     copies = [copy.copy(codec), copy.deepcopy(codec), pickle.loads(pickle.dumps(codec))]
-    for other in [*copies, dataclasses.replace(codec), compress.codec(codec)]:
+    for other in [*copies, dataclasses.replace(codec), compress.Codec(codec)]:
         assert other == codec
         assert hash(other) == hash(codec)
     assert dataclasses.replace(codec, seed=1) != codec
@@ -115,7 +115,7 @@ def test_a_codec_is_a_value():
 
 def test_torch_loads_codecs_and_states(tmp_path):
     torch = pytest.importorskip("torch")
-    kept = {"codec": compress.codec("mxfp8", seed=3), "states": compress.States()}
+    kept = {"codec": compress.Codec("mxfp8", seed=3), "states": compress.States()}
     torch.save(kept, tmp_path / "kept.pt")
     loaded = torch.load(tmp_path / "kept.pt", weights_only=True)
     assert loaded["codec"] == kept["codec"]
@@ -135,45 +135,45 @@ def test_the_table():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: compress.codec("gzip"), ValueError, "'gzip' is no codec"),
-        (lambda: compress.codec(""), ValueError, "is no codec"),
-        (lambda: compress.codec(3), TypeError, "a codec must be a cpd.compress.Codec or its text"),
-        (lambda: compress.codec("e4m3", random_bits=25), ValueError, "random_bits"),
-        (lambda: compress.codec("e4m3", seed=-1), ValueError, "seed"),
-        (lambda: compress.codec("e4m3", seed=1.0), TypeError, "seed"),
+        (lambda: compress.Codec("gzip"), ValueError, "'gzip' is no codec"),
+        (lambda: compress.Codec(""), ValueError, "is no codec"),
+        (lambda: compress.Codec(3), TypeError, "a codec must be a cpd.Codec or its text"),
+        (lambda: compress.Codec("e4m3", random_bits=25), ValueError, "random_bits"),
+        (lambda: compress.Codec("e4m3", seed=-1), ValueError, "seed"),
+        (lambda: compress.Codec("e4m3", seed=1.0), TypeError, "seed"),
         (
-            lambda: compress.codec(compress.codec("e4m3"), seed=1),
+            lambda: compress.Codec(compress.Codec("e4m3"), seed=1),
             ValueError,
             "has a seed and random_bits of its own",
         ),
-        (lambda: compress.codec("e4m3").encode([1.0]), TypeError, "x must be a NumPy array"),
-        (lambda: compress.codec("e4m3").encode(np.zeros(3)), TypeError, "got float64"),
-        (lambda: compress.codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
-        (lambda: compress.codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
-        (lambda: compress.codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
-        (lambda: compress.codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
-        (lambda: compress.codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
+        (lambda: compress.Codec("e4m3").encode([1.0]), TypeError, "x must be a NumPy array"),
+        (lambda: compress.Codec("e4m3").encode(np.zeros(3)), TypeError, "got float64"),
+        (lambda: compress.Codec("e4m3").encode(X, stream=-1), ValueError, "stream"),
+        (lambda: compress.Codec("e4m3").encode(X, shift=601), ValueError, "shift must be at most"),
+        (lambda: compress.Codec("e4m3").encode(X, scale=-1.0), ValueError, "scale"),
+        (lambda: compress.Codec("e4m3").encode(X, state=3), TypeError, "states must be a"),
+        (lambda: compress.Codec("e4m3").encode(X, random=X), TypeError, "random must be integers"),
         (
-            lambda: compress.codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
+            lambda: compress.Codec("e4m3").encode(X, random=np.zeros(3, np.int64)),
             ValueError,
             "random must have x's shape",
         ),
         (
-            lambda: compress.codec("e4m3", random_bits=3).encode(X, random=np.full(X.shape, 8)),
+            lambda: compress.Codec("e4m3", random_bits=3).encode(X, random=np.full(X.shape, 8)),
             ValueError,
             "random must be 0",
         ),
-        (lambda: compress.codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
+        (lambda: compress.Codec("e2m1").encode(np.float32([np.nan])), ValueError, "NaN"),
         (lambda: compress.decode(b""), ValueError, "cut off"),
         (lambda: compress.decode(bytes(100)), ValueError, "no stream of a codec"),
         (lambda: compress.decode("abc"), TypeError, "data must be bytes"),
         (
-            lambda: compress.decode(compress.codec("e4m3").encode(X).data, (3, 4)),
+            lambda: compress.decode(compress.Codec("e4m3").encode(X).data, (3, 4)),
             ValueError,
             "the stream has 4773 values",
         ),
         (
-            lambda: compress.codec("e4m3").decode(compress.codec("e5m2").encode(X).data),
+            lambda: compress.Codec("e4m3").decode(compress.Codec("e5m2").encode(X).data),
             ValueError,
             "the stream was made by 'e5m2', not by 'e4m3'",
         ),
@@ -190,11 +190,11 @@ def test_errors(call, error, message):
 def test_a_tensor_of_another_device_is_refused():
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match="x must be on the CPU or CUDA, got meta"):
-        compress.codec("e4m3").encode(torch.zeros(3, device="meta"))
+        compress.Codec("e4m3").encode(torch.zeros(3, device="meta"))
 
 
 def test_damage_is_an_error():
-    data = compress.codec("mxfp8").encode(X[:2]).data
+    data = compress.Codec("mxfp8").encode(X[:2]).data
     for i in range(len(data)):
         with pytest.raises(ValueError, match=r"stream"):
             compress.decode(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
@@ -227,7 +227,7 @@ def test_damage_is_an_error():
     ],
 )
 def test_rows_and_columns(name, shape, layout, make):
-    found = compress.codec(name).layout(shape)
+    found = compress.Codec(name).layout(shape)
     assert found == layout
     x = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
     moved = found.move(make(x))
@@ -237,14 +237,14 @@ def test_rows_and_columns(name, shape, layout, make):
 
 def test_an_axis_that_is_not_there():
     with pytest.raises(ValueError, match=r"axis must be -2…1 for a layer of shape \(4, 5\), got 2"):
-        compress.codec("one_bit axis=2").layout((4, 5))
+        compress.Codec("one_bit axis=2").layout((4, 5))
     with pytest.raises(ValueError, match=r"got -3, in 'qsgd bits=4 bucket=512 axis=-3'"):
-        compress.codec("qsgd axis=-3").layout((4, 5))
+        compress.Codec("qsgd axis=-3").layout((4, 5))
 
 
 def test_a_codec_without_rows_takes_layers_as_they_are():
     for name in ("e4m3", "qsgd", "one_bit bucket=64"):
-        assert compress.codec(name).layout((4, 5)) == RowLayout()
+        assert compress.Codec(name).layout((4, 5)) == RowLayout()
 
 
 # ---- states -------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_states_serve_one_call_at_a_time():
 
 
 def test_threads_encode_side_by_side():
-    codec = compress.codec("mxfp8")
+    codec = compress.Codec("mxfp8")
     wanted = codec.encode(X).data
     found = []
 
@@ -314,7 +314,7 @@ def test_threads_encode_side_by_side():
 def test_ten_thousand_calls_keep_no_memory():
     import resource
 
-    codec, states, x = compress.codec("mxfp8"), compress.States(), X.reshape(-1)[:1000]
+    codec, states, x = compress.Codec("mxfp8"), compress.States(), X.reshape(-1)[:1000]
 
     def run(count):
         for _ in range(count):

@@ -44,7 +44,7 @@ def test_values_are_those_of_rationals(
     x[650] = {2: np.nan, 4: np.inf}.get(bits, x[650])
     random = np.random.default_rng(bits).integers(0, 2**random_bits, x.size)
     name = f"qsgd bits={bits} bucket={bucket or 'tensor'} norm={norm} levels={levels}"
-    codec = cpd.compress.codec(name, random_bits=random_bits)
+    codec = cpd.Codec(name, random_bits=random_bits)
     expected = oracle.qsgd(
         x,
         random,
@@ -68,7 +68,7 @@ def test_any_number_of_levels(s: int, norm: str, random_bits: int) -> None:
     expected = oracle.qsgd(x, random, s=s, bucket=100, norm_kind=norm, random_bits=random_bits)
     name = f"qsgd s={s} bucket=100 norm={norm}"
     for coding in ("fixed", "elias-dense", "elias-sparse", "smallest"):
-        codec = cpd.compress.codec(f"{name} coding={coding}", random_bits=random_bits)
+        codec = cpd.Codec(f"{name} coding={coding}", random_bits=random_bits)
         packet = codec.encode(x, random=random)
         np.testing.assert_array_equal(packet.values.view(np.uint32), expected.view(np.uint32))
         if coding == "fixed":
@@ -84,9 +84,7 @@ def test_one_bit_is_the_sign_of_a_draw(norm: str, bucket: int | None) -> None:
     x[128:192] = 0 if bucket else x[128:192]
     random = np.random.default_rng(1).integers(0, 2**24, x.size)
     expected = oracle.qsgd(x, random, bits=1, bucket=bucket, norm_kind=norm, levels="intervals")
-    codec = cpd.compress.codec(
-        f"qsgd bits=1 bucket={bucket or 'tensor'} norm={norm} levels=intervals"
-    )
+    codec = cpd.Codec(f"qsgd bits=1 bucket={bucket or 'tensor'} norm={norm} levels=intervals")
     packet = codec.encode(x, random=random)
     np.testing.assert_array_equal(packet.values.view(np.uint32), expected.view(np.uint32))
     assert packet.bytes == 4 * (-(-700 // bucket) if bucket else 1) + 88
@@ -106,7 +104,7 @@ def test_one_bit_is_the_sign_of_a_draw(norm: str, bucket: int | None) -> None:
 def test_bytes(options: str, steps: int, bits: int, levels: str) -> None:
     x = layer(333, steps)
     random = np.random.default_rng(2).integers(0, 2**24, x.size)
-    held = cpd.compress.codec(f"qsgd bucket=50 {options}")._held
+    held = cpd.Codec(f"qsgd bucket=50 {options}")._held
     given = cpd._core.CodecLayerCall(random=random.astype(np.uint32))
     expected = oracle.qsgd_bytes(x, random, steps=steps, bits=bits, bucket=50, levels=levels)
     assert bytes(held.encode(x, given)) == expected
@@ -122,11 +120,11 @@ def test_buckets_of_columns(shape: tuple[int, ...], axis: int, options: str) -> 
     x = layer(math.prod(shape), 7).reshape(shape)
     random = np.random.default_rng(7).integers(0, 2**24, shape)
     places = oracle.by_columns(x, axis if len(shape) > 1 else 0)
-    flat = cpd.compress.codec(f"qsgd bucket=16 {options}")
+    flat = cpd.Codec(f"qsgd bucket=16 {options}")
     wanted = np.empty(x.size, np.float32)
     expected = flat.encode(x.reshape(-1)[places], random=random.reshape(-1)[places])
     wanted[places] = expected.values
-    codec = cpd.compress.codec(f"qsgd bucket=16 axis={axis} {options}")
+    codec = cpd.Codec(f"qsgd bucket=16 axis={axis} {options}")
     assert codec.by_rows
     packet = codec.encode(x, random=random)
     np.testing.assert_array_equal(packet.values.reshape(-1).view(np.uint32), wanted.view(np.uint32))
@@ -146,7 +144,7 @@ def test_buckets_of_whole_runs(bucket: int, whole: int, norm: str) -> None:
     assert parts[0].stop <= bucket < parts[0].stop + whole
     flat = x.reshape(-1)
     expected = [oracle.qsgd(flat[p], random[p], bucket=None, norm_kind=norm) for p in parts]
-    codec = cpd.compress.codec(f"qsgd bucket={bucket} whole={whole} norm={norm}")
+    codec = cpd.Codec(f"qsgd bucket={bucket} whole={whole} norm={norm}")
     packet = codec.encode(x, random=random.reshape(x.shape))
     np.testing.assert_array_equal(packet.values.reshape(-1), np.concatenate(expected))
     assert codec.bucket == parts[0].stop
@@ -167,7 +165,7 @@ def test_extreme_buckets(norm: str) -> None:
     ]
     x = np.array(parts, np.float32).reshape(-1)
     random = np.arange(x.size) * 7 % 256
-    codec = cpd.compress.codec(f"qsgd bits=4 bucket=4 norm={norm}", random_bits=8)
+    codec = cpd.Codec(f"qsgd bits=4 bucket=4 norm={norm}", random_bits=8)
     expected = oracle.qsgd(x, random, bucket=4, norm_kind=norm, random_bits=8)
     got = codec.encode(x, random=random).values
     np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
@@ -176,7 +174,7 @@ def test_extreme_buckets(norm: str) -> None:
 @pytest.mark.parametrize(("options", "steps"), [("bits=4", 7), ("s=16", 16), ("s=5", 5)])
 def test_every_random_integer_once_is_without_bias(options: str, steps: int) -> None:
     x = layer(64, 5)
-    codec = cpd.compress.codec(f"qsgd {options} bucket=64", random_bits=8)
+    codec = cpd.Codec(f"qsgd {options} bucket=64", random_bits=8)
     scale = oracle.norm(x, "max")
     levels = np.zeros(x.size)
     for r in range(256):
@@ -189,7 +187,7 @@ def test_every_random_integer_once_is_without_bias(options: str, steps: int) -> 
 
 def test_every_sign_once_is_without_bias() -> None:
     x = layer(64, 5)
-    codec = cpd.compress.codec("qsgd bits=1 bucket=64 levels=intervals", random_bits=8)
+    codec = cpd.Codec("qsgd bits=1 bucket=64 levels=intervals", random_bits=8)
     scale = Fraction(oracle.norm(x, "max"))
     above = sum((codec.encode(x, random=np.full(64, r)).values > 0).astype(int) for r in range(256))
     for value, count in zip(x.tolist(), above.tolist(), strict=True):
@@ -198,24 +196,24 @@ def test_every_sign_once_is_without_bias() -> None:
 
 def test_bits_a_value() -> None:
     x = layer(1 << 16, 6)
-    assert cpd.compress.codec("qsgd bits=4 bucket=512").encode(x).bits_a_value == 4.0625
-    assert cpd.compress.codec("qsgd bits=2 bucket=128").encode(x).bits_a_value == 2.25
-    assert cpd.compress.codec("qsgd s=16 bucket=512").encode(x).bits_a_value == 6.0625
-    one = cpd.compress.codec("qsgd bits=1 bucket=512 levels=intervals")
+    assert cpd.Codec("qsgd bits=4 bucket=512").encode(x).bits_a_value == 4.0625
+    assert cpd.Codec("qsgd bits=2 bucket=128").encode(x).bits_a_value == 2.25
+    assert cpd.Codec("qsgd s=16 bucket=512").encode(x).bits_a_value == 6.0625
+    one = cpd.Codec("qsgd bits=1 bucket=512 levels=intervals")
     assert one.encode(x).bits_a_value == 1.0625
 
 
 def test_texts_of_levels() -> None:
-    assert cpd.compress.codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
-    whole = cpd.compress.codec("qsgd whole=9")
+    assert cpd.Codec("qsgd norm=2 axis=-1").name == "qsgd bits=4 bucket=512 axis=-1 norm=2"
+    whole = cpd.Codec("qsgd whole=9")
     assert whole.name == "qsgd bits=4 bucket=504"  # 56 kernels of 3 × 3
-    assert whole == cpd.compress.codec("qsgd bucket=504 whole=9")
-    assert cpd.compress.codec("qsgd bucket=tensor whole=1").name == "qsgd bits=4 bucket=tensor"
+    assert whole == cpd.Codec("qsgd bucket=504 whole=9")
+    assert cpd.Codec("qsgd bucket=tensor whole=1").name == "qsgd bits=4 bucket=tensor"
     name = {"s=7": "s=7", "bits=4": "bits=4", "": "bits=4", "norm=2 s=16": "s=16"}
     for given, shown in name.items():
-        made = cpd.compress.codec(f"qsgd {given}").name
+        made = cpd.Codec(f"qsgd {given}").name
         assert made == f"qsgd {shown} bucket=512" + (" norm=2" if "norm" in given else "")
-        assert cpd.compress.codec(made).name == made
+        assert cpd.Codec(made).name == made
 
 
 @pytest.mark.parametrize(
@@ -239,4 +237,4 @@ def test_texts_of_levels() -> None:
 )
 def test_refused_levels(options: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        cpd.compress.codec(f"qsgd {options}")
+        cpd.Codec(f"qsgd {options}")

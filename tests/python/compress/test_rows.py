@@ -30,7 +30,7 @@ def layer(shape, seed=1) -> np.ndarray:
 
 
 def coded(text: str, x, **options):
-    return cpd.compress.codec(text, **options).encode(x).values
+    return cpd.Codec(text, **options).encode(x).values
 
 
 @pytest.mark.parametrize("shape", [(1,), (257,), (3, 5), (4, 3, 3, 3), (0,), (2, 0)])
@@ -56,7 +56,7 @@ def test_int4_in_buckets(bucket):
 def test_given_integers_decide(text, most, bits):
     x = layer(160, 2)
     random = np.random.default_rng(bits).integers(0, 2**bits, 160)
-    made = cpd.compress.codec(text + " stochastic", random_bits=bits)
+    made = cpd.Codec(text + " stochastic", random_bits=bits)
     expected = by_rule.integers(x.tolist(), most, 16, random.tolist(), bits)
     same(expected, made.encode(x, random=random).values)
 
@@ -64,7 +64,7 @@ def test_given_integers_decide(text, most, bits):
 def test_a_draw_is_unbiased():
     """Over all integers of 4 bits the mean is the value, for quotients on their grid."""
     x = np.array([7, 2.3125, -4.5, 6.0625, -0.9375], np.float32)
-    made = cpd.compress.codec("int4 stochastic", random_bits=4)
+    made = cpd.Codec("int4 stochastic", random_bits=4)
     total = sum(made.encode(x, random=np.full(5, r)).values.astype(np.float64) for r in range(16))
     np.testing.assert_array_equal(total / 16, x)
 

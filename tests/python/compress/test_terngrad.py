@@ -25,7 +25,7 @@ def test_values_are_those_of_rationals(clip: float | None, share: str, random_bi
     name = f"terngrad clip={clip or 'none'} share={share}"
     scale = oracle.scaler(x, clip)
     units = oracle.terngrad(x, random, scale, random_bits=random_bits)
-    got = cpd.compress.codec(name, random_bits=random_bits).encode(x, random=random).values
+    got = cpd.Codec(name, random_bits=random_bits).encode(x, random=random).values
     expected = units * np.float32(scale)
     np.testing.assert_array_equal(got, expected)
 
@@ -34,7 +34,7 @@ def test_another_scaler_may_be_given() -> None:
     x = layer(300, 9)
     scale = 3 * oracle.scaler(x, None)
     random = np.random.default_rng(4).integers(0, 2**24, x.size)
-    packet = cpd.compress.codec("terngrad clip=none").encode(x, random=random, scale=scale)
+    packet = cpd.Codec("terngrad clip=none").encode(x, random=random, scale=scale)
     expected = oracle.terngrad(x, random, float(np.float32(scale))) * np.float32(scale)
     np.testing.assert_array_equal(packet.values, expected)
 
@@ -43,7 +43,7 @@ def test_another_scaler_may_be_given() -> None:
 def test_buckets_have_scalers_of_their_own(whole: int) -> None:
     x = layer(300, 10)
     random = np.random.default_rng(5).integers(0, 2**24, x.size)
-    codec = cpd.compress.codec(f"terngrad clip=none share=off bucket=64 whole={whole}")
+    codec = cpd.Codec(f"terngrad clip=none share=off bucket=64 whole={whole}")
     got = codec.encode(x, random=random).values
     for part in oracle.buckets_of_runs(x.size, 64, whole):
         scale = oracle.scaler(x[part], None)
@@ -54,14 +54,14 @@ def test_buckets_have_scalers_of_their_own(whole: int) -> None:
 @pytest.mark.parametrize("x", [[], [0.0, -0.0], [math.nan, math.inf], [0.7, 0.7, 0.7], [1e-45]])
 def test_small_layers(x: list[float]) -> None:
     values = np.array(x, np.float32)
-    got = cpd.compress.codec("terngrad").encode(values).values
+    got = cpd.Codec("terngrad").encode(values).values
     # One value, or equal ones, have no deviation: zeros. NaN and infinities are NaN.
     np.testing.assert_array_equal(got, np.where(np.isfinite(values), np.float32(0), np.nan))
 
 
 def test_bits_a_value() -> None:
-    assert cpd.compress.codec("terngrad").encode(layer(4096, 1)).bits_a_value == 2
-    packet = cpd.compress.codec("terngrad coding=trits").encode(layer(1 << 16, 1))
+    assert cpd.Codec("terngrad").encode(layer(4096, 1)).bits_a_value == 2
+    packet = cpd.Codec("terngrad coding=trits").encode(layer(1 << 16, 1))
     assert 1.6 <= packet.bits_a_value < 1.602
 
 
@@ -69,7 +69,7 @@ def test_bits_a_value() -> None:
 @pytest.mark.parametrize("name", ["terngrad clip=none", "terngrad", "terngrad share=off"])
 def test_trits_are_the_same_values_in_fewer_bytes(name: str, n: int) -> None:
     x = layer(n, n)
-    packets = [cpd.compress.codec(f"{name}{c}").encode(x, stream=3) for c in ("", " coding=trits")]
+    packets = [cpd.Codec(f"{name}{c}").encode(x, stream=3) for c in ("", " coding=trits")]
     np.testing.assert_array_equal(packets[0].values, packets[1].values)
     levels = np.sign(packets[0].values)
     whole = b"".join(oracle.trits(levels[i : i + 4096]) for i in range(0, n, 4096))
@@ -82,7 +82,7 @@ def test_trits_are_the_same_values_in_fewer_bytes(name: str, n: int) -> None:
 def test_trits_have_no_nan() -> None:
     x = layer(100, 2)
     x[17] = math.nan
-    codec = cpd.compress.codec("terngrad coding=trits")
+    codec = cpd.Codec("terngrad coding=trits")
     with pytest.raises(ValueError, match="NaN or infinities, for which coding=trits has no code"):
         codec.encode(x)
     ranks = [[layer(100, 3)], [x]]
@@ -128,11 +128,11 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
 def test_workers_clip_as_they_share_nothing() -> None:
     """One rank's own limit is the scaler: both rules are one."""
     x = layer(500, 8)
-    packets = [cpd.compress.codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
+    packets = [cpd.Codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
     np.testing.assert_array_equal(packets[0].values, packets[1].values)
     for wrong, why in (("clip=none", "they do not clip"), ("share=off", "by its own already")):
         with pytest.raises(ValueError, match=why):
-            cpd.compress.codec(f"terngrad clip_at=workers {wrong}")
+            cpd.Codec(f"terngrad clip_at=workers {wrong}")
 
 
 def test_layers_that_never_change_are_named() -> None:
@@ -151,8 +151,8 @@ def test_layers_that_never_change_are_named() -> None:
 
 
 def test_runs_are_of_buckets() -> None:
-    assert cpd.compress.codec("terngrad bucket=100 whole=9").name.endswith("bucket=99")
+    assert cpd.Codec("terngrad bucket=100 whole=9").name.endswith("bucket=99")
     with pytest.raises(
         ValueError, match="whole=9 is of buckets: give bucket=N with it, got 'terng"
     ):
-        cpd.compress.codec("terngrad whole=9")
+        cpd.Codec("terngrad whole=9")

@@ -42,7 +42,7 @@ def layer(n: int, seed: int, kind: str = "normal") -> np.ndarray:
 @pytest.mark.parametrize("n", [0, 1, 2, 10, 333])
 @pytest.mark.parametrize("fraction", ["0.001", "0.01", "0.1", "0.5", "1"])
 def test_residuals_over_calls(fraction, n, kind):
-    codec = cpd.compress.codec(f"top_k {fraction}")
+    codec = cpd.Codec(f"top_k {fraction}")
     states = cpd.compress.States()
     residual = [0.0] * n
     for call in range(3):
@@ -60,7 +60,7 @@ def test_residuals_over_calls(fraction, n, kind):
     ],
 )
 def test_values_by_another_codec(inner, rule):
-    codec = cpd.compress.codec(f"top_k 0.2 {inner}")
+    codec = cpd.Codec(f"top_k 0.2 {inner}")
     states = cpd.compress.States()
     residual = [0.0] * 200
     for call in range(4):
@@ -71,7 +71,7 @@ def test_values_by_another_codec(inner, rule):
 
 
 def test_without_feedback():
-    codec = cpd.compress.codec("top_k 0.1 feedback=off")
+    codec = cpd.Codec("top_k 0.1 feedback=off")
     states = cpd.compress.States()
     for call in range(2):
         x = layer(100, call)
@@ -83,7 +83,7 @@ def test_without_feedback():
 
 def test_what_is_fed_back_is_sent_at_last():
     """Everything that ever came is what was sent and what is left, for values that add exactly."""
-    codec = cpd.compress.codec("top_k 0.05")
+    codec = cpd.Codec("top_k 0.05")
     states = cpd.compress.States()
     draw = np.random.default_rng(0)
     given = sent = np.zeros(200)
@@ -232,6 +232,6 @@ def test_a_scaler_of_kept_values_is_shared():
 
 
 def test_bits_a_value():
-    packet = cpd.compress.codec("top_k 0.01").encode(layer(1 << 20, 1))
+    packet = cpd.Codec("top_k 0.01").encode(layer(1 << 20, 1))
     assert 0.01 * (32 + 8.0) < packet.bits_a_value < 0.01 * (32 + 8.3)
     same(packet.values, cpd.compress.decode(packet.data))

@@ -34,7 +34,7 @@ def same(expected: np.ndarray, got: np.ndarray) -> None:
 @pytest.mark.parametrize("bits", [1, 2, 4, 8, 13, 17, 29, 30])
 @pytest.mark.parametrize("kind", ["gaussian", "laplace", "grid", "wide"])
 def test_packages_are_those_of_rationals(kind: str, bits: int, coding: str) -> None:
-    codec = cpd.compress.codec(f"uniform bits={bits} coding={coding}")
+    codec = cpd.Codec(f"uniform bits={bits} coding={coding}")
     for n, special in [(1, None), (2, None), (700, None), (701, np.nan), (64, np.inf)]:
         x = layer(kind, n)
         if special is not None:
@@ -49,7 +49,7 @@ def test_packages_are_those_of_rationals(kind: str, bits: int, coding: str) -> N
 def test_two_packages() -> None:
     x = layer("laplace", oracle.PACKAGE + 300)
     data, values = oracle.uniform(x, 6, "huffman")
-    packet = cpd.compress.codec("uniform bits=6").encode(x)
+    packet = cpd.Codec("uniform bits=6").encode(x)
     assert data in packet.data
     same(values, packet.values)
 
@@ -58,7 +58,7 @@ def test_two_packages() -> None:
 def test_one_bin(value: float) -> None:
     x = np.full(100, value, np.float32)
     data, values = oracle.uniform(x, 8, "huffman")
-    packet = cpd.compress.codec("uniform bits=8").encode(x)
+    packet = cpd.Codec("uniform bits=8").encode(x)
     assert data in packet.data
     same(values, packet.values)
 
@@ -68,7 +68,7 @@ def test_one_bin(value: float) -> None:
 @pytest.mark.parametrize("fraction", [0.03, 0.5, 1.0])
 @pytest.mark.parametrize("c", [0.0, 5.0, 6.0])
 def test_bits_by_the_entropy(sample: int, fraction: float, c: float) -> None:
-    codec = cpd.compress.codec(f"uniform c={c} sample={sample} fraction={fraction}", random_bits=8)
+    codec = cpd.Codec(f"uniform c={c} sample={sample} fraction={fraction}", random_bits=8)
     for kind in ("gaussian", "laplace"):
         x = layer(kind, 2000)
         x[5] = np.inf
@@ -82,7 +82,7 @@ def test_bits_by_the_entropy(sample: int, fraction: float, c: float) -> None:
 
 def test_shift_scales_exactly() -> None:
     x = layer("gaussian", 1000)
-    codec = cpd.compress.codec("uniform bits=7")
+    codec = cpd.Codec("uniform bits=7")
     _, values = oracle.uniform(8 * x, 7, "huffman")
     same(values / np.float32(8), codec.encode(x, shift=3).values)
 
@@ -90,7 +90,7 @@ def test_shift_scales_exactly() -> None:
 @pytest.mark.parametrize(("c0", "c1"), [(1, 5), (1, 8), (0.25, 3.5), (1e-6, 12)])
 def test_bits_by_the_gradient(c0: float, c1: float) -> None:
     x = layer("gaussian", 500)
-    codec = cpd.compress.codec(f"uniform bits=gradient c0={c0} c1={c1}")
+    codec = cpd.Codec(f"uniform bits=gradient c0={c0} c1={c1}")
     states = cpd.compress.States()
     for rms in np.float32([0, 1e-5, 0.3, 0.75, 3, 1e6, 1e30]):
         states.set_gradient(2, rms)
@@ -122,7 +122,7 @@ def test_no_gradient_no_bits() -> None:
     x = layer("gaussian", 100)
     text = "uniform bits=gradient"
     for name in (text, f"feedback {text}", f"top_k 0.5 {text}"):
-        codec, states = cpd.compress.codec(name), cpd.compress.States()
+        codec, states = cpd.Codec(name), cpd.compress.States()
         assert codec.needs_gradient
         with pytest.raises(ValueError, match="root mean square of the layer's gradient"):
             codec.encode(x)
@@ -134,7 +134,7 @@ def test_no_gradient_no_bits() -> None:
         states.set_gradient(3, 0.5)
         codec.encode(x, state=states, number=3)
     with pytest.raises(ValueError, match="not known of sums"):
-        cpd.compress.codec(f"blockwise {text}")
+        cpd.Codec(f"blockwise {text}")
 
 
 def test_ranks_without_a_gradient_refuse() -> None:
@@ -160,7 +160,7 @@ def test_ranks_without_a_gradient_refuse() -> None:
 
 def test_gradients_are_kept_with_states() -> None:
     x = layer("gaussian", 500)
-    codec = cpd.compress.codec("uniform bits=gradient c1=5")
+    codec = cpd.Codec("uniform bits=gradient c1=5")
     states = cpd.compress.States()
     states.set_gradient(0, 3.0)
     states.set_gradient(1, 2.0, rank=4)
@@ -223,8 +223,8 @@ def test_traffic_of_encoded_results() -> None:
 
 def test_results_have_no_gradient() -> None:
     with pytest.raises(ValueError, match="results=encoded takes bits=entropy or bits=N"):
-        cpd.compress.codec("uniform bits=gradient results=encoded")
-    assert cpd.compress.uniform(8, results="exact").name == "uniform bits=8 coding=huffman"
+        cpd.Codec("uniform bits=gradient results=encoded")
+    assert cpd.Codec("uniform", bits=8, results="exact").name == "uniform bits=8 coding=huffman"
 
 
 def test_what_was_chosen_is_reported() -> None:
@@ -234,7 +234,7 @@ def test_what_was_chosen_is_reported() -> None:
     ]
     spec = cpd.ReduceSpec(wire="uniform c=4 fraction=1")
     _, reports = cpd.simulate_all_reduce(ranks, spec, report=True)
-    codec = cpd.compress.codec("uniform c=4 fraction=1")
+    codec = cpd.Codec("uniform c=4 fraction=1")
     for at, report in enumerate(reports):
         layers = [rank[at] for rank in ranks]
         bits = [oracle.sampled_bits(x, 0, 24, 4, 4, 1) if x.any() else 0 for x in layers]
@@ -334,7 +334,7 @@ def accuracy(layers: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> float:
 
 def coded(layers: list[np.ndarray], name: str) -> tuple[list[np.ndarray], float]:
     """What weights become, biases as they are, and the weights' bits a value."""
-    codec = cpd.compress.codec(name)
+    codec = cpd.Codec(name)
     packets = [codec.encode(p) if p.ndim == 2 else None for p in layers]
     values = [p if q is None else q.values for p, q in zip(layers, packets, strict=True)]
     some = [q for q in packets if q is not None]

@@ -45,9 +45,9 @@ def recipe(text: str) -> Any:
         ),
         (cpd.Accumulator, "int16 rounding=down", "sum_rounding= is how terms are rounded"),
         (cpd.Accumulator, "int32 variant=B", DRAWS),
-        (cpd.compress.codec, "qsgd bits=4 random_bits=8", "'random_bits=8' is no option"),
-        (cpd.compress.codec, "uniform bits=4 c=3", "'c=3' is no option"),
-        (cpd.compress.codec, "terngrad share=off clip_at=workers", "each clips by its own"),
+        (cpd.Codec, "qsgd bits=4 random_bits=8", "'random_bits=8' is no option"),
+        (cpd.Codec, "uniform bits=4 c=3", "'c=3' is no option"),
+        (cpd.Codec, "terngrad share=off clip_at=workers", "each clips by its own"),
     ],
 )
 def test_a_text_without_effect_is_refused(make: Callable[[str], Any], text: str, told: str) -> None:
@@ -75,7 +75,7 @@ def test_an_argument_without_effect_is_refused(call: Callable[[], Any]) -> None:
 
 def test_codecs_take_the_numbers_of_any_codec() -> None:
     for text in ("e4m3fn", "one_bit", "qsgd bits=4"):
-        assert cpd.compress.codec(text, seed=1, random_bits=8).random_bits == 8
+        assert cpd.Codec(text, seed=1, random_bits=8).random_bits == 8
     assert cpd.ReduceSpec(wire="qsgd bits=4", random_bits=8).random_bits == 8
 
 

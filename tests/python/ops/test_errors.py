@@ -110,7 +110,7 @@ def test_formats(front_end: FrontEnd, f, error):
         ({"bias": -400}, ValueError, "bias|binary32"),
         ({"bias": 1.5}, TypeError, "bias"),
         ({"encoding": "ocp"}, ValueError, "encoding.*'ocp'"),
-        ({"encoding": None}, TypeError, "encoding"),
+        ({"encoding": 3}, TypeError, "encoding must be a str, got int"),
         ({"encoding": "fnuz", "signed": False}, ValueError, "fnuz"),
         ({"encoding": "e8m0"}, ValueError, "e8m0"),
     ],

@@ -53,16 +53,16 @@ def test_each_state_draws_from_a_stream_of_its_own():
 
 
 def test_a_codec_keeps_its_own_numbers():
-    given = cpd.compress.codec("qsgd bits=4", seed=3, random_bits=9)
-    assert cpd.compress.codec(given) is given
+    given = cpd.Codec("qsgd bits=4", seed=3, random_bits=9)
+    assert cpd.Codec(given) is given
     for numbers in ({"seed": 4}, {"random_bits": 8}):
         with pytest.raises(ValueError, match="of its own: give its name"):
-            cpd.compress.codec(given, **numbers)
+            cpd.Codec(given, **numbers)
 
 
 def test_random_integers_of_a_codec_have_xs_shape():
     x = np.ones((2, 3), np.float32)
-    by = cpd.compress.codec("qsgd bits=4")
+    by = cpd.Codec("qsgd bits=4")
     by.encode(x, random=np.zeros((2, 3), np.uint32))
     for shape in ((3, 2), (6,)):
         with pytest.raises(ValueError, match=r"random must have x's shape, \(2, 3\)"):

@@ -27,7 +27,7 @@ VALUES = [
     cpd.ScaledCast("mxfp8"),
     cpd.Scaled("nvfp4"),
     cpd.Recipe(sums="e4m3 kahan", weight="e5m2"),
-    cpd.compress.codec("qsgd bits=4"),
+    cpd.Codec("qsgd bits=4"),
     cpd.ReduceSpec("e4m3", order="ring", aps=True),
     cpd.Schedule(cpd.ReduceSpec("e4m3"), exempt=["*.bias"]),
 ]

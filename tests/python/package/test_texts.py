@@ -61,7 +61,7 @@ GRAMMARS = {
     ),
     "cast": (cpd.CastSpec, "e4m{} rounding=up|e4m3 rounding=stochastic random_bits={}"),
     "codec": (
-        cpd.compress.Codec,
+        cpd.Codec,
         "e4m{}|qsgd bits={}|qsgd bits=4 bucket={}|qsgd s={}|qsgd axis={}|qsgd whole={}|"
         "terngrad clip={}|terngrad bucket={}|"
         "one_bit bucket={}|one_bit axis={}|one_bit axis=-{}|top_k {}|top_k 0.{}|top_k 0.1 e4m{}|"
@@ -139,7 +139,7 @@ def test_the_search_for_near_names_ends(text):
 
 def stream_of(name: str) -> bytes:
     """A stream of no values whose codec bears that name, with a right checksum."""
-    valid = cpd.compress.Codec("fp32").encode(np.zeros(0, np.float32)).data
+    valid = cpd.Codec("fp32").encode(np.zeros(0, np.float32)).data
     body = bytearray(valid[:48])
     body[6:8] = struct.pack("<H", len(name))
     body += name.encode()
@@ -167,14 +167,14 @@ def test_names_in_streams(name):
 @pytest.mark.parametrize("count", [8, 20, 20_000])
 @pytest.mark.parametrize("codec", ["feedback ", "top_k 0.5 ", "feedback top_k 0.5 "])
 def test_codecs_within_codecs(codec, count):
-    message = refusal(cpd.compress.Codec, codec * count + "fp16")
+    message = refusal(cpd.Codec, codec * count + "fp16")
     check_readable(message)
     assert "codecs may be within each other 8 deep at most" in message
 
 
 def test_eight_codecs():
     with pytest.raises(ValueError, match="feeds its errors back by itself"):
-        cpd.compress.Codec("feedback " * 7 + "fp16")
+        cpd.Codec("feedback " * 7 + "fp16")
 
 
 SEEDS = {

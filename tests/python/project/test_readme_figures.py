@@ -64,7 +64,7 @@ CODECS = [
 
 
 def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
-    by = cpd.compress.codec(text)
+    by = cpd.Codec(text)
     if by.is_compressor:
         return cpd.ReduceSpec(wire=by, exchange=exchange)
     return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
@@ -82,7 +82,7 @@ def test_what_compressors_take(row: list[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", cpd.WireWarning)
         for layer in ranks[0][0], convolution:
-            found.append(cpd.compress.codec(text.strip("`")).encode(layer).bits_a_value)
+            found.append(cpd.Codec(text.strip("`")).encode(layer).bits_a_value)
         plain = cpd.study.cost(cpd.ReduceSpec("fp32"), WORLD, [LINEAR]).bytes_sent
         for exchange in "owner", "gather":
             spec = spec_of(text.strip("`"), exchange)

@@ -102,7 +102,7 @@ def test_a_codec_takes_the_formats_place():
     assert options.wire == "qsgd bits=2 bucket=64"
     assert options.label() == options.wire
     schedule = options.reduction(steps_per_epoch=1)
-    assert schedule.spec_of("hidden1.weight", 0, 64).wire == cpd.compress.codec(options.wire)
+    assert schedule.spec_of("hidden1.weight", 0, 64).wire == cpd.Codec(options.wire)
     for name, size in (("hidden1.weight", 49), ("output.weight", 64)):
         assert schedule.spec_of(name, 0, size).format == cpd.Format("fp32")
     assert (TrainOptions(wire="mxfp8").format, TrainOptions(wire="mxfp8").wire) == ("mxfp8", None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd._files import write_json
 from cpd.comm.spec import may_stall
-from cpd.compress import codec
+from cpd.compress import Codec
 from cpd.demo.report.checked import read_as
 from cpd.numeric import formats
 from cpd.study.series import RoundoffRow
@@ -287,7 +287,7 @@ def _bytes(result: "TrainResult") -> int:
     total = 0
     for layer, gradient in zip(result.layers, result.last_gradients[0], strict=True):
         spec = schedule.spec_of(layer.name, options.fp32_epochs, gradient.numel())
-        wire = spec.wire or codec(str(spec.format))
+        wire = spec.wire or Codec(str(spec.format))
         total += wire.encode(gradient).bytes
     return total
 

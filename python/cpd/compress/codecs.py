@@ -69,20 +69,77 @@ class Packet:
 @functools.partial(checked, own=("name", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
-    """Turns a layer's values into bytes and back.
+    """Turns a tensor's values into the bytes of a message, and back.
 
     Args:
-        name: the text: a compressor's (`compressors`) with its options as key=value, or the name of
-            a format (`cpd.Format`) or a scaled format (`cpd.Scaled`).
-        seed: of the random bits, where the codec draws any.
-        random_bits: how many of them decide each rounding, 1…24; by variant A of stochastic
-            rounding (`cpd.cast`) alone.
+        name: The text of a codec, or a `Codec`: the name of a format (`cpd.Format`), of a scaled
+            format (`cpd.Scaled`), or of a compressor, with its options.
+        seed: The seed of the random bits, for codecs that round at random; default 0.
+        random_bits: The number of random bits that decide each rounding, 1 to 24 (default); by
+            variant A of stochastic rounding (`cpd.cast`) alone.
+        options: Options of the compressor: `Codec("qsgd", bits=4)` is `Codec("qsgd bits=4")`. They
+            replace those of the text. True and False are `on` and `off`; an option that is None
+            has its default.
 
-    The attribute `name` is the canonical text. Immutable, hashable and picklable. Raises ValueError
-    for an invalid text or an option out of range; TypeError for other objects.
+    Compressors and their options:
 
-    >>> Codec("mxfp8")
-    cpd.compress.codec('mxfp8')
+    - `qsgd` (Alistarh et al., NeurIPS 2017): fractions of buckets' norms, rounded without bias.
+      `bits`: of a value, default 4; 1 with `levels=intervals` is a random sign. `s`: in place of
+      bits, the paper's number of levels above zero, 1 to 32767; a value takes ⌈log2(2 s + 1)⌉ bits
+      of fixed width. `bucket`: consecutive values that share a norm, default 512, or `tensor`.
+      `norm`: `max`, the largest magnitude (default), or 2. `levels`: `signed` (default), a sign and
+      2^(bits - 1) - 1 levels, or `intervals`, 2^bits - 1 of them over [-norm, norm]. `coding`: of
+      the levels, `fixed` width (default) or one of Elias' codes. `spacing`: of signed levels,
+      `uniform` (default), or `optimal`: where the layer's variance is least (Grubic et al., section
+      2.3). `axis`: the axis along which a layer's columns run, whose consecutive values then form
+      buckets; default: row-major order. `whole`: a bucket holds whole runs of N values, such as 9
+      of 3 × 3 kernels, and is shortened to them; default 1.
+    - `terngrad` (Wen et al., NeurIPS 2017): -1, 0 and 1 times a scaler, rounded without bias.
+      `clip`: values are first clipped to ± this times their standard deviation, default 2.5, or
+      `none`. `share`: ranks agree on the largest scaler; default `on` for whole tensors. `bucket`:
+      consecutive values that share a scaler, default `tensor`. `whole`: as in `qsgd`. `clip_at`:
+      where ranks share a scaler, `scaler` (default, as in the authors' code) clips a rank's values
+      at the shared, largest limit, `workers` at each rank's own, before sharing (§ 3.3). `coding`:
+      `fixed`, two bits a value (default), or `trits`, five values in a byte, which has no code for
+      NaN: an all-reduce in which one may occur travels in fp32, with the same values, and `encode`
+      raises ValueError. A layer of one value, or of equal values, has no deviation and becomes 0
+      where values are clipped. The paper keeps a network's last layer in full precision:
+      `cpd.Schedule(…, exempt=[…])`.
+    - `one_bit` (Seide et al., Interspeech 2014): one bit a value, two means a column, and error
+      feedback. `bucket`: consecutive values in place of columns (Grubic et al.'s 1bitSGD*, with
+      64). `axis`: the axis along which columns run; default: the first of two dimensions, the last
+      of more. `whole`: as in `qsgd`.
+    - `top_k F CODEC`: the share F of the values with the largest magnitudes, at least one; the
+      others are 0. CODEC, default `fp32`, encodes them. `feedback`: what was not sent is added to
+      the next call's values; default `on`.
+    - `uniform` (Øland and Raj, ICASSP 2015): bins of equal width from a layer's least value to its
+      greatest, for weights. `bits`: N = log2 of the number of bins, or what it is computed from:
+      `entropy` (default), H of a sample, N = H + c, with `c`, `sample` and `fraction`; or
+      `gradient`, the root mean square G of the layer's gradient (`States.set_gradient`), N =
+      log2(G + c0) + c1. `coding`: `huffman` (default) or `fixed`. `results`: with
+      `exchange="owner"`, sums go back `exact` (default), in the spec's `result`, or `encoded`: each
+      65,536 values of a layer in bins again, with a range and bits of their own (§ 2 there); not
+      with `bits=gradient`.
+    - `fp8_rows`: 8-bit floats (e4m3fn) times max/448 of each row, as in torchft. `int8_rows`:
+      8-bit integers times max/127 of each row. `row`: values of a row; default: one index of the
+      layer's first dimension; a vector is one row. `stochastic` (int8_rows): rounds without bias.
+    - `int4`: 4-bit integers times max/7 of each bucket (ZeRO++, arXiv 2306.10209). `bucket`:
+      consecutive values that share a scale, default 32. `stochastic`: rounds without bias.
+    - `quantized FORMAT`: a scaled format whose sums owners encode again. `stochastic`: as above.
+    - `blockwise CODEC`: a codec of whole layers, applied to each 4096 values alone, whose sums
+      owners encode again. Where CODEC has no code for NaN, as `nvfp4`, a NaN or an infinity makes
+      its 4096 values NaN.
+    - `feedback CODEC`: any codec, whose errors are added to the next call's values (Seide et al.;
+      LoCo).
+
+    The attribute `name` is the canonical text. Immutable, hashable and picklable.
+
+    Raises:
+        ValueError: The text or an option is invalid or out of range.
+        TypeError: An argument has another type.
+
+    >>> Codec("mxfp8"), Codec("qsgd", s=16, whole=9, axis=0)
+    (cpd.Codec('mxfp8'), cpd.Codec('qsgd s=16 bucket=504 axis=0'))
     """
 
     name: str
@@ -90,10 +147,24 @@ class Codec:
     random_bits: int
     _held: _core.Codec = field(init=False, compare=False)
 
-    def __init__(self, name: str, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> None:
+    def __init__(
+        self,
+        name: CodecLike,
+        *,
+        seed: int = 0,
+        random_bits: int = MAX_RANDOM_BITS,
+        **options: float | str | None,
+    ) -> None:
+        if isinstance(name, Codec):
+            if (seed, random_bits) != (0, MAX_RANDOM_BITS):
+                raise ValueError(
+                    f"{shown(name)} has a seed and random_bits of its own: give its name"
+                )
+            seed, random_bits, name = name.seed, name.random_bits, name.name
         if not isinstance(name, str):
-            raise TypeError(f"a codec must be a cpd.compress.Codec or its text, got {shown(name)}")
-        made = _core.Codec(name, numbers_of_codec(seed, random_bits))
+            raise TypeError(f"a codec must be a cpd.Codec or its text, got {shown(name)}")
+        text = _with_options(name, options)
+        made = _core.Codec(text, numbers_of_codec(seed, random_bits))
         take(self, made, seed=number("seed", seed), random_bits=int32("random_bits", random_bits))
 
     @property
@@ -214,7 +285,7 @@ class Codec:
         numbers = f", seed={self.seed}" if self.seed else ""
         if self.random_bits != MAX_RANDOM_BITS:
             numbers += f", random_bits={self.random_bits}"
-        return f"cpd.compress.codec({self.name!r}{numbers})"
+        return f"cpd.Codec({self.name!r}{numbers})"
 
     def __str__(self) -> str:
         return self.name
@@ -226,20 +297,30 @@ class Codec:
         self.__init__(**state)  # type: ignore[misc]
 
 
-@checked
-def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
-    """The codec of a text; a `Codec`, which has its own seed and random_bits, is returned as it is.
+def codec(text: CodecLike) -> Codec:
+    """Returns the codec of a text; a `Codec` as it is."""
+    return text if isinstance(text, Codec) else Codec(text)
 
-    Raises as `Codec`, and ValueError for a `Codec` together with a seed or random_bits.
 
-    >>> codec("nvfp4", seed=3)
-    cpd.compress.codec('nvfp4', seed=3)
-    """
-    if not isinstance(text, Codec):
-        return Codec(text, seed=seed, random_bits=random_bits)
-    if (seed, random_bits) != (0, MAX_RANDOM_BITS):
-        raise ValueError(f"{shown(text)} has a seed and random_bits of its own: give its name")
-    return text
+def _with_options(text: str, options: dict[str, float | str | None]) -> str:
+    """A codec's text with these options in place of its own of the same names."""
+    words = [word for word in text.split() if options.get(word.partition("=")[0]) is None]
+    for name, value in options.items():
+        if name == "stochastic" and value is not None:
+            words += ["stochastic"] if value else []
+        elif value is not None:
+            words.append(f"{name}={_option_text(name, value)}")
+    return " ".join(words)
+
+
+def _option_text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, a word or a bool, got {type(value).__name__}")
+    return repr(value)
 
 
 def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
