@@ -156,6 +156,8 @@ def test_options_are_keywords_or_text():
 def test_functions_of_version_0_7_name_the_class(name, new):
     with pytest.raises(AttributeError, match=re.escape(f"cpd.compress.{name} is gone: use {new}")):
         getattr(cpd.compress, name)
+    with pytest.raises(AttributeError, match=r"module 'cpd.compress' has no attribute 'powersgd'"):
+        cpd.compress.powersgd  # noqa: B018
 
 
 # ---- reductions ---------------------------------------------------------------------------------
