@@ -148,13 +148,26 @@ class Machine:
         return total
 
     def hosts(self, ranks: int) -> int:
-        """Returns the number of hosts for this number of ranks."""
+        """Returns the number of hosts that hold a number of ranks.
+
+        Args:
+            ranks: the number of ranks.
+
+        Returns:
+            The number of hosts, rounded up.
+        """
         return -(-ranks // self.gpus)
 
     def hourly(self, ranks: int) -> float:
-        """Returns the price in dollars an hour of this number of ranks.
+        """Returns the price of a number of ranks for an hour.
 
         On one host its GPUs are paid for, on several hosts whole hosts.
+
+        Args:
+            ranks: the number of ranks.
+
+        Returns:
+            Dollars; 0 if the machine's price is not known.
         """
         if ranks <= self.gpus:
             return self.dollars * ranks / self.gpus

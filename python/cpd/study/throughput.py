@@ -76,7 +76,14 @@ class StepTime:
         return self.samples / self.apart if self.apart else math.inf
 
     def dollars(self, steps: int = 1000) -> float:
-        """Returns the price in dollars of this number of steps, if nothing overlaps."""
+        """Returns the price of steps, if nothing overlaps.
+
+        Args:
+            steps: the number of steps; default 1000.
+
+        Returns:
+            Dollars; 0 if the machine's price is not known.
+        """
         return self.dollars_an_hour * self.apart * steps / 3600
 
 
@@ -104,7 +111,15 @@ class CodecRate:
                 raise ValueError(f"a codec's rate must be above 0 GB/s, got {shown(value)}")
 
     def seconds(self, encoded: float, decoded: float) -> float:
-        """Returns the seconds to encode and to decode these numbers of values."""
+        """Returns the seconds to encode and to decode values.
+
+        Args:
+            encoded: the number of values to encode.
+            decoded: the number of values to decode.
+
+        Returns:
+            Seconds.
+        """
         return 4e-9 * (encoded / self.encode + decoded / self.decode)
 
     def __str__(self) -> str:

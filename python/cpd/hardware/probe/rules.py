@@ -32,7 +32,12 @@ class Rule(Protocol):
 @checked
 @dataclass(frozen=True)
 class Known:
-    """An accumulator of CPD; its result may be rounded once more, into `result`."""
+    """An accumulator of CPD as a rule.
+
+    Attributes:
+        accumulator: the accumulator that sums the products.
+        result: the format into which the sum is rounded once more; default None: it is not.
+    """
 
     accumulator: Accumulator
     result: Format | None = None
@@ -44,7 +49,14 @@ class Known:
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums of dot products."""
+        """Returns the sums of dot products.
+
+        Args:
+            dots: the dot products.
+
+        Returns:
+            float32, one sum for each.
+        """
         return self.sums(dots.a, dots.b, dots.c)
 
     def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:

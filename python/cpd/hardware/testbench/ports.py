@@ -121,7 +121,14 @@ class Ports:
         return _GAPS if self.ready_in is not None or self.ready_out is not None else 0
 
     def port(self, name: str) -> str:
-        """Returns the port of a field, by the field's name."""
+        """Returns the port of a field.
+
+        Args:
+            name: the field's name.
+
+        Returns:
+            The port's name.
+        """
         return self.names.get(name, name)
 
 

@@ -28,14 +28,24 @@ class Sweep(Rows):
 
     - `rows`: one `Row` for each cell.
     - `tensors`: the tensors on which cells were measured.
-    - `length`, `sample`: the arguments of `sweep`.
+    - `length`: the most terms of a dot product, an argument of `sweep`.
+    - `sample`: the most values of each tensor, an argument of `sweep`; None: all.
     - `reused`: the number of cells that were read from the folder.
     - `left_out`: the formats and accumulators that cannot be combined, in words.
     """
 
     @classmethod
     def of(cls, work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-        """Returns the sweep of measurements; `more` is `reused` and `left_out`."""
+        """Returns the sweep of measurements.
+
+        Args:
+            work: the tensors.
+            found: the measurements, one for each cell.
+            **more: `reused` and `left_out`.
+
+        Returns:
+            The sweep.
+        """
         tensors = tuple(
             Tensor(
                 one.name,

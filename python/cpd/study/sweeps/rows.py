@@ -98,7 +98,14 @@ class Row:
         return found
 
     def json(self, names: Sequence[str]) -> dict[str, Any]:
-        """Returns the cell, its errors and its cost, for JSON; `names` are the tensors' names."""
+        """Returns the cell, its errors and its cost, for JSON.
+
+        Args:
+            names: the names of the tensors, in order.
+
+        Returns:
+            The figures by their names.
+        """
         tensors = {n: one.json() for n, one in zip(names, self.tensors, strict=True)}
         return {
             **self.cell.json(),
