@@ -75,7 +75,8 @@ class Packet:
 class Codec:
     """A reversible encoding of a layer's values into bytes.
 
-    Immutable, hashable and picklable.
+    Immutable, hashable and picklable. Arguments are attributes of the same names; `name` is then
+    the canonical text.
 
     Args:
         name: the text: a compressor's (`compressors`) with its options as key=value, or the name of
@@ -83,11 +84,6 @@ class Codec:
         seed: the seed of the random bits, if the codec uses any; default 0.
         random_bits: the number of random bits that decide each rounding, 1…24; default 24. Rounding
             is by variant A of stochastic rounding (`cpd.cast`) alone.
-
-    Attributes:
-        name: the canonical text.
-        seed: the seed of the random bits.
-        random_bits: the number of random bits of a rounding.
 
     Raises:
         ValueError: for an invalid text or an option out of range.
