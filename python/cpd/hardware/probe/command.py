@@ -57,8 +57,8 @@ class Command:
 
     For each batch the command is started again. Its standard input has one dot product per line:
     the hexadecimal codes of a, of b and of c, separated by one blank, each as wide as its format.
-    It answers each line with the code of the result and ends with status 0. Empty lines, and lines
-    that begin with `#`, `//` or `- `, are ignored.
+    It answers each line with the code of the result and ends with status 0. Empty lines are
+    ignored, and lines that begin with `#`, `//`, or a dash and a blank.
 
     Args:
         arguments: the program and its arguments, which are not passed to a shell. `{in}` and
