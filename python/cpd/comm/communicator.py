@@ -85,9 +85,9 @@ class Communicator:
     A rank that skips a call pairs its next call with the others' last one. A spec with `step=`
     shows that: the steps differ, which is a `Mismatch`.
 
-    **Errors.** A call raises `Mismatch` on all ranks if they differ, `RankLost` on all remaining
-    ranks if one does not answer within `timeout` seconds, and `Corrupt` for a damaged message.
-    Inputs are then unchanged, unless they are `out`. After `RankLost` and `Corrupt` the
+    **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
+    remaining ranks if one does not answer within `timeout` seconds, and `Corrupt` for a damaged
+    message. Inputs are then unchanged, unless they are `out`. After `RankLost` and `Corrupt` the
     communicator is broken: `broken` and every further call say so. `subgroup` then makes a
     communicator of the remaining ranks.
 

@@ -315,7 +315,7 @@ class Schedule:
 
         Raises:
             ValueError: before anything is sent, if the numbers of names and of `layers` or `out`
-                differ, or a spec's groups are larger than the number of ranks; else as
+                differ. Also for a spec with groups larger than the number of ranks, and as
                 `Communicator.all_reduce`.
             TypeError: for an argument of another type.
         """

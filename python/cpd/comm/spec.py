@@ -65,8 +65,8 @@ class ReduceSpec:
             given. Default None.
         order: the order in which the ranks' terms are added. It determines the result. `sequential`
             (default): rank ascending. `ring`: each layer is cut into W slices, the first n mod W
-            one longer, and slice s is summed from rank s + 1 on, around to rank s. `tree`:
-            neighbors first, an odd one passes up, each sum rounded (with a sequential accumulator).
+            one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
+            first, an odd one passes up, each sum rounded (with a sequential accumulator).
         exchange: the messages that a communicator of `cpd.comm` moves; they do not change the bits,
             which are those of `order` and `group_size`. `owner` (default): the owner of a slice
             gathers and sums it, then the sums are gathered. (The first owner is another rank for
@@ -79,14 +79,14 @@ class ReduceSpec:
             ranks, which is checked if it is known. One group of all ranks has no second level: the
             bits are those without groups in order `sequential`. Default None: no groups.
         aps: whether each layer is scaled by a power of two, undone at the end; default False.
-            `True`: the largest scale with which the wire's format holds each contribution, and the
-            accumulator and the result hold the sum of W contributions of the largest magnitude (one
-            exponent less if a rounding can go outward). If sums are wide, as in fp32, contributions
-            alone decide. `"paper"`: the paper's scale, with which the wire's format holds that sum,
-            too; a 4-bit wire then keeps nothing of many ranks. Both are equal if wire, accumulator
-            and result are one format and rounding is to nearest. Sums rounded up, down or at random
-            may leave a coarse format's range. Each layer's largest magnitude is sent first, in four
-            bytes. With `top_k` it is that of the values which are sent, with what was fed back.
+            `True`: the largest scale with which the wire's format holds each contribution, and
+            accumulator and result hold the sum of W largest contributions (one exponent less if a
+            rounding can go outward). If sums are wide, as in fp32, contributions alone decide.
+            `"paper"`: the paper's scale, with which the wire's format holds that sum, too; a 4-bit
+            wire then keeps nothing of many ranks. Both are equal if wire, accumulator and result
+            are one format and rounding is to nearest. Sums rounded up, down or at random may leave
+            a coarse format's range. Each layer's largest magnitude is sent first, in four bytes.
+            With `top_k` it is that of the values which are sent, with what was fed back.
         loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
             Default 1.
         average: whether to divide by the number of ranks W, as `divide` says; default False.

@@ -208,8 +208,8 @@ class Transport(ABC):
     def alarm_keeper(self) -> int:
         """The number of the rank whose process keeps torch's store.
 
-        It is rank 0's, unless the program brought a store of its own or torchrun's agent has it. -1
-        if it is not known, or none of these ranks' processes.
+        It is rank 0's, unless the program brought a store of its own or torchrun's agent has it.
+        The number is -1 if the rank is not known, or not one of these.
         """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -114,8 +114,8 @@ def simulate_all_reduce(
 
     Layers on a GPU are cast and summed there, on its current stream. What a codec (`wire`) rounds
     on the host is copied there and back (`LayerReport.staged_bytes`). The host waits for such
-    copies, with APS, for a codec that measures or keeps errors, for `top_k` of a codec, and for the
-    report, and otherwise for nothing.
+    copies, with APS, for a codec that measures or stores errors, for `top_k` of a codec, and for
+    the report. Otherwise it waits for nothing.
 
     Ranks are processed one at a time (tensors of lists on a GPU up to sixteen in one pass over the
     sums). A function's layers are dropped before the next function is called, so memory holds one

@@ -133,10 +133,10 @@ class States:
         The new job then sends the errors that the old job's ranks stored. Error feedback
         (`feedback`, `top_k`, `one_bit`) stores errors that later sums of all ranks make good.
 
-        New rank r gets the sum of the errors of the old ranks r, r + world, r + 2 · world, …, and
-        nothing if there are none. What owners stored of results is added to rank 0's. Sums are in
-        binary64, ranks ascending, and rounded once to binary32. All ranks together store the same
-        total, but for that rounding. Gradients (`set_gradient`) are forgotten.
+        New rank r gets the sum of the errors of the old ranks r, r + world, r + 2 · world, …. It
+        gets nothing if there are none. What owners stored of results is added to rank 0's. Sums are
+        in binary64, ranks ascending, and rounded once to binary32. All ranks together store the
+        same total, but for that rounding. Gradients (`set_gradient`) are forgotten.
 
         States that version 0.7 stored are merged as that version meant them: rank r owned slice r.
 
@@ -146,13 +146,13 @@ class States:
             others: the states of the old job's other ranks, from their checkpoints; default none,
                 as for virtual ranks. They are not changed.
             average: whether calls divide the sum by the number of ranks after it (`average=True,
-                divide="after"`); default False. All is then multiplied by world / old world before
-                it is rounded, so that the new average makes good the errors of the old one.
+                divide="after"`); default False. Sums are then multiplied by world / old world
+                before they are rounded, so that the new average makes good the old one's errors.
 
         Raises:
             ValueError: unless the states of every old rank are given once, all stored with slices
-                or all by version 0.7, with each layer by one codec and of one size. Also for states
-                of other codecs: `reset` those layers. Nothing is then changed.
+                or all by version 0.7. A layer must have one codec and one size on all ranks. Also
+                for states of other codecs: `reset` those layers. Nothing is then changed.
             TypeError: for an argument of another type.
 
         >>> import numpy as np, cpd

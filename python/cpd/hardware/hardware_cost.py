@@ -66,7 +66,7 @@ class HardwareCost:
         multiplier: partial products.
         aligner: multiplexers that align the addends.
         adder: bits of the sum and of its negation or carries.
-        normaliser: bits to normalise, round or saturate the sum.
+        normaliser: bits to normalize, round or saturate the sum.
         exponent: bits of the exponents' arithmetic.
         scales: bits of the block scales' arithmetic; default 0.
 

@@ -344,8 +344,8 @@ class Contributions:
     def _sums(self, spec: ReduceSpec) -> list[Any]:
         """Returns the reduced layers.
 
-        For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers,
-        since the next steps send what one step leaves out.
+        For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers:
+        later steps send what one step leaves out.
         """
         states = States()
         if not _feeds_back(spec):

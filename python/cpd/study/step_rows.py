@@ -125,10 +125,10 @@ def _limited(
 
 
 def mark_front(rows: Sequence[StepRow]) -> None:
-    """Marks the rows of the Pareto front.
+    """Marks the rows of the Pareto front, by samples a second, price of a sample and round-off.
 
-    No other row has samples a second, price of a sample and, if it is measured, round-off that are
-    all at least as good and one of them better.
+    No other row is at least as good in all of these, and better in one. The round-off counts if it
+    is measured.
     """
 
     def goals(row: StepRow) -> tuple[float, ...]:
