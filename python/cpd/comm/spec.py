@@ -50,8 +50,8 @@ class ReduceSpec:
             scaled format (`"mxfp8"`, an argument of `cpd.scaled`). A scaled format casts each
             rank's layer, as one flat run of values, as by `cpd.cast`, however it is cut into
             messages. Its blocks are N values or the layer (`block="tensor"`), not rows or R x C.
-            `aps` is refused, and a `loss_scale` is applied in binary32 first. None (default):
-            `wire` is given.
+            `aps` is refused, and a `loss_scale` is applied in binary32 first. None (default) if
+            `wire` is given; the attribute is None if `wire` is a compressor.
         accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
             Default `Accumulator(format)`: a sequential sum to nearest-even, in fp32 if the format
             is scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction
@@ -62,7 +62,7 @@ class ReduceSpec:
             without loss. Exchanges `ring` and `hierarchical`, `aps` but with `top_k F FORMAT`, and
             the options of a cast but `seed` and `random_bits` are refused. The name of a format
             means that format. Seed and random_bits of a `Codec` are the spec's if these are not
-            given. Default None.
+            given. Default None; the attribute is None if there is a format.
         order: the order in which the ranks' terms are added. It determines the result. `sequential`
             (default): rank ascending. `ring`: each layer is cut into W slices, the first n mod W
             one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
@@ -119,9 +119,7 @@ class ReduceSpec:
     """
 
     format: Format | Scaled | None
-    """None where `wire` is a compressor."""
     wire: Codec | None
-    """None where there is a format."""
     accumulator: Accumulator
     order: str
     exchange: str
