@@ -33,7 +33,7 @@ SPECS = [
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.compress.codecs", "Codec"),
-    ("cpd.compress.codec", "Codec"),  # of 0.7
+    ("cpd.compress.codecs", "Codec"),  # of 0.7
     ("cpd.compress.states", "States"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),

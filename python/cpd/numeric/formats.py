@@ -29,7 +29,7 @@ class Format(Spec):
     """A number format: its exponent and mantissa bits, and the meaning of its codes.
 
     Args:
-        format: The name of the format, in any letter case. Or a pair of ints (exp, man), an element
+        format: the name of the format, in any letter case. Or a pair of ints (exp, man), an element
             type of torch, NumPy or ml_dtypes, or a `Format`. Keywords replace what the name says;
             without a name, `exp` and `man` must be given. Names are:
 
@@ -54,17 +54,17 @@ class Format(Spec):
               (`e5m3fn:unsigned`) and `ue8m0`. `float8_e4m3`, of ml_dtypes, is IEEE-like. The E4M3
               of OCP and NVIDIA is `e4m3fn`, as is torch's `float8_e4m3fn`.
 
-        exp: Exponent bits, 1 to 8; of encoding `ieee` up to 11.
-        man: Mantissa bits, 0 to 23; of encoding `ieee` up to 52.
-        bias: Exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
+        exp: exponent bits, 1 to 8; of encoding `ieee` up to 11.
+        man: mantissa bits, 0 to 23; of encoding `ieee` up to 52.
+        bias: exponent bias. Default: 2^(exp-1) - 1; for `fnuz`, `p3109` and `p3109finite`
             2^(exp-1); for `int` and `int_full` the bias of steps of 1.
-        encoding: The special values. `ieee` (default): the top exponent holds Inf and NaN. `fn`: no
+        encoding: the special values. `ieee` (default): the top exponent holds Inf and NaN. `fn`: no
             Inf; all ones is NaN. `fnuz`: no Inf, no -0. `p3109`. `p3109finite`: `p3109` without
             Inf, so that overflow gives the largest value. `finite`: neither Inf nor NaN. `e8m0`.
             `int`: two's complement integers times 2^(1 - bias - man), without the least; exp is 1.
             `int_full`: with the least.
-        signed: True (default) if there is a sign bit.
-        subnormals: True (default) if numbers below the least normal one exist, other than 0.
+        signed: true (default) if there is a sign bit.
+        subnormals: true (default) if numbers below the least normal one exist, other than 0.
 
     Formats of more than 8 exponent or 23 mantissa bits live in float64 arrays and tensors, for
     cast, add, mul, fma, div and sqrt on the CPU. Elsewhere they raise ValueError.
@@ -74,10 +74,10 @@ class Format(Spec):
     because readers take it for OCP's.
 
     Raises:
-        ValueError: The name is unknown (the error names the nearest one), a finite value would not
+        ValueError: the name is unknown (the error names the nearest one), a finite value would not
             be a binary32 value (of the wider formats, a binary64 value), or the combination does
             not exist (unsigned `fnuz`).
-        TypeError: An argument has another type.
+        TypeError: an argument has another type.
 
     >>> f = Format("e4m3")
     >>> f.max, f.min_normal, f.min_subnormal, f.epsilon, f.bits

@@ -13,7 +13,7 @@ from cpd import _core
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
+from cpd.numeric.hadamard import Hadamard, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
@@ -28,7 +28,7 @@ class Scaled(Spec):
     row).
 
     Args:
-        format: The text of a scaled format, or a `Scaled`, whose options keywords replace; or the
+        format: the text of a scaled format, or a `Scaled`, whose options keywords replace; or the
             elements' format (what `Format` takes: `e4m3fn`, `e2m1`, `int8`). Texts are:
 
             - A name: `mxfp8`, `mxfp8-e5m2`, `mxfp6-e3m2`, `mxfp6-e2m3`, `mxfp4`, `mxint8` (OCP MX
@@ -41,36 +41,36 @@ class Scaled(Spec):
             - Then options, each as `name=value`, with the names below: `mxfp8 rule=rceil`, `nvfp4
               block=16x16 choose=mae`, `e4m3fn block=tensor scale=fp32`.
 
-        block: The values that share a scale: an int N (N along the axis), `"RxC"` (C along the
+        block: the values that share a scale: an int N (N along the axis), `"RxC"` (C along the
             axis, R along the last dimension or, where that is the axis, the one before), `"row"`
             (all along the axis) or `"tensor"`. The last block of each kind may be short. Default
             32.
-        scale: The scales' format; default `e8m0`. A scale is what decodes.
-        rule: How a block's scale follows from A, its largest magnitude; M is the element format's
+        scale: the scales' format; default `e8m0`. A scale is what decodes.
+        rule: how a block's scale follows from A, its largest magnitude; M is the element format's
             max, 2^emax the largest power of two below it. Powers of two: `floor` 2^(floor(log2 A) -
             emax), of OCP MX, `ceil` likewise, `rceil` 2^ceil(log2(A/M)), `even` floor of A rounded
             to the elements' mantissa bits, half up; `max_pow2` M/A rounded down to a power of two,
             inverted. Else A/M into the scale's format: `max` (or `nearest`) to nearest-even, `up`
             rounded up. Default: `floor` for `e8m0`, else `max`.
-        tensor_scale: The format of an outer scale over the whole tensor; default: none. The outer
+        tensor_scale: the format of an outer scale over the whole tensor; default: none. The outer
             scale is A/(M * scale_max), rounded to nearest-even; blocks' scales follow from x over
             it.
-        arithmetic: Whose roundings: `exact` (default: each quotient is rounded once), or the
+        arithmetic: whose roundings: `exact` (default: each quotient is rounded once), or the
             binary32 steps of `te` (TransformerEngine's CUDA kernels), `torchao`, `deepgemm`,
             `microxcaling`, as far as each has such scales.
-        element: The elements' format, in place of the text's.
+        element: the elements' format, in place of the text's.
         outer: `tensor` (default) or `row`: what shares the outer scale.
-        margin: Scales are 2^margin times as large; -64 to 64, default 0.
-        non_finite: What a NaN or infinity does. `block`: the scale is NaN, and so are all values
+        margin: scales are 2^margin times as large; -64 to 64, default 0.
+        non_finite: what a NaN or infinity does. `block`: the scale is NaN, and so are all values
             (for `torchao`, except with e8m0, and for `deepgemm`: what their steps make of it).
             `element`: A leaves NaN out; NaN stays NaN, an infinity saturates. Default: `element`
             for `te`, else `block`.
         choose: `mae` or `mse`: of two scales, mapping A to M and to M/1.5 ('4 over 6'), the one
             with the smaller sum of absolute or squared errors; of equals the first. Default: one
             scale.
-        scale_max: With two levels: the scale of the block with the largest magnitude; default: the
+        scale_max: with two levels: the scale of the block with the largest magnitude; default: the
             scale format's max.
-        transform: A `Hadamard` of the inputs along the axis, before anything else, in x's type.
+        transform: a `Hadamard` of the inputs along the axis, before anything else, in x's type.
             Values come out transformed; both operands of a product take the same transform.
 
     The scale of a block of zeros is what zero rounds to (`e8m0`: 2^-127); below a scale of 0
@@ -78,8 +78,8 @@ class Scaled(Spec):
     that the scale's format has (`e4m3fn`: 256), others at its greatest value (448).
 
     Raises:
-        ValueError: The text, a name or the combination does not exist.
-        TypeError: An argument has another type.
+        ValueError: the text, a name or the combination does not exist.
+        TypeError: an argument has another type.
 
     >>> q = Scaled("e2m1", 16, "e4m3fn", tensor_scale="fp32", arithmetic="te")
     >>> q, Scaled("mxfp8", rule="rceil"), Scaled("mxfp4", element="e3m2")

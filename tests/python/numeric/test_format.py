@@ -148,8 +148,8 @@ def test_exponent_and_mantissa_are_a_pair_or_keywords() -> None:
 
 
 def test_the_function_of_version_0_7_names_the_class() -> None:
-    with pytest.raises(AttributeError, match=r"cpd.format is gone: use cpd.Format"):
-        cpd.format  # noqa: B018
+    with pytest.raises(AttributeError, match=r"cpd.Format is gone: use cpd.Format"):
+        cpd.Format  # noqa: B018
 
 
 @pytest.mark.parametrize(
