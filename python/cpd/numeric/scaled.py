@@ -13,7 +13,7 @@ from cpd import _core
 from cpd.numeric.checked import checked
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, as_format, format_text, named
-from cpd.numeric.hadamard import Hadamard, hadamard_spec, parsed_hadamard
+from cpd.numeric.hadamard import Hadamard, HadamardLike, hadamard_spec, parsed_hadamard
 from cpd.numeric.numbers import int32
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Option, Spec, options, texts, word
