@@ -100,6 +100,15 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
     assert cost_of_step(cpd.Schedule(E4M3, ["*.bias"]), 4, layers, 0).exact
 
 
+def test_a_layers_first_owner_follows_from_its_number():
+    """Of 3 ranks, rank 0 owns the value of `a` and sends two sums of a byte. Rank 1 owns that of
+    `b`, the second layer, wherever it is sent: rank 0 sends one value, as fp32 four bytes."""
+    layers = {"a": (1,), "b": (1,)}
+    together, apart = (cost_of_step(cpd.Schedule(E4M3, e), 3, layers, 0) for e in ([], ["b"]))
+    assert (together.bytes_sent, together.bytes_received) == (2 + 1, 2 + 1)
+    assert (apart.bytes_sent, apart.bytes_received) == (2 + 4, 2 + 4)
+
+
 def test_specs_in_use():
     first = cpd.ReduceSpec("e5m2")
     assert specs_in_use(cpd.Schedule(E4M3)) == [E4M3]
