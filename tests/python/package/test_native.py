@@ -122,7 +122,9 @@ def test_a_result_that_overlaps_itself_is_not_written():
     from cpd._torch.library import ops
 
     x, row = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(1, 2)
-    with pytest.raises(ValueError, match="out must not overlap itself, got stride 0 in dimension 0"):
+    with pytest.raises(
+        ValueError, match="out must not overlap itself, got stride 0 in dimension 0"
+    ):
         ops.cast_out(x, "e4m3", None, None, None, out=row.expand(2, 2))
     assert (row == 0).all()
     ops.cast_out(x[:1], "e4m3", None, None, None, out=row.expand(1, 2))
