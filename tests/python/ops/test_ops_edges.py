@@ -149,12 +149,12 @@ def test_products_by_the_blas_add_c():
 
 
 def test_sums_take_the_integers_that_are_given():
-    """1 + 1/4 lies halfway between e5m1's 1 and 1.5: the least integer rounds down, the greatest
+    """1 + 1/4 lies halfway between (5,1)'s 1 and 1.5: the least integer rounds down, the greatest
     up."""
     acc = cpd.Accumulator("(5,1)", rounding="stochastic")
-    x = np.float32([[1, 1], [0.25, 0.25]])
-    draws = np.array([[0] * acc.sum_draws(2), [2**24 - 1] * acc.sum_draws(2)])
-    assert cpd.sum(x, acc, random=draws).tolist() == [1, 1.5]
+    x = np.repeat(np.float32([[1], [0.25]]), 32, axis=1)
+    draws = np.repeat(np.array([[0], [2**24 - 1]]), 16, axis=0) + np.zeros(acc.sum_draws(2), int)
+    assert cpd.sum(x, acc, random=draws).tolist() == [1] * 16 + [1.5] * 16
 
 
 def test_a_scaled_formats_name_in_the_place_of_a_format():
