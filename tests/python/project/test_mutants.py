@@ -39,13 +39,14 @@ def test_the_programs_of_expected_tests_exist():
     assert named <= programs
 
 
-FILE = "tests/testing/mutants.py"
+FILE, OWN = "tests/testing/mutants.py", "tests/python/project/test_mutants.py"
 
 
 @pytest.mark.parametrize(
     ("file", "before", "after", "test", "wrong"),
     [
-        (FILE, "def reported(", "def said(", "tests/python/project/test_mutants.py::t", ""),
+        (FILE, "def reported(", "def said(", f"{OWN}::test_entries_are_checked[a]", ""),
+        (FILE, "def reported(", "def said(", f"{OWN}::test_entries", "has no test_entries"),
         (FILE, "import", "export", "test_a B.C", "has the text"),
         (FILE, "no such text" * 2, "", "test_a B.C", "0 times"),
         ("no/such/file.py", "a", "b", "test_a B.C", "does not exist"),
