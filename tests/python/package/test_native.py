@@ -78,7 +78,9 @@ def test_a_piece_takes_its_own_random_integers():
 def test_every_value_has_a_random_integer(count):
     held = compress.codec("qsgd bits=2 bucket=4")._held
     call = _core.CodecLayerCall(random=np.zeros(count, np.uint32))
-    with pytest.raises(ValueError, match=f"as many integers as there are values, 8, got {count}"):
+    with pytest.raises(
+        ValueError, match=f"random must be as many integers as there are values, 8, got {count}"
+    ):
         held.encode(np.ones(8, np.float32), call)
 
 
@@ -125,6 +127,65 @@ def test_an_id_of_nccl_has_128_bytes(length):
         _core.nccl_communicator(bytes(length), 0, 1, 0, 0, 1.0, 1024)
 
 
+CODES, SUMS = np.zeros(2, np.uint32), cpd.Accumulator("e5m7")._native()
+
+
+def oracle(formats=2):
+    return _core.ElementOracle("add", [E4M3] * formats, E4M3, NEAREST, "after")
+
+
+def sums_of_integers():
+    int8 = cpd.format("int8")._held
+    return _core.SumRule(cpd.Accumulator("int32")._native(), [int8, int8], 2, "after")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: cast(np.zeros(2, np.int8)), "no such array element type: int8"),
+        (
+            lambda: _core.flags("add", [], E4M3, NEAREST, "after", np.zeros(1, np.uint8)),
+            "an operation needs operands, got none",
+        ),
+        (lambda: _core.kernel_calls("none"), "backend must be one of scalar.*, got 'none'"),
+        (
+            lambda: _core.check_storage("int8", E4M3),
+            "element type must be float32, float64, bfloat16 or float16, got 'int8'",
+        ),
+        (
+            lambda: compress.codec("e4m3")._held.decode(b"", -1),
+            "n must not be negative, got -1",
+        ),
+        (lambda: oracle(1), "the oracle takes a format of each operand"),
+        (lambda: oracle().results([CODES]), "the oracle takes codes of each operand"),
+        (
+            lambda: oracle().results([CODES, CODES], CODES[:1]),
+            "random must have the operands' length",
+        ),
+        (
+            lambda: _core.SumRule(SUMS, [E4M3, E4M3], 2, "after"),
+            "a sum takes the format of its terms, a product those of a, b and c, which an "
+            "integer's has not",
+        ),
+        (
+            lambda: _core.oracle_sums(_core.SumRule(SUMS, [E4M3], 2, "after"), 1, CODES[:1]),
+            "a must have 2 numbers, got 1",
+        ),
+        (
+            lambda: _core.oracle_sums(sums_of_integers(), 1, CODES, CODES),
+            "c_units must have a number of each line",
+        ),
+        (
+            lambda: _core.text_lines([(b"", np.zeros(2, np.int32), 8)], b""),
+            "a column has an unsigned integer, or some, of each line",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
 # ---- torch's operators -------------------------------------------------------------------------
 
 
@@ -152,3 +213,51 @@ def test_gradients_of_kernels_have_a_group(groups):
         ops.correlate(g, x, groups, [2], [1], [1], [0], SUM, None, None, torch.float32)
     got = ops.correlate(g, x, 2, [2], [1], [1], [0], SUM, None, None, torch.float32)
     assert got.tolist() == [[[3, 3]], [[3, 3]]]
+
+
+def test_operators_refuse_what_does_not_fit():
+    torch = pytest.importorskip("torch")
+    from cpd._torch.library import ops
+
+    x, images, kernel = torch.ones(2, 3), torch.ones(1, 1, 4), torch.ones(1, 1, 1, 2)
+
+    def convolve(x=images, w=kernel, step=(1,), places=(3,)):
+        how = SUM, None, None, torch.float32
+        return ops.convolve(x, w, False, None, step, [1], [0], [1], places, *how)
+
+    def correlate(g):
+        return ops.correlate(g, images, 1, [2], [1], [1], [0], SUM, None, None, torch.float32)
+
+    def multiply_by_blas(random):
+        return ops.gemm(x, x.T, None, SUM, None, None, torch.float32, True, random)
+
+    def round_to_e4m3(x):
+        return ops.cast(x, "e4m3", None, None, None)
+
+    assert convolve().tolist() == [[[2, 2, 2]]]
+    windows = "windows need 1 numbers, one for each dimension of the image, got"
+    for call, said in (
+        (
+            lambda: convolve(x=torch.ones(1, 1)),
+            "images must have 1…8 dimensions in addition to two",
+        ),
+        (lambda: convolve(w=x), "w must be groups x outputs x channels x a kernel"),
+        (lambda: convolve(step=(1, 1)), f"{windows} 2"),
+        (lambda: convolve(places=()), f"{windows} 0"),
+        (lambda: correlate(torch.ones(1)), "g must be images x outputs x places"),
+        (lambda: ops.sum(x, 2, SUM, None, None, None), "dim must be 0…1, got 2"),
+        (
+            lambda: multiply_by_blas(torch.zeros(1, dtype=torch.int32)),
+            "a BLAS takes no random integers",
+        ),
+        (
+            lambda: round_to_e4m3(torch.ones((1,) * 17)),
+            "tensors must have at most 16 dimensions, got 17",
+        ),
+        (
+            lambda: round_to_e4m3(torch.ones(2, dtype=torch.int8)),
+            "no such tensor element type: Char",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
