@@ -64,6 +64,19 @@ def _process(app: Sphinx, what: str, name: str, it: Any, how: Any, lines: list[s
         lines[:] = GoogleDocstring(lines, Config(), app, what, name, it, how).lines()
 
 
+def is_documented_field(it: object) -> bool:
+    """Returns whether `it` is a named tuple's field that its class's `Attributes:` document."""
+    return any(
+        "Attributes:" in (each.__doc__ or "") and any(value is it for value in vars(each).values())
+        for each in tuple.__subclasses__()
+    )
+
+
+def _skip(_app: Sphinx, _what: str, _name: str, it: Any, skip: bool, _how: Any) -> bool | None:
+    """Leaves out fields that would be described twice."""
+    return True if is_documented_field(it) else None
+
+
 def _unlink_builtins(_app: Sphinx, document: nodes.document) -> None:
     """Types such as `bytes` are Python's, not an attribute of that name."""
     for reference in list(document.findall(pending_xref)):
@@ -119,6 +132,7 @@ def _write_schema(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-skip-member", _skip)
     app.connect("doctree-read", _unlink_builtins)
     app.connect("build-finished", _write_schema)
     app.add_directive("command-help", CommandHelp)

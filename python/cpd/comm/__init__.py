@@ -7,9 +7,9 @@
 >>> cpd.comm.local(3).run(step)
 [6.0, 6.0, 6.0]
 
-A program of many processes asks for its own end of the group once, and all its ranks do:
-`cpd.comm.mpi()` under mpirun, `cpd.comm.torch()` under torchrun, `cpd.comm.nccl(id, rank, size)`
-between GPUs. What moves the messages never changes the bits.
+In a program of many processes, each rank makes its own communicator once: `cpd.comm.mpi()` under
+mpirun, `cpd.comm.torch()` under torchrun, `cpd.comm.nccl(id, rank, size)` between GPUs. The
+transport of the messages never changes the bits.
 """
 
 from __future__ import annotations
@@ -52,22 +52,26 @@ __all__ = [
 
 @checked
 def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Communicator:
-    """All ranks of MPI_COMM_WORLD, which all call this. Starts MPI if it is not started.
+    """Makes the communicator of all ranks of MPI_COMM_WORLD.
+
+    All ranks call this. Starts MPI if it is not started.
 
     Args:
-        timeout: seconds until a silent rank is lost, here too.
-        chunk: values that are processed at once; memory in addition to inputs and results is a
-            small multiple of it. The same on all ranks.
+        timeout: seconds until a silent rank is lost, here too; default 300.
+        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
+            inputs and results is a small multiple of it. The same on all ranks.
 
     Returns:
-        This process's communicator. Warns (RuntimeWarning) by the name of the variable where a
-        launcher has promised more ranks than MPI has started, as under srun without PMIx: each
+        This process's communicator. Warns (RuntimeWarning) if a launcher has promised more ranks
+        than MPI has started, as under srun without PMIx, and names the launcher's variable. Each
         process is then rank 0 of 1, and no sum leaves it.
 
-    Raises RuntimeError where MPI, or the library that was built with it, is not there.
-
-    Raises RankLost with those that have not come within the timeout; before MPI runs, those of
-    other hosts are not known by name. MPI cannot be used in this process after that.
+    Raises:
+        RuntimeError: if MPI, or the library that was built with it, is missing.
+        RankLost: with the ranks that have not come within the timeout. Before MPI runs, ranks of
+            other hosts are not known by name. MPI cannot be used in this process after that.
+        ValueError: for a timeout or chunk out of range.
+        TypeError: for an argument of another type.
     """
     timeout, chunk = _options(timeout, chunk)
     comm = Communicator(_core.mpi_communicator(timeout, chunk), timeout, chunk)
@@ -77,7 +81,16 @@ def mpi(*, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> Comm
 
 
 def nccl_id() -> bytes:
-    """A new name for a group of `nccl`: one rank makes it and sends it to the others."""
+    """Returns a new name for a group of `nccl`.
+
+    One rank makes the name and sends it to the others.
+
+    Returns:
+        The name, as bytes.
+
+    Raises:
+        RuntimeError: if NCCL, or the library that was built with it, is missing.
+    """
     return _core.make_nccl_id()
 
 
@@ -91,14 +104,26 @@ def nccl(
     timeout: float = DEFAULT_TIMEOUT,
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
-    """Rank `rank` of `size` between GPUs, over NCCL; all of them call this.
+    """Makes the communicator of one rank between GPUs, over NCCL.
+
+    All ranks call this.
 
     Args:
-        id: what `nccl_id` returned on one rank.
-        device: index of the CUDA device; default: torch's current one.
-        timeout, chunk: as in `mpi`.
+        id: the result of `nccl_id` on one rank.
+        rank: this rank, 0…size - 1.
+        size: the number of ranks.
+        device: the index of the CUDA device; default: torch's current one.
+        timeout: seconds until a silent rank is lost, here too; default 300.
+        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
+            inputs and results is a small multiple of it. The same on all ranks.
 
-    Raises RuntimeError where NCCL, or the library that was built with it, is not there.
+    Returns:
+        This rank's communicator.
+
+    Raises:
+        RuntimeError: if NCCL, or the library that was built with it, is missing.
+        ValueError: for an argument out of range.
+        TypeError: for an argument of another type.
     """
     timeout, chunk = _options(timeout, chunk)
     if not isinstance(id, bytes):
@@ -118,16 +143,29 @@ def torch(
     timeout: float = DEFAULT_TIMEOUT,
     chunk: int = DEFAULT_CHUNK,
 ) -> Communicator:
-    """The ranks of a process group of torch.distributed, with gloo or NCCL as it has; all of them
-    call this. The connections are new, not the group's own. Raises RankLost on all that have come
-    where the others do not within the timeout.
+    """Makes the communicator of the ranks of a process group of torch.distributed.
 
-    After ranks were lost, `subgroup` works only while torch's store answers: torchrun keeps it in
-    its agent; without torchrun it is in rank 0's process.
+    All ranks call this. Messages are sent by gloo or NCCL, as the group's. The connections are new,
+    not the group's own.
+
+    After ranks were lost, `subgroup` works only while torch's store answers. torchrun keeps the
+    store in its agent; without torchrun it is in rank 0's process.
 
     Args:
-        group: default: the group of all ranks.
-        timeout, chunk: as in `mpi`.
+        group: the process group; default: the group of all ranks.
+        timeout: seconds until a silent rank is lost, here too; default 300.
+        chunk: values that are processed at once, 1…2^31 - 1; default 2^20. Memory in addition to
+            inputs and results is a small multiple of it. The same on all ranks.
+
+    Returns:
+        This process's communicator.
+
+    Raises:
+        RankLost: on all ranks that have come, if the others do not within the timeout.
+        TransportError: if the ranks could not be connected and none is known to be lost.
+        ValueError: without a process group, for a group of another backend, and for an argument out
+            of range.
+        TypeError: for an argument of another type.
     """
     from cpd.comm import torch_transport
 
@@ -138,9 +176,19 @@ def torch(
 
 @checked
 def local(size: int, *, timeout: float = DEFAULT_TIMEOUT, chunk: int = DEFAULT_CHUNK) -> LocalGroup:
-    """`size` ranks as threads of this process: see `LocalGroup`.
+    """Makes `size` ranks as threads of this process: see `LocalGroup`.
 
-    Raises ValueError for a size below 1.
+    Args:
+        size: the number of ranks, at least 1.
+        timeout: seconds until a silent rank is lost; default 300.
+        chunk: values that are processed at once, 1…2^31 - 1; default 2^20.
+
+    Returns:
+        The ranks.
+
+    Raises:
+        ValueError: for an argument out of range.
+        TypeError: for an argument of another type.
 
     >>> import cpd, numpy as np
     >>> layers, spec = [np.ones(3, np.float32)], cpd.ReduceSpec("e4m3")

@@ -31,7 +31,7 @@ _open: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 @atexit.register
 def _give_up_all() -> None:
-    """Gives up where an exception ends the program, so that the other ranks do not wait."""
+    """Gives up if an exception ends the program, so that the other ranks do not wait."""
     if isinstance(getattr(sys, "last_value", None), BaseException):
         for comm in list(_open):
             comm._give_up()
@@ -39,18 +39,22 @@ def _give_up_all() -> None:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What this rank sent and received in one call."""
+    """The messages of this rank in one call.
+
+    Attributes:
+        steps: rounds of the exchange for one chunk, of a message each way.
+        messages: the messages sent, in all phases.
+        bytes_sent: the bytes of encoded values sent.
+        bytes_received: the bytes of encoded values received.
+        header_bytes: other bytes sent: message headers, sizes of messages, the handshake,
+            exponents, reports.
+    """
 
     steps: int
-    """Rounds of the exchange for one chunk, of a message each way."""
     messages: int
-    """Sent, in all phases."""
     bytes_sent: int
-    """Encoded values."""
     bytes_received: int
-    """Encoded values."""
     header_bytes: int
-    """Other bytes sent: message headers, sizes of messages, the handshake, exponents, reports."""
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*map(operator.add, astuple(self), astuple(other)))
@@ -58,43 +62,47 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ReduceReport:
-    """What happened in a reduction."""
+    """The report of a reduction.
+
+    Attributes:
+        layers: a report of each layer, over all ranks together, the same on each rank.
+        traffic: the messages of this rank.
+    """
 
     layers: list[LayerReport]
-    """Of all ranks together, the same on each."""
     traffic: Traffic
-    """Of this rank."""
 
 
 class Communicator:
-    """One rank's end of a group of ranks: see `cpd.comm` for how to get one.
+    """One rank's end of a group of ranks; functions of `cpd.comm` make it.
 
-    Every rank makes the same calls in the same order, with layers of the same shapes; they compare
+    Every rank makes the same calls in the same order, with layers of the same shapes. Ranks compare
     what they are about to do before anything moves. Layers are lists of NumPy arrays or torch
-    tensors (float32; float16 and bfloat16 are widened, which is exact) of any shape and layout, all
-    on one device; results are float32, of the same kinds and shapes. The bits are those of
-    `cpd.simulate_all_reduce` over the ranks' layers, whatever moves the messages.
+    tensors of any shape and layout, all on one device. They are float32; float16 and bfloat16 are
+    widened, which is exact. Results are float32, of the same kinds and shapes. The bits are those
+    of `cpd.simulate_all_reduce` over the ranks' layers, for every transport.
 
     A rank that skips a call pairs its next call with the others' last one. A spec with `step=`
     shows that: the steps differ, which is a `Mismatch`.
 
-    A call raises `Mismatch` on all ranks where they differ, `RankLost` on all that are left where
-    one does not answer within `timeout` seconds, and `Corrupt` for a damaged message; inputs are
-    then as they were, unless they are `out`. After the latter two the communicator is broken, as
-    `broken` and every further call say, and `subgroup` makes one of the ranks that are left.
+    **Errors.** A call raises `Mismatch` on all ranks if they differ. It raises `RankLost` on all
+    remaining ranks if one does not answer within `timeout` seconds, and `Corrupt` for a damaged
+    message. Inputs are then unchanged, unless they are `out`. After `RankLost` and `Corrupt` the
+    communicator is broken: `broken` and every further call say so. `subgroup` then makes a
+    communicator of the remaining ranks.
 
-    Where a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch`
-    with its text; the rank itself raises when they have made the call, and the next call works.
+    If a rank refuses its own arguments (ValueError, TypeError), the others raise a `Mismatch` with
+    its text. The rank itself raises when they have made the call, and the next call works.
 
-    Ctrl-C ends a call with KeyboardInterrupt if Python's main thread has made it. The communicator
-    is broken then, `out` perhaps written in part, and the other ranks raise `RankLost` without
-    waiting for the timeout. So they do where any exception ends the `with` block (also `sys.exit`
-    with a status other than 0), or an uncaught one ends the program (not `sys.exit`): a rank that
-    ends so takes part in nothing more, and no communicator of all ranks can be made again under
-    MPI. SIGTERM ends Python without a word: install `signal.signal(signal.SIGTERM, lambda *_:
+    **Ctrl-C** ends a call with KeyboardInterrupt if Python's main thread has made it. The
+    communicator is then broken, `out` perhaps written in part, and the other ranks raise `RankLost`
+    without waiting for the timeout. They do so too if any exception ends the `with` block (also
+    `sys.exit` with a status other than 0), or an uncaught one ends the program (not `sys.exit`). A
+    rank that ends so takes part in nothing more, and no communicator of all ranks can be made again
+    under MPI. SIGTERM ends Python without a word. Install `signal.signal(signal.SIGTERM, lambda *_:
     sys.exit(143))` and use a `with` block, so that the other ranks need not wait for the timeout.
 
-    Calls release the GIL. Also a context manager, which closes the communicator.
+    Calls release the GIL. A communicator is a context manager, which closes it.
 
     >>> import cpd, numpy as np
     >>> def sum_(comm):
@@ -116,10 +124,12 @@ class Communicator:
 
     @property
     def rank(self) -> int:
+        """This rank, 0…size - 1."""
         return self._rank
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return self._size
 
     @property
@@ -134,17 +144,17 @@ class Communicator:
 
     @property
     def chunk(self) -> int:
-        """Values that are processed at once."""
+        """The number of values that are processed at once."""
         return self._chunk
 
     @property
     def traffic(self) -> Traffic:
-        """What this rank sent and received in all its reductions so far."""
+        """The messages of this rank in all its reductions so far."""
         return self._traffic
 
     @property
     def broken(self) -> str:
-        """Why the communicator takes no more calls; empty while it works."""
+        """The reason why the communicator accepts no more calls; empty while it works."""
         return "it is closed" if self._native.closed else self._native.broken
 
     @overload
@@ -179,13 +189,28 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """The sum of all ranks' layers, as `spec` says.
+        """Sums all ranks' layers, as `spec` defines.
 
-        out: layers that take the result: float32, contiguous, each the input of the same number or
-        apart from all inputs. numbers: the layers' numbers in random streams, each its own and
-        below 2^16, the same on all ranks; default 0, 1, …. states: what a codec keeps of this
-        rank's layers, updated when the call has succeeded; None: nothing is kept. With
-        `report=True` (on all ranks) also a `ReduceReport`.
+        Args:
+            layers: this rank's layers.
+            spec: what is rounded when, the order of the sum, and the exchange.
+            out: layers that receive the result: float32, contiguous, each the input of the same
+                number or apart from all inputs. Default None: new ones.
+            numbers: the layers' numbers in random streams, each its own and below 2^16, the same on
+                all ranks; default 0, 1, ….
+            states: what a codec keeps of this rank's layers, updated when the call has succeeded;
+                default None: nothing is stored.
+            report: whether a `ReduceReport` is returned too, on all ranks; default False.
+
+        Returns:
+            The layers of the sum; with `report=True` these and a `ReduceReport`.
+
+        Raises:
+            ValueError: for an invalid argument.
+            TypeError: for an argument of another type.
+            Mismatch: if the ranks are about to do different things.
+            RankLost: if a rank does not answer within the timeout.
+            Corrupt: for a damaged message.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -238,9 +263,23 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any] | None, ReduceReport] | None:
-        """The sum of all ranks' layers on rank `root` alone; None elsewhere. With exchange `owner`.
+        """Sums all ranks' layers on one rank alone. Needs exchange `owner`.
 
-        numbers, states, report: as in `all_reduce`.
+        Args:
+            layers: this rank's layers.
+            spec: what is rounded when, and the order of the sum.
+            root: the rank that receives the sum; default 0.
+            numbers: as in `all_reduce`.
+            states: as in `all_reduce`.
+            report: as in `all_reduce`.
+
+        Returns:
+            The layers of the sum on rank `root`, None on the others; with `report=True` these and a
+            `ReduceReport`.
+
+        Raises:
+            ValueError: for an invalid argument.
+            TypeError: for an argument of another type.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -301,12 +340,26 @@ class Communicator:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """Slice `rank` of each layer of the sum of all ranks' layers, 1-D: of n values, row-major,
-        the first n mod W slices have one more. With exchange `owner`.
+        """Sums all ranks' layers; rank r receives slice r of each layer. Needs exchange `owner`.
 
-        out, of slices, numbers, states and report: as in `all_reduce`. Raises ValueError where the
-        codec encodes columns, whose values are not consecutive in memory (`one_bit`, with layers of
-        two dimensions).
+        Slices are 1-D, row-major. For a layer of n values the first n mod W slices have one value
+        more.
+
+        Args:
+            layers: this rank's layers.
+            spec: what is rounded when, and the order of the sum.
+            out: slices that receive the result, as in `all_reduce`.
+            numbers: as in `all_reduce`.
+            states: as in `all_reduce`.
+            report: as in `all_reduce`.
+
+        Returns:
+            This rank's slices; with `report=True` these and a `ReduceReport`.
+
+        Raises:
+            ValueError: for an invalid argument, and for a codec that encodes columns, whose values
+                are not consecutive in memory (`one_bit`, with layers of two dimensions).
+            TypeError: for an argument of another type.
         """
         with self._telling():
             given = self._given(layers, spec, numbers)
@@ -340,8 +393,25 @@ class Communicator:
         variant: str = "A",
         report: bool = False,
     ) -> Any:
-        """Every rank's layers, rounded to `format` as in `cpd.cast` and sent packed: [rank][layer].
-        With `report=True` also a `Traffic`."""
+        """Gathers every rank's layers, rounded to `format` as in `cpd.cast` and sent packed.
+
+        Args:
+            layers: this rank's layers.
+            format: the format of the messages; default fp32.
+            rounding: as in `cpd.cast`; default `nearest_even`.
+            overflow: as in `cpd.cast`; default `ieee`.
+            seed: the seed of stochastic rounding; default 0.
+            random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
+            variant: the variant of stochastic rounding, `A` (default), `B` or `C`.
+            report: whether a `Traffic` is returned too; default False.
+
+        Returns:
+            The layers, [rank][layer]; with `report=True` these and a `Traffic`.
+
+        Raises:
+            ValueError: for an invalid argument.
+            TypeError: for an argument of another type.
+        """
         with self._telling():
             given = Inputs(layers)
             options = Options(rounding, overflow, seed, 0, random_bits, variant).native()
@@ -355,10 +425,19 @@ class Communicator:
         return (gathered, _traffic(made)) if counts else gathered
 
     def all_gather_bytes(self, data: bytes) -> list[bytes]:
-        """Every rank's `data`, by rank: bytes as they are, of any lengths.
+        """Gathers every rank's bytes, unchanged, of any lengths.
 
-        Raises TypeError for anything but bytes, and what every call raises: `Mismatch`, `RankLost`,
-        `Corrupt`.
+        Args:
+            data: this rank's bytes.
+
+        Returns:
+            The bytes of each rank, rank ascending.
+
+        Raises:
+            TypeError: for anything but bytes.
+            Mismatch: if the ranks are about to do different things.
+            RankLost: if a rank does not answer within the timeout.
+            Corrupt: for a damaged message.
 
         >>> import cpd
         >>> with cpd.comm.local(3) as group:
@@ -378,8 +457,17 @@ class Communicator:
             self._native.barrier()
 
     def subgroup(self, ranks: Sequence[int]) -> Communicator:
-        """A communicator of some of the ranks, ascending and this one among them, called by these
-        alone. It is independent of this one, so that it works after others were lost."""
+        """Makes a communicator of some of the ranks.
+
+        These ranks alone call it. It is independent of this communicator, and works after other
+        ranks were lost.
+
+        Args:
+            ranks: the ranks, ascending, this one among them.
+
+        Returns:
+            The communicator, in which ranks are numbered from 0.
+        """
         chosen = [int32("ranks", rank) for rank in ranks]
         with self._one_call:
             native = self._native.subgroup(chosen)
@@ -404,8 +492,7 @@ class Communicator:
         self.close()
 
     def _give_up(self) -> None:
-        """Reports to the other ranks that this one takes part no more, unless it is broken
-        already."""
+        """Reports to the other ranks that this one takes part no more, unless it is broken."""
         if not self.broken:
             self._native.give_up()
 
@@ -415,8 +502,10 @@ class Communicator:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Around what comes before a call: where that raises, this rank refuses the call, and the
-        others learn why."""
+        """Wraps the checks before a call.
+
+        If they raise, this rank refuses the call, and the others learn why.
+        """
         try:
             yield
         except Exception as error:
@@ -428,7 +517,10 @@ class Communicator:
     def _keeping(
         self, states: States | None, spec: ReduceSpec
     ) -> Iterator[_core.CodecStates | None]:
-        """`states` for one call of C++; where they cannot be had, this rank refuses the call."""
+        """Yields `states` for one call of C++.
+
+        If they are not available, this rank refuses the call.
+        """
         with ExitStack() as stack:
             with self._telling():
                 kept = native_states(
@@ -459,8 +551,10 @@ class Communicator:
 
 
 def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
-    """Raises ValueError if the codec encodes a layer along an axis, because a rank's slice of
-    consecutive values would then not be a slice of the encoded rows."""
+    """Raises ValueError if the codec encodes a layer along an axis.
+
+    A rank's slice of consecutive values would then not be a slice of the encoded rows.
+    """
     for number, layout in zip(given.numbers, given.layouts, strict=False):
         if layout.axis is not None:
             raise ValueError(
@@ -470,7 +564,7 @@ def _check_in_place(given: Inputs, spec: ReduceSpec) -> None:
 
 
 def _is_success(error: BaseException) -> bool:
-    """Whether the exception that ends a `with` block is no failure of this rank."""
+    """Returns whether the exception that ends a `with` block is no failure of this rank."""
     if isinstance(error, SystemExit):
         return error.code in (None, 0)
     return isinstance(error, GeneratorExit)

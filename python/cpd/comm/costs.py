@@ -26,18 +26,22 @@ Largest: TypeAlias = "float | Sequence[float] | None"
 
 @dataclass(frozen=True)
 class Cost:
-    """What one rank sends and receives in an all-reduce, as a communicator counts its traffic."""
+    """The traffic of one rank in an all-reduce, as a communicator counts it.
+
+    Attributes:
+        steps: rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W -
+            1 for `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0
+            without values.
+        bytes_sent: the bytes of encoded values sent; an upper bound if `exact` is false.
+        bytes_received: the bytes of encoded values received; an upper bound if `exact` is false.
+        exact: whether the bytes are the same for all values, as far as these are known; default
+            True. Otherwise `measured_cost` counts the bytes for actual layers.
+    """
 
     steps: int
-    """Rounds of messages, of the rank that has most: 2 (W - 1) for `owner` and `ring`, W - 1 for
-    `gather`, 4 (k - 1) + 2 (ceil(W / k) - 1) for `hierarchical` with groups of k; 0 where there are
-    no values."""
     bytes_sent: int
-    """Of encoded values; an upper bound where `exact` is false."""
     bytes_received: int
     exact: bool = True
-    """Whether the bytes are the same for all values, as far as these are known; else
-    `measured_cost` counts the bytes for actual layers."""
 
 
 @checked
@@ -50,25 +54,34 @@ def cost(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """What rank `rank` of `world` sends and receives in the all-reduce of layers of these shapes.
+    """Counts what a rank sends and receives in the all-reduce of layers of these shapes.
 
-    Headers, the handshake, sizes ahead of messages and what ranks agree on first, such as the
-    largest magnitudes for APS (`cpd.study.costs.agreement`), are not included. Every piece of a
-    layer in a message starts at a byte, so that formats whose codes are not whole bytes cost up to
-    a byte more at each cut; `chunk` is the communicator's.
+    Headers, the handshake and sizes ahead of messages are not included. Neither is what ranks agree
+    on first, such as the largest magnitudes for APS (`cpd.study.costs.agreement`). Every chunk of a
+    layer in a message starts at a byte: a format whose codes are not whole bytes costs up to a byte
+    more at each cut.
+
+    The result is exact for codecs of fixed sizes (`Codec.is_fixed`). For others, such as Elias' or
+    Huffman's codes and `top_k`, the bytes are the most that there can be.
 
     Args:
+        spec: the all-reduce.
+        world: the number of ranks.
         sizes: each layer's shape, which matters to codecs of rows or columns, or an int for a
             vector.
-        largest: where a format or codec has no code for NaN (`e3m0`, `e2m1`), and a sum may leave
-            the range of a format, all values are sent in binary32: the largest magnitude, of any
-            layer or of each, decides whether (infinite or NaN where a value is). Not known: `exact`
-            is false and the bytes are the most, for values below 2^96.
+        rank: the rank whose traffic is counted; default 0.
+        chunk: the communicator's chunk; default 2^20.
+        largest: the largest magnitude, of any layer or of each; infinite or NaN if a value is. It
+            matters if a format or codec has no code for NaN (`e3m0`, `e2m1`) and a sum may leave
+            the range of a format: all values are then sent in binary32. Default None: not known;
+            `exact` is then false and the bytes are the most, for values below 2^96.
 
-    Exact for codecs of fixed sizes (`Codec.is_fixed`); for the others, such as Elias' or Huffman's
-    codes and `top_k`, the bytes are the most there can be.
+    Returns:
+        The rounds of messages and the bytes.
 
-    Raises ValueError or TypeError.
+    Raises:
+        ValueError: for an argument out of range.
+        TypeError: for an argument of another type.
 
     >>> cost(ReduceSpec("e4m3"), 4, [1000])
     Cost(steps=6, bytes_sent=1500, bytes_received=1500, exact=True)
@@ -95,8 +108,10 @@ def _counted(
     chunk: int = DEFAULT_CHUNK,
     largest: Largest = None,
 ) -> Cost:
-    """`cost` of layers as `values_and_rows` gives them. `numbers`: theirs in the model; none: 0,
-    1, …"""
+    """Returns the `cost` of layers, as `values_and_rows` returns them.
+
+    `numbers`: the layers' numbers in the model; none: 0, 1, …
+    """
     values, rows = layers
     native = _core.cost(
         spec._native(),
@@ -114,8 +129,11 @@ def _counted(
 def cost_of_step(
     schedule: Schedule, world: int, layers: Mapping[str, Sequence[int]], step: int
 ) -> Cost:
-    """What rank 0 sends and receives in one step of a schedule, of layers of these shapes by name:
-    the sum of its all-reduces, exact where all of them are."""
+    """Counts what rank 0 sends and receives in one step of a schedule.
+
+    The layers have these shapes, by name. The cost is the sum of the step's all-reduces, exact if
+    all of them are.
+    """
     shapes = list(layers.values())
     parts = schedule.parts(list(layers), step, [math.prod(shape) for shape in shapes])
     costs = [
@@ -131,7 +149,7 @@ def cost_of_step(
 
 
 def values_and_rows(spec: ReduceSpec, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The number of values of each layer, and of each of its rows where the codec works on rows."""
+    """Returns each layer's number of values, and of a row's if the codec works on rows."""
     shapes = [_shape(size) for size in sizes]
     layouts = row_layouts(spec.wire, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]
@@ -147,6 +165,7 @@ def _shape(size: Any) -> tuple[int, ...]:
 
 
 def largest_of(largest: Largest, layers: int) -> list[float]:
+    """Returns the largest magnitude of each layer; empty if it is not known."""
     if largest is None:
         return []
     if isinstance(largest, (tuple, list)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors between ranks. Their names are those of the C++ exceptions."""
+"""The errors between ranks, with the names of the C++ exceptions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Sequence
 
 
 class RankLost(RuntimeError):  # noqa: N818
-    """Ranks that did not answer within the timeout. The communicator is broken from then on; its
-    `subgroup` of the others works."""
+    """Ranks did not answer within the timeout.
+
+    The communicator is then broken; its `subgroup` of the other ranks works. `ranks` are the lost
+    ranks, ascending; empty if they are not known.
+    """
 
     ranks: list[int]
     """The lost ranks, ascending; empty where they are not known."""
@@ -22,16 +25,21 @@ class RankLost(RuntimeError):  # noqa: N818
 
 
 class Mismatch(ValueError):  # noqa: N818
-    """The ranks were about to do different things; the same text on all of them. Nothing has
-    moved, and the communicator goes on working."""
+    """The ranks were about to do different things; the text is the same on all of them.
+
+    Nothing has moved, and the communicator keeps working.
+    """
 
 
 class Corrupt(RuntimeError):  # noqa: N818
-    """A message whose header, length or checksum is wrong."""
+    """A message has a wrong header, length or checksum."""
 
 
 class TransportError(RuntimeError):
-    """A failure that a transport reported where no ranks were lost by name."""
+    """A transport failed without a known lost rank.
+
+    `peer` is the rank that the failure concerns, or -1 if it is not known.
+    """
 
     peer: int
     """The rank that it concerns, or -1 where that is not known."""

@@ -26,10 +26,10 @@ def promised() -> dict[str, int]:
 
 
 def broken_promise(size: int) -> str:
-    """Says which variable promises more than the `size` ranks that MPI has started; "" if none.
+    """Returns which variable promises more than the `size` ranks of MPI; "" if none.
 
     An allocation of Slurm may have more tasks than mpirun is asked for. So Slurm's variables count
-    only where MPI has started a single rank, and none counts where mpirun has promised `size`.
+    only if MPI has started a single rank, and none counts if mpirun has promised `size`.
     """
     given = promised()
     if size in (given.get("OMPI_COMM_WORLD_SIZE"), given.get("PMI_SIZE")):
@@ -42,7 +42,7 @@ def broken_promise(size: int) -> str:
 
 
 def no_launcher() -> str:
-    """Says that no launcher has asked for a single rank; "" if one has."""
+    """Returns a text if no launcher has asked for a single rank; "" if one has."""
     if promised():
         return ""
     return (

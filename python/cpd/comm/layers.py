@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of a call as C++ takes them: contiguous float32 values; and where results go."""
+"""The layers of a call as C++ takes them, contiguous float32 values, and its results."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ Shapes = Sequence[tuple[int, ...]]
 
 
 class WireWarning(UserWarning):
-    """A codec does not suit a layer: it takes no fewer bytes than float32, or makes all or some of
-    the layer's values zero, whatever they are."""
+    """A codec does not suit a layer.
+
+    It takes no fewer bytes than float32, or makes some or all of the layer's values zero, whatever
+    they are.
+    """
 
 
 class Inputs:
@@ -81,7 +84,7 @@ class Inputs:
 
 
 class Outputs:
-    """Where a call's results go: new layers of the inputs' kinds, or `out`."""
+    """The results of a call: new layers of the inputs' kinds, or `out`."""
 
     layers: list[Any]
     values: list[npt.NDArray[np.float32] | _core.CudaValues]
@@ -102,12 +105,12 @@ class Outputs:
         self.values = [native_values(one) for one in plain]
 
     def put_back(self) -> None:
-        """Copies results into the layers where a codec's rows have another layout."""
+        """Copies results into their layers if a codec's rows have another layout."""
         for layout, layer, values in self._moved:
             layer[...] = layout.back(values)
 
     def _memory_of(self, layer: Any, layout: RowLayout | None) -> Any:
-        """Memory for a result: the layer's own where that has the layout."""
+        """Returns memory for a result: the layer's own if it has the layout."""
         if layout is None or layout.axis is None:
             return layer
         values = _new(tuple(layout.move(layer).shape), layer)
@@ -126,7 +129,7 @@ def layer_list(what: str, layers: Any) -> list[Any]:
 
 
 def layer_numbers(numbers: Sequence[int] | None, count: int) -> list[int]:
-    """`numbers` of `count` layers, as a new list; None: 0, 1, …"""
+    """Returns `numbers` of `count` layers, as a new list; None means 0, 1, …."""
     if numbers is None:
         return list(range(count))
     given = [integer("numbers", number) for number in numbers]
@@ -141,8 +144,10 @@ def row_layouts(
     numbers: Sequence[int],
     names: Sequence[str] | None = None,
 ) -> list[RowLayout]:
-    """Each layer's layout for a codec that works by rows; empty for any other, and for a format.
-    Warns of layers that take no fewer bytes than in float32, and of those that never change."""
+    """Returns each layer's layout for a codec that works by rows; empty for others and formats.
+
+    Warns of layers that take no fewer bytes than in float32, and of layers that never change.
+    """
     if wire is not None:
         _warn_of_frozen(wire, shapes, numbers if names is None else names)
     if wire is None or not wire.by_rows:
@@ -197,8 +202,10 @@ def _warn_of_short_rows(
 
 @functools.lru_cache(maxsize=256)
 def _bits_a_value(wire: Codec, row: int) -> float:
-    """The bits that a value takes in rows of `row` values; for rows of more than 64, those of
-    64."""
+    """Returns the bits that a value takes in rows of `row` values.
+
+    Rows of more than 64 values are counted as rows of 64.
+    """
     row = min(row, 64)
     layer = np.zeros((64, row), np.float32)
     given = _core.CodecLayerCall(
@@ -208,7 +215,7 @@ def _bits_a_value(wire: Codec, row: int) -> float:
 
 
 def _one_device(what: str, layers: Sequence[Any], numbers: Sequence[int]) -> str:
-    """The device's name; `cpu` where there are no layers."""
+    """Returns the name of the layers' device; `cpu` without layers."""
     if all(type(layer) is np.ndarray for layer in layers):
         return "cpu"
     devices = [str(layer.device) if is_torch(layer) else "cpu" for layer in layers]
@@ -242,13 +249,13 @@ def plain_values(layer: Any) -> Any:
 
 
 def shares_memory(plain: Any, layer: Any) -> bool:
-    """Whether the tensor `plain` has the values of the tensor `layer` in its memory."""
+    """Returns whether tensor `plain` has the values of tensor `layer` in its memory."""
     same: bool = plain.data_ptr() == layer.data_ptr()
     return same
 
 
 def native_values(plain: Any) -> npt.NDArray[np.float32] | _core.CudaValues:
-    """What `plain_values` gives as C++ takes it; `plain` keeps the memory alive."""
+    """Returns the result of `plain_values` as C++ takes it; `plain` keeps the memory alive."""
     if type(plain) is np.ndarray or not is_torch(plain):
         values: npt.NDArray[np.float32] = plain if plain.ndim == 1 else plain.reshape(-1)
         return values
@@ -291,7 +298,7 @@ def _is_plain_array(x: npt.NDArray[Any]) -> bool:
 
 
 def _check_apart(inputs: Sequence[Any], outputs: Sequence[Any], numbers: Sequence[int]) -> None:
-    """Raises where output l overlaps another output, or an input but l, which it may be itself."""
+    """Raises if an output overlaps another output, or an input other than its own."""
     spans = [(*_span(y), index, True) for index, y in enumerate(outputs)]
     for index, x in enumerate(inputs):
         if not (index < len(outputs) and _span(x) == _span(outputs[index])):

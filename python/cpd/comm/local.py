@@ -25,8 +25,11 @@ _PATIENCE = 1.0, 3.0
 
 @checked
 class LocalGroup:
-    """W ranks in this process; `ranks[r]` is rank r's communicator, each to be used from a thread
-    of its own. Also a context manager, which closes them.
+    """W ranks as threads of this process.
+
+    `ranks[r]` is rank r's communicator, each to be used from a thread of its own. A group is a
+    context manager, which closes the communicators. `cpd.comm.local` makes it and documents its
+    arguments.
 
     >>> import cpd
     >>> with cpd.comm.local(2) as group:
@@ -42,15 +45,25 @@ class LocalGroup:
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return len(self.ranks)
 
     def run(self, function: Callable[[Communicator], T]) -> list[T]:
-        """function(comm) for each rank, in a thread of its own; the results, rank ascending.
+        """Calls a function on each rank, in a thread of its own.
 
-        Where one raises, the others give up instead of waiting for it; the first exception is
-        raised again, and all communicators are closed. Ctrl-C, too, ends the ranks: those in a call
-        of CPD at once, others as soon as they run Python code; one that waits for something else is
-        left behind after some seconds, and does not keep the program from ending."""
+        If one call raises, the other ranks give up instead of waiting for it. The first exception
+        is raised again, and all communicators are closed.
+
+        Ctrl-C, too, ends the ranks: ranks in a call of CPD at once, others as soon as they run
+        Python code. A rank that waits for something else is left behind after some seconds, and
+        does not keep the program from ending.
+
+        Args:
+            function: `function(comm)`, where `comm` is the rank's communicator.
+
+        Returns:
+            The results, rank ascending.
+        """
         stop = _core.Stop()
         ranks = [_Rank(comm, function, stop) for comm in self.ranks]
         try:
@@ -75,7 +88,21 @@ class LocalGroup:
         return [rank.result for rank in ranks]
 
     def all_reduce(self, per_rank: PerRank, spec: ReduceSpec) -> list[Any]:
-        """`cpd.simulate_all_reduce` for this many ranks: no threads, no messages, the same bits."""
+        """Returns `cpd.simulate_all_reduce` for this many ranks.
+
+        It uses no threads and no messages, and gives the same bits.
+
+        Args:
+            per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
+            spec: the all-reduce.
+
+        Returns:
+            The layers of the sum.
+
+        Raises:
+            ValueError: for another number of ranks, and as `cpd.simulate_all_reduce`.
+            TypeError: for an argument of another type.
+        """
         if len(per_rank) != self.size:
             raise ValueError(f"per_rank must have {self.size} ranks, got {len(per_rank)}")
         return simulate_all_reduce(per_rank, spec)
@@ -94,6 +121,7 @@ class LocalGroup:
             self.close()
 
     def close(self) -> None:
+        """Closes all communicators."""
         for comm in self.ranks:
             comm.close()
 
@@ -143,6 +171,6 @@ class _Rank(threading.Thread):
 
 
 def _wait(ranks: Sequence[_Rank], seconds: float) -> bool:
-    """Whether all ranks end within so many seconds."""
+    """Returns whether all ranks end within `seconds`."""
     end = time.monotonic() + seconds
     return all(rank.ended.wait(max(0.0, end - time.monotonic())) for rank in ranks)

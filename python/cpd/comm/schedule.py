@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layers are reduced how at which step: hybrid precision and exempt layers."""
+"""Schedules: which layers are reduced by which spec at which step.
+
+They define hybrid precision and exempt layers.
+"""
 
 from __future__ import annotations
 
@@ -30,24 +33,27 @@ from cpd.numeric.shown import shown
 class Schedule:
     """A `ReduceSpec` for every layer at every step.
 
-    Args:
-        spec: of all layers but the exempt ones, from step `first_steps` on.
-        exempt: names of layers that are reduced by `exempt_spec` at all steps, or patterns of such
-            names: `*`, `?` and `[…]` as in a shell, case-sensitive
-            (`"*.bias"`, `"output.*"`).
-        exempt_spec: default fp32, summed in fp32 to nearest-even, with `spec`'s order, exchange,
-            group size and average.
-        first_steps: how many steps, from step 0 on, are reduced by `first_spec` instead of `spec`.
-            The APS paper's hybrid precision (Table 7) is `first_steps=30 * steps_per_epoch`.
-        first_spec: default as for `exempt_spec`.
-        min_size: layers of fewer values are exempt, too. QSGD keeps those below 10,000 in full
-            precision; TernGrad a network's last layer, which `exempt` names.
-
-    A layer's number in random streams is its place among all the names, whatever is exempt and
+    A layer's number in random streams is its index among all the names, whatever is exempt and
     however the layers are divided into calls. The `step` of the specs is not used: each call has
     its own. Immutable, hashable, picklable.
 
-    Raises ValueError or TypeError for anything else.
+    Args:
+        spec: the spec of all layers but the exempt ones, from step `first_steps` on.
+        exempt: names of layers that are reduced by `exempt_spec` at all steps, or patterns of such
+            names: `*`, `?` and `[…]` as in a shell, case-sensitive (`"*.bias"`, `"output.*"`).
+            Default none.
+        exempt_spec: the spec of exempt layers. Default fp32, summed in fp32 to nearest-even, with
+            `spec`'s order, exchange, group size and average.
+        first_steps: the number of steps, from step 0 on, that are reduced by `first_spec` instead
+            of `spec`; default 0. The APS paper's hybrid precision (Table 7) is `first_steps=30 *
+            steps_per_epoch`.
+        first_spec: the spec of the first steps; default as for `exempt_spec`.
+        min_size: layers of fewer values are exempt, too; default 0. QSGD keeps layers below 10,000
+            values in full precision; TernGrad a network's last layer, which `exempt` names.
+
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
 
     >>> schedule = Schedule(ReduceSpec("e4m3", aps=True), exempt=["*.bias"], first_steps=100)
     >>> names = ["hidden.weight", "hidden.bias"]
@@ -93,8 +99,20 @@ class Schedule:
         return f"Schedule({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def is_exempt(self, name: str, size: int | None = None) -> bool:
-        """Whether a pattern of `exempt` matches the layer's name, or it has fewer values than
-        `min_size`. Raises ValueError where that depends on a `size` of None."""
+        """Returns whether a layer is exempt.
+
+        It is if a pattern of `exempt` matches its name, or it has fewer values than `min_size`.
+
+        Args:
+            name: the layer's name.
+            size: the layer's number of values; default None: not known.
+
+        Returns:
+            True if it is exempt.
+
+        Raises:
+            ValueError: if that depends on a `size` of None.
+        """
         if any(fnmatchcase(name, pattern) for pattern in self.exempt):
             return True
         if self.min_size and size is None:
@@ -102,11 +120,30 @@ class Schedule:
         return size is not None and size < self.min_size
 
     def spec_of(self, name: str, step: int, size: int | None = None) -> ReduceSpec:
-        """The spec that reduces the layer `name`, of `size` values, at this step."""
+        """Returns the spec that reduces a layer at a step.
+
+        Args:
+            name: the layer's name.
+            step: the step, from 0.
+            size: the layer's number of values; default None: not known.
+
+        Returns:
+            The spec, with this step.
+
+        Raises:
+            ValueError: if `min_size` is set and `size` is None.
+        """
         return self._spec_at(self.is_exempt(name, size), step)
 
     def check_names(self, names: Sequence[str]) -> None:
-        """Raises ValueError where a pattern of `exempt` matches none of the layers `names`."""
+        """Checks that every pattern of `exempt` matches a layer.
+
+        Args:
+            names: the names of all layers.
+
+        Raises:
+            ValueError: for a pattern that matches none.
+        """
         for pattern in self.exempt:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(
@@ -114,7 +151,14 @@ class Schedule:
                 )
 
     def check_world(self, world: int) -> None:
-        """Raises ValueError where a spec's groups are larger than the number of ranks."""
+        """Checks that no spec's groups are larger than the number of ranks.
+
+        Args:
+            world: the number of ranks.
+
+        Raises:
+            ValueError: for a larger group.
+        """
         for name in ("spec", "exempt_spec", "first_spec"):
             try:
                 check_world(getattr(self, name), world)
@@ -123,16 +167,26 @@ class Schedule:
 
     @property
     def exempts(self) -> bool:
-        """Whether any layer may be exempt."""
+        """True if any layer may be exempt."""
         return bool(self.exempt) or self.min_size > 0
 
     def parts(
         self, names: Sequence[str], step: int, sizes: Sequence[int] | None = None
     ) -> list[tuple[ReduceSpec, list[int]]]:
-        """The calls of one step: each distinct spec with the numbers of its layers, ascending.
+        """Returns the calls of one step: each distinct spec with the numbers of its layers.
 
-        Calls are in the order of their first layers. `sizes`: values of each layer, for
-        `min_size`. Raises ValueError as `check_names`, and where sizes are needed.
+        Calls are in the order of their first layers; numbers ascend.
+
+        Args:
+            names: the names of all layers.
+            step: the step, from 0.
+            sizes: the number of values of each layer, for `min_size`; default None: not known.
+
+        Returns:
+            Pairs of a spec and the numbers of its layers.
+
+        Raises:
+            ValueError: as `check_names`, and if sizes are needed.
         """
         self.check_names(names)
         if sizes is not None:
@@ -173,10 +227,22 @@ class Schedule:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
-        """`cpd.simulate_all_reduce` of the layers `names` at this step, one call for each spec.
+        """Reduces layers at a step over virtual ranks, with one call for each spec.
 
-        `per_rank`, `states` and what is returned are as there; a rank that is a function is called
-        again for each spec.
+        Args:
+            names: the names of the layers, the same on all ranks.
+            per_rank: the contributions of each rank, as in `cpd.simulate_all_reduce`; a rank that
+                is a function is called again for each spec.
+            step: the step, from 0.
+            states: what codecs keep of the layers, as in `cpd.simulate_all_reduce`; default None.
+            report: whether a report of each layer is returned too; default False.
+
+        Returns:
+            The layers of the sum; with `report=True` these and a list of `LayerReport`.
+
+        Raises:
+            ValueError: as `check_names` and `cpd.simulate_all_reduce`.
+            TypeError: for an argument of another type.
 
         >>> ranks = [[np.float32([0.3]), np.float32([0.3])]] * 2
         >>> schedule = Schedule(ReduceSpec("e4m3"), exempt=["b"])
@@ -230,12 +296,28 @@ class Schedule:
         states: States | None = None,
         report: bool = False,
     ) -> list[Any] | tuple[list[Any], ReduceReport]:
-        """`comm.all_reduce` of the layers `names` at this step, one call for each spec.
+        """Reduces layers at a step over real ranks, with one call for each spec.
 
-        `layers`, `out`, `states` and what is returned are as there; the report's traffic is that of
-        all calls together. Every rank gives the same names in the same order. Raises ValueError
-        before anything is sent where `layers` or `out` are not as many as the names, or where a
-        spec's groups are larger than the number of ranks.
+        Args:
+            comm: the ranks.
+            names: the names of the layers, the same in the same order on every rank.
+            layers: this rank's layers, as in `Communicator.all_reduce`.
+            step: the step, from 0.
+            out: layers that receive the result, as in `Communicator.all_reduce`; default None: new
+                ones.
+            states: what codecs keep of this rank's layers, as in `Communicator.all_reduce`; default
+                None.
+            report: whether a `ReduceReport` is returned too; default False. Its traffic is that of
+                all calls together.
+
+        Returns:
+            The layers of the sum; with `report=True` these and a `ReduceReport`.
+
+        Raises:
+            ValueError: before anything is sent, if the numbers of names and of `layers` or `out`
+                differ. Also for a spec with groups larger than the number of ranks, and as
+                `Communicator.all_reduce`.
+            TypeError: for an argument of another type.
         """
         sums: list[Any] = [None] * len(names)
         reports: list[Any] = [None] * len(names)
@@ -268,7 +350,7 @@ class Schedule:
 
 
 def as_schedule(spec: ReduceSpec | Schedule) -> Schedule:
-    """The schedule itself, or the one that always reduces every layer by `spec`."""
+    """Returns the schedule itself, or the one that always reduces every layer by `spec`."""
     if isinstance(spec, Schedule):
         return spec
     if not isinstance(spec, ReduceSpec):
@@ -285,7 +367,10 @@ def specs_in_use(schedule: Schedule) -> list[ReduceSpec]:
 
 
 def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
-    """The schedule of averages; `divide`: where they divide, None: as each spec says."""
+    """Returns the schedule of averages.
+
+    `divide`: where they divide; None: as each spec defines.
+    """
     how = {} if divide is None else {"divide": divide}
     specs = {
         name: dataclasses.replace(getattr(schedule, name), average=True, **how)
@@ -295,8 +380,10 @@ def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
 
 
 def divided(schedule: Schedule, average: Any, divide: str | None) -> Schedule:
-    """The schedule that a trainer's arguments `average` and `divide` make of one. Raises ValueError
-    for `divide` without `average`, which would have no effect."""
+    """Returns the schedule that a trainer's arguments `average` and `divide` make of one.
+
+    Raises ValueError for `divide` without `average`, which would have no effect.
+    """
     if flag("average", average):
         return averaging(schedule, divide)
     if divide is not None:
@@ -316,9 +403,9 @@ def all_reduce_numbered(
     states: States | None = None,
     report: bool = False,
 ) -> tuple[list[Any], ReduceReport | None]:
-    """One call of `comm.all_reduce` in which layer `number` has that number in random streams.
+    """Calls `comm.all_reduce` with layer `number` under that number in random streams.
 
-    In the lists that are returned, layers without values have the numbers between.
+    In the returned lists, layers without values have the numbers between.
     """
     numbers = sorted(layers)
     given = [layers[number] for number in numbers]
@@ -335,7 +422,7 @@ def all_reduce_numbered(
 
 
 def numbered(layers: Mapping[int, Any]) -> list[Any]:
-    """A list with each layer at its number, and layers without values before and between."""
+    """Returns a list with each layer at its number, and layers without values elsewhere."""
     if not layers:
         return []
     empty = _empty_like(next(iter(layers.values())))

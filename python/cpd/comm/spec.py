@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an all-reduce does: `ReduceSpec`."""
+"""`ReduceSpec`: the definition of an all-reduce."""
 
 from __future__ import annotations
 
@@ -30,76 +30,87 @@ DIVIDES: tuple[str, ...] = _core.DIVIDES
 
 
 class StallWarning(UserWarning):
-    """A sum of so many terms may stop growing: see `warn_of_stall`."""
+    """A sum of very many terms may stop growing: see `warn_of_stall`."""
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class ReduceSpec:
-    """What an all-reduce does: casts each contribution to `format`, or encodes it by `wire`, and
-    sums in `accumulator`.
+    """The definition of an all-reduce: what is rounded when, and in which order ranks are summed.
 
-    Args:
-        format: of the contributions (on the wire): what `cpd.format` takes, or a scaled format
-            (`"mxfp8"`, what `cpd.scaled` takes): each rank's layer, as one flat run of values, is
-            cast as by `cpd.cast`, however it is cut into messages. Its blocks are N values or the
-            layer (`block="tensor"`), not rows or R x C; `aps` is refused, and a `loss_scale` is
-            applied in binary32 first.
-        accumulator: of the sum (`sequential`, `kahan`, `chunked` or `pairwise`); default
-            `Accumulator(format)`, a sequential sum to nearest-even, in fp32 where the format is
-            scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction are
-            made of purpose, step, layer and rank.
-        wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
-            bucket=512"`): what each rank's layer becomes in a message. With `gather` it is decoded
-            by every rank and summed; with `owner` sums travel as the codec defines, encoded again
-            or without loss. `ring` and `hierarchical` exchanges, `aps` but with `top_k F FORMAT`,
-            and the options of a cast but `seed` and `random_bits` are refused. The name of a format
-            is that format. Seed and random_bits of a `Codec` are the spec's where these are not
-            given.
-        order: `sequential`, rank ascending; `ring`: each layer is cut into W slices, the first n
-            mod W one longer, and slice s is summed from rank s + 1 on, around to rank s; or `tree`:
-            neighbours first, an odd one passes up, each sum rounded (with a sequential
-            accumulator).
-        exchange: which messages a communicator of `cpd.comm` moves; the bits are those of `order`
-            and `group_size`. `owner`: who owns a slice gathers and sums it, then the sums are
-            gathered (the first owner is another rank for each layer, except in order `ring`);
-            `gather`: every rank gathers and sums everything; `ring`: partial sums hop around a ring
-            (order `ring`, no groups); `hierarchical`: members to their group's first rank, a ring
-            of these, and back (order `ring`, with `group_size`).
-        group_size: None, or: each group of that many ranks is summed in rank order to its first
-            rank, then the groups' sums in `order`; the last group may be short. At most the number
-            of ranks, which is checked where that is known. One group of all ranks has no second
-            level: the bits are those without groups in order `sequential`.
-        aps: scale each layer by a power of two, undone at the end. `True`: the largest scale with
-            which the wire's format holds each contribution, and the accumulator and the result
-            hold the sum of W contributions of the largest magnitude (one exponent less where a
-            rounding can go outward). Where sums are wide, as in fp32, contributions alone decide.
-            `"paper"`: the paper's scale, with which the wire's format holds that sum, too; a
-            4-bit wire then keeps nothing of many ranks. Both are equal where wire, accumulator and
-            result are one format and rounding is to nearest. Sums rounded up, down or at random
-            may leave a coarse format's range. Each layer's largest magnitude travels first, in
-            four bytes. With `top_k` it is that of the values which are kept, with what was fed
-            back.
-        loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
-        average: divide by the number of ranks W, where `divide` says.
-        divide: `"after"`: the sum, once, in binary32, at the end (so a sum beyond the format stays
-            infinite). `"before"`: each contribution, once, in binary32, before its scale is
-            measured and it is cast, as torch's DDP divides. Before is better where sums would
-            leave the format's range (e4m3 summed in fp32 to e4m3, 64 ranks, normal values with
-            σ = 60: six sums of ten are infinite after, none before); after is better where
-            quotients would fall below the format's least value, and with APS, whose scales keep
-            sums in range. Without `average` it has no effect.
-        rounding, overflow, seed, random_bits, variant: of the cast to `format`, as in `cpd.cast`.
-            The sum has the accumulator's own.
-        result: format to which a wider accumulator is rounded once more at each level, and in which
-            sums travel; default `format`, fp32 where that is scaled or `wire` is a compressor.
-        step: number of the training step; enters the random streams.
+    Each contribution is cast to `format`, or encoded by `wire`, and summed in `accumulator`.
+    Immutable and picklable. Arguments are attributes of the same names, with defaults filled in.
 
     **CPD 2020's form** of the all-reduce gathers gradients in fp32 and rounds only the sums, res =
-    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`): it is `ReduceSpec("fp32",
-    "e4m3", result="e4m3")`. `ReduceSpec("e4m3")` rounds each contribution too, since that is what
-    travels: res = Q(res + Q(g)).
+    Q(res + g) (APS paper, § 5.1.1; `cpd.compat.cpd2020.sum_gradients`). It is `ReduceSpec("fp32",
+    "e4m3", result="e4m3")`. `ReduceSpec("e4m3")` rounds each contribution too, since messages hold
+    rounded values: res = Q(res + Q(g)).
 
-    Raises ValueError or TypeError for anything else. Immutable and picklable.
+    Args:
+        format: the format of the contributions (on the wire): an argument of `cpd.format`, or a
+            scaled format (`"mxfp8"`, an argument of `cpd.scaled`). A scaled format casts each
+            rank's layer, as one flat run of values, as by `cpd.cast`, however it is cut into
+            messages. Its blocks are N values or the layer (`block="tensor"`), not rows or R x C.
+            `aps` is refused, and a `loss_scale` is applied in binary32 first. None (default) if
+            `wire` is given; the attribute is None if `wire` is a compressor.
+        accumulator: the accumulator of the sum (`sequential`, `kahan`, `chunked` or `pairwise`).
+            Default `Accumulator(format)`: a sequential sum to nearest-even, in fp32 if the format
+            is scaled or `wire` is a compressor. Its `stream` must be 0: the streams of a reduction
+            are made of purpose, step, layer and rank.
+        wire: in place of `format`, a codec of `cpd.compress` or its text (`"qsgd bits=4
+            bucket=512"`), which encodes each rank's layer in a message. With `gather` every rank
+            decodes and sums it; with `owner` sums travel as the codec defines, encoded again or
+            without loss. Exchanges `ring` and `hierarchical`, `aps` but with `top_k F FORMAT`, and
+            the options of a cast but `seed` and `random_bits` are refused. The name of a format
+            means that format. Seed and random_bits of a `Codec` are the spec's if these are not
+            given. Default None; the attribute is None if there is a format.
+        order: the order in which the ranks' terms are added. It determines the result. `sequential`
+            (default): rank ascending. `ring`: each layer is cut into W slices, the first n mod W
+            one longer. Slice s is summed from rank s + 1 on, around to rank s. `tree`: neighbors
+            first, an odd one passes up, each sum rounded (with a sequential accumulator).
+        exchange: the messages that a communicator of `cpd.comm` moves; they do not change the bits,
+            which are those of `order` and `group_size`. `owner` (default): the owner of a slice
+            gathers and sums it, then the sums are gathered. (The first owner is another rank for
+            each layer, except in order `ring`.) `gather`: every rank gathers and sums everything.
+            `ring`: partial sums hop around a ring (order `ring`, no groups). `hierarchical`:
+            members send to their group's first rank, the first ranks form a ring, and back (order
+            `ring`, with `group_size`).
+        group_size: the number of ranks of a group. Each group is summed in rank order to its first
+            rank, then the groups' sums in `order`; the last group may be short. Up to the number of
+            ranks, which is checked if it is known. One group of all ranks has no second level: the
+            bits are those without groups in order `sequential`. Default None: no groups.
+        aps: whether each layer is scaled by a power of two, undone at the end; default False.
+            `True`: the largest scale with which the wire's format holds each contribution, and
+            accumulator and result hold the sum of W largest contributions (one exponent less if a
+            rounding can go outward). If sums are wide, as in fp32, contributions alone decide.
+            `"paper"`: the paper's scale, with which the wire's format holds that sum, too; a 4-bit
+            wire then keeps nothing of many ranks. Both are equal if wire, accumulator and result
+            are one format and rounding is to nearest. Sums rounded up, down or at random may leave
+            a coarse format's range. Each layer's largest magnitude is sent first, in four bytes.
+            With `top_k` it is that of the values which are sent, with what was fed back.
+        loss_scale: a constant power of two for all layers, undone at the end; not with `aps`.
+            Default 1.
+        average: whether to divide by the number of ranks W, as `divide` says; default False.
+        divide: `"after"` (default): the sum is divided, once, in binary32, at the end (so a sum
+            beyond the format stays infinite). `"before"`: each contribution is divided, once, in
+            binary32, before its scale is measured and it is cast, as in torch's DDP. Before is
+            better if sums would leave the format's range (e4m3 summed in fp32 to e4m3, 64 ranks,
+            normal values with σ = 60: six sums of ten are infinite after, none before). After is
+            better if quotients would fall below the format's least value, and with APS, whose
+            scales keep sums in range. Without `average` it has no effect.
+        rounding: the rounding of the cast to `format`, as in `cpd.cast`; default `nearest_even`.
+            The sum has the accumulator's own options.
+        overflow: the overflow of the cast to `format`, as in `cpd.cast`; default `ieee`, for a
+            scaled format `saturate`.
+        seed: the seed of the cast's random bits, as in `cpd.cast`; default 0.
+        random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
+        variant: the variant of stochastic rounding, `A` (default), `B` or `C`, as in `cpd.cast`.
+        result: the format to which a wider accumulator is rounded once more at each level, and in
+            which sums travel. Default `format`, or fp32 if it is scaled or `wire` is a compressor.
+        step: the number of the training step; enters the random streams. Default 0.
+
+    Raises:
+        ValueError: for an invalid argument, and for arguments that exclude each other.
+        TypeError: for an argument of another type.
 
     >>> ReduceSpec("e4m3", order="ring").accumulator.format
     cpd.format('e4m3')
@@ -108,9 +119,7 @@ class ReduceSpec:
     """
 
     format: Format | Scaled | None
-    """None where `wire` is a compressor."""
     wire: Codec | None
-    """None where there is a format."""
     accumulator: Accumulator
     order: str
     exchange: str
@@ -211,8 +220,10 @@ _format = format  # the parameter of the same name hides it
 
 
 def sums_format(wire: Format | Scaled | None) -> Format:
-    """The default format of sums: that of the contributions, fp32 for a scaled format or a
-    compressor (None)."""
+    """Returns the default format of sums: the contributions' format.
+
+    It is fp32 for a scaled format or a compressor (None).
+    """
     return wire if isinstance(wire, Format) else _format("fp32")
 
 
@@ -238,23 +249,27 @@ def _check_cast(by: Codec, rounding: Any, overflow: Any, variant: Any) -> None:
 
 
 def check_spec(spec: ReduceSpec) -> None:
+    """Raises TypeError unless `spec` is a ReduceSpec."""
     if not isinstance(spec, ReduceSpec):
         raise TypeError(f"spec must be a cpd.ReduceSpec, got {type(spec).__name__}")
 
 
 def check_world(spec: ReduceSpec, world: int) -> None:
-    """Raises ValueError where the spec's groups are larger than the number of ranks."""
+    """Raises ValueError if the spec's groups are larger than the number of ranks."""
     spec._native().check_world(int32("world", world))
 
 
 def may_stall(spec: ReduceSpec, world: int) -> bool:
-    """Whether `warn_of_stall` would warn."""
+    """Returns whether `warn_of_stall` would warn."""
     return spec._native().may_stall(world)
 
 
 def warn_of_stall(spec: ReduceSpec, world: int) -> None:
-    """Warns where a sequential sum has more than 2^precision terms: of terms of equal value the
-    last ones may change nothing, each being at most half an ulp of the sum."""
+    """Warns if a sequential sum has more than 2^precision terms.
+
+    Of terms of equal value the last ones may change nothing, since each is at most half an ulp of
+    the sum.
+    """
     if not may_stall(spec, world):
         return
     precision = spec.accumulator.format.man + 1

@@ -33,11 +33,20 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 
 
 def reduce_spec(given: ReduceSpec | str) -> ReduceSpec:
-    """`given` itself, or the all-reduce of a text: the format or codec, and `ReduceSpec`'s
-    arguments, each as name=value, values of several words in quotes; `aps` and `average` alone are
-    switched on. Words that are none of these are the codec's.
+    """Returns the all-reduce of a text, or `given` itself.
 
-    Raises ValueError for a text that is not one, naming the option; TypeError for other objects.
+    A text has the format or codec, and `ReduceSpec`'s arguments, each as name=value, values of
+    several words in quotes. `aps` and `average` alone are switched on. Other words are the codec's.
+
+    Args:
+        given: a `ReduceSpec`, or a text such as `"e4m3 aps group_size=16"`.
+
+    Returns:
+        The spec.
+
+    Raises:
+        ValueError: for an invalid text; it names the option.
+        TypeError: for anything else.
 
     >>> spec = reduce_spec("e4m3 aps accumulator='e5m10 kahan' group_size=16")
     >>> spec.aps, spec.accumulator.text, spec.group_size

@@ -57,8 +57,10 @@ _made: dict[tuple[int, ...], int] = {}
 
 
 def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
-    """A transport between the ranks of a torch group, by the group's backend. All of them call
-    this."""
+    """Returns a transport between the ranks of a torch group, by the group's backend.
+
+    All ranks call this.
+    """
     if not dist.is_initialized():
         raise ValueError(
             "torch.distributed has no process group: call torch.distributed.init_process_group "
@@ -78,9 +80,12 @@ def transport(group: dist.ProcessGroup | None, timeout: float) -> Transport:
 
 
 def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) -> Transport:
-    """`made`, when all its ranks are connected. A rank that waits in vain, or hears that another
-    gave up, gives up, listens for a moment which others do, and raises RankLost with the rest, by
-    their `numbers` in a group of `size`; TransportError where there are none."""
+    """Returns `made` when all its ranks are connected.
+
+    A rank that waits in vain, or hears that another gave up, gives up and listens for a moment
+    which others do. It raises RankLost with the rest, by their `numbers` in a group of `size`, or
+    TransportError if there are none.
+    """
     outcome = _started(lambda: made.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
     try:
@@ -95,7 +100,7 @@ def _joined(made: Transport, timeout: float, numbers: Sequence[int], size: int) 
 
 
 def _wait(made: Transport, outcome: Outcome[None], timeout: float, patience: float) -> str:
-    """Why the ranks were not connected; empty where they are."""
+    """Returns why the ranks were not connected; empty if they are."""
     deadline = time.monotonic() + patience
     why = ""
     while not why:
@@ -201,16 +206,18 @@ class Transport(ABC):
 
     @property
     def alarm_keeper(self) -> int:
-        """The number of the rank whose process keeps torch's store; -1 where that is not known, or
-        it is none of these ranks'. It is rank 0's, unless the program brought a store of its own or
-        torchrun's agent has it."""
+        """The number of the rank whose process keeps torch's store.
+
+        It is rank 0's, unless the program brought a store of its own or torchrun's agent has it.
+        The number is -1 if the rank is not known, or not one of these.
+        """
         method = getattr(c10d, "_default_pg_init_method", None) or ""
         by_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         in_rank_0 = method.startswith(("env:", "tcp:")) and not by_agent
         return self._ranks.index(0) if in_rank_0 and 0 in self._ranks else -1
 
     def _count_host(self) -> int:
-        """How many of the ranks have this one's host name; waits for all of them."""
+        """Returns the number of ranks with this one's host name; waits for all of them."""
         own = socket.gethostname()
         self._store.set(f"host/{self.rank}", own)
         hosts = self._store.multi_get([f"host/{rank}" for rank in range(self.size)])
@@ -221,10 +228,12 @@ class Transport(ABC):
         """Starts messages; the transfer has poll(), waiting() and abandon()."""
 
     def raise_alarm(self) -> None:
+        """Reports to the other ranks that this one has given up."""
         if self._alarms is not None:
             self._alarms.set()
 
     def alarms(self) -> list[bool]:
+        """Returns which ranks have given up; empty before the ranks are connected."""
         return [] if self._alarms is None else self._alarms.seen()
 
     def subgroup(self, ranks: list[int], timeout: float) -> Transport:
@@ -254,8 +263,10 @@ def _close_all() -> None:
 
 
 class _Alarms:
-    """Which ranks have given up, as keys of the group's store. A thread asks the store; while that
-    does not answer, nothing is known."""
+    """The ranks that have given up, as keys of the group's store.
+
+    A thread asks the store; while the store does not answer, nothing is known.
+    """
 
     _PAUSE = 0.01  # seconds between two questions
     _FRESH = 0.5  # an answer is good for so long
@@ -344,6 +355,7 @@ class GlooTransport(Transport):
         )
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> GlooTransfer:
+        """Starts messages."""
         transfer = GlooTransfer(self._gloo)
         for messages, move in ((in_, self._gloo.recv), (out, self._gloo.send)):
             for peer, address, size in messages:
@@ -354,6 +366,7 @@ class GlooTransport(Transport):
         return transfer
 
     def close(self) -> None:
+        """Ends the transport's threads and its open operations."""
         super().close()
         if os.getpid() != self._process:
             return
@@ -389,13 +402,16 @@ class GlooTransfer:
         self._works: list[object] = []
 
     def add(self, peer: int) -> None:
+        """Counts a message with a peer as open."""
         with self._lock:
             self._open[peer] = self._open.get(peer, 0) + 1
 
     def keep(self, work: object) -> None:
+        """Keeps an operation alive."""
         self._works.append(work)
 
     def done(self, peer: int, error: TransportError | None) -> None:
+        """Counts a message with a peer as done, or stores its error."""
         with self._lock:
             if error is not None:
                 self._error = self._error or error
@@ -405,20 +421,23 @@ class GlooTransfer:
                 self._open[peer] -= 1
 
     def poll(self) -> bool:
+        """Returns whether all messages are done; raises the first error."""
         if self._error is not None:
             raise self._error
         return not self._open
 
     def waiting(self) -> list[int]:
+        """Returns the peers with open messages."""
         with self._lock:
             return sorted(self._open)
 
     def abandon(self) -> None:
+        """Keeps the memory of messages that never end, which torch may still use."""
         _abandoned.append(self)
 
 
 class _Waiter:
-    """The thread that waits for what goes to and comes from one peer."""
+    """The thread that waits for the messages to and from one peer."""
 
     def __init__(self, peer: int) -> None:
         self._peer = peer
@@ -472,8 +491,10 @@ def _host_bytes(address: int, size: int) -> torch.Tensor:
 
 
 class NcclGroupTransport(Transport):
-    """Over a torch group of its own with NCCL; messages are in this device's memory, and are
-    written before `start` is called."""
+    """A transport over a torch group of its own with NCCL.
+
+    Messages are in this device's memory, and are written before `start` is called.
+    """
 
     name = "nccl"
 
@@ -489,6 +510,7 @@ class NcclGroupTransport(Transport):
         self.device_index = torch.cuda.current_device()
 
     def start(self, out: list[Message], in_: list[Message], tag: int) -> NcclTransfer:
+        """Starts messages."""
         del tag  # NCCL matches messages in the order in which they were started
         operations = []
         for messages, move in ((in_, dist.irecv), (out, dist.isend)):
@@ -502,7 +524,7 @@ class NcclGroupTransport(Transport):
 
 
 class NcclTransfer:
-    """Messages under way, all together: NCCL does not say which of them has arrived."""
+    """Messages under way, all together: NCCL does not report which of them has arrived."""
 
     def __init__(self, operations: Sequence[object], works: list[Any], peers: list[int]) -> None:
         self._operations = operations
@@ -510,13 +532,16 @@ class NcclTransfer:
         self._peers = peers
 
     def poll(self) -> bool:
+        """Returns whether all messages are done."""
         self._works = [work for work in self._works if not work.is_completed()]
         return not self._works
 
     def waiting(self) -> list[int]:
+        """Returns the peers with open messages."""
         return self._peers if self._works else []
 
     def abandon(self) -> None:
+        """Keeps the memory of messages that never end, which torch may still use."""
         _abandoned.append(self)
 
 

@@ -31,7 +31,25 @@ from cpd.ops.flat import check_layer
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What happened to one layer of an all-reduce, on all ranks together.
+    """The report of one layer of an all-reduce, over all ranks together.
+
+    Attributes:
+        shift: APS scaled the layer by 2^shift.
+        non_finite: the number of NaN and Inf among the contributions.
+        overflowed: the number of results that are not finite though no contribution was.
+        underflowed: the number of nonzero contributions that the cast turned into zero.
+        values: the number of contributions; default 0.
+        zeros: the number of contributions that are zero after the cast, including zeros before it;
+            default 0.
+        bytes: the bytes of the encoded contributions, each rank's layer on its own, as
+            `Codec.encode` cuts it and without headers; default 0. A call's `Traffic` has the bytes
+            of its messages, which include results.
+        bits: the bits a value that a codec chose for the layer on each rank, by rank, before any
+            entropy coding: N of `uniform`, 0 if all values are equal. Empty (default) for codecs
+            that choose none.
+        staged_bytes: the bytes that this process copied between a GPU and the host, if a codec
+            computes on the host for layers of a GPU; default 0. These are codecs without kernels,
+            and `top_k` between real ranks.
 
     >>> ranks = [[np.float32([0.0, 1e-6, 0.5, -2.0])], [np.float32([0.25, 0.5, 0.75, 1.0])]]
     >>> spec = ReduceSpec(wire="uniform c=2 fraction=1")
@@ -41,35 +59,23 @@ class LayerReport:
     """
 
     shift: int
-    """APS scaled the layer by 2^shift."""
     non_finite: int
-    """NaN and Inf among the contributions."""
     overflowed: int
-    """Results that are not finite though no contribution was."""
     underflowed: int
-    """Nonzero contributions that the cast turned into zero."""
     values: int = 0
-    """Contributions."""
     zeros: int = 0
-    """Contributions that are zero after the cast, those that were before it too."""
     bytes: int = 0
-    """What the encoded contributions take, each rank's layer on its own, as `Codec.encode` cuts it
-    and without headers. A call's `Traffic` has the bytes of its messages, results too."""
     bits: tuple[int, ...] = ()
-    """The bits a value that a codec chose for the layer on each rank, by rank, before any entropy
-    coding: N of `uniform`, 0 where all values are equal. Empty for codecs that choose none."""
     staged_bytes: int = 0
-    """What this process copied between a GPU and the host, where a codec computes on the host for
-    layers of a GPU: one without kernels, and `top_k` between real ranks."""
 
     @property
     def bits_a_value(self) -> float:
-        """Of the encoded contributions."""
+        """The bits per value of the encoded contributions; 0 without values."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     @property
     def zeros_share(self) -> float:
-        """The share of the contributions that are zero after the cast."""
+        """The fraction of the contributions that are zero after the cast; 0 without values."""
         return self.zeros / self.values if self.values else 0.0
 
 
@@ -100,28 +106,41 @@ def simulate_all_reduce(
     states: States | None = None,
     report: bool = False,
 ) -> list[Any] | tuple[list[Any], list[LayerReport]]:
-    """The all-reduce of `spec` over W = len(per_rank) virtual ranks in this process.
+    """Sums the layers of virtual ranks in this process, as `spec` defines.
 
-    `per_rank[r]` is rank r's list of layers (torch tensors or NumPy arrays, float32; bfloat16 and
-    float16 are widened, which is exact), or a function that makes it. Every rank has the same
-    number of layers, of the same shapes, all on the CPU or all on one GPU, which then casts and
-    folds them, on its current stream; what a codec (`wire`) rounds on the host is copied there and
-    back (`LayerReport.staged_bytes`). The host waits for such copies, with APS, for a codec that
-    measures or keeps errors, for `top_k` of a codec, and for the report, and else for nothing.
+    `ReduceSpec` defines what is rounded when, and the order of the sum over the W = len(per_rank)
+    ranks. Each operation is one exact result rounded once. The result is the same for any number of
+    threads.
+
+    Layers on a GPU are cast and summed there, on its current stream. What a codec (`wire`) rounds
+    on the host is copied there and back (`LayerReport.staged_bytes`). The host waits for such
+    copies, with APS, for a codec that measures or stores errors, for `top_k` of a codec, and for
+    the report. Otherwise it waits for nothing.
+
     Ranks are processed one at a time (tensors of lists on a GPU up to sixteen in one pass over the
-    sums): a function's layers are dropped before the next is called, so memory holds one rank's
-    values and the running sums. A function is called once, once more with APS or a codec that
-    measures, and once more for `ring`; it must give the same values each time.
+    sums). A function's layers are dropped before the next function is called, so memory holds one
+    rank's values and the running sums. A function is called once, once more with APS or a codec
+    that measures, and once more for `ring`; it must give the same values each time.
 
-    `numbers`: the layers' numbers in random streams, each its own and below 2^16; default 0, 1, ….
-    `states`: what a codec keeps of all ranks' layers, updated when the call has succeeded; None:
-    nothing is kept.
+    Args:
+        per_rank: `per_rank[r]` is rank r's list of layers, or a function that makes it. Layers are
+            torch tensors or NumPy arrays, float32; bfloat16 and float16 are widened, which is
+            exact. Every rank has the same number of layers, of the same shapes, all on the CPU or
+            all on one GPU.
+        spec: the all-reduce.
+        numbers: the layers' numbers in random streams, each its own and below 2^16; default 0, 1,
+            ….
+        states: what a codec keeps of all ranks' layers, updated when the call has succeeded;
+            default None: nothing is stored.
+        report: whether a `LayerReport` of each layer is returned too; default False.
 
-    Returns the layers of the sum, float32, of rank 0's kind and shapes; with `report=True` also a
-    list of `LayerReport`. `ReduceSpec` defines what is rounded when, and in which order. Each
-    operation is one exact result rounded once; the result is the same for any number of threads.
+    Returns:
+        The layers of the sum, float32, of rank 0's kind and shapes; with `report=True` these and a
+        list of `LayerReport`.
 
-    Raises ValueError (naming rank and layer where shapes differ) or TypeError.
+    Raises:
+        ValueError: for an invalid argument; names rank and layer if shapes differ.
+        TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 320.0])], [np.float32([0.0625, 320.0])]]
     >>> simulate_all_reduce(ranks, ReduceSpec("e4m3"))[0].tolist()
@@ -152,6 +171,7 @@ def simulate_all_reduce(
 
 
 def layer_report(native: _core.LayerReport) -> LayerReport:
+    """Returns the report of a layer from its native object."""
     counts = native.non_finite, native.overflowed, native.underflowed
     encoded = native.values, native.zeros, native.bytes
     return LayerReport(native.shift, *counts, *encoded, tuple(native.bits), native.staged_bytes)
@@ -159,8 +179,7 @@ def layer_report(native: _core.LayerReport) -> LayerReport:
 
 @_checked
 def world_of(per_rank: PerRank) -> int:
-    """The number of ranks. Raises TypeError where `per_rank` is no sequence, ValueError for an
-    empty one."""
+    """Returns the number of ranks; raises TypeError or ValueError unless there are some."""
     is_sequence = hasattr(per_rank, "__len__") and hasattr(per_rank, "__getitem__")
     if not is_sequence or isinstance(per_rank, (str, bytes, Mapping)):
         raise TypeError(f"per_rank must be a sequence of ranks, got {type(per_rank).__name__}")
@@ -170,7 +189,20 @@ def world_of(per_rank: PerRank) -> int:
 
 
 class Source:
-    """Passes on the layers of one rank at a time as float32 arrays, and keeps none."""
+    """Passes on the layers of one rank at a time as float32 arrays, and stores none.
+
+    `world` is the number of ranks, `shapes` are the layers' shapes and `sizes` their numbers of
+    values.
+
+    Args:
+        per_rank: the contributions of each rank, as for `simulate_all_reduce`.
+        numbers: the layers' numbers in random streams; default 0, 1, ….
+        wire: the codec of the contributions; default None: a format.
+
+    Raises:
+        ValueError: for no ranks, or numbers that do not fit the layers.
+        TypeError: for an argument of another type.
+    """
 
     def __init__(
         self,
@@ -193,18 +225,35 @@ class Source:
         self.rows = [layout.row for layout in self._layouts]
 
     def visit(self, rank: int, use: Callable[[int, Any], object]) -> None:
-        """Calls use(layer's index, its values as C++ takes them) for each layer of `rank`."""
+        """Calls a function with each layer of a rank.
+
+        Args:
+            rank: the rank.
+            use: `use(index, values)`, with the layer's index and its values as C++ takes them.
+
+        Raises:
+            ValueError: for layers of other shapes than rank 0's.
+            TypeError: for layers of an unsupported type.
+        """
         for index, plain, _ in self._values(rank):
             use(index, native_values(plain))
 
     def contribute(self, rank: int, to: _core.VirtualReduce) -> None:
-        """Contributes the layers of `rank`."""
+        """Contributes the layers of a rank to a reduction.
+
+        Args:
+            rank: the rank.
+            to: the reduction of C++.
+        """
         for index, plain, stays in self._values(rank):
             to.contribute(index, native_values(plain), stays)
 
     def _values(self, rank: int) -> Iterator[tuple[int, Any, bool]]:
-        """Each layer's index, its plain values, and whether these stay as long as `per_rank`: they
-        are a tensor of lists, not a copy or what a function or a lazy sequence makes."""
+        """Yields each layer's index, its plain values, and whether these outlive the call.
+
+        They live as long as `per_rank` if they are a tensor of lists, not a copy or the result of a
+        function or a lazy sequence.
+        """
         layers, self._first = self._first if rank == 0 else None, None
         if layers is None:
             layers = self._layers(rank)
@@ -218,7 +267,15 @@ class Source:
             yield index, plain, listed and is_torch(plain) and shares_memory(plain, layer)
 
     def result(self, index: int, fill: Callable[[int, Any], object]) -> Any:
-        """A new layer of rank 0's kind, shape and place, filled by fill(index, its values)."""
+        """Returns a new layer of rank 0's kind, shape and device.
+
+        Args:
+            index: the layer's index.
+            fill: `fill(index, values)`, which writes the layer's values.
+
+        Returns:
+            The layer.
+        """
         if self._devices[index] not in (None, "cpu"):
             import torch
 
@@ -244,7 +301,7 @@ class Source:
         return layer_list(f"rank {rank}", made() if callable(made) else made)
 
     def _check(self, rank: int, layers: list[Any]) -> None:
-        """Raises unless the rank has as many layers as rank 0, all of supported types."""
+        """Raises unless the rank has rank 0's number of layers, all of supported types."""
         if len(layers) != len(self.numbers):
             raise ValueError(
                 f"rank {rank} has {len(layers)} layers, rank 0 has {len(self.numbers)}"

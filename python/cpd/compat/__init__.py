@@ -2,8 +2,8 @@
 """Other libraries' names, computed here: `qpytorch`, `cpd2020` and `transformer_engine`.
 
 Each has the functions of that library with its names, its arguments and their order, so that a
-program goes on with another import. They differ where those rounded wrongly; each module says
-where.
+program only changes an import. Results differ where those libraries rounded wrongly; each module
+lists the differences.
 """
 
 import importlib

@@ -1,19 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of CPD as it was published with the APS paper in 2020: `float_quantize`, `quantizer`,
-`Quantizer`, `quant_gemm`, `sum_gradients`.
+"""The names of CPD as it was published with the APS paper in 2020.
+
+They are `float_quantize`, `quantizer`, `Quantizer`, `quant_gemm` and `sum_gradients`.
 
 Argument names, order and defaults are those of that library, where the order of `exp` and `man` is
 not the same everywhere: `float_quantize(x, exp, man)`, `quantizer(forward_exp, forward_man,
 backward_exp, backward_man)` and `sum_gradients(…, grad_exp, grad_man, …)`, but `quant_gemm(a, b,
 man, exp)`.
 
-Here everything runs on the CPU too, takes float32, bfloat16 and float16, leaves its inputs alone
+Here everything runs on the CPU too, takes float32, bfloat16 and float16, does not change its inputs
 (there `float_quantize` overwrote them) and is straight through in autograd. Values differ where
-those were wrong: overflow is tested after rounding ((4,3): 248 is Inf, not 256); below the least
-normal number no bit is dropped before rounding ((4,3): 0x3A800001 is 2^-9, not 0), and binary32's
-subnormal numbers count; a product's last rows and columns start from a compensation of 0; a Kahan
-sum that has overflowed stays infinite instead of becoming NaN; parameters without a gradient are
-left out; a layer whose gradients are all 0 stays 0 under APS (there NaN).
+those were wrong:
+
+- Overflow is tested after rounding ((4,3): 248 is Inf, not 256).
+- Below the least normal number no bit is dropped before rounding ((4,3): 0x3A800001 is 2^-9, not
+  0), and binary32's subnormal numbers count.
+- A product's last rows and columns start from a compensation of 0.
+- A Kahan sum that has overflowed stays infinite instead of becoming NaN.
+- Parameters without a gradient are left out.
+- A layer whose gradients are all 0 stays 0 under APS (there NaN).
 """
 
 from __future__ import annotations
@@ -41,7 +46,19 @@ FP32 = (8, 23)
 
 @checked
 def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
-    """`x` rounded to (exp, man), to nearest-even.
+    """Rounds `x` to (exp, man), to nearest, ties to even.
+
+    Args:
+        x: a tensor of float32, bfloat16 or float16, on any device; it is not changed.
+        exp: the number of exponent bits.
+        man: the number of mantissa bits.
+
+    Returns:
+        A tensor of x's shape and type. Its gradient is straight through.
+
+    Raises:
+        ValueError: for an invalid format, or one that x's type does not hold.
+        TypeError: for an argument of another type.
 
     >>> import torch
     >>> float_quantize(torch.tensor([0.3, 248.0]), 4, 3).tolist()
@@ -54,7 +71,22 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
 def quantizer(
     forward_exp: int = 8, forward_man: int = 23, backward_exp: int = 8, backward_man: int = 23
 ) -> Callable[..., Tensor]:
-    """A function that rounds a tensor, and the gradient that comes back to it; (8, 23): as it is.
+    """Makes a function that rounds a tensor, and the gradient that comes back to it.
+
+    (8, 23) leaves values unchanged.
+
+    Args:
+        forward_exp: exponent bits of the tensor; default 8.
+        forward_man: mantissa bits of the tensor; default 23.
+        backward_exp: exponent bits of the gradient; default 8.
+        backward_man: mantissa bits of the gradient; default 23.
+
+    Returns:
+        A function from a tensor to a tensor of its shape and type.
+
+    Raises:
+        ValueError: for an invalid format.
+        TypeError: for an argument of another type.
 
     >>> quantizer(4, 3, 5, 2)
     cpd.quantizer(forward='e4m3', backward='e5m2')
@@ -67,6 +99,16 @@ def quantizer(
 @checked
 class Quantizer(nn.Module):
     """`quantizer` as a module.
+
+    Args:
+        forward_exp: exponent bits of the tensor; default 8.
+        forward_man: mantissa bits of the tensor; default 23.
+        backward_exp: exponent bits of the gradient; default 8.
+        backward_man: mantissa bits of the gradient; default 23.
+
+    Raises:
+        ValueError: for an invalid format.
+        TypeError: for an argument of another type.
 
     >>> import torch
     >>> Quantizer(forward_exp=4, forward_man=3)(torch.tensor([0.3]))
@@ -84,13 +126,36 @@ class Quantizer(nn.Module):
         self.quantize = quantizer(forward_exp, forward_man, backward_exp, backward_man)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Rounds a tensor, and the gradient that comes back to it.
+
+        Args:
+            x: a tensor of float32, bfloat16 or float16.
+
+        Returns:
+            A tensor of its shape and type.
+        """
         return self.quantize(x)
 
 
 @checked
 def quant_gemm(a: Tensor, b: Tensor, man: int = 23, exp: int = 8) -> Tensor:
-    """a · b, M × K by K × N: products rounded to (exp, man) and summed in it by Kahan's method,
-    each operation rounded. `man` comes before `exp`.
+    """Multiplies two matrices, with each operation rounded to (exp, man).
+
+    Products are rounded and then summed, k ascending, by Kahan's method, each operation rounded.
+    `man` comes before `exp`.
+
+    Args:
+        a: M × K.
+        b: K × N.
+        man: the number of mantissa bits; default 23.
+        exp: the number of exponent bits; default 8.
+
+    Returns:
+        a · b, M × N, of the operands' type.
+
+    Raises:
+        ValueError: for operands that are not matrices, or do not fit, and for an invalid format.
+        TypeError: for an argument of another type.
 
     >>> import torch
     >>> ones = torch.full((1, 64), 0.5), torch.ones(64, 1)
@@ -113,14 +178,25 @@ def sum_gradients(
     *,
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Replaces each parameter's gradient by its sum over all ranks, in rank order, each addition
-    rounded to (grad_exp, grad_man). All ranks call it.
+    """Replaces each parameter's gradient by its sum over all ranks.
 
-    `use_APS`: each layer is scaled by a power of two of its own and rounded before it travels, and
-    scaled back after the sum (the paper's exponent); without it gradients travel in fp32, and only
-    the sums are rounded. `use_kahan`: by Kahan's method. `group`: the ranks; default: all.
+    The sum is in rank order, each addition rounded to (grad_exp, grad_man). All ranks call this.
+    Without torch.distributed, or with one rank, the sum has one term.
 
-    Without torch.distributed, or with one rank, the same holds for a sum of one term.
+    Args:
+        model: the module whose parameters' gradients are summed. Parameters without a gradient are
+            left out.
+        use_APS: whether each layer is scaled by a power of two of its own and rounded before it
+            travels, and scaled back after the sum (the paper's exponent). Default False: gradients
+            travel in fp32, and only the sums are rounded.
+        grad_exp: the number of exponent bits; default 5.
+        grad_man: the number of mantissa bits; default 2.
+        use_kahan: whether sums are by Kahan's method; default False.
+        group: the ranks; default all.
+
+    Raises:
+        ValueError: for an invalid format.
+        TypeError: for an argument of another type.
 
     >>> import torch
     >>> layer = torch.nn.Linear(1, 1, bias=False)
@@ -149,7 +225,7 @@ def _reduction(aps: bool, exp: int, man: int, kahan: bool) -> ReduceSpec:
 
 
 def _format(exp: int, man: int) -> Format | None:
-    """None for binary32, which stays as it is."""
+    """Returns the format; None for binary32, which leaves values unchanged."""
     return None if (exp, man) == FP32 else Format(exp, man)
 
 
@@ -158,7 +234,7 @@ _communicators = weakref.WeakKeyDictionary()
 
 
 def _communicator(group: dist.ProcessGroup | None) -> Communicator:
-    """One for each group, whose connections are its own."""
+    """Returns the communicator of a group, which has its own connections."""
     ranks = dist.group.WORLD if group is None else group
     assert ranks is not None
     known = _communicators.get(ranks)

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QPyTorch's names: numbers, `float_quantize`, `fixed_point_quantize`, `block_quantize`,
-`quantizer`, `Quantizer`, `OptimLP`. Argument names, their order and defaults are QPyTorch's, of
-which all of qtorch, qtorch.quant and qtorch.optim is in this one module.
+"""QPyTorch's names.
+
+They are its numbers, `float_quantize`, `fixed_point_quantize`, `block_quantize`, `quantizer`,
+`Quantizer` and `OptimLP`. Argument names, their order and defaults are QPyTorch's. This one module
+has the names of qtorch, qtorch.quant and qtorch.optim.
 
 `rounding` is `nearest` or `stochastic` (the default). Stochastic rounding takes its stream from
-torch's default generator, so that `torch.manual_seed` repeats a run and activation checkpointing
-repeats its bits; then each element draws as in `cpd.cast`, the same on every device.
+torch's default generator. So `torch.manual_seed` repeats a run, and activation checkpointing
+repeats its bits. Each element then has random bits as in `cpd.cast`, the same on every device.
 
 Where the values differ from QPyTorch 0.3, and why:
 
@@ -65,18 +67,31 @@ _CANNOT_CLAMP = (
 
 
 class Number(ABC):
-    """A number format; what `quantizer` takes."""
+    """A number format, an argument of `quantizer`."""
 
     @abstractmethod
     def round(self, x: Tensor, rounding: str) -> Tensor:
-        """`x` rounded; without a derivative of its own."""
+        """Rounds `x`; without a derivative of its own.
+
+        Args:
+            x: a tensor.
+            rounding: `nearest` or `stochastic`.
+
+        Returns:
+            A tensor of x's shape and type.
+        """
 
 
 @checked
 @dataclass(frozen=True)
 class FloatingPoint(Number):
-    """Floating point of `exp` exponent bits, 1…8, and `man` mantissa bits, 0…23, with subnormal
-    numbers; the largest finite value where one is beyond it.
+    """Floating point with subnormal numbers, which saturates.
+
+    Finite values beyond the largest finite value become that value.
+
+    Attributes:
+        exp: the number of exponent bits, 1…8.
+        man: the number of mantissa bits, 0…23.
 
     >>> quantizer(FloatingPoint(exp=5, man=2), forward_rounding="nearest")(torch.tensor([0.3, 1e9]))
     tensor([3.1250e-01, 5.7344e+04])
@@ -92,6 +107,15 @@ class FloatingPoint(Number):
         object.__setattr__(self, "_format", made)
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
+        """Rounds `x`; without a derivative of its own.
+
+        Args:
+            x: a tensor.
+            rounding: `nearest` or `stochastic`.
+
+        Returns:
+            A tensor of x's shape and type.
+        """
         y = ops.cast(x, self._format, overflow="saturate", **_options(rounding))
         return torch.where(x.isinf(), x, y)
 
@@ -99,10 +123,14 @@ class FloatingPoint(Number):
 @checked
 @dataclass(frozen=True)
 class FixedPoint(Number):
-    """Multiples of 2^-fl in `wl` bits, 1…24: -2^(wl - fl - 1) … 2^(wl - fl - 1) - 2^-fl.
+    """Fixed point: multiples of 2^-fl in -2^(wl - fl - 1) … 2^(wl - fl - 1) - 2^-fl.
 
-    `clamp`: values beyond are clamped; False: only the precision is limited. `symmetric`: without
-    the least value.
+    Attributes:
+        wl: the number of bits, 1…24.
+        fl: the number of fraction bits.
+        clamp: whether values beyond the range are clamped; default True. False: only the precision
+            is limited.
+        symmetric: whether the least value is left out; default False.
 
     >>> fixed_point_quantize(torch.tensor([0.3, 0.375, -9.0]), wl=4, fl=2, rounding="nearest")
     tensor([ 0.2500,  0.5000, -2.0000])
@@ -130,6 +158,15 @@ class FixedPoint(Number):
         return (step - half if self.symmetric else -half), half - step
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
+        """Rounds `x`; without a derivative of its own.
+
+        Args:
+            x: a tensor.
+            rounding: `nearest` or `stochastic`.
+
+        Returns:
+            A tensor of x's shape and type.
+        """
         if self.clamp:
             return self.clamped(x, rounding)[0]
         y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
@@ -137,7 +174,15 @@ class FixedPoint(Number):
         return torch.where(whole, x, y)
 
     def clamped(self, x: Tensor, rounding: str) -> tuple[Tensor, Tensor]:
-        """`x` rounded, and where it was beyond the range."""
+        """Rounds and clamps `x`, and marks the values that were clamped.
+
+        Args:
+            x: a tensor.
+            rounding: `nearest` or `stochastic`.
+
+        Returns:
+            The rounded tensor, and a mask: True where the rounded value was beyond the range.
+        """
         low, high = self._range()
         y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
         return y.clamp(low, high), (y < low) | (y > high)
@@ -146,8 +191,12 @@ class FixedPoint(Number):
 @checked
 @dataclass(frozen=True)
 class BlockFloatingPoint(Number):
-    """Integers of `wl` bits, 2…25, sign included, under one exponent that they share: that of the
-    largest magnitude. `dim`: each index there has an exponent of its own; -1: one for all.
+    """Integers under one exponent that they share, that of the largest magnitude.
+
+    Attributes:
+        wl: the number of bits of an integer, 2…25, sign included.
+        dim: each index of this dimension has an exponent of its own; default -1: one exponent for
+            all values.
 
     >>> block_quantize(torch.tensor([[1.0, 0.3], [8.0, 0.3]]), wl=4, dim=0, rounding="nearest")
     tensor([[1.0000, 0.2500],
@@ -167,6 +216,18 @@ class BlockFloatingPoint(Number):
         object.__setattr__(self, "_scaled", Scaled(f"int{self.wl}", block, "e8m0", "floor"))
 
     def round(self, x: Tensor, rounding: str) -> Tensor:
+        """Rounds `x`; without a derivative of its own.
+
+        Args:
+            x: a tensor.
+            rounding: `nearest` or `stochastic`.
+
+        Returns:
+            A tensor of x's shape and type.
+
+        Raises:
+            ValueError: if x has no dimension `dim`.
+        """
         if self.dim == -1:
             made: Tensor = ops.cast(x, self._scaled, **_options(rounding))
             return made
@@ -186,14 +247,25 @@ def quantizer(
     clamping_grad_zero: bool = False,
     backward_hooks: Iterable[Function] = (),
 ) -> Function:
-    """A function that rounds a tensor to `forward_number`, and the gradient that comes back to
-    `backward_number`; None: as it is.
+    """Makes a function that rounds a tensor, and the gradient that comes back to it.
 
-    `clamping_grad_zero`: no gradient for values that were clamped (needs a `FixedPoint` that
-    clamps, or no forward_number). `backward_hooks`: applied in their order to the gradient before
-    it is rounded.
+    Args:
+        forward_number: the number format of the tensor; default None: it is not rounded.
+        backward_number: the number format of the gradient; default None: it is not rounded.
+        forward_rounding: `nearest` or `stochastic` (default), of the tensor.
+        backward_rounding: `nearest` or `stochastic` (default), of the gradient.
+        clamping_grad_zero: whether values that were clamped get no gradient; default False. Needs a
+            `FixedPoint` that clamps, or no forward_number.
+        backward_hooks: functions that are applied in their order to the gradient before it is
+            rounded; default none.
 
-    Raises TypeError for what is no number, ValueError for another rounding.
+    Returns:
+        A function from a tensor to a tensor of its shape and type.
+
+    Raises:
+        TypeError: for anything but a `Number` in the place of one.
+        ValueError: for another rounding, and for `clamping_grad_zero` with a number that does not
+            clamp.
 
     >>> q = quantizer(FixedPoint(4, 2), None, "nearest", clamping_grad_zero=True)
     >>> x = torch.tensor([0.3, 9.0], requires_grad=True)
@@ -219,6 +291,16 @@ def quantizer(
 class Quantizer(nn.Module):
     """`quantizer` as a module.
 
+    Args:
+        forward_number: the number format of the tensor; default None: it is not rounded.
+        backward_number: the number format of the gradient; default None: it is not rounded.
+        forward_rounding: `nearest` or `stochastic` (default), of the tensor.
+        backward_rounding: `nearest` or `stochastic` (default), of the gradient.
+
+    Raises:
+        TypeError: for anything but a `Number` in the place of one.
+        ValueError: for another rounding.
+
     >>> layer = Quantizer(FloatingPoint(4, 3), forward_rounding="nearest")
     >>> layer(torch.tensor([0.3]))
     tensor([0.3125])
@@ -236,12 +318,33 @@ class Quantizer(nn.Module):
         self.quantize = quantizer(*numbers, forward_rounding, backward_rounding)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Rounds a tensor, and the gradient that comes back to it.
+
+        Args:
+            x: a tensor.
+
+        Returns:
+            A tensor of its shape and type.
+        """
         return self.quantize(x)
 
 
 @checked
 def float_quantize(x: Tensor, exp: int, man: int, rounding: str = "stochastic") -> Tensor:
-    """`x` in floating point of `exp` exponent bits and `man` mantissa bits; straight through.
+    """Rounds `x` to floating point; see `FloatingPoint`. Its gradient is straight through.
+
+    Args:
+        x: a tensor.
+        exp: the number of exponent bits, 1…8.
+        man: the number of mantissa bits, 0…23.
+        rounding: `nearest` or `stochastic` (default).
+
+    Returns:
+        A tensor of x's shape and type.
+
+    Raises:
+        ValueError: for an invalid number of bits or rounding.
+        TypeError: for an argument of another type.
 
     >>> float_quantize(torch.tensor([1.0625, 0.3]), exp=4, man=3, rounding="nearest").tolist()
     [1.0, 0.3125]
@@ -258,7 +361,23 @@ def fixed_point_quantize(
     symmetric: bool = False,
     rounding: str = "stochastic",
 ) -> Tensor:
-    """`x` in fixed point: see `FixedPoint`; straight through.
+    """Rounds `x` to fixed point; see `FixedPoint`. Its gradient is straight through.
+
+    Args:
+        x: a tensor.
+        wl: the number of bits, 1…24.
+        fl: the number of fraction bits.
+        clamp: whether values beyond the range are clamped; default True. False: only the precision
+            is limited.
+        symmetric: whether the least value is left out; default False.
+        rounding: `nearest` or `stochastic` (default).
+
+    Returns:
+        A tensor of x's shape and type.
+
+    Raises:
+        ValueError: for an invalid number of bits or rounding.
+        TypeError: for an argument of another type.
 
     >>> fixed_point_quantize(torch.tensor([0.3, 9.0]), 4, 2, clamp=False, rounding="nearest")
     tensor([0.2500, 9.0000])
@@ -268,7 +387,23 @@ def fixed_point_quantize(
 
 @checked
 def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochastic") -> Tensor:
-    """`x` in block floating point: see `BlockFloatingPoint`; straight through.
+    """Rounds `x` to block floating point; see `BlockFloatingPoint`.
+
+    Its gradient is straight through.
+
+    Args:
+        x: a tensor.
+        wl: the number of bits of an integer, 2…25, sign included.
+        dim: each index of this dimension has an exponent of its own; default -1: one exponent for
+            all values.
+        rounding: `nearest` or `stochastic` (default).
+
+    Returns:
+        A tensor of x's shape and type.
+
+    Raises:
+        ValueError: for an invalid number of bits, dimension or rounding.
+        TypeError: for an argument of another type.
 
     >>> block_quantize(torch.tensor([1.0, 0.3]), wl=4, rounding="nearest").tolist()
     [1.0, 0.25]
@@ -278,16 +413,31 @@ def block_quantize(x: Tensor, wl: int, dim: int = -1, rounding: str = "stochasti
 
 @checked
 class OptimLP(Optimizer):
-    """torch's SGD or Adam, with gradients, momenta, weights and an accumulator that functions
-    (`quantizer`, or any from tensor to tensor) round.
+    """torch's SGD or Adam with rounded gradients, momenta, weights and accumulator.
 
-    A step: the gradient, times `grad_scaling`, through `grad_quant` (and, as in QPyTorch, not
-    scaled back); the step of `optim`, on the accumulator where `acc_quant` is given; its result
-    through `acc_quant`, then `weight_quant`; the momenta, after they were used, through
-    `momentum_quant`. None: as it is. Without `acc_quant` the weights are the only copy.
+    Functions round (`quantizer`, or any from tensor to tensor). In a step, in this order:
 
-    Unlike there, parameters without a gradient are left out, and the accumulator is part of the
-    state_dict. `cpd.optim.LowPrecision` takes formats, and any optimizer.
+    - The gradient, times `grad_scaling`, is rounded by `grad_quant` (and, as in QPyTorch, not
+      scaled back).
+    - `optim` makes its step, on the accumulator if `acc_quant` is given.
+    - The result is rounded by `acc_quant`, then by `weight_quant`.
+    - The momenta, after they were used, are rounded by `momentum_quant`.
+
+    Without `acc_quant` the weights are the only copy. Unlike QPyTorch's, parameters without a
+    gradient are left out, and the accumulator is part of the state_dict. `cpd.optim.LowPrecision`
+    takes formats, and any optimizer.
+
+    Args:
+        optim: torch's SGD or Adam.
+        weight_quant: rounds the weights; default None: they are not rounded.
+        grad_scaling: the factor of the gradients, above 0 and finite; default 1.
+        grad_quant: rounds the gradients; default None: they are not rounded.
+        momentum_quant: rounds the momenta; default None: they are not rounded.
+        acc_quant: rounds the accumulator; default None: there is no accumulator.
+
+    Raises:
+        TypeError: for another optimizer.
+        ValueError: for another grad_scaling.
 
     >>> p = nn.Parameter(torch.tensor([1.0]))
     >>> nearest = quantizer(FloatingPoint(4, 3), None, "nearest")
@@ -325,7 +475,14 @@ class OptimLP(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """One step; `closure` computes the loss, and its gradients, first."""
+        """Makes a step.
+
+        Args:
+            closure: computes the loss, and its gradients, before the step; default None.
+
+        Returns:
+            The loss of `closure`; None without one.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -354,11 +511,18 @@ class OptimLP(Optimizer):
                 state[name].copy_(how(state[name]))
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's, and the accumulators."""
+        """Returns the inner optimizer's state, and the accumulators."""
         return {**self.optim.state_dict(), "weight_acc": list(self.weight_acc.values())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
+        """Loads a state that `state_dict` returned.
+
+        Args:
+            state_dict: the state; it is not changed.
+
+        Raises:
+            ValueError: for another number of accumulators.
+        """
         inner = dict(state_dict)
         kept = inner.pop("weight_acc", [])
         if len(kept) != len(self.weight_acc):
@@ -374,7 +538,7 @@ class OptimLP(Optimizer):
 
 @dataclass(frozen=True)
 class _Both:
-    """What `quantizer` gives."""
+    """The function that `quantizer` makes."""
 
     forward: Number | None
     backward: Number | None
@@ -418,7 +582,7 @@ class _Rounding(torch.autograd.Function):
 
 
 def _options(rounding: str) -> dict[str, Any]:
-    """As `cpd.cast` takes them; the stream is the generator's next number."""
+    """Returns arguments of `cpd.cast`; the stream is the generator's next number."""
     how = {"rounding": ROUNDINGS[rounding]}
     return how if rounding == "nearest" else {**how, "stream": torch.randint(2**62, ())}
 

@@ -7,14 +7,14 @@
     with te.autocast(enabled=True, recipe=custom_recipe(recipe)):
         y = model(x)
 
-TransformerEngine asks a factory of quantizers for one for each tensor of a module, and leaves the
-products to them. Those made here hold emulated values in the tensor's own type, cast along each
-GEMM's sum as in `cpd.functional.linear`, and form the recipe's sums. So its modules run in any
-format, and on a GPU without FP8 units. Only the three GEMMs are emulated, not attention's products,
-nor what a module would give out in FP8.
+TransformerEngine asks a factory of quantizers for one quantizer for each tensor of a module, and
+leaves the products to them. The quantizers made here hold emulated values in the tensor's own type,
+cast along each GEMM's sum as in `cpd.functional.linear`, and form the recipe's sums. So
+TransformerEngine's modules run in any format, and on a GPU without FP8 units. Only the three GEMMs
+are emulated, not attention's products, nor a module's outputs in FP8.
 
-Written for TransformerEngine 2.20, whose interface is experimental. It is not needed to import
-this module: RuntimeError where it is first used and missing.
+Written for TransformerEngine 2.20, whose interface is experimental. This module can be imported
+without TransformerEngine; its first use then raises RuntimeError.
 """
 
 # What TransformerEngine has is known only where it is installed.
@@ -57,9 +57,18 @@ SUMS = {"fprop": "forward", "dgrad": "grad_input", "wgrad": "grad_weight"}
 
 @checked
 def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
-    """TransformerEngine's `CustomRecipe` of `qfactory(recipe)`; `options` are its own.
+    """Returns TransformerEngine's `CustomRecipe` of `qfactory(recipe)`.
 
-    Raises RuntimeError where transformer_engine cannot be imported.
+    Args:
+        recipe: a recipe of this package, its name or text.
+        **options: options of `CustomRecipe`.
+
+    Returns:
+        The `CustomRecipe`, for `te.autocast`.
+
+    Raises:
+        RuntimeError: if transformer_engine cannot be imported.
+        ValueError: for an invalid recipe, or one with delayed scaling.
     """
     factory = qfactory(recipe)
     return _engine("transformer_engine.common.recipe").CustomRecipe(qfactory=factory, **options)
@@ -67,11 +76,21 @@ def custom_recipe(recipe: RecipeLike, **options: Any) -> Any:
 
 @checked
 def qfactory(recipe: RecipeLike) -> Callable[[Any], Any]:
-    """A factory of quantizers: from a role (a `QuantizerRole`, or a word such as `linear_input`) to
-    a quantizer that emulates the recipe. Tensors of other roles stay as they are.
+    """Returns a factory of quantizers that emulate a recipe.
 
-    Raises ValueError for a recipe with delayed scaling, of which TransformerEngine keeps the state
-    only for its own; the factory raises RuntimeError where transformer_engine cannot be imported.
+    The factory takes a role (a `QuantizerRole`, or a word such as `linear_input`). It returns a
+    quantizer for the tensor of that role. Tensors of other roles are not cast. The factory raises
+    RuntimeError if transformer_engine cannot be imported.
+
+    Args:
+        recipe: a recipe of this package, its name or text.
+
+    Returns:
+        The factory.
+
+    Raises:
+        ValueError: for an invalid recipe, and for one with delayed scaling: TransformerEngine keeps
+            its state only for its own recipes.
 
     >>> import cpd
     >>> qfactory(cpd.Recipe(sums="e6m9 kahan"))
@@ -91,7 +110,7 @@ _recipe = recipe  # the parameter of the same name hides it
 
 @dataclass(frozen=True, repr=False)
 class _Factory:
-    """What `qfactory` gives."""
+    """The factory that `qfactory` returns."""
 
     how: Recipe
 
@@ -115,7 +134,7 @@ class _Factory:
 
 
 def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
-    """`x` as an operand; each call draws from a stream of its own."""
+    """Returns `x` as an operand; each call uses a stream of its own."""
     if spec is None:
         return x
     cast = spec if isinstance(spec, CastSpec) else spec.cast
@@ -124,13 +143,13 @@ def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
 
 
 def _unfactored(spec: OperandSpec | None, x: Tensor) -> Tensor:
-    """What a product is multiplied by for an operand."""
+    """Returns the factor by which a product is multiplied for an operand."""
     factor = 1.0 if spec is None or isinstance(spec, CastSpec) else spec.factor
     return torch.full((1,), 1 / factor, device=x.device)
 
 
 def _product(how: Recipe, gemm: str, x: Tensor, w: Tensor, dtype: torch.dtype) -> Tensor:
-    """x · wᵀ, summed as the recipe says."""
+    """Returns x · wᵀ, summed as the recipe says."""
     acc = getattr(how, SUMS[gemm])
     if acc == NATIVE:
         return (x @ w.mT).to(dtype)
@@ -157,8 +176,11 @@ def _classes() -> tuple[type, type]:
     base = _engine("transformer_engine.pytorch.quantized_tensor")
 
     class Emulated(base.QuantizedTensorStorage):
-        """A tensor as the operand of two GEMMs: `data` (rows × columns) is summed over its columns,
-        `data_t` over the tensor's rows, which are its columns."""
+        """A tensor as the operand of two GEMMs.
+
+        `data` (rows × columns) is summed over its columns. `data_t` is summed over the tensor's
+        rows, which are the columns of `data_t`.
+        """
 
         custom = True
 
@@ -196,8 +218,10 @@ def _classes() -> tuple[type, type]:
         def update_usage(
             self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
         ) -> None:
-            """Drops what is not needed. What is needed was made from the tensor itself: a cast of a
-            cast would round twice."""
+            """Drops the operands that are not needed.
+
+            Needed operands were made from the tensor itself: a cast of a cast would round twice.
+            """
             for wanted, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
                 if wanted and getattr(self, name) is None:
                     raise RuntimeError(f"{name} of an emulated tensor was not asked for in time")
@@ -281,7 +305,7 @@ def _classes() -> tuple[type, type]:
             gemm_type: Any = None,
             **operands: Any,
         ) -> Tensor:
-            """qx · qwᵀ + bias."""
+            """Returns qx · qwᵀ + bias."""
             y = _product(self.how, getattr(gemm_type, "value", "fprop"), qx, qw, out_dtype)
             y = (y * (sx * sw)).to(out_dtype)
             if bias is not None and bias.numel():

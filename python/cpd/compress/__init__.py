@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compressors: codecs of an all-reduce's messages, also for use on their own.
 
-`codec(text)` makes a codec: a compressor of `compressors()` with its options, or a format;
+`codec(text)` makes a codec: a compressor of `compressors()` with its options, or a format.
 `qsgd(…)` and the other functions write the text. A codec is an argument of `ReduceSpec(wire=…)`,
-and encodes and decodes a layer on its own. What it keeps between calls is in `States`.
+and also encodes and decodes a single tensor. `States` holds what codecs keep between calls.
 
 >>> import numpy as np
 >>> packet = codec("e2m1").encode(np.float32([0.3, 1.0, -2.0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Codec`, made by a text: encodes what a message holds."""
+"""`Codec`, made from a text: a reversible encoding of a tensor into bytes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ _AS_IT_IS = RowLayout()
 
 @dataclass(frozen=True)
 class Packet:
-    """A layer that was encoded."""
+    """An encoded layer.
+
+    Attributes:
+        data: the stream, for `decode`.
+        bytes: the size of the codec's part of `data`, which a message holds.
+        shape: the layer's shape.
+    """
 
     data: Stream
-    """The stream, for `decode`."""
     bytes: int
-    """The size of the codec's part of `data`, which a message holds."""
     shape: tuple[int, ...]
-    """The layer's shape."""
     _layout: RowLayout = field(repr=False)
     _device: str | None = field(repr=False)
 
@@ -63,23 +66,28 @@ class Packet:
 
     @property
     def bits_a_value(self) -> float:
+        """Bits per value of the codec's part of the stream; 0 without values."""
         return 8 * self.bytes / self.size if self.size else 0.0
 
 
 @functools.partial(checked, own=("name", "state"))
 @dataclass(frozen=True, init=False, repr=False)
 class Codec:
-    """Turns a layer's values into bytes and back.
+    """A reversible encoding of a layer's values into bytes.
+
+    Immutable, hashable and picklable. Arguments are attributes of the same names; `name` is then
+    the canonical text.
 
     Args:
         name: the text: a compressor's (`compressors`) with its options as key=value, or the name of
             a format (`cpd.format`) or a scaled format (`cpd.scaled`).
-        seed: of the random bits, where the codec draws any.
-        random_bits: how many of them decide each rounding, 1…24; by variant A of stochastic
-            rounding (`cpd.cast`) alone.
+        seed: the seed of the random bits, if the codec uses any; default 0.
+        random_bits: the number of random bits that decide each rounding, 1…24; default 24. Rounding
+            is by variant A of stochastic rounding (`cpd.cast`) alone.
 
-    The attribute `name` is the canonical text. Immutable, hashable and picklable. Raises ValueError
-    for an invalid text or an option out of range; TypeError for other objects.
+    Raises:
+        ValueError: for an invalid text or an option out of range.
+        TypeError: for an argument of another type.
 
     >>> Codec("mxfp8")
     cpd.compress.codec('mxfp8')
@@ -98,32 +106,40 @@ class Codec:
 
     @property
     def text(self) -> str:
-        """The name and what else determines the values: ranks compare it."""
+        """The name and everything else that determines the values; ranks compare it."""
         return self._held.text
 
     @property
     def is_compressor(self) -> bool:
-        """Whether it is one of `compressors`, not a format."""
+        """True if it is one of `compressors`, not a format."""
         return not self._held.is_format
 
     @property
     def is_fixed(self) -> bool:
-        """Whether layers of equal size always take equally many bytes."""
+        """True if layers of equal size always take equally many bytes."""
         return self._held.is_fixed
 
     @property
     def by_rows(self) -> bool:
-        """Whether the decoded values depend on a layer's rows or columns."""
+        """True if the decoded values depend on a layer's rows or columns."""
         return self._held.by_rows
 
     def layout(self, shape: Sequence[int]) -> RowLayout:
-        """The layout that the codec needs of a layer of this shape, and the length of its rows.
+        """Returns the layout that the codec needs of a layer, and the length of the layer's rows.
 
         A row has the values of one index of the first dimension; a vector is one row. The columns
         of one_bit run along the first dimension of two (matrices of outputs × inputs), along the
-        last of three and more (kernels of convolutions), or along `axis`; a vector is one column.
-        With `axis`, those of buckets' values too (`qsgd axis=0`). Raises ValueError for an axis
-        that the shape does not have.
+        last of three and more (kernels of convolutions), or along `axis`. A vector is one column.
+        With `axis`, buckets are values of a column too (`qsgd axis=0`).
+
+        Args:
+            shape: the layer's shape.
+
+        Returns:
+            The axis that is moved last, and the number of values of a row.
+
+        Raises:
+            ValueError: for an axis that the shape does not have.
         """
         return self._layout_of(shape)
 
@@ -132,18 +148,20 @@ class Codec:
 
     @property
     def needs_gradient(self) -> bool:
-        """Whether a call's `States` must know the root mean square of each layer's gradient
-        (`States.set_gradient`)."""
+        """True if a call's `States` must have the root mean square of each layer's gradient.
+
+        `States.set_gradient` sets it.
+        """
         return self._held.needs_gradient
 
     @property
     def bucket(self) -> int:
-        """How many values share something that costs bytes, such as a norm."""
+        """The number of values that share something that costs bytes, such as a norm."""
         return self._held.bucket
 
     @property
     def format(self) -> Format:
-        """A format that has every decoded value; `fp32` where nothing more is known."""
+        """A format that has every decoded value; `fp32` if nothing more is known."""
         return Format._of(self._held.format)
 
     def encode(
@@ -161,18 +179,26 @@ class Codec:
 
         Args:
             x: a NumPy array or a torch tensor, of any shape; float32, or bfloat16 and float16,
-                which are converted to float32. A GPU's is copied to the host and encoded there.
-            state: holds what a codec that feeds errors back keeps of layer `number`; None: nothing
-                was kept, and nothing is.
-            stream: of random bits, of which element i has counter i (in row-major order).
+                which are converted to float32. A GPU's tensor is copied to the host and encoded
+                there.
+            state: holds what a codec that feeds errors back keeps of layer `number`; default None:
+                nothing was stored, and nothing is.
+            number: the number of the layer in `state`; default 0.
+            stream: the stream of random bits; default 0. Element i has counter i (in row-major
+                order).
             shift: x · 2^shift is encoded, rounded once to binary32, and the decoded values are
-                divided by 2^shift.
-            scale: replaces the number that the codec measures of the whole layer, where ranks have
-                agreed on one (TernGrad's scaler).
-            random: integers below 2^random_bits in place of the stream's, of x's shape, on the
-                CPU.
+                divided by 2^shift; default 0.
+            scale: replaces the number that the codec measures of the whole layer, if ranks have
+                agreed on one (TernGrad's scaler); default None.
+            random: integers below 2^random_bits in place of the stream's, of x's shape, on the CPU;
+                default None.
 
-        Raises ValueError or TypeError; `state` is then unchanged.
+        Returns:
+            The stream, and its values.
+
+        Raises:
+            ValueError: for an invalid argument; `state` is then unchanged.
+            TypeError: for an argument of another type; `state` is then unchanged.
 
         >>> import numpy as np
         >>> packet = Codec("e4m3").encode(np.float32([0.3, 17.0]))
@@ -197,7 +223,20 @@ class Codec:
         return Packet(data, of_blocks, tuple(x.shape), layout, device)
 
     def decode(self, data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-        """`decode` of a stream that this codec made. Raises ValueError for any other."""
+        """Decodes a stream that this codec made.
+
+        Args:
+            data: the stream.
+            shape: the shape of the values, with the stream's number of values; default: 1-D, in the
+                codec's order.
+
+        Returns:
+            The values, float32.
+
+        Raises:
+            ValueError: for any other bytes, and for a shape of another size.
+            TypeError: for an argument of another type.
+        """
         return _decoded(data, shape, self)
 
     def _integers(self, random: Any, x: Any, layout: RowLayout) -> npt.NDArray[np.uint32]:
@@ -228,9 +267,21 @@ class Codec:
 
 @checked
 def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS) -> Codec:
-    """The codec of a text; a `Codec`, which has its own seed and random_bits, is returned as it is.
+    """Returns the codec of a text.
 
-    Raises as `Codec`, and ValueError for a `Codec` together with a seed or random_bits.
+    Args:
+        text: the text, as in `Codec`; or a `Codec`, which has its own seed and random_bits, and is
+            returned unchanged.
+        seed: the seed of the random bits; default 0.
+        random_bits: the number of random bits of a rounding, 1…24; default 24.
+
+    Returns:
+        The codec.
+
+    Raises:
+        ValueError: for an invalid text or an option out of range, and for a `Codec` together with a
+            seed or random_bits.
+        TypeError: for an argument of another type.
 
     >>> codec("nvfp4", seed=3)
     cpd.compress.codec('nvfp4', seed=3)
@@ -243,8 +294,10 @@ def codec(text: CodecLike, *, seed: int = 0, random_bits: int = MAX_RANDOM_BITS)
 
 
 def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
-    """The codec with this seed and these random_bits; where these are the defaults, with its own.
-    Raises ValueError where both set one of them and differ."""
+    """Returns the codec with this seed and these random_bits; defaults mean its own.
+
+    Raises ValueError if both set one of them and differ.
+    """
     given = codec(by)
     numbers = []
     for name, usual, own, ours in (
@@ -259,13 +312,21 @@ def with_numbers(by: CodecLike, seed: int, random_bits: int) -> Codec:
 
 @checked
 def decode(data: bytes, shape: Shape | None = None) -> npt.NDArray[np.float32]:
-    """The values of a stream that `Codec.encode` or `cpd compress` made; the stream names its
-    codec.
+    """Decodes a stream that `Codec.encode` or `cpd compress` made.
 
-    shape: of the values, as many as the stream has; default: 1-D, in the codec's order.
+    The stream names its codec.
 
-    Raises ValueError for bytes that are no such stream, or another number of values; TypeError for
-    other objects.
+    Args:
+        data: the stream.
+        shape: the shape of the values, with the stream's number of values; default: 1-D, in the
+            codec's order.
+
+    Returns:
+        The values, float32.
+
+    Raises:
+        ValueError: for bytes that are not such a stream, and for a shape of another size.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> decode(Codec("e4m3").encode(np.float32([0.3, 17.0])).data).tolist()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Merges what codecs kept of one job's ranks for a job with another number of ranks."""
+"""Merges the states that codecs stored for a job's ranks, for another number of ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RESIDUALS = ("feedback", "one_bit", "top_k")
 
 
 class Kept(NamedTuple):
-    """What is kept of one layer, as the native object returns it."""
+    """The state of one layer, as the native object returns it."""
 
     rank: int
     number: int
@@ -30,8 +30,11 @@ class Kept(NamedTuple):
 
 
 def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterator[Kept]:
-    """The contributions' residuals of `world` ranks, from all that `old` ranks kept: the sums that
-    `States.merge` describes. Raises ValueError where something kept is not an error of a sum."""
+    """Yields the contributions' residuals of `world` ranks, from all that `old` ranks stored.
+
+    They are the sums that `States.merge` describes. Raises ValueError if something stored is not an
+    error of a sum.
+    """
     factor = world / old if average else 1.0
     by_layer: dict[int, list[Kept]] = defaultdict(list)
     for one in sorted(kept, key=lambda one: (one.number, one.stage, one.rank)):
@@ -53,7 +56,7 @@ def merged(kept: Sequence[Kept], old: int, world: int, average: bool) -> Iterato
 
 
 def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
-    """The size and the codec of a layer on all ranks."""
+    """Returns the size and the codec of a layer on all ranks."""
     for one in layers:
         if one.codec.split(" ", 1)[0] not in _RESIDUALS:
             raise ValueError(
@@ -70,7 +73,10 @@ def _common(number: int, layers: Sequence[Kept]) -> tuple[int, str]:
 
 
 def _whole(number: int, size: int, slices: Sequence[Kept]) -> npt.NDArray[np.float32]:
-    """The errors of a layer's results, from its owners' slices. Virtual ranks keep one slice."""
+    """Returns the errors of a layer's results, from its owners' slices.
+
+    Virtual ranks store one slice.
+    """
     stored = {one.begin is not None for one in slices}
     if len(stored) != 1:
         raise ValueError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout that a codec of rows or columns needs of a layer."""
+"""The layout of a layer for a codec of rows or columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from cpd.numeric.numbers import is_torch
 
 
 class RowLayout(NamedTuple):
-    """The layout of one layer for a codec that works on rows: a row's values are contiguous."""
+    """The layout of one layer for a codec that works on rows: a row's values are contiguous.
+
+    Attributes:
+        axis: the axis that is moved last; default None: no axis is moved.
+        row: the number of values of a row after the move; default 0: the codec does not work on
+            rows.
+    """
 
     axis: int | None = None
-    """The axis that is moved last; None: no axis is moved."""
     row: int = 0
-    """Values of a row after the move; 0: the codec does not work on rows."""
 
     def move(self, layer: Any) -> Any:
-        """The layer in the codec's order, as a view."""
+        """Returns the layer in the codec's order, as a view.
+
+        Args:
+            layer: an array or a tensor.
+
+        Returns:
+            A view.
+        """
         if self.axis is None:
             return layer
         return (
@@ -28,7 +39,14 @@ class RowLayout(NamedTuple):
         )
 
     def back(self, layer: Any) -> Any:
-        """Undoes `move`; returns a view."""
+        """Undoes `move`.
+
+        Args:
+            layer: an array or a tensor in the codec's order.
+
+        Returns:
+            A view.
+        """
         if self.axis is None:
             return layer
         return (
@@ -36,7 +54,15 @@ class RowLayout(NamedTuple):
         )
 
     def restored(self, values: Any, shape: Sequence[int]) -> Any:
-        """Values in the codec's order, 1-D, as an array or tensor of the layer's shape."""
+        """Returns values in the codec's order as an array or tensor of the layer's shape.
+
+        Args:
+            values: the values, 1-D.
+            shape: the layer's shape.
+
+        Returns:
+            A contiguous array or tensor.
+        """
         if self.axis is None:
             return values.reshape(shape)
         moved = [size for axis, size in enumerate(shape) if axis != self.axis] + [shape[self.axis]]

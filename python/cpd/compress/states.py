@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`States`: what codecs keep of layers between calls."""
+"""`States`: the residuals and other numbers that codecs keep of layers between calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = ("rank", "number", "stage", "codec", "size")
 
 
 class Owner(NamedTuple):
-    """The rank, or the virtual ranks, whose states they are."""
+    """The rank, or the virtual ranks, that own states."""
 
     world: int
     """The number of ranks."""
@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
     @classmethod
     def checked(cls, world: Any, rank: Any) -> Owner:
-        """The owner. Raises ValueError where there is no such rank."""
+        """Returns the owner; raises ValueError if there is no such rank."""
         if type(world) is not int or world < 1:
             raise ValueError(f"world must be an integer of at least 1, got {shown(world)}")
         if rank is not None and (type(rank) is not int or not 0 <= rank < world):
@@ -46,17 +46,16 @@ class Owner(NamedTuple):
 class States:
     """The residuals and other numbers that codecs keep of layers between calls.
 
-    A call with `states=` finds what the last one left: of each rank and layer, and of each owner
-    and slice of results. A layer is identified by its number in random streams, so layers of one
-    model keep theirs between calls. A call that raises leaves the object unchanged. One object
-    serves one rank, or all virtual ranks of a process; calls take turns.
+    A call with `states=` finds what the last one stored: for each rank and layer, and for each
+    owner and slice of results. A layer is identified by its number in random streams, so layers of
+    one model keep their states between calls. A call that raises leaves the object unchanged. One
+    object serves one rank, or all virtual ranks of a process; calls take turns.
 
-    The object belongs to the number of ranks, and to the one of them, of the first call that keeps
-    something in it. A call of another rank, or of another number of ranks, is refused (ValueError)
-    as long as anything but zeros is kept; `reset()` removes the owner, `merge` changes the number
-    of ranks.
+    The first call that stores something ties the object to its number of ranks, and to its rank. A
+    call of another rank, or of another number of ranks, is refused (ValueError) while anything but
+    zeros is stored. `reset()` removes the owner, `merge` changes the number of ranks.
 
-    Pickled and copied by `state_dict`. A checkpoint holds each rank's own.
+    `state_dict` is used for pickles and copies. A checkpoint holds each rank's own states.
 
     >>> import numpy as np
     >>> from cpd import compress
@@ -75,27 +74,35 @@ class States:
         return None if owner is None else Owner(*owner)
 
     def reset(self, number: int | None = None) -> None:
-        """Forgets the layer of that number, on all ranks; None: all layers, and the owner.
+        """Forgets a layer, on all ranks, or everything.
 
-        Raises RuntimeError, as the other methods do, while a call uses the object."""
+        Args:
+            number: the number of the layer; default None: all layers, and the owner.
+
+        Raises:
+            RuntimeError: while a call uses the object, as from the other methods.
+            TypeError: for an argument of another type.
+        """
         given = None if number is None else int64("number", number)
         with self.used() as native:
             native.reset(given)
 
     def set_gradient(self, number: int, rms: float, rank: int | None = None) -> None:
-        """Sets the root mean square of the gradient of layer `number` for later calls, by which
-        `uniform bits=gradient` chooses its bits.
+        """Sets the root mean square of a layer's gradient for later calls.
 
-        It is used until another is set or the layer is `reset`, and is part of `state_dict`.
-        `cpd.outer.WeightAverage` sets it by itself.
+        `uniform bits=gradient` chooses its bits by this number. It is used until another is set or
+        the layer is `reset`, and is part of `state_dict`. `cpd.outer.WeightAverage` sets it by
+        itself.
 
         Args:
-            number: the layer's, as in the call's `numbers`.
-            rms: finite and not negative.
-            rank: the virtual rank whose gradient it is; None: that of all ranks here, which takes
-                the place of what was set for one of them.
+            number: the number of the layer, as in the call's `numbers`.
+            rms: the root mean square, finite and not negative.
+            rank: the virtual rank of the gradient; default None: all ranks here, in place of what
+                was set for one of them.
 
-        Raises ValueError or TypeError.
+        Raises:
+            ValueError: for an invalid number.
+            TypeError: for an argument of another type.
 
         >>> import numpy as np
         >>> from cpd import compress
@@ -121,30 +128,32 @@ class States:
         others: Iterable[States] = (),
         average: bool = False,
     ) -> None:
-        """Makes these states those of rank `rank` of `world` ranks, so that a job with another
-        number of ranks sends the errors that the old job's ranks kept.
+        """Makes these states those of a rank of a job with another number of ranks.
 
-        Error feedback (`feedback`, `top_k`, `one_bit`) keeps errors that later sums of all ranks
-        make good. New rank r gets the sum of those of the old ranks r, r + world, r + 2 · world, …,
-        nothing where there are none; what owners kept of results is added to rank 0's. Sums are in
-        binary64, ranks ascending, and rounded once to binary32: all ranks together keep the same
-        total, but for that rounding.
+        The new job then sends the errors that the old job's ranks stored. Error feedback
+        (`feedback`, `top_k`, `one_bit`) stores errors that later sums of all ranks make good.
 
-        Args:
-            world: the new number of ranks.
-            rank: the new owner; None: all ranks, as virtual ranks.
-            others: the states of the old job's other ranks, from their checkpoints; none where
-                these are of virtual ranks. They are not changed.
-            average: whether calls divide the sum by the number of ranks after it
-                (`average=True, divide="after"`): all is then multiplied by world / old world before
-                it is rounded, so that the new average makes good the errors of the old one.
+        New rank r gets the sum of the errors of the old ranks r, r + world, r + 2 · world, …. It
+        gets nothing if there are none. What owners stored of results is added to rank 0's. Sums are
+        in binary64, ranks ascending, and rounded once to binary32. All ranks together store the
+        same total, but for that rounding. Gradients (`set_gradient`) are forgotten.
 
         States that version 0.7 stored are merged as that version meant them: rank r owned slice r.
 
-        Raises ValueError, and changes nothing, unless the states of every old rank are there once,
-        all stored with slices or all by version 0.7, with each layer by one codec and of one size;
-        and for other codecs that keep something: `reset` those layers. Gradients (`set_gradient`)
-        are forgotten.
+        Args:
+            world: the new number of ranks.
+            rank: the new owner; default None: all ranks, as virtual ranks.
+            others: the states of the old job's other ranks, from their checkpoints; default none,
+                as for virtual ranks. They are not changed.
+            average: whether calls divide the sum by the number of ranks after it (`average=True,
+                divide="after"`); default False. Sums are then multiplied by world / old world
+                before they are rounded, so that the new average makes good the old one's errors.
+
+        Raises:
+            ValueError: unless the states of every old rank are given once, all stored with slices
+                or all by version 0.7. A layer must have one codec and one size on all ranks. Also
+                for states of other codecs: `reset` those layers. Nothing is then changed.
+            TypeError: for an argument of another type.
 
         >>> import numpy as np, cpd
         >>> spec, states = cpd.ReduceSpec(wire="feedback e2m1"), States()
@@ -164,7 +173,7 @@ class States:
             native[0].load([one for one in made if rank in (None, one.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that is kept, for `load_state_dict`: a new dict of numbers, texts and bytes."""
+        """Returns everything stored, as a new dict of numbers, texts and bytes."""
         with self.used() as native:
             kept, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
@@ -178,11 +187,18 @@ class States:
         return whose | {"layers": layers} | of_gradients
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Keeps what `state_dict` returned, and nothing else. Raises ValueError for anything else.
+        """Stores what `state_dict` returned, and nothing else.
 
-        A call that uses a layer compares its codec, its size and, for results, the slice: version
+        A call that uses a layer compares its codec, its size and, for results, the slice. Version
         0.7 stored no slice and meant that rank r owns slice r of each layer, as `order="ring"`
-        still does."""
+        still does.
+
+        Args:
+            state: the state; it is not changed.
+
+        Raises:
+            ValueError: for anything else.
+        """
         try:
             kept = [
                 (
@@ -203,8 +219,18 @@ class States:
 
     @contextmanager
     def used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """The native object, for one call; `owner`: the ranks of a call of ranks. Raises ValueError
-        where layers of another owner are kept."""
+        """Returns the native object, for one call.
+
+        Args:
+            owner: the ranks of a call of ranks; default None.
+
+        Yields:
+            The native object.
+
+        Raises:
+            ValueError: if layers of another owner are stored.
+            RuntimeError: while another call uses the object.
+        """
         if not self._one_call.acquire(blocking=False):
             raise RuntimeError(
                 "these states are in use by another call: each rank of a process needs its own"
@@ -225,7 +251,10 @@ class States:
 
 
 def _all_ranks(given: list[States]) -> int:
-    """The number of ranks whose states these are; raises ValueError unless each is there once."""
+    """Returns the number of ranks of these states; each rank must be given once.
+
+    Raises ValueError otherwise.
+    """
     for one in given:
         if not isinstance(one, States):
             raise TypeError(f"others must be cpd.compress.States, got {shown(one)}")
@@ -247,8 +276,11 @@ def _all_ranks(given: list[States]) -> int:
 def native_states(
     states: States | None, *, wanted: bool = True, owner: Owner | None = None
 ) -> Iterator[_core.CodecStates | None]:
-    """The native object of `states=`, for one call of `owner`; None where it is not `wanted`, as by
-    formats. Raises TypeError for other objects, ValueError for another owner's states."""
+    """Yields the native object of `states=`, for one call of `owner`.
+
+    Yields None if it is not `wanted`, as by formats. Raises TypeError for other objects, ValueError
+    for another owner's states.
+    """
     if states is not None and not isinstance(states, States):
         raise TypeError(f"states must be a cpd.compress.States, got {type(states).__name__}")
     if states is None or not wanted:

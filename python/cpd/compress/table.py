@@ -11,25 +11,29 @@ from cpd import _core
 
 @dataclass(frozen=True)
 class Compressor:
-    """A row of the table."""
+    """A row of the table of compressors.
+
+    Attributes:
+        name: the first word of its texts.
+        options: the options, as written after the name.
+        source: the paper and section, or the implementation, that defines the rule.
+        summary: the rule in words.
+    """
 
     name: str
-    """The first word of its texts."""
     options: str
-    """The options, as written after the name."""
     source: str
-    """The paper and section, or the implementation, whose rule it is."""
     summary: str
 
 
 @functools.cache
 def compressors() -> tuple[Compressor, ...]:
-    """Every compressor: its name, its options, its source and a summary."""
+    """Returns every compressor: its name, its options, its source and a summary."""
     return tuple(Compressor(*row) for row in _core.compressors())
 
 
 def is_compressor(text: str) -> bool:
-    """Whether a text begins with the name of a compressor."""
+    """Returns whether a text begins with the name of a compressor."""
     return text.partition(" ")[0] in _names()
 
 

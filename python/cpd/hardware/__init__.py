@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For hardware design: vectors and test benches for RTL, the rule by which a unit adds (found by
-probing, or replayed against its results), and the cost of formats and accumulators in gates."""
+"""Tools for hardware design: vectors, test benches, adders' rules, and costs in gates.
+
+`probe` finds the rule by which a unit adds products, and `replay` compares a unit's published
+results with an accumulator. `hardware_cost` estimates the gates of a format and an accumulator.
+`cpd.hardware.vectors` makes vectors for RTL, and `cpd.hardware.testbench` writes test benches that
+read them.
+"""
 
 from cpd.hardware.hardware_cost import HardwareCost, hardware_cost
 from cpd.hardware.probe import Command, CommandError, Probed, dots_of_matmul, probe

@@ -1,34 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hardware cost of a multiply-accumulate, by the model `cpd-2026`: counts of bits, from the
-descriptors alone, and their sum in gates. For comparing formats and accumulators with each other.
+"""The hardware cost of a multiply-accumulate, by the model `cpd-2026`.
 
-Operands a and b have significands of p = man + 1 bits (sm8 7, an int8 in two's complement 8), their
-product pp = pa + pb, the sum ps. A shifter of w bits has s(w) = ceil(log2(w + 1)) stages. For one
-product and its addition:
+The model counts bits, from the descriptors alone, and sums them in gates. Its numbers compare
+formats and accumulators with each other.
+
+Operands a and b have significands of p = man + 1 bits (sm8 has 7 bits, an int8 in two's complement
+8). Their product has pp = pa + pb bits, the sum ps bits. A shifter of w bits has s(w) = ceil(log2(w
++ 1)) stages. For one product and its addition:
 
 - multiplier: pa pb partial products.
-- aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it, w the adder's
+- aligner: w (s(w) + 2) multiplexers, of the shifter and of the swap before it. w is the adder's
   window: ps + 3 (guard, round, sticky) for rounded products, max(pp, ps) + 3 for exact ones.
 - adder: 2 w, the sum and its negation.
-- normaliser: w to count zeros, w s(w) to shift up, as much to shift down where there are
-  subnormals, ps to round (none toward zero; in addition the random bits where it is stochastic).
-  For a rounded product again, with pp and its own format.
-- exponent: the operands' sum, e + 1; of a rounding 3 (e + 2), of an alignment 2 (e + 1). An int has
-  no exponent.
-- scales: of blocks of N values, 1/N of the sum of two scales' exponents and its addition to the
-  result's; where a scale has a mantissa also of two products, of both scales and with the sum.
+- normaliser: w to count zeros, w s(w) to shift up, another w s(w) to shift down if the format has
+  subnormals, and ps to round. Rounding toward zero costs nothing; stochastic rounding also costs
+  its random bits. A rounded product adds the same again, with pp and the product's format.
+- exponent: e + 1 for the sum of the operands' exponents, 3 (e + 2) for a rounding, 2 (e + 1) for an
+  alignment. An int has no exponent.
+- scales: for blocks of N values, 1/N of the sum of two scales' exponents and of its addition to the
+  result's. If a scale has a mantissa, also 1/N of two products: of both scales, and with the sum.
 
-A matrix unit of N products and F fraction bits shifts each product within F + 2 bits, adds
-F + 2 + s(N) bits per term and twice as many at the end, compares and subtracts exponents,
-3 (e + 2), and has one normaliser for N products. An integer accumulator of w bits has an adder of
-3 w, the sum and the carries ahead of it, shifts products that have exponents, and has no
-normaliser, but w / 2 to saturate. kahan has four adders with all their parts; chunked has one and
-1/chunk.
+A matrix unit of N products and F fraction bits shifts each product within F + 2 bits. It adds F + 2
++ s(N) bits per term and twice that number at the end. It compares and subtracts exponents, 3 (e +
+2), and has one normaliser for N products.
 
-A partial product counts as 6 two-input gates (an AND and a full adder), a bit of an adder as 5, of
-an aligner or a normaliser as 3. Compared with the modules in tests/rtl as yosys synthesizes them,
-that is 0.8 to 1.6 of the gates, of integers 0.9 to 1.3, and of 4-bit formats, whose logic is a
-small table, twice as many. Wires, registers and timing are left out."""
+An integer accumulator of w bits has an adder of 3 w: the sum and the carries ahead of it. It shifts
+products that have exponents. It has no normaliser, but w / 2 bits to saturate.
+
+kahan has four adders with all their parts; chunked has one and 1/chunk.
+
+A partial product counts as 6 two-input gates (an AND and a full adder). A bit of an adder counts as
+5, a bit of an aligner or a normaliser as 3. Compared with the modules in tests/rtl as yosys
+synthesizes them, the model gives 0.8 to 1.6 of the gates. For integers it gives 0.9 to 1.3, and for
+4-bit formats, whose logic is a small table, twice as many. Wires, registers and timing are left
+out.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +58,17 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normaliser": 3, "exponent":
 
 @dataclass(frozen=True)
 class HardwareCost:
-    """Bits of each part of a unit, for one multiply-accumulate; a part that several share is
-    divided among them.
+    """The bits of each part of a unit, for one multiply-accumulate.
+
+    The bits of a part that several multiply-accumulates share are divided among them.
+
+    Attributes:
+        multiplier: partial products.
+        aligner: multiplexers that align the addends.
+        adder: bits of the sum and of its negation or carries.
+        normaliser: bits to normalize, round or saturate the sum.
+        exponent: bits of the exponents' arithmetic.
+        scales: bits of the block scales' arithmetic; default 0.
 
     >>> hardware_cost("e4m3fn", "fp32").multiplier
     16.0
@@ -68,10 +83,11 @@ class HardwareCost:
 
     @property
     def gates(self) -> float:
-        """The sum, each part's bits by `GATES`."""
+        """The cost in two-input gates: the sum of all parts, each part's bits times `GATES`."""
         return math.fsum(getattr(self, name) * each for name, each in GATES.items())
 
     def json(self) -> dict[str, Any]:
+        """Returns the model's name, the bits of each part, and the gates, for JSON."""
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
         return {"model": MODEL, **parts, "gates": self.gates}
 
@@ -82,10 +98,24 @@ def hardware_cost(
     acc: AccumulatorLike = "fp32",
     b: FormatLike | ScaledLike | None = None,
 ) -> HardwareCost:
-    """The cost of multiplying values of formats `a` and `b` (default: a's) and adding the products
-    in `acc`, by the model `cpd-2026`.
+    """Estimates the cost of a multiply-accumulate in hardware, by the model `cpd-2026`.
 
-    Raises ValueError or TypeError for an invalid format or accumulator.
+    The unit multiplies a value of format `a` by one of format `b` and adds the product in `acc`.
+    The module's docstring defines the model.
+
+    Args:
+        a: the format of the first operand, a plain or a scaled one (`"e4m3fn"`, `"mxfp8"`). If
+            `acc` is a matrix unit, the unit's own operand formats count in place of a's and b's
+            elements; block scales still count.
+        acc: the accumulator that adds the products; default fp32.
+        b: the format of the second operand; default the format of a.
+
+    Returns:
+        The bits of each part; the property `gates` is their sum in two-input gates.
+
+    Raises:
+        ValueError: for an invalid format or accumulator.
+        TypeError: for an argument of another type.
 
     >>> narrow, wide = hardware_cost("e2m1"), hardware_cost("e4m3fn")
     >>> narrow.gates < wide.gates
@@ -162,8 +192,10 @@ def _rounding(width: int, f: Format, rounding: str, random_bits: int = 0) -> Par
 
 
 def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
-    """The parts for one of the unit's products. Of a dot product before the alignment only the sum
-    is aligned."""
+    """Returns the parts for one of the unit's products.
+
+    A dot product that is formed before the alignment is aligned once, as a sum.
+    """
     kept = unit.fraction_bits + 2
     width = kept + _stages(unit.block)
     shifter = kept * _stages(kept)
@@ -175,8 +207,10 @@ def _of_unit(unit: BlockFma, a: Format, b: Format) -> Parts:
 
 
 def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float:
-    """The bits for both operands' scales, divided by the values of a block; a tensor's or a row's
-    scale is applied at the end of a sum and not counted."""
+    """Returns the bits for both operands' scales, divided by the values of a block.
+
+    The scale of a tensor or of a row is applied at the end of a sum and not counted.
+    """
     blocks = [q for q in (a, b) if isinstance(q, Scaled) and q.block not in ("tensor", "row")]
     if not blocks:
         return 0.0

@@ -29,7 +29,13 @@ _LIKE = {"a2": "a100", "h200": "h100", "l40s": "ada"}
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A dot product whose published result differs from the accumulator's."""
+    """A dot product whose published result differs from the accumulator's.
+
+    Attributes:
+        number: the index of the dot product in its set, from 0.
+        published: the result in the file.
+        result: the accumulator's result.
+    """
 
     number: int
     published: float
@@ -38,7 +44,18 @@ class Mismatch:
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of one set of a file's dot products. NaN matches any NaN."""
+    """The replay of one set of a file's dot products; NaN matches any NaN.
+
+    Attributes:
+        name: the set, by the formats of its operands and results, such as `fp16 fp32`.
+        accumulator: the accumulator that was compared.
+        adds_c: whether the addends were added.
+        matches: the number of results that are equal.
+        total: the number of results.
+        first: the first results that differ, at most five.
+        mutations: the changed rule, by name → the number of its results that differ from the
+            published ones. Empty unless asked for.
+    """
 
     name: str
     accumulator: Accumulator
@@ -46,9 +63,7 @@ class Replay:
     matches: int
     total: int
     first: tuple[Mismatch, ...]
-    """The first that differ, at most five."""
     mutations: dict[str, int] = field(default_factory=dict)
-    """How many results of each changed rule differ from the published ones."""
 
 
 @dataclass(frozen=True)
@@ -79,21 +94,29 @@ def replay(
 ) -> list[Replay]:
     """Compares a file's dot products with those of an accumulator, bit by bit.
 
-    Args:
-        path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and
-            `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
-            E5M2; or `.csv` or `.jsonl` as `cpd.hardware.vectors` writes them, of operation dot or
-            block_fma.
-        acc: an accumulator; a preset's name means the unit with each set's operands. Default: the
-            preset for the file's name (`H100.npz`), or the accumulator in its head.
-        operands, output: only sets of these operands (`E4M3` or `e4m3fn`), or with these results.
-        adds_c: whether the results include the addends; default: they do, except fp32 results of
-            FP8 on H100 and H200, which are a * b alone.
-        mutations: counts how many results of changed rules differ: one fraction bit more and less,
-            twice and half the block, the other rounding.
+    Nothing in a file is executed.
 
-    Returns one `Replay` for each set. Raises ValueError for a file that does not hold such sets, or
-    none that fits the arguments, and OSError. Nothing in a file is executed.
+    Args:
+        path: the file, in one of two forms. `.npz` has arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`,
+            `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
+            bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` are as `cpd.hardware.vectors` writes them,
+            of operation dot or block_fma.
+        acc: an accumulator. A preset's name means the unit with each set's operands. Default: the
+            preset for the file's name (`H100.npz`), or the accumulator in its head.
+        operands: replays only sets with these operands (`E4M3` or `e4m3fn`); default: all sets.
+        output: replays only sets with results of this format (`fp32` or `fp16`); default: all sets.
+        adds_c: whether the results include the addends. Default: they do, except fp32 results of
+            FP8 on H100 and H200, which are a * b alone.
+        mutations: also counts how many results of changed rules differ. The changes are one
+            fraction bit more and less, twice and half the block, and the other rounding; default
+            False.
+
+    Returns:
+        One `Replay` for each set.
+
+    Raises:
+        ValueError: if the file holds no such sets, or none that fits the arguments.
+        OSError: if the file cannot be read.
 
     >>> import tempfile
     >>> from cpd.hardware import vectors
@@ -154,7 +177,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 
 def _changed(unit: BlockFma) -> Iterator[tuple[str, BlockFma]]:
-    """The rules that differ from the unit's in one thing, as far as they are valid."""
+    """Yields the valid rules that differ from the unit's in one thing."""
     other = "toward_zero" if unit.rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the round-off of a reduction, and counts its cost: messages and modelled time by group
+"""Studies of reductions, formats and accumulators.
+
+Measures the round-off of a reduction, and counts its cost: messages and modelled time by group
 size. Measures the errors of formats and accumulators on tensors. The names of `cpd.hardware` are
-here too."""
+here too.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -26,47 +26,61 @@ from cpd.study.resamples import shares_of_wins, undecided
 
 @dataclass(frozen=True)
 class Choice:
-    """One group size and exchange: its round-off and its cost."""
+    """One group size and exchange: its round-off and its cost.
+
+    Attributes:
+        group_size: the number of ranks of a group.
+        roundoff: the round-off in the order of the argument's ranks.
+        steps: the rounds of messages, as in `Cost`.
+        bytes_sent: the bytes that rank 0 sends, a master, which sends most; an upper bound if
+            `cost` is not exact.
+        seconds: the time in the alpha-beta model.
+        exchange: `hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same
+            bits.
+        spread: the standard error of `roundoff.relative_rms`; None for fewer than 64 values.
+        error: the relative RMS over random orders of the ranks; default 0.
+        non_finite: the number of results that are not finite, over all those orders; default 0.
+    """
 
     group_size: int
     roundoff: Roundoff
     steps: int
     bytes_sent: int
-    """By rank 0, a master, which sends most; an upper bound where `cost` is not exact."""
     seconds: float
-    """The time in the alpha-beta model."""
     exchange: str
-    """`hierarchical`, or `ring` for a group size of W; or `owner`, which gives the same bits."""
     spread: float | None
-    """The standard error of `roundoff.relative_rms`; None where there are fewer than 64 values."""
     error: float = 0.0
-    """The relative RMS over random orders of the ranks."""
     non_finite: int = 0
-    """The number of results that are not finite, over all those orders."""
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The group sizes and exchanges to use. No other choice has both less error and less time than
-    one that is named here, nor is as good in one of them and better in the other."""
+    """The group sizes and exchanges to use.
+
+    The named choices are on the Pareto front: no other choice is better in error or time and no
+    worse in the other.
+
+    Attributes:
+        choices: one for each group size, by exchange `hierarchical` or `ring`. By `owner` if a
+            codec's sums cannot be sent in place of its contributions.
+        owner: the same group sizes, and sums, by exchange `owner`.
+        draws: the number of blocks of values from which spreads are computed; 0 for too few values.
+        most_exact: the fastest of `exact_tie`.
+        fastest: the choice of least modelled time.
+        balanced: the fastest of `balanced_tie`.
+        exact_tie: the choices between which chance decides whose error is least; a single one: no
+            tie.
+        balanced_tie: the choices between which chance decides the least product of error and time.
+    """
 
     choices: list[Choice]
-    """One for each group size, by `hierarchical` or `ring`; by `owner` where a codec's sums cannot
-    be sent in place of its contributions."""
     owner: list[Choice]
-    """The same group sizes, and sums, by exchange `owner`."""
     draws: int
-    """The number of blocks of values from which spreads are computed; 0 for too few values."""
     most_exact: Choice
-    """The fastest of `exact_tie`."""
     fastest: Choice
-    """The choice of least modelled time."""
     balanced: Choice
-    """The fastest of `balanced_tie`."""
     exact_tie: list[Choice]
-    """The choices between whose errors chance decides which is least; a single one: no tie."""
     balanced_tie: list[Choice]
-    """The choices between which chance decides the least product of error and time."""
 
     @property
     def by_error(self) -> int:
@@ -98,21 +112,33 @@ def recommend(
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    """The group sizes and exchanges to use, by round-off (see `roundoff`) and by modelled time.
+    """Recommends group sizes and exchanges, by round-off and by modelled time.
 
-    The error is the relative RMS; where results are not finite, fewer of these come first. The time
-    is that of exchange `hierarchical`, of `ring` for a group size of W, or of `owner`, with `alpha`
-    seconds per step and `beta` seconds per byte (see `transfer_time`). The first two sum in order
-    `ring`, so the spec must. Of choices that are equal in both the first is used.
+    The error is the relative RMS (see `roundoff`); choices with fewer results that are not finite
+    come first. The time is modelled for exchange `hierarchical`, for `ring` with a group size of W,
+    and for `owner` (see `transfer_time`). The first two sum in order `ring`, so the spec must. Of
+    choices that are equal in error and time the first is used.
 
-    Errors are those over `ORDERS` = 8 random orders of the ranks together, which do not depend on
+    Errors are taken over `ORDERS` = 8 random orders of the ranks together, which do not depend on
     the order of the argument: the order of a sum changes its error, and no rank has a fixed place.
-    Each layer is cut into `DRAWS` = 16 blocks; each of 1,000 resamples of the orders and blocks
-    votes for what is best by it. What more than 95 % of them vote for is the choice; else those
-    with most votes, 95 % together, are a tie, and the fastest of these is named. `spread` is the
-    jackknife's standard error, of the argument's order.
+    Each layer is cut into `DRAWS` = 16 blocks. Each of 1,000 resamples of the orders and blocks
+    votes for the choice that is best by it. A choice with more than 95 % of the votes is named.
+    Otherwise the choices with most votes, 95 % together, are a tie, and the fastest of these is
+    named. `spread` is the jackknife's standard error, in the argument's order.
 
-    Raises ValueError for a spec of another order, for no group sizes and as `roundoff` does.
+    Args:
+        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
+        spec: the all-reduce, of order `ring`; its exchange and group size are replaced.
+        group_sizes: the group sizes to compare, 1…W; W, the number of ranks, means no groups.
+        alpha: seconds per step.
+        beta: seconds per byte.
+
+    Returns:
+        The choices for each group size, and the named ones.
+
+    Raises:
+        ValueError: for a spec of another order, no group sizes, and a group size that is not 1…W.
+        TypeError: for an argument of another type.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -135,7 +161,26 @@ def recommend_over(
     alpha: float,
     beta: float,
 ) -> Recommendation:
-    """`recommend` over real ranks, each with its own layers: see `roundoff_over`."""
+    """Recommends group sizes and exchanges over real ranks, each with its own layers.
+
+    All ranks call it with the same arguments but `layers`, and get the same result (see `recommend`
+    and `roundoff_over`). Errors are taken in one order of the ranks.
+
+    Args:
+        comm: the ranks.
+        layers: the contributions of this rank.
+        spec: the all-reduce, of order `ring`; its exchange and group size are replaced.
+        group_sizes: the group sizes to compare, 1…W; W, the number of ranks, means no groups.
+        alpha: seconds per step.
+        beta: seconds per byte.
+
+    Returns:
+        The choices for each group size, and the named ones.
+
+    Raises:
+        ValueError: for a spec of another order, no group sizes, and a group size that is not 1…W.
+        TypeError: for an argument of another type.
+    """
     return _recommended(Contributions.over(comm, layers), spec, group_sizes, alpha, beta)
 
 
@@ -152,7 +197,16 @@ def _recommended(
 
 @checked
 def check_recommended(spec: ReduceSpec, group_sizes: Sequence[int]) -> None:
-    """Raises TypeError or ValueError for arguments that `recommend` does not accept."""
+    """Raises TypeError or ValueError for arguments that `recommend` does not accept.
+
+    Args:
+        spec: the all-reduce.
+        group_sizes: the group sizes to compare.
+
+    Raises:
+        ValueError: for a spec of an order other than `ring`, and for no group sizes.
+        TypeError: for an argument of another type.
+    """
     check_spec(spec)
     if spec.order != "ring":
         raise ValueError(
@@ -174,7 +228,25 @@ def choose(
     beta: float,
     largest: Largest = None,
 ) -> Recommendation:
-    """The recommendation from measurements by group size; `sizes` and `largest`: as in `cost`."""
+    """Recommends group sizes and exchanges from measurements.
+
+    Args:
+        measured: group size → its measurement, as from `Contributions.measure_orders`.
+        spec: the all-reduce that was measured, of order `ring`.
+        world: the number of ranks W.
+        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
+        alpha: seconds per step.
+        beta: seconds per byte.
+        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
+            known.
+
+    Returns:
+        The choices for each group size, and the named ones.
+
+    Raises:
+        ValueError: for no measurements.
+        TypeError: for an argument of another type.
+    """
     if not measured:
         raise ValueError("at least one measurement is needed, got none")
     for size, one in measured.items():
@@ -218,7 +290,7 @@ def choose(
 
 
 def _beats(one: Choice, other: Choice) -> bool:
-    """Whether `one` is nowhere worse, and somewhere better."""
+    """Returns whether `one` is nowhere worse than `other`, and somewhere better."""
     mine, yours = (((x.non_finite, x.error), x.seconds) for x in (one, other))
     return mine[0] <= yours[0] and mine[1] <= yours[1] and mine != yours
 
@@ -228,7 +300,7 @@ def _tied(
     measured: Mapping[int, Measurement],
     weight: Callable[[Choice], float],
 ) -> list[Choice]:
-    """The choices between which chance decides the least error times `weight`, fastest first."""
+    """Returns the choices that chance ties for least error times `weight`, fastest first."""
     fewest = min(one.non_finite for one in front)
     sound = [one for one in front if one.non_finite == fewest]
     sound.sort(key=lambda one: (one.seconds, one.error))

@@ -21,39 +21,48 @@ _ZSTD_LEVEL = 3
 
 @dataclass
 class Figures:
-    """Measurements of a codec on values; of several tensors, their sums."""
+    """Measurements of a codec on values; for several tensors, their sums.
+
+    Attributes:
+        values: the number of values.
+        bytes: the bytes of the messages.
+        encode: seconds to encode.
+        decode: seconds to decode.
+        squares: the sum of the squares of the finite values.
+        errors: the sum of the squared errors.
+        variances: the sum of the variances of the decoded values; None: nothing is random.
+    """
 
     values: int = 0
     bytes: int = 0
     encode: float = 0.0
-    """Seconds."""
     decode: float = 0.0
-    """Seconds."""
     squares: float = 0.0
-    """The sum of the squares of the finite values."""
     errors: float = 0.0
-    """The sum of the squared errors."""
     variances: float | None = None
-    """The sum of the variances of the decoded values; None: nothing is random."""
 
     @property
     def bits_a_value(self) -> float:
+        """Bits of a message per value."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     @property
     def ratio(self) -> float:
+        """Bytes of binary32 per byte of a message."""
         return 4 * self.values / self.bytes if self.bytes else math.nan
 
     @property
     def relative_rms(self) -> float:
+        """The root of the sum of squared errors over the sum of squares."""
         return math.sqrt(_share(self.errors, self.squares))
 
     @property
     def variance(self) -> float | None:
+        """The sum of variances over the sum of squares; None: nothing is random."""
         return None if self.variances is None else _share(self.variances, self.squares)
 
     def json(self) -> dict[str, Any]:
-        """The measurements by the names of the table."""
+        """Returns the measurements by the names of the table."""
         names = ("values", "bytes", "bits_a_value", "ratio", "relative_rms", "variance")
         return {
             **{name: getattr(self, name) for name in names},
@@ -77,7 +86,7 @@ def total(parts: Iterable[Figures]) -> Figures:
 
 
 def measured(wire: str, seeds: range, x: Values) -> tuple[Figures, bytes]:
-    """Measures the codec of a text on a tensor. Returns also the bytes for the first seed."""
+    """Measures the codec of a text on a tensor; also returns the bytes for the first seed."""
     data, first, figures = _first(codec(wire, seed=seeds[0]), x)
     mean = first.copy()
     squares = np.zeros_like(mean)
@@ -113,12 +122,12 @@ def _first(by: Codec, x: Values) -> tuple[bytes, npt.NDArray[np.float64], Figure
 
 
 def _wide(x: Values, q: Values) -> npt.NDArray[np.float64]:
-    """q where x is finite, in binary64."""
+    """Returns the elements of q at which x is finite, in binary64."""
     return np.asarray(q[np.isfinite(x)], np.float64)
 
 
 def by_zstd(x: Values) -> Figures | None:
-    """The measurements of zstd, which is lossless; None where the package is missing."""
+    """Measures zstd, which is lossless; None if the package is missing."""
     try:
         import zstandard
     except ImportError:

@@ -26,38 +26,57 @@ from cpd.numeric.numbers import int32, int64
 class MeasuredCost:
     """What ranks sent and received in an all-reduce of actual layers: means over the ranks.
 
+    Attributes:
+        steps: the rounds of messages, of the rank that has most, as in `Cost`.
+        bytes_sent: the bytes that a rank sent.
+        bytes_received: the bytes that a rank received.
+        most_sent: the bytes of the rank that sent most.
+
     >>> MeasuredCost(steps=2, bytes_sent=10.5, bytes_received=10.5, most_sent=11).most_sent
     11
     """
 
     steps: int
-    """As in `Cost`."""
     bytes_sent: float
     bytes_received: float
     most_sent: int
-    """The bytes of the rank that sent most."""
 
 
 class Round(NamedTuple):
-    """Steps of an all-reduce that are alike."""
+    """Steps of an all-reduce that are alike.
+
+    Attributes:
+        steps: the number of steps.
+        bytes: the bytes of the longest message of each step; an upper bound if `cost` gives one.
+        across: the most messages of a step that leave one host, or reach it.
+        within: the most messages of a step that stay in one host.
+    """
 
     steps: int
     bytes: float
-    """Of the longest message of each step; an upper bound where `cost` gives one."""
     across: int
-    """The most messages of a step that leave one host, or reach it."""
     within: int
-    """The most messages of a step that stay in one host."""
 
 
 @checked
 def measured_cost(
     per_rank: PerRank, spec: ReduceSpec, *, chunk: int = DEFAULT_CHUNK
 ) -> MeasuredCost:
-    """What the ranks send and receive in the all-reduce of these layers, as a first call: runs it
-    between threads of this process and counts. Equal to `cost` where that is exact.
+    """Counts what ranks send and receive in the all-reduce of actual layers.
 
-    Raises ValueError or TypeError as `cpd.simulate_all_reduce`.
+    Runs a first call between threads of this process. Equal to `cost` if that is exact.
+
+    Args:
+        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
+        spec: the all-reduce.
+        chunk: the values that a rank works on at once, as in `cpd.comm.local`; default 2^20.
+
+    Returns:
+        Means over the ranks.
+
+    Raises:
+        ValueError: as `cpd.simulate_all_reduce`.
+        TypeError: as `cpd.simulate_all_reduce`.
 
     >>> import numpy as np
     >>> ranks = [[np.float32([0, 0, 0, rank])] for rank in range(4)]
@@ -91,10 +110,27 @@ def transfer_time(
     beta: float,
     largest: Largest = None,
 ) -> float:
-    """Seconds that the messages of an all-reduce take in the alpha-beta model: its steps one after
-    the other, all ranks at once, each `alpha` seconds and `beta` seconds per byte of its longest
-    message; an upper bound where `cost` gives one. Casts and folds are assumed to be hidden.
-    `sizes` and `largest` as in `cost`.
+    """Models the seconds that the messages of an all-reduce take, by alpha and beta.
+
+    The steps follow one after the other, all ranks at once. Each step takes `alpha` seconds and
+    `beta` seconds per byte of its longest message. The time is an upper bound if `cost` gives one.
+    Casts and ordered sums are assumed to be hidden.
+
+    Args:
+        spec: the all-reduce.
+        world: the number of ranks.
+        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
+        alpha: seconds per step.
+        beta: seconds per byte.
+        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
+            known.
+
+    Returns:
+        Seconds.
+
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
 
     >>> spec = ReduceSpec("e4m3")
     >>> round(1e6 * transfer_time(spec, 4, [1000], alpha=1e-6, beta=1e-9), 2)  # us
@@ -122,8 +158,24 @@ def rounds(
     per_host: int,
     largest: Largest = None,
 ) -> list[Round]:
-    """The steps of an all-reduce where rank r is in host r // per_host, steps that are alike
-    together: what `transfer_time` adds up, and between whom. `sizes` and `largest` as in `cost`.
+    """Returns the steps of an all-reduce that `transfer_time` adds up, and between whom.
+
+    Rank r is in host r // per_host. Steps that are alike are one `Round`.
+
+    Args:
+        spec: the all-reduce.
+        world: the number of ranks.
+        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
+        per_host: the number of ranks of a host.
+        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
+            known.
+
+    Returns:
+        The rounds, in order.
+
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
 
     >>> rounds(ReduceSpec("fp32"), 4, [1000], per_host=2)
     [Round(steps=4, bytes=1000, across=1, within=1), Round(steps=2, bytes=1000, across=2, within=0)]
@@ -142,12 +194,21 @@ def rounds(
 
 
 def agreement(spec: ReduceSpec, world: int, sizes: Sizes, *, per_host: int) -> list[Round]:
-    """The steps ahead of `rounds` in which the ranks agree on what scales need.
+    """Returns the steps ahead of `rounds` in which the ranks agree on what scales need.
 
-    With APS, and for formats without a code for NaN, that is each layer's largest magnitude, 4
-    bytes a layer and 4 more; for a codec whose scale the ranks share, 4 bytes a layer. In
-    ceil(log2(world)) steps each rank sends all of them to the rank 1, 2, 4, … places on. No steps
-    where nothing is needed. `cost` and `transfer_time` do not include them.
+    With APS, and for formats without a code for NaN, ranks agree on each layer's largest magnitude:
+    4 bytes a layer and 4 more. For a codec whose scale the ranks share they send 4 bytes a layer.
+    In ceil(log2(world)) steps each rank sends all of these to the rank 1, 2, 4, … after it. There
+    are no steps if nothing is needed. `cost` and `transfer_time` do not include these steps.
+
+    Args:
+        spec: the all-reduce.
+        world: the number of ranks.
+        sizes: each layer's shape, or the number of values of a vector, as in `cost`.
+        per_host: the number of ranks of a host.
+
+    Returns:
+        The rounds, in order.
 
     >>> agreement(ReduceSpec("e4m3", aps=True), 4, [1000], per_host=2)
     [Round(steps=1, bytes=8, across=1, within=1), Round(steps=1, bytes=8, across=2, within=0)]

@@ -38,10 +38,11 @@ class _RefusedError(ValueError):
 
 
 def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
-    """The arrays of a file, in its order, each with its own dtype and in its own memory; values of
-    torch's types that NumPy does not have (bfloat16, FP8) are widened to binary32.
+    """Reads the arrays of a file, in its order, each with its own dtype and in its own memory.
 
-    A .npy file's array has the file's name. What torch.save wrote is flattened: the names of nested
+    Values of torch's types that NumPy does not have (bfloat16, FP8) are widened to binary32.
+
+    A .npy file's array has the file's name. What torch.save wrote is flattened. The names of nested
     dicts are joined by dots (after `rank{r}` by a slash), the parts of a list of ranks are called
     `rank0/…`, `rank1/…`. `leaves_out`: leaves out what is not a floating-point tensor, such as a
     checkpoint's step and an optimizer's options. NumPy's files are read without torch.
@@ -209,8 +210,10 @@ def _read_torch(path: Path, file: IO[bytes], leaves_out: bool) -> Named:
 
 
 def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator[tuple[str, Any]]:
-    """The names and values in nested dicts and lists, each of which may occur only once, so that
-    never more is read than the file holds."""
+    """Yields the names and values in nested dicts and lists.
+
+    Each may occur only once, so that never more is read than the file holds.
+    """
     if not isinstance(value, dict | list | tuple):
         yield prefix, value
         return
@@ -227,7 +230,7 @@ def _flat(prefix: str, value: Any, seen: set[int], leaves_out: bool) -> Iterator
 
 
 def _dense(name: str, tensor: torch.Tensor) -> Array:
-    """The tensor's values, each of which must have its own memory in the file."""
+    """Returns the tensor's values, which must have their own memory in the file."""
     if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise _RefusedError(
             f"'{shown(name)}' must be a dense tensor with values, got {tensor.layout} "

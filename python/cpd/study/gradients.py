@@ -68,10 +68,11 @@ class Gradients:
 
     @property
     def ranks(self) -> int:
+        """The number of ranks."""
         return len(self.per_rank)
 
     def layer(self, name: str) -> Gradients:
-        """That layer alone, or those of a pattern. Raises ValueError where there is none."""
+        """Returns the named layer, or those of a pattern; raises ValueError for no layer."""
         chosen = [n for n, own in enumerate(self.names) if own == name]
         chosen = chosen or [n for n, own in enumerate(self.names) if fnmatchcase(own, name)]
         if not chosen:

@@ -26,22 +26,24 @@ _FILE = Path(__file__).with_name("machines.toml")
 class Link:
     """A level of a machine's network.
 
-    Raises ValueError for numbers out of range.
+    Numbers out of range raise ValueError.
+
+    Attributes:
+        alpha: seconds of a message, at least 0.
+        bandwidth: bytes a second, each way, above 0.
+        shared: bytes a second at which all messages of a host pass, in addition, something that its
+            GPUs share, such as its memory. Default 0: there is no such thing.
+        port: bytes a second, each way, of one GPU between hosts, if this is less than the host's
+            `bandwidth`. Default 0: one GPU may use all of it.
 
     >>> Link(1e-5, 1e9).seconds(1e6)  # 10 us and 1 MB
     0.00101
     """
 
     alpha: float
-    """Seconds of a message."""
     bandwidth: float
-    """Bytes a second, each way."""
     shared: float = 0.0
-    """Bytes a second at which all messages of a host pass, in addition, what its GPUs share, such
-    as its memory; 0: there is no such thing."""
     port: float = 0.0
-    """Bytes a second, each way, of one GPU between hosts, where this is less than the host's
-    `bandwidth`; 0: one GPU may use all of it."""
 
     def __post_init__(self) -> None:
         _check("alpha", self.alpha)
@@ -50,13 +52,30 @@ class Link:
         _check("port", self.port)
 
     def seconds(self, bytes: float, messages: int = 1) -> float:
-        """Of a message of so many bytes, while the host has `messages` of them within it."""
+        """Returns the seconds of a message within a host.
+
+        Args:
+            bytes: the bytes of the message.
+            messages: the number of such messages that the host has at the same time; default 1.
+
+        Returns:
+            Seconds.
+        """
         share = messages / self.shared if self.shared else 0.0
         return self.alpha + bytes * (1 / self.bandwidth + share)
 
     def seconds_across(self, bytes: float, messages: int) -> float:
-        """Of so many messages of so many bytes, each from or to another GPU of one host: all pass
-        its link, each its GPU's port.
+        """Returns the seconds of several messages between hosts.
+
+        Each message is from or to another GPU of one host. All pass the host's link, and each its
+        GPU's port.
+
+        Args:
+            bytes: the bytes of each message.
+            messages: the number of messages.
+
+        Returns:
+            Seconds.
 
         >>> Link(0, 4e11, port=5e10).seconds_across(1e9, 1)
         0.02
@@ -70,7 +89,20 @@ class Link:
 class Machine:
     """Hosts with GPUs, one rank on each: rank r is in host r // gpus.
 
-    Raises ValueError for numbers out of range.
+    Numbers out of range raise ValueError.
+
+    Attributes:
+        name: the machine's name.
+        within: the link between GPUs of a host; the bandwidth is that of each GPU's own link.
+        between: the link between hosts: the bandwidth of a host's link, and of one GPU's `port`.
+        gpus: the number of GPUs of a host; default 1.
+        speed: the speed of a GPU, relative to a K80; default None: not known.
+        tflops: the binary32 TFLOP/s of a GPU, by its list; default None: not known.
+        dollars: the price of a host for an hour; default 0: not known.
+        codec_gbps: the GB of binary32 values that a GPU encodes, and decodes, in a second; default
+            None: not known.
+        summary: the machine in words.
+        sources: number → its source.
 
     >>> two = Machine("two hosts", Link(0, 1e10), Link(0, 1e9), gpus=2)
     >>> two.seconds([Round(1, 1e9, across=2, within=0)])  # each GPU sends 1 GB to the other host
@@ -79,22 +111,14 @@ class Machine:
 
     name: str
     within: Link
-    """Between GPUs of a host; the bandwidth is that of each GPU's own link."""
     between: Link
-    """Between hosts: the bandwidth of a host's link, and of one GPU's `port`."""
     gpus: int = 1
-    """Of a host."""
     speed: float | None = None
-    """Of a GPU, relative to a K80; None: not known."""
     tflops: float | None = None
-    """Of a GPU, by its list, binary32."""
     dollars: float = 0.0
-    """An hour of a host; 0: not known."""
     codec_gbps: float | None = None
-    """GB of binary32 values that a GPU encodes, and decodes, in a second; None: not known."""
     summary: str = ""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Where each number is from."""
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -105,9 +129,17 @@ class Machine:
         _check("dollars", self.dollars)
 
     def seconds(self, rounds: Iterable[Round]) -> float:
-        """Of the steps of an all-reduce, one after the other: each as long as its longest message,
-        within a host or between hosts, where the messages of a host share its link and each
-        passes its GPU's port."""
+        """Returns the seconds of the steps of an all-reduce, one after the other.
+
+        Each step is as long as its longest message, within a host or between hosts. The messages of
+        a host share its link, and each passes its GPU's port.
+
+        Args:
+            rounds: the steps, as from `rounds` with `per_host` = `gpus`.
+
+        Returns:
+            Seconds.
+        """
         total = 0.0
         for steps, bytes, across, within in rounds:
             inside = self.within.seconds(bytes, within) if within else 0.0
@@ -116,12 +148,27 @@ class Machine:
         return total
 
     def hosts(self, ranks: int) -> int:
-        """How many hosts so many ranks take."""
+        """Returns the number of hosts that hold a number of ranks.
+
+        Args:
+            ranks: the number of ranks.
+
+        Returns:
+            The number of hosts, rounded up.
+        """
         return -(-ranks // self.gpus)
 
     def hourly(self, ranks: int) -> float:
-        """Dollars an hour of so many ranks: of whole hosts where there are several, of its GPUs of
-        one host."""
+        """Returns the price of a number of ranks for an hour.
+
+        On one host its GPUs are paid for, on several hosts whole hosts.
+
+        Args:
+            ranks: the number of ranks.
+
+        Returns:
+            Dollars; 0 if the machine's price is not known.
+        """
         if ranks <= self.gpus:
             return self.dollars * ranks / self.gpus
         return self.dollars * self.hosts(ranks)
@@ -135,20 +182,30 @@ def _check(name: str, value: float, above: bool = False) -> None:
 
 @functools.cache
 def machines() -> Mapping[str, Machine]:
-    """The machines of `machines.toml`, by name."""
+    """Returns the machines of `machines.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: _machine(name, data) for name, data in tomllib.load(file).items()}
 
 
 @checked
 def machine(text: str | Path) -> Machine:
-    """The machine of this name; of a TOML file with one such table, or its keys at the top; or of
-    a text of `alpha=SECONDS beta=BYTES_A_SECOND` and, where hosts have several GPUs, `gpus`,
-    `alpha_between`, `beta_between`, `port` (of one GPU between hosts), `shared`, `speed`,
-    `tflops`, `dollars` and `codec_gbps`.
+    """Returns a machine by its name, from a TOML file, or from a text of numbers.
 
-    Raises ValueError for a name that is not known, naming the nearest, and for wrong files and
-    texts; OSError for a file that cannot be read.
+    A TOML file has one table of a machine, or a machine's keys at the top. A text has
+    `alpha=SECONDS beta=BYTES_A_SECOND` and, for hosts with several GPUs, `gpus`, `alpha_between`,
+    `beta_between`, `port` (of one GPU between hosts) and `shared`. It may have `speed`, `tflops`,
+    `dollars` and `codec_gbps`. `Machine` and `Link` document the numbers.
+
+    Args:
+        text: a name of `machines.toml`, the path of a TOML file, or a text of numbers.
+
+    Returns:
+        The machine.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one, and for an invalid file or
+            text.
+        OSError: if the file cannot be read.
 
     >>> machine("ec2-p2").gpus
     16
@@ -170,7 +227,7 @@ def machine(text: str | Path) -> Machine:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error: the name that was meant, or all names."""
+    """Returns the end of an error: the name that was meant, or all names."""
     names = list(known)
     return f"; {did_you_mean(name, names) or 'there are ' + ', '.join(names)}"
 

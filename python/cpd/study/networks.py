@@ -22,6 +22,18 @@ _FILE = Path(__file__).with_name("networks.toml")
 class Network:
     """A network whose gradients are summed.
 
+    Attributes:
+        name: the network's name.
+        shapes: the shapes of its parameters.
+        rate: samples a second on one K80; default None: not published.
+        batches: number of ranks → samples of a step; default empty.
+        batch: samples of a step on each rank, if `batches` has no number; default None: not known.
+        epochs: the epochs of a whole training; default None: not known.
+        examples: the samples of an epoch; default None: not known.
+        summary: the network in words.
+        published: the papers' number of parameters.
+        source: where the numbers are from.
+
     >>> small = Network("small", ((10, 4), (10,)), batch=8)
     >>> small.values, small.samples(16)
     (50, 128)
@@ -29,20 +41,13 @@ class Network:
 
     name: str
     shapes: tuple[tuple[int, ...], ...]
-    """Of its parameters."""
     rate: float | None = None
-    """Samples a second on one K80; None: not published."""
     batches: Mapping[int, int] = field(default_factory=dict)
-    """Samples of a step, by the number of ranks."""
     batch: int | None = None
-    """Samples of a step on each rank, where `batches` has no number."""
     epochs: int | None = None
-    """Of a whole training."""
     examples: int | None = None
-    """Samples of an epoch."""
     summary: str = ""
     published: str = ""
-    """The papers' number of parameters."""
     source: str = ""
 
     @property
@@ -51,8 +56,19 @@ class Network:
         return sum(map(math.prod, self.shapes))
 
     def samples(self, ranks: int, batch: int | None = None) -> int:
-        """The samples of a step: `batch` on each rank; or the published number, beyond which each
-        rank has as many as with the most ranks of these; 1 on each where nothing is known."""
+        """Returns the samples of a step.
+
+        Without `batch` it is the published number. Beyond the largest published number of ranks,
+        each rank has the samples that it has with that number. If nothing is known, each rank has
+        one sample.
+
+        Args:
+            ranks: the number of ranks.
+            batch: samples on each rank; default None: the network's.
+
+        Returns:
+            The samples of all ranks.
+        """
         if batch is not None:
             return batch * ranks
         if ranks in self.batches:
@@ -65,16 +81,23 @@ class Network:
 
 @functools.cache
 def networks() -> Mapping[str, Network]:
-    """The networks of `networks.toml`, by name."""
+    """Returns the networks of `networks.toml`, by name."""
     with _FILE.open("rb") as file:
         return {name: _network(name, data) for name, data in tomllib.load(file).items()}
 
 
 @checked
 def network(name: str) -> Network:
-    """The network of this name.
+    """Returns the network of this name.
 
-    Raises ValueError for a name that is not known, naming the nearest.
+    Args:
+        name: a name of `networks.toml`, such as `resnet50`.
+
+    Returns:
+        The network.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
 
     >>> network("resnet50").values
     25557032

@@ -56,8 +56,11 @@ def check_plot_path(path: Path) -> None:
 
 
 def draw(path: Path, series: Sequence[Series], nodes: int) -> None:
-    """Writes the plot. Baselines, which have no groups, are horizontal lines; one far below the
-    formats is only in the legend, with its error."""
+    """Writes the plot.
+
+    Baselines, which have no groups, are horizontal lines. A baseline far below the formats is only
+    in the legend, with its error.
+    """
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "roundoff"}):
         figure = Figure(figsize=(7.6, 4.2), layout="constrained")

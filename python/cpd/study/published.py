@@ -115,10 +115,10 @@ def _rows(name: str) -> list[list[str]]:
 
 @functools.cache
 def fit(figure: str, shared: bool = False) -> Fit:
-    """The constants of least squared relative error of a step's time in the rows of 32 bits: alpha
-    and bandwidth, and what the GPUs of a host share where `shared` is set; none below 0.
+    """Fits constants to the times of the 32-bit rows, by least squared relative error.
 
-    Cells that are faster than their computation alone are left out: no link explains them.
+    They are alpha and bandwidth, and, if `shared` is set, what the GPUs of a host share; none is
+    below 0. Cells that are faster than their computation alone are left out: no link explains them.
     """
     name, exchange = _TABLES[figure]
     left_out, columns, wanted, cells = [], [], [], []
@@ -165,11 +165,12 @@ def _least_squares(columns: np.ndarray, wanted: np.ndarray) -> list[float]:
 
 
 def compared(figure: str, codec_rate: CodecRate | None = None, shared: bool = False) -> list[Cell]:
-    """Every published number of a figure and the model's. Tables take the constants of `fit`;
-    others those of `machines.toml`. The time of a codec, which no paper publishes for its GPUs, is
-    0 unless it is given.
+    """Returns every published number of a figure, and the model's.
 
-    Raises ValueError for a figure that is not known.
+    Tables take the constants of `fit`, others those of `machines.toml`. The time of a codec, which
+    no paper publishes for its GPUs, is 0 unless it is given.
+
+    Raises ValueError for an unknown figure.
     """
     check_figure(figure)
     rate = codec_rate or _NO_CODEC
@@ -298,7 +299,7 @@ _PRICES = (("alexnet", "resnet50", 600.0), ("resnet50", "resnet152", 1500.0))
 
 
 def _prices(rate: CodecRate) -> list[Cell]:
-    """Of whole trainings with 8 bits by NCCL, each on the cheapest number of GPUs."""
+    """Returns the prices of whole trainings with 8 bits by NCCL, on the cheapest number of GPUs."""
     on = machine("ec2-p2-nccl")
 
     def price(net: str) -> tuple[float, int]:
@@ -331,9 +332,12 @@ def _prices(rate: CodecRate) -> list[Cell]:
 
 
 def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[float, float]]:
-    """The speed-up of a step of AlexNet by fewer bits on 8 GPUs by NCCL, where its gradients are so
-    many times as large and its computation stays (Grubic et al. 2018, Fig. 16 right): megabytes a
-    GFLOP, and the speed-up, which is below 32 / bits."""
+    """Returns the speed-up of a step of AlexNet by fewer bits on 8 GPUs by NCCL.
+
+    Its gradients are `multiples` times as large and its computation stays the same (Grubic et al.
+    2018, Fig. 16 right). Each pair is megabytes a GFLOP, and the speed-up, which is below 32 /
+    bits.
+    """
     on, of = machine("ec2-p2-nccl"), network("alexnet")
     gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)
     samples = of.samples(8) / 8

@@ -34,18 +34,21 @@ _LEAST_DRAW = 4  # values in a block
 
 @dataclass(frozen=True)
 class Roundoff:
-    """Round-off of a reduced value l against its binary64 reference h."""
+    """The round-off of a reduced value l against its binary64 reference h.
+
+    Attributes:
+        error: Eq. 5 of the APS paper: the mean of |(h - l) / h| over h != 0.
+        relative_rms: sqrt(sum (h - l)^2 / sum h^2), zero references included.
+        count: the number of values.
+        zero_references: the number of values with reference 0; they are not in `error`.
+        non_finite: the number of values with an l that is not finite, which both means leave out.
+    """
 
     error: float
-    """Eq. 5 of the APS paper: the mean of |(h - l) / h| over h != 0."""
     relative_rms: float
-    """sqrt(sum (h - l)^2 / sum h^2), zero references included."""
     count: int
-    """The number of values."""
     zero_references: int
-    """Values whose reference is 0; they are not in `error`."""
     non_finite: int
-    """Values where l is not finite, which both means leave out."""
 
 
 @overload
@@ -64,16 +67,26 @@ def roundoff(
 def roundoff(
     per_rank: PerRank, spec: ReduceSpec, group_sizes: Sequence[int], *, per_layer: bool = False
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
-    """The round-off of `simulate_all_reduce(per_rank, spec)` for each group size.
+    """Measures the round-off of `simulate_all_reduce(per_rank, spec)` for each group size.
 
     The reference is the sum, in binary64 and rank ascending, of the contributions before cast and
-    scaling (divided by W where `spec.average`). A group size of W = len(per_rank) means no groups;
-    `spec.group_size` is not used. The result is over all layers together, or with `per_layer=True`
-    a list with one `Roundoff` per layer. For a codec that feeds errors back (`one_bit`, `top_k`,
-    `feedback …`) it is that of the mean of `STEPS` = 16 steps with the same layers. A function for
-    a rank is called again for each group size.
+    scaling (divided by W if `spec.average`). For a codec that feeds errors back (`one_bit`,
+    `top_k`, `feedback …`) the round-off is that of the mean of `STEPS` = 16 steps with the same
+    layers.
 
-    Raises ValueError for a group size that is not 1…W.
+    Args:
+        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`. A function for a
+            rank is called again for each group size.
+        spec: the all-reduce; its `group_size` is not used.
+        group_sizes: the group sizes, 1…W; W = len(per_rank) means no groups.
+        per_layer: whether the result is by layer; default False: over all layers together.
+
+    Returns:
+        Group size → `Roundoff`, or with `per_layer=True` a list with one `Roundoff` per layer.
+
+    Raises:
+        ValueError: for a group size that is not 1…W, and as `cpd.simulate_all_reduce`.
+        TypeError: for an argument of another type.
 
     >>> ranks = [[np.float32([1.0, 0.0])], [np.float32([0.0625, 0.0])]]
     >>> result = roundoff(ranks, ReduceSpec("e4m3"), group_sizes=[2])[2]
@@ -110,29 +123,46 @@ def roundoff_over(
     *,
     per_layer: bool = False,
 ) -> dict[int, Roundoff] | dict[int, list[Roundoff]]:
-    """`roundoff` of `comm.all_reduce` over real ranks, each with its own layers.
+    """Measures the round-off of `comm.all_reduce` over real ranks, each with its own layers.
 
     All ranks call it with the same arguments but `layers`, and get the same table, that of
-    `roundoff`. The sums are exchanged by `spec.exchange` (`ring` means `hierarchical` where there
-    are groups, and `hierarchical` `ring` where there are none); the contributions, for the
-    reference, by an all-gather in binary32, one layer at a time.
+    `roundoff`. The sums are exchanged by `spec.exchange`. (`ring` means `hierarchical` if there are
+    groups, and `hierarchical` means `ring` without groups.) The contributions, for the reference,
+    are exchanged by an all-gather in binary32, one layer at a time.
+
+    Args:
+        comm: the ranks.
+        layers: the contributions of this rank.
+        spec: the all-reduce; its `group_size` is not used.
+        group_sizes: the group sizes, 1…W; W = comm.size means no groups.
+        per_layer: whether the result is by layer; default False: over all layers together.
+
+    Returns:
+        Group size → `Roundoff`, or with `per_layer=True` a list with one `Roundoff` per layer.
+
+    Raises:
+        ValueError: for a group size that is not 1…W, and as `Communicator.all_reduce`.
+        TypeError: for an argument of another type.
     """
     return _table(Contributions.over(comm, layers), spec, group_sizes, per_layer)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One all-reduce compared with its reference."""
+    """One all-reduce compared with its reference.
+
+    Attributes:
+        total: the round-off of all layers together.
+        layers: the round-off of each layer.
+        draws: sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, among which
+            every layer is divided as evenly as possible. Empty for fewer than 64 values.
+        orders: the measurements in `ORDERS` random orders of the ranks; empty if there are none.
+    """
 
     total: Roundoff
-    """The round-off of all layers together."""
     layers: list[Roundoff]
-    """The round-off of each layer."""
     draws: list[tuple[float, float]]
-    """sum (h - l)^2 and sum h^2 over each of `DRAWS` blocks of the values, among which every layer
-    is divided as evenly as possible. Empty where there are fewer than 64 values."""
     orders: list[Measurement] = dataclasses.field(default_factory=list)
-    """The measurements in `ORDERS` random orders of the ranks, where these were made."""
 
     @property
     def error(self) -> float:
@@ -146,8 +176,11 @@ class Measurement:
         return sum(one.total.non_finite for one in self.orders or [self])
 
     def squares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """sum (h - l)^2, [order, block], and sum h^2, [block]; one block where there are no
-        draws."""
+        """Returns the sums of squared errors and of squared references.
+
+        Returns:
+            sum (h - l)^2, [order, block], and sum h^2, [block]; one block if there are no draws.
+        """
         each = self.orders or [self]
         if not self.draws:
             errors = np.array([[one.total.relative_rms**2] for one in each])
@@ -157,7 +190,15 @@ class Measurement:
 
     @classmethod
     def of(cls, reference: list[npt.NDArray[np.float64]], sums: list[Any]) -> Measurement:
-        """The measurement of reduced layers against their reference."""
+        """Returns the measurement of reduced layers against their reference.
+
+        Args:
+            reference: the reference of each layer, binary64, one-dimensional.
+            sums: the reduced layers, of any shape.
+
+        Returns:
+            The measurement, without other orders of the ranks.
+        """
         layers = [np.asarray(layer).reshape(-1) for layer in sums]
         enough = sum(layer.size for layer in layers) >= _LEAST_DRAW * DRAWS
         return cls(
@@ -172,7 +213,7 @@ class Measurement:
         return standard_error(self._left_out()) if self.draws else None
 
     def _left_out(self) -> npt.NDArray[np.float64]:
-        """The relative RMS without each of the draws in turn."""
+        """Returns the relative RMS without each of the draws, one after the other."""
         errors, references = np.array(self.draws).T
         rest = ~np.eye(DRAWS, dtype=bool)
         above, below = (np.array([x[keep].sum() for keep in rest]) for x in (errors, references))
@@ -182,9 +223,13 @@ class Measurement:
 
 @checked
 class Contributions:
-    """All ranks' contributions to an all-reduce, to be measured with any number of specs: the
-    reference is summed once. `world` is the number of ranks W, `shapes` are the layers' shapes,
-    `sizes` their numbers of values, `largest` their largest magnitudes, of all ranks.
+    """All ranks' contributions to an all-reduce, to be measured with any number of specs.
+
+    The reference is summed once. `world` is the number of ranks W, `shapes` are the layers' shapes,
+    and `sizes` their numbers of values.
+
+    Args:
+        per_rank: the contributions of each rank, as for `cpd.simulate_all_reduce`.
 
     >>> given = Contributions([[np.float32([1.0])], [np.float32([0.0625])]])
     >>> given.measure(ReduceSpec("e4m3"), 2).total.count
@@ -192,7 +237,6 @@ class Contributions:
     """
 
     def __init__(self, per_rank: PerRank) -> None:
-        """`per_rank`: as for `simulate_all_reduce`."""
         source = Source(per_rank)
         self._per_rank: PerRank | None = per_rank
         self.world = source.world
@@ -210,8 +254,17 @@ class Contributions:
 
     @classmethod
     def over(cls, comm: Communicator, layers: Layers) -> Contributions:
-        """The contributions of this rank and of all others, which call the methods with the same
-        arguments."""
+        """Returns the contributions of this rank and of all others.
+
+        All ranks call this, and then the same methods with the same arguments.
+
+        Args:
+            comm: the ranks.
+            layers: the contributions of this rank.
+
+        Returns:
+            The contributions, whose reference and sums are exchanged between the ranks.
+        """
         given = cls([layers])
         values: list[npt.NDArray[np.float32]] = []
         Source([layers]).visit(0, lambda _, layer: values.append(layer))
@@ -225,8 +278,10 @@ class Contributions:
 
     @property
     def largest(self) -> list[float]:
-        """The largest magnitude in each layer, of all ranks; NaN where one is. Between ranks all
-        must read it, as the first time they reduce."""
+        """The largest magnitude in each layer, over all ranks; NaN if a magnitude is NaN.
+
+        Between ranks all must read it, as the first read is an exchange.
+        """
         # No cached_property: Python 3.11 lets one thread at a time compute those of a class, and
         # ranks that are threads wait for each other here.
         if self._known_largest is None:
@@ -234,9 +289,18 @@ class Contributions:
         return self._known_largest
 
     def measure(self, spec: ReduceSpec, group_size: int) -> Measurement:
-        """The round-off of the all-reduce of `spec` with that group size; W means no groups.
+        """Measures the round-off of an all-reduce with a group size.
 
-        Raises ValueError for a group size that is not 1…W, TypeError for other objects.
+        Args:
+            spec: the all-reduce; its `group_size` is not used.
+            group_size: the group size, 1…W; W means no groups.
+
+        Returns:
+            The measurement in the order of the ranks.
+
+        Raises:
+            ValueError: for a group size that is not 1…W.
+            TypeError: for an argument of another type.
         """
         check_spec(spec)
         chosen = grouped(spec, group_size_of(group_size, self.world), self.world)
@@ -245,8 +309,22 @@ class Contributions:
             return Measurement.of(self._reference(spec), self._sums(chosen))
 
     def measure_orders(self, spec: ReduceSpec, group_size: int) -> Measurement:
-        """`measure`, also in `ORDERS` random orders of the ranks, which do not depend on the
-        argument's order; between processes the ranks have one order."""
+        """Measures as `measure`, and also in `ORDERS` random orders of the ranks.
+
+        These orders do not depend on the argument's order. Between processes the ranks have one
+        order.
+
+        Args:
+            spec: the all-reduce; its `group_size` is not used.
+            group_size: the group size, 1…W; W means no groups.
+
+        Returns:
+            The measurement, with the measurements in other orders as `orders`.
+
+        Raises:
+            ValueError: for a group size that is not 1…W.
+            TypeError: for an argument of another type.
+        """
         one = self.measure(spec, group_size)
         each = [given.measure(spec, group_size) for given in self._in_orders]
         return dataclasses.replace(one, orders=each)
@@ -264,8 +342,11 @@ class Contributions:
         ]
 
     def _sums(self, spec: ReduceSpec) -> list[Any]:
-        """The reduced layers; for a codec that feeds errors back the mean of `STEPS` steps with the
-        same layers, since the next steps send what one step leaves out."""
+        """Returns the reduced layers.
+
+        For a codec that feeds errors back it is the mean of `STEPS` steps with the same layers:
+        later steps send what one step leaves out.
+        """
         states = States()
         if not _feeds_back(spec):
             return self._reduce(spec, states)
@@ -300,7 +381,10 @@ def standard_error(left_out: npt.NDArray[np.float64]) -> float:
 
 
 def grouped(spec: ReduceSpec, size: int, world: int) -> ReduceSpec:
-    """The spec with that group size; W means no groups. What hops around a ring keeps doing so."""
+    """Returns the spec with that group size; W means no groups.
+
+    A spec whose messages hop around a ring keeps such an exchange.
+    """
     exchange = spec.exchange
     if exchange in ("ring", "hierarchical"):
         exchange = "ring" if size == world else "hierarchical"
@@ -331,6 +415,7 @@ def _joined(parts: list[Any], dtype: type) -> npt.NDArray[Any]:
 
 
 def group_size_of(size: Any, world: int) -> int:
+    """Returns the group size as an int; raises ValueError unless it is 1…world."""
     number = integer("group size", size)
     if not 1 <= number <= world:
         raise ValueError(f"a group size must be 1…{world} (the number of ranks), got {number}")
@@ -353,7 +438,7 @@ def _reference(per_rank: PerRank, spec: ReduceSpec) -> list[npt.NDArray[np.float
 
 
 def _feeds_back(spec: ReduceSpec) -> bool:
-    """Whether the codec adds its errors to the next call's values."""
+    """Returns whether the codec adds its errors to the next call's values."""
     words = [] if spec.wire is None else spec.wire.name.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)

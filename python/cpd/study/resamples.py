@@ -14,16 +14,19 @@ Floats = npt.NDArray[np.float64]
 
 
 def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Floats:
-    """The share of the resamples in which each candidate has the least relative RMS times its
-    weight.
+    """Returns the share of the resamples in which each candidate wins.
+
+    The winner has the least relative RMS times its weight. A resample draws the existing number of
+    orders and blocks, with replacement, the same for all candidates. Of equal products the first
+    wins. The draws are the same in each call.
 
     Args:
         errors: the sums of squared errors, [candidate, order of the ranks, block of the values].
         references: the sums of squared references, [block].
         weights: [candidate].
 
-    A resample draws as many orders and blocks as there are, with replacement, the same for all
-    candidates; of equal products the first wins. The draws are the same in each call.
+    Returns:
+        The shares, [candidate].
     """
     _, orders, blocks = errors.shape
     rng = np.random.default_rng(0)
@@ -37,8 +40,10 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
 
 
 def undecided(shares: Floats) -> list[int]:
-    """The fewest candidates, by number of wins, that together win in 95 % of the resamples: one is
-    a choice, several are a tie."""
+    """Returns the fewest candidates, by number of wins, that together win in 95 % of the resamples.
+
+    One candidate is a choice, several are a tie.
+    """
     chosen: list[int] = []
     for candidate in np.argsort(-shares, kind="stable"):
         chosen.append(int(candidate))

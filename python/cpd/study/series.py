@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Round-off by group size: `cpd.study.roundoff`, the steps of each group size, and advice on which
-one to use."""
+"""Round-off by group size, the steps of each group size, and advice on which one to use."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ def group_sizes_for(nodes: int) -> list[int]:
 
 
 def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
+    """Raises ValueError unless each group size is 1…nodes."""
     for size in sizes:
         if not 1 <= size <= nodes:
             raise ValueError(f"group sizes must be 1…{nodes} (the nodes), got {size}")
@@ -53,6 +53,7 @@ class RoundoffRow:
     steps: int
 
     def row(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
         return asdict(self)
 
 
@@ -90,10 +91,12 @@ class Network:
 
     @property
     def alpha(self) -> float:
+        """Seconds per step."""
         return self.step_us * 1e-6
 
     @property
     def beta(self) -> float:
+        """Seconds per byte."""
         return 8e-9 / self.gigabits
 
 
@@ -107,6 +110,7 @@ class Line:
     """Its cost, where there is a network."""
 
     def json(self) -> dict[str, Any]:
+        """Returns the row, and its cost if there is a network, for JSON."""
         data = self.row.row()
         if self.choice is not None:
             data |= {
@@ -147,8 +151,11 @@ class Series:
 
 
 def baselines(nodes: int) -> list[Series]:
-    """Today's ways to sum, without scaling or groups: a ring in bf16, whose partial sums are
-    rounded to bf16 at each hop, as NCCL's are; and fp32, each slice summed by its owner."""
+    """Returns today's ways to sum, without scaling or groups.
+
+    They are a ring in bf16, whose partial sums are rounded to bf16 at each hop, as NCCL's are; and
+    fp32, each slice summed by its owner.
+    """
     ring = ReduceSpec("bf16", order="ring", exchange="ring")
     return [
         Series("bf16 ring", ring, [nodes], baseline=True),
@@ -163,8 +170,10 @@ def measure_series(
     network: Network | None,
     done: Callable[[], None],
 ) -> None:
-    """Fills in the series' lines and, with a network, its advice; calls `done` for each group
-    size. `names`: of the layers."""
+    """Fills in the series' lines and, with a network, its advice.
+
+    `names`: the names of the layers. `done` is called for each group size.
+    """
     measured: dict[int, Measurement] = {}
     for size in series.sizes:
         wants_orders = network is not None and not series.baseline
@@ -201,7 +210,7 @@ def _choices(
 
 @dataclass
 class Advice:
-    """Which group size and exchange to use for some gradients on a network."""
+    """The group size and exchange to use for some gradients on a network."""
 
     nodes: int
     network: Network
@@ -222,7 +231,7 @@ class Advice:
         ]
 
     def _tied(self, choices: Sequence[Choice]) -> str:
-        """The text of a tie between choices; empty where there is none."""
+        """Returns the text of a tie between choices; empty if there is none."""
         if len(choices) == 1:
             return ""
         ways = dict.fromkeys(f"{self._group(one)} ({one.exchange})" for one in choices)
@@ -242,6 +251,7 @@ class Advice:
         )
 
     def json(self) -> dict[str, Any]:
+        """Returns the recommendation for JSON."""
         best = self.best
         return {
             "by_error": best.by_error,

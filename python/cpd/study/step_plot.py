@@ -20,8 +20,11 @@ _MARKERS = "os^DvPX*"
 
 
 def draw_rows(path: Path, rows: Sequence[StepRow], title: str) -> None:
-    """Writes the picture: samples a second by ranks, a line for each wire; what is not overlapped
-    is solid, what is overlapped dotted. Raises ValueError for an ending that is not drawn."""
+    """Writes the picture: samples a second by ranks, a line for each wire.
+
+    Times without overlap are solid lines, overlapped ones dotted. Raises ValueError for a file name
+    whose ending is not supported.
+    """
     check_plot_path(path)
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "cost"}):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")

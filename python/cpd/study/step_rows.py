@@ -31,11 +31,12 @@ class StepRow:
 
     @property
     def price(self) -> float:
-        """Of a sample: dollars, or where they are not known seconds of GPUs."""
+        """The price of a sample in dollars, or in seconds of GPUs if dollars are not known."""
         hourly = self.step.dollars_an_hour or self.step.ranks * 3600.0
         return hourly / 3600 / self.step.samples_a_second
 
     def json(self) -> dict[str, Any]:
+        """Returns the row for JSON."""
         step = asdict(self.step)
         return {
             "wire": self.wire,
@@ -67,8 +68,11 @@ def step_rows(
     roundoffs: Mapping[str, float] | None = None,
     done: Callable[[], None] = lambda: None,
 ) -> list[StepRow]:
-    """The rows, wire by wire; `done` is called after each. `bits` is for codecs of variable sizes
-    alone; other arguments as in `step_time` and `all_reduce_of`."""
+    """Returns the rows, wire by wire; `done` is called after each.
+
+    `bits` is for codecs of variable sizes alone. Other arguments are as in `step_time` and
+    `all_reduce_of`.
+    """
     rows = []
     plain: dict[int, StepTime] = {}
 
@@ -121,8 +125,11 @@ def _limited(
 
 
 def mark_front(rows: Sequence[StepRow]) -> None:
-    """Marks the rows that no other beats: none has as many samples a second, as low a price of a
-    sample and, where it is measured, as small a round-off, and is better in one of these."""
+    """Marks the rows of the Pareto front, by samples a second, price of a sample and round-off.
+
+    No other row is at least as good in all of these, and better in one. The round-off counts if it
+    is measured.
+    """
 
     def goals(row: StepRow) -> tuple[float, ...]:
         error = math.inf if row.roundoff is None else row.roundoff

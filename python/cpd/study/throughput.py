@@ -31,51 +31,71 @@ _HOPPING = ("ring", "hierarchical")
 class StepTime:
     """A training step of one number of ranks, in seconds.
 
+    Attributes:
+        ranks: the number of ranks.
+        samples: the samples of all ranks.
+        computation: seconds of computation on a rank.
+        codec: seconds to encode and decode, for the rank that has most.
+        messages: seconds of the messages.
+        bytes_sent: the bytes that rank 0 sends; an upper bound if `exact` is false.
+        steps: rounds of messages; default 0.
+        exact: whether `bytes_sent` is exact; default True.
+        dollars_an_hour: the price of all ranks; default 0: not known.
+        exchange: the exchange of the all-reduce; default `owner`.
+        codec_source: the source of the codec's rate, and the rate; empty if nothing is encoded.
+
     >>> StepTime(2, 64, computation=1.0, codec=0.25, messages=0.5, bytes_sent=8).overlapped
     1.5
     """
 
     ranks: int
     samples: int
-    """Of all ranks."""
     computation: float
     codec: float
-    """Encoding and decoding, of the rank that has most."""
     messages: float
     bytes_sent: float
-    """By rank 0; an upper bound where `exact` is false."""
     steps: int = 0
-    """Rounds of messages."""
     exact: bool = True
     dollars_an_hour: float = 0.0
-    """Of all ranks; 0: not known."""
     exchange: str = "owner"
     codec_source: str = ""
-    """Where the codec's rate is from, and the rate; empty where nothing is encoded."""
 
     @property
     def apart(self) -> float:
-        """Where nothing overlaps: the sum."""
+        """The seconds of a step if nothing overlaps: the sum."""
         return self.computation + self.codec + self.messages
 
     @property
     def overlapped(self) -> float:
-        """Where the codec works while messages move: computation, then the longer of both."""
+        """The seconds if codec and messages overlap: computation, then the longer of both."""
         return self.computation + max(self.codec, self.messages)
 
     @property
     def samples_a_second(self) -> float:
-        """Where nothing overlaps."""
+        """The samples a second if nothing overlaps."""
         return self.samples / self.apart if self.apart else math.inf
 
     def dollars(self, steps: int = 1000) -> float:
-        """The price of so many steps, where nothing overlaps."""
+        """Returns the price of steps, if nothing overlaps.
+
+        Args:
+            steps: the number of steps; default 1000.
+
+        Returns:
+            Dollars; 0 if the machine's price is not known.
+        """
         return self.dollars_an_hour * self.apart * steps / 3600
 
 
 @dataclass(frozen=True)
 class CodecRate:
-    """How fast a codec is: GB (10^9 bytes) of binary32 values a second.
+    """The rate of a codec: GB (10^9 bytes) of binary32 values a second.
+
+    A rate that is not above 0 raises ValueError.
+
+    Attributes:
+        encode: the rate at which values are encoded.
+        decode: the rate at which values are decoded.
 
     >>> CodecRate(encode=4.0, decode=8.0).seconds(10**9, 10**9)
     1.5
@@ -91,7 +111,15 @@ class CodecRate:
                 raise ValueError(f"a codec's rate must be above 0 GB/s, got {shown(value)}")
 
     def seconds(self, encoded: float, decoded: float) -> float:
-        """Of so many values."""
+        """Returns the seconds to encode and to decode values.
+
+        Args:
+            encoded: the number of values to encode.
+            decoded: the number of values to decode.
+
+        Returns:
+            Seconds.
+        """
         return 4e-9 * (encoded / self.encode + decoded / self.decode)
 
     def __str__(self) -> str:
@@ -105,8 +133,10 @@ H200 = CodecRate(2686.0, 2754.0)
 
 
 def codec_values(spec: ReduceSpec, ranks: int) -> tuple[float, float]:
-    """How often the rank that has most encodes and decodes each value of the layers. A sum in
-    binary32 whose contributions are binary32 needs neither."""
+    """Returns how often the rank that has most encodes and decodes each value of the layers.
+
+    A sum in binary32 whose contributions are binary32 needs neither.
+    """
     if ranks == 1 or (spec.wire is None and str(spec.format) == "fp32"):
         return 0.0, 0.0
     share = (ranks - 1) / ranks
@@ -145,7 +175,7 @@ def measured_rate(text: str) -> CodecRate:
 def _rate_on(
     machine: Machine, spec: ReduceSpec, given: CodecRate | Literal["measured"] | None
 ) -> tuple[CodecRate, str]:
-    """The rate of the spec's codec, and where it is from."""
+    """Returns the rate of the spec's codec, and its source."""
     if given == "measured":
         rate = measured_rate(text_of(spec))
         source = f"{text_of(spec)} measured on this CPU"
@@ -160,15 +190,16 @@ def _rate_on(
 
 
 def text_of(spec: ReduceSpec) -> str:
-    """The text of the codec or format of a contribution."""
+    """Returns the text of the codec or format of a contribution."""
     return spec.wire.name if spec.wire is not None else str(spec.format)
 
 
 def all_reduce_of(
     wire: str | ReduceSpec, exchange: str | None = None, group_size: int | None = None
 ) -> ReduceSpec:
-    """The all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups. A
-    compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
+    """Returns the all-reduce of a text (`cpd.comm.spec_text`) with another exchange and its groups.
+
+    A compressor, whose partial sums cannot hop, keeps exchange `owner` for `ring` and
     `hierarchical`.
 
     Raises ValueError as `cpd.ReduceSpec`.
@@ -200,28 +231,35 @@ def step_time(
     bits: float | None = None,
     largest: Largest = None,
 ) -> StepTime:
-    """The time of a training step: computation, then the all-reduce of all gradients.
+    """Models the time of a training step: computation, then the all-reduce of all gradients.
 
-    Messages are those of the exchange itself, run without values, each step as long as its longest
-    message on the machine's links (`Machine.seconds`), and those in which the ranks agree on scales
-    first (`cpd.study.costs.agreement`: with APS 4 bytes a layer, ceil(log2(ranks)) times).
+    Messages are those of the exchange itself, run without values. Each step is as long as its
+    longest message on the machine's links (`Machine.seconds`). The messages in which the ranks
+    first agree on scales are included: with APS 4 bytes a layer, ceil(log2(ranks)) times.
 
     Args:
-        network: layers, batch and published rate, from `network(name)` or of one's own.
-        machine: links and speeds, from `machine(name)`.
+        network: layers, batch and published rate, from `network(name)` or your own.
+        machine: links and speeds, from `machine(name)` or your own.
         ranks: the number of GPUs, at least 1.
-        wire: what messages hold: a format, a codec, or a `ReduceSpec`, or its text.
-        compute: seconds of a step's computation on one rank; default: from the network's published
+        wire: the encoding of messages: a format, a codec, or a `ReduceSpec`, or its text; default
+            fp32.
+        compute: seconds of a step's computation on one rank. Default: from the network's published
             rate on one K80 and the machine's `speed`.
         batch: samples of each rank; default: the network's.
-        codec_rate: `"measured"`: of this CPU (`measured_rate`); default: the machine's
-            `codec_gbps`, or where it has none an H200's cast to e4m3. `codec_source` tells.
-        bits: the mean of bits a value in messages, both ways, for codecs of variable sizes, which
-            else count at their most.
-        largest: as in `cost`.
+        codec_rate: the rate of the codec; `"measured"`: of this CPU (`measured_rate`). Default: the
+            machine's `codec_gbps`, or, if it has none, an H200's cast to e4m3. `codec_source`
+            reports which.
+        bits: the mean of bits a value in messages, both ways, for codecs of variable sizes.
+            Default: these codecs count at their most.
+        largest: the largest magnitude in all layers or in each, as in `cost`; default None: not
+            known.
 
-    Raises ValueError where the computation is not known, TypeError for a name in the place of a
-    network or machine, and as `cost`.
+    Returns:
+        The seconds of computation, codec and messages, and the bytes sent.
+
+    Raises:
+        ValueError: if the computation is not known, and as `cost`.
+        TypeError: for a name in the place of a network or machine, and as `cost`.
 
     >>> from cpd.study.machines import machine
     >>> two = Network("two values", ((2,),), batch=1)
@@ -272,7 +310,7 @@ def messages_of(
     bits: float | None = None,
     largest: Largest = None,
 ) -> tuple[list[Round], tuple[float, bool]]:
-    """The rounds, and the bytes that rank 0 sends with whether these are exact."""
+    """Returns the rounds, the bytes that rank 0 sends, and whether these are exact."""
     first = agreement(spec, ranks, network.shapes, per_host=per_host)
     of_first = sum(one.steps * one.bytes for one in first)
     if bits is None:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where people watch their trainings: a step's coverage, ranges, losses by recipes, and what the
-all-reduce took, to TensorBoard, Weights & Biases, accelerate, Lightning and Hugging Face's Trainer.
+"""Reports of emulation to the tools in which people watch trainings.
 
-`Tracker` measures and writes; `hugging_face` and `lightning` are callbacks that make one. Nothing
-of theirs is imported before it is used.
+A step's coverage, ranges, losses by recipes, and the all-reduce's bytes and seconds go to
+TensorBoard, Weights & Biases, accelerate, Lightning and Hugging Face's Trainer.
+
+`Tracker` measures and writes; `hugging_face` and `lightning` are callbacks that make one. Each tool
+is imported at its first use.
 """
 
 from cpd.track.hugging_face import hugging_face

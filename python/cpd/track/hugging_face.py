@@ -13,12 +13,24 @@ from cpd.track.tracker import Tracker
 def hugging_face(
     trainer: Any, *, every: int = 100, what_if: WhatIf = (), reducer: Any = None
 ) -> Any:
-    """Adds a callback to a `transformers.Trainer`, and returns it: while the trainer trains, a
-    `Tracker` of these arguments measures its model, and the numbers go where `report_to` says, and
-    into `trainer.state.log_history`, with "cpd/" before their tags. The callback's `tracker` is
-    None outside of a training.
+    """Adds a callback to a `transformers.Trainer` that tracks its training.
 
-    Raises ImportError where transformers is not installed, TypeError for what is no trainer.
+    While the trainer trains, a `Tracker` measures its model. The numbers go to the reports that
+    `report_to` names and into `trainer.state.log_history`, with "cpd/" before their tags.
+
+    Args:
+        trainer: the `transformers.Trainer`.
+        every: the model is observed at every `every`th call, as in `Tracker`; default 100. 0:
+            never.
+        what_if: recipes whose losses are measured too, as in `Tracker`; default none.
+        reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
+
+    Returns:
+        The callback. Its `tracker` is None outside of a training.
+
+    Raises:
+        ImportError: if transformers is not installed.
+        TypeError: if `trainer` is not a `transformers.Trainer`.
     """
     from transformers import Trainer, TrainerCallback
 
@@ -50,13 +62,16 @@ def hugging_face(
 
 
 class _Logged:
-    """Writes to a trainer's reports and its history, and not to its console, which would print
-    hundreds of numbers."""
+    """Writes to a trainer's reports and its history.
+
+    The trainer's console is left out: it would print hundreds of numbers.
+    """
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
+        """Writes the numbers of a step."""
         from transformers import PrinterCallback, ProgressCallback
 
         trainer = self._trainer

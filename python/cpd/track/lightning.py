@@ -14,15 +14,26 @@ from cpd.track.tracker import Tracker
 def lightning(
     module: str = "", *, every: int = 100, what_if: WhatIf = (), reducer: Any = None
 ) -> Any:
-    """A callback for `lightning.Trainer(callbacks=[…])`: while it trains, a `Tracker` of these
-    arguments measures the model, and the numbers go to the trainer's loggers.
+    """Returns a callback for `lightning.Trainer(callbacks=[…])` that tracks its training.
 
-    `module`: the name, in the LightningModule, of the module whose calls are the model's: what
-    `training_step` calls. Default: the only child that it has. The callback's `tracker` is None
-    outside of a training.
+    While the trainer trains, a `Tracker` measures the model, and the numbers go to the trainer's
+    loggers.
 
-    Raises ImportError where lightning is not installed; as the training begins ValueError for a
-    module that is not there, or is not the only one.
+    Args:
+        module: the name, in the LightningModule, of the module that `training_step` calls. Default:
+            the only child of the LightningModule.
+        every: the model is observed at every `every`th call, as in `Tracker`; default 100. 0:
+            never.
+        what_if: recipes whose losses are measured too, as in `Tracker`; default none.
+        reducer: the reducer whose traffic is reported, as in `Tracker`; default None.
+
+    Returns:
+        The callback. Its `tracker` is None outside of a training. As the training begins it raises
+        ValueError if the LightningModule has no module of that name, or, without a name, not
+        exactly one child.
+
+    Raises:
+        ImportError: if lightning is not installed.
     """
     from lightning.pytorch import Callback
 

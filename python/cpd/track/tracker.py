@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a training step by step, and writes what it finds: `Tracker`."""
+"""`Tracker`, which measures a training step by step and writes the numbers."""
 
 from __future__ import annotations
 
@@ -22,28 +22,35 @@ Reducer: TypeAlias = Any
 
 @checked
 class Tracker:
-    """Writes, at each `step`, what there is to say of a training:
+    """Measures a training and writes its numbers at each `step`.
 
-    - `coverage/share` and `coverage/RECIPE`: how much of the products ran emulated, once, after the
-      first step of a converted model;
-    - `LAYER/ROLE/…`: ranges, and what the layer's own recipe and those of `what_if` lose, of every
-      `every`th call of the model, as `cpd.observe` measures them;
-    - `reduce/bytes` and `reduce/seconds`: what the all-reduce of the step took on this rank; of
-      virtual nodes also `reduce/LAYER/underflowed` and `reduce/LAYER/zeros`, shares.
+    The numbers are:
+
+    - `coverage/share` and `coverage/RECIPE`: the shares of the products that ran emulated, once,
+      after the first step of a converted model.
+    - `LAYER/ROLE/…`: ranges, and the losses by the layer's own recipe and by those of `what_if`, of
+      every `every`th call of the model, as `cpd.observe` measures them.
+    - `reduce/bytes` and `reduce/seconds`: the bytes and seconds of the step's all-reduce on this
+      rank. For virtual nodes also the shares `reduce/LAYER/underflowed` and `reduce/LAYER/zeros`.
+
+    `watch` is the observation, with its rows and its plot; it is None with `every=0`. A tracker is
+    a context manager that ends the observation.
 
     Args:
-        model: whose calls are observed; converted or not, in DDP or not.
-        writer: what `cpd.track.writer_of` takes; None: `step` only returns the numbers.
-        every: how often the model is observed, in its calls in the mode that it has now; 0: never.
-        what_if: recipes, their names or texts, or a dict of them, as `cpd.observe` takes.
+        model: the model whose calls are observed; converted or not, in DDP or not.
+        writer: a writer, or anything that `cpd.track.writer_of` takes. Default None: `step` only
+            returns the numbers.
+        every: the model is observed at every `every`th call in the mode that it has now, training
+            or evaluation; default 100. 0: never.
+        what_if: recipes, their names or texts, or a dict of them, as in `cpd.observe`; default
+            none.
         reducer: the state of `cpd.ddp_hook`, a `cpd.VirtualNodes`, or the reduce-scatters that
-            `cpd.fsdp.set_reduce_scatter` returns (a dict; a step's are added up).
+            `cpd.fsdp.set_reduce_scatter` returns (a dict; the traffic of a step is added up).
+            Default None.
 
-    Attributes:
-        watch: the observation, with its rows and its plot; None with `every=0`.
-
-    A context manager that ends the observation. Raises ValueError or TypeError as `cpd.observe`,
-    and for what is not a writer or a reducer.
+    Raises:
+        ValueError: as `cpd.observe`.
+        TypeError: as `cpd.observe`, and for an invalid writer or reducer.
 
     >>> import cpd, torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
@@ -77,8 +84,19 @@ class Tracker:
         self._next_step = 0
 
     def step(self, number: int | None = None) -> dict[str, float]:
-        """Ends a step: writes its numbers, and returns them. To be called once for each step of the
-        optimizer, after the backward pass; `number`: of the step, default 0, 1, …."""
+        """Ends a step: writes its numbers, and returns them.
+
+        Call it once for each step of the optimizer, after the backward pass.
+
+        Args:
+            number: the number of the step; default 0, 1, ….
+
+        Returns:
+            Tag → number.
+
+        Raises:
+            TypeError: for a number that is not an int.
+        """
         step = self._next_step if number is None else integer("number", number)
         self._next_step = step + 1
         scalars = {**self._coverage(), **self._observed(), **self._reduced()}
@@ -106,8 +124,10 @@ class Tracker:
         return {"coverage/share": counted.share, **shares}
 
     def _observed(self) -> dict[str, float]:
-        """Of the rows since the last step: where the model was observed in several calls, the last
-        of them."""
+        """Returns the numbers of the rows since the last step.
+
+        If the model was observed in several calls, only the last call counts.
+        """
         if self.watch is None:
             return {}
         rows = self.watch.rows
@@ -131,7 +151,7 @@ class Tracker:
 
 
 def _reducers(given: Any) -> list[Reducer]:
-    """Those that are given. Raises TypeError for what does not report its traffic."""
+    """Returns the reducers as a list; raises TypeError if one does not report its traffic."""
     if given is None:
         return []
     found: Iterable[Any] = given.values() if isinstance(given, Mapping) else [given]

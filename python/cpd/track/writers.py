@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a step's numbers go: `Writer`, and what makes one of what people have: `writer_of`."""
+"""Writers of a step's numbers: `Writer`, and `writer_of`, which makes one of what people have."""
 
 from __future__ import annotations
 
@@ -12,15 +12,28 @@ class Writer(Protocol):
     """Takes the numbers of a step."""
 
     def write(self, scalars: Mapping[str, float], step: int) -> None:
-        """Writes the numbers, by their tags, of a step."""
+        """Writes the numbers of a step.
+
+        Args:
+            scalars: tag → number.
+            step: the number of the step.
+        """
 
 
 def writer_of(given: Any) -> Writer:
-    """A writer of what is given: one that has `write`; TensorBoard's `SummaryWriter`, or anything
-    with `add_scalar(tag, value, step)`; a run of Weights & Biases (`wandb.init()`); an accelerate
-    `Accelerator` whose trackers are initialized; a logger of Lightning, or several in a list.
+    """Makes a writer of a tool in which people watch trainings.
 
-    Raises TypeError for anything else.
+    Args:
+        given: an object with `write(scalars, step)`; TensorBoard's `SummaryWriter`, or anything
+            with `add_scalar(tag, value, step)`; a run of Weights & Biases (`wandb.init()`); an
+            accelerate `Accelerator` whose trackers are initialized; a logger of Lightning; or a
+            list of these.
+
+    Returns:
+        The writer.
+
+    Raises:
+        TypeError: for anything else.
 
     >>> class Printed:
     ...     def add_scalar(self, tag, value, step):
@@ -75,7 +88,10 @@ class _OfAccelerate:
 
 
 class _OfWandb:
-    """Steps are an axis of their own: a run's own step grows with each log of the user's."""
+    """Writes to a run of Weights & Biases, with `cpd/step` as the axis of steps.
+
+    A run's own step grows with each log of the user's.
+    """
 
     def __init__(self, run: Any) -> None:
         self._run = run

@@ -9,7 +9,7 @@ import re
 import sys
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -147,6 +147,31 @@ def test_docstrings_as_sphinx_reads_them(given: str, expected: str) -> None:
     pytest.importorskip("sphinx")
     api_text = importlib.import_module("api_text")
     assert api_text.as_rst(given.splitlines()) == expected.splitlines()
+
+
+class Named(NamedTuple):
+    """A named tuple.
+
+    Attributes:
+        one: its first field.
+    """
+
+    one: int
+
+
+class Inline(NamedTuple):
+    """A named tuple."""
+
+    one: int
+    """Its first field."""
+
+
+def test_a_field_that_its_class_documents_has_no_entry_of_its_own() -> None:
+    pytest.importorskip("sphinx")
+    api_text = importlib.import_module("api_text")
+    assert api_text.is_documented_field(vars(Named)["one"])
+    assert not api_text.is_documented_field(vars(Inline)["one"])
+    assert not api_text.is_documented_field(Named)
 
 
 # ---- workflows -----------------------------------------------------------------------------------

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A command, such as a circuit's simulation, as a function of dot products.
 
-**The protocol.** For each batch the command is started again. Its standard input has one dot
-product per line: the codes of a's k values, of b's k values, and (where there is an addend) of c,
-in hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00 BF800000`. It
-writes one line for each, in order: the code of the result, in hexadecimal (with or without `0x`).
-Then it ends with status 0. Empty lines of its output are ignored, as are those that begin with `#`,
-`//` or `- ` (messages of simulators at their end). Where an argument of the command contains `{in}`
-or `{out}`, these are names of files, used in place of standard input or output."""
+**The protocol.** The command is started again for each batch. Its standard input has one dot
+product per line: the codes of a's k values, of b's k values, and (if there is an addend) of c.
+Codes are hexadecimal, separated by one blank, each as wide as its format: `3C00 0000 … 3C00
+BF800000`.
+
+The command writes one line for each dot product, in order: the code of the result, in hexadecimal
+(with or without `0x`). Then it ends with status 0. Empty lines of its output are ignored, as are
+lines that begin with `#`, `//` or `- ` (messages of simulators at their end).
+
+If an argument of the command contains `{in}` or `{out}`, these are names of files that replace
+standard input or output.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +42,7 @@ _DIGITS = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 class CommandError(RuntimeError):
-    """A command gave no answers; the text says how many were missing, and why.
+    """A command gave no valid answers; the text says how many are missing, and why.
 
     >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
     Traceback (most recent call last):
@@ -48,17 +53,27 @@ class CommandError(RuntimeError):
 
 @checked
 class Command:
-    """A command as a function for `cpd.hardware.probe`: this module's docstring has the protocol.
+    """A command as a function of dot products, for `cpd.hardware.probe`.
+
+    For each batch the command is started again. Its standard input has one dot product per line:
+    the hexadecimal codes of a, of b and of c, separated by one blank, each as wide as its format.
+    It answers each line with the code of the result and ends with status 0. Empty lines are
+    ignored, and lines that begin with `#`, `//`, or a dash and a blank.
 
     Args:
-        arguments: the program and its arguments, which are not passed to a shell.
-        a, b, c: formats of the operands and of the addend (None: there is none), as for `probe`.
-        result: format of the results.
-        timeout: seconds that one batch may take.
+        arguments: the program and its arguments, which are not passed to a shell. `{in}` and
+            `{out}` in an argument are names of files that replace standard input and output.
+        a: the format of the first operand.
+        b: the format of the second operand; default the format of a.
+        c: the format of the addend; default fp32. None: there is no addend, as for `probe`.
+        result: the format of the results; default fp32.
+        timeout: seconds that one batch may take; default 60.
 
-    Raises CommandError where the command does not start, takes too long, ends with a status other
-    than 0, or writes anything but one code per line. It is then killed, with all processes that it
-    has started.
+    Raises:
+        ValueError: for no arguments, an invalid format, or a timeout that is not above 0.
+        CommandError: from a call, if the command does not start, takes too long, ends with a status
+            other than 0, or writes anything but one code per line. The command is then killed, with
+            all processes that it has started.
 
     >>> one = Command(["awk", "{ print $1 }"], "fp16", c=None, result="fp16")   # a0 for a sum
     >>> one(np.float32([[2, 0.5]]), np.float32([[1, 1]])).tolist()
@@ -88,6 +103,21 @@ class Command:
         self.name = shlex.join(self.arguments)
 
     def __call__(self, a: F32, b: F32, c: F32 | None = None) -> F32:
+        """Runs the command on n dot products and returns their n results.
+
+        Args:
+            a: float32 (n, k), values of the first operand's format.
+            b: float32 (n, k), values of the second operand's format.
+            c: float32 (n,), the addends; None for a command without addends.
+
+        Returns:
+            float32 (n,), the command's results.
+
+        Raises:
+            ValueError: if c is given to a command without addends, or is missing.
+            CommandError: if the command does not start, takes too long, ends with a status other
+                than 0, or writes anything but one code per line.
+        """
         arrays = [a, b] if c is None else [a, b, np.reshape(c, (-1, 1))]
         if len(arrays) != len(self.formats):
             raise ValueError(f"{self.name!r} takes {len(self.formats)} operands, got {len(arrays)}")
@@ -172,7 +202,7 @@ class Command:
     def _exchanged(
         self, process: subprocess.Popen[bytes], given: bytes, count: int, most: int
     ) -> tuple[bytes, bytes]:
-        """Writes the input and reads, both at once, until both outputs have ended."""
+        """Writes the input and reads both outputs at once, until both have ended."""
         assert process.stdin is not None
         deadline = time.monotonic() + self.timeout
         read: dict[IO[bytes] | None, bytearray] = {
@@ -215,7 +245,7 @@ class Command:
 
     @staticmethod
     def _written(ready: selectors.BaseSelector, stream: IO[bytes], left: memoryview) -> memoryview:
-        """Writes as much as the pipe takes; a command that reads no more may still answer."""
+        """Writes as much as the pipe takes; a command that stops reading may still answer."""
         try:
             left = left[_write(stream.fileno(), left[:_CHUNK]) :] if left else left
         except BrokenPipeError:
@@ -227,8 +257,10 @@ class Command:
 
 
 def _write(descriptor: int, some: memoryview) -> int:
-    """os.write, which raises BrokenPipeError also where SIGPIPE would end this process: where
-    something has undone that Python ignores the signal."""
+    """Calls os.write, and raises BrokenPipeError even if SIGPIPE would end this process.
+
+    SIGPIPE would do so if something has undone that Python ignores the signal.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
         return os.write(descriptor, some)
@@ -244,7 +276,7 @@ def _open(ready: selectors.BaseSelector) -> list[object]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process, if it runs, with all that it has started."""
+    """Kills the process, if it runs, with all processes that it has started."""
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None and not stream.closed:
             stream.close()

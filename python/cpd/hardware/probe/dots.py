@@ -30,18 +30,21 @@ class Dots:
         return len(self.a)
 
     def each(self, change: Callable[[F32], F32]) -> Dots:
-        """The dot products with all arrays changed."""
+        """Returns the dot products with all arrays changed."""
         c = None if self.c is None else change(self.c)
         return Dots(change(self.a), change(self.b), c)
 
     def rows(self, which: slice | npt.NDArray[np.intp]) -> Dots:
+        """Returns the chosen dot products."""
         return self.each(lambda x: x[which])
 
     def shuffled(self, rng: np.random.Generator) -> Dots:
+        """Returns the dot products in random order."""
         return self.rows(rng.permutation(len(self)))
 
 
 def joined(parts: list[Dots]) -> Dots:
+    """Returns the dot products of all parts, in order."""
     c = [one.c for one in parts if one.c is not None]
     a, b = (np.concatenate([getattr(one, name) for one in parts]) for name in "ab")
     return Dots(a, b, np.concatenate(c) if c else None)
@@ -55,14 +58,17 @@ class Powers(NamedTuple):
 
     @classmethod
     def of(cls, f: Format) -> Powers:
+        """Returns the exponents of the format's powers of two; raises ValueError if it has none."""
         if f.min_subnormal is None:
             raise ValueError(f"a format of operands must hold numbers other than 0, got {f}")
         return cls(math.frexp(f.min_subnormal)[1] - 1, math.frexp(f.max)[1] - 1)
 
 
 class Inputs:
-    """Makes dot products of one shape. Leaves are numbered: 0…k - 1 are the products, k is the
-    addend, where there is one."""
+    """Makes dot products of one shape.
+
+    Leaves are numbered: 0…k - 1 are the products, k is the addend, if there is one.
+    """
 
     def __init__(self, a: Format, b: Format, c: Format | None, k: int) -> None:
         self.a, self.b, self.c, self.k = a, b, c, k
@@ -72,6 +78,7 @@ class Inputs:
         self.products = Powers(self.of_a.low + self.of_b.low, self.of_a.high + self.of_b.high)
 
     def zeros(self, n: int) -> Dots:
+        """Returns n dot products of zeros."""
         a, b = (np.zeros((n, self.k), np.float32) for _ in range(2))
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
@@ -104,10 +111,13 @@ class Inputs:
         windows: list[list[int]],
         exponents: tuple[int, int],
     ) -> Dots:
-        """Terms of random significands in one of `windows` each (sets of products), the greatest
-        with an exponent in the range `exponents`; a few or all of them, near each other or far
-        apart, often with one or two that cancel the greatest; the addend is 0, random, or cancels
-        that too."""
+        """Returns sums of terms with random significands.
+
+        Each sum has its products in one of `windows` (sets of products). The greatest term has an
+        exponent in the range `exponents`. A few or all terms of the window are not 0, near each
+        other or far apart. Often one or two cancel the greatest. The addend is 0, random, or
+        cancels the greatest too.
+        """
         active, first, within = self._active(rng, n, windows)
         spread = rng.choice([0, 1, 3, 8, 16, 26, 34], n)
         low, high = exponents
@@ -133,8 +143,11 @@ class Inputs:
         exponents: tuple[int, int],
         gaps: list[int],
     ) -> Dots:
-        """Up to five terms, powers of two: the greatest with an exponent in the range `exponents`,
-        others below it by one of `gaps` or by 0…36, some of them cancelling: ties and borrows."""
+        """Returns sums of up to five powers of two, for ties and borrows.
+
+        The greatest has an exponent in the range `exponents`. The others lie below it by one of
+        `gaps` or by 0…36, and some of them cancel.
+        """
         dots = self.zeros(n)
         terms = (n, 5)
         used = rng.integers(2, 6, n)
@@ -159,9 +172,11 @@ class Inputs:
         return dots
 
     def floors(self, places: list[int], low: int) -> Dots:
-        """Sums of one or two products, 1, 2 or 3 halves of 2^low, the least sum, and a tiny one of
-        either sign: it breaks a tie or borrows, if it is not cut. And every power of two that the
-        addend can be, alone."""
+        """Returns sums near the least sum, 2^low, and every power of two of the addend alone.
+
+        One or two products give 1, 2 or 3 halves of 2^low. A tiny term of either sign breaks a tie
+        or borrows, if it is not cut.
+        """
         least = self.products.low
         tiny = range(max(least, low - 40), low + 1)
         some = [(halves, sign, e) for halves in (0, 1, 2, 3) for sign in (1, -1) for e in tiny]
@@ -179,8 +194,10 @@ class Inputs:
         return joined([dots, alone])
 
     def cuts(self, places: list[int], high: int) -> Dots:
-        """Terms next to a great one, 2^high, that cancels: they are cut at some distance below it.
-        One of the three may be the addend."""
+        """Returns sums in which terms next to a great one, 2^high, are cut below it.
+
+        The great term cancels. One of the three terms may be the addend.
+        """
         leaves = places[:3] if len(places) > 2 else []
         some = [leaves] if leaves else []
         if self.of_c is not None and len(places) > 1:
@@ -224,7 +241,7 @@ class Inputs:
 
     @staticmethod
     def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
-        """Whether each row holds only values of the format."""
+        """Returns, for each row, True if it holds only values of the format."""
         same = cast(x, f).view(np.uint32) == x.view(np.uint32)
         held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
         return held
@@ -232,7 +249,11 @@ class Inputs:
     def _active(
         self, rng: np.random.Generator, n: int, windows: list[list[int]]
     ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-        """Which products are not 0, one of them, and which may be other than 0."""
+        """Returns masks of nonzero and of possibly nonzero products, and one nonzero product a row.
+
+        The order is: the products that are not 0, the index of one of them, the products that may
+        be.
+        """
         inside = np.zeros((len(windows), self.k), bool)
         for number, window in enumerate(windows):
             inside[number, window] = True

@@ -27,10 +27,25 @@ _VERIFIED = 1500
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found.
+    """The rule that a probe found.
 
-    `accumulator` is the rule (None: no rule of CPD fits), `rule` its text; where the order is not
-    that of a scheme, the rule is only a text: the format, the order as a tree, and the rounding.
+    Attributes:
+        a: the format of the first operand.
+        b: the format of the second operand.
+        c: the format of the addend; None: there was none.
+        k: the number of products of a dot product.
+        order: the order of addition as a tree, such as `((c + 0) + 1)`. More than two terms that
+            are added at once are in brackets: `[c 0…15]`. They are in braces if nothing is lost
+            next to a great term. If there is no tree, the text says why.
+        accumulator: the rule as an accumulator of CPD; None: no accumulator fits.
+        rule: the rule as a text. If the order is not one of an accumulator's schemes, the rule is a
+            text alone: the format, the order as a tree, and the rounding. Empty if no rule fits.
+        unsure: what could not be determined: other values of the rule's fields that give the same
+            sums.
+        presets: names of presets that give the same sums.
+        notes: where the rule does not hold: sums beyond the range, Inf and NaN, signs of zeros.
+        verified: the number of random dot products on which the rule agreed.
+        asked: the number of dot products that the function computed.
 
     >>> import cpd
     >>> found = probe(lambda a, b, c: ((a * b).sum(1) + c).round(), "e2m1", k=2)
@@ -43,28 +58,21 @@ class Probed:
     c: Format | None
     k: int
     order: str
-    """The order of addition as a tree: `((c + 0) + 1)`; more than two at once: `[c 0…15]`; in
-    braces where nothing is lost next to a great term. Or why there is no tree."""
     accumulator: Accumulator | None
     rule: str
     unsure: tuple[str, ...]
-    """What could not be determined: other values of the rule's fields that give the same sums."""
     presets: tuple[str, ...]
-    """Presets that give the same sums."""
     notes: tuple[str, ...]
-    """Where the rule does not hold: sums beyond the range, Inf and NaN, signs of zeros."""
     verified: int
-    """The number of random dot products on which the rule agreed."""
     asked: int
-    """The number of dot products that the function computed."""
 
     @property
     def unit(self) -> BlockFma | None:
-        """The matrix unit, where the rule is one."""
+        """The matrix unit, if the rule is one; else None."""
         return None if self.accumulator is None else self.accumulator.unit
 
     def row(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Returns the fields as plain data, for JSON."""
         unit = None if self.unit is None else arguments(self.unit)
         texts = {"accumulator": None if self.accumulator is None else str(self.accumulator)}
         texts |= {name: str(getattr(self, name)) for name in ("a", "b")}
@@ -103,24 +111,32 @@ def probe(
 ) -> Probed:
     """Finds the rule by which `function` adds products.
 
-    Args:
-        function: `function(a, b, c)`, or without an addend `function(a, b)`: n dot products at
-            once. a and b are float32 arrays of shape (n, k), of values of their formats, c of shape
-            (n,); it returns n numbers. `cpd.hardware.dots_of_matmul` makes one of a GPU's matrix
-            product, `cpd.hardware.Command` of a command.
-        a, b: formats of the operands; b's default is a's.
-        c: format of the addend; None: there is none, and a sum starts from +0.
-        k: products of a dot product, 2…1024. What repeats only after more than k is not found:
-            promotion every 128 products needs k = 256.
-        seed: of the random dot products.
-
     The order is found by masking (FPRev, arXiv 2411.00442): +M and -M hide what is added between
-    them. Then rules of this order, for matrix units (as in Hawkeye, arXiv 2603.20421) and for sums
-    of floats, are compared with random sums with cancellation, until the remaining ones differ
-    nowhere. The reported rule has agreed on 1,500 more random dot products.
+    them. Rules of this order are then compared with random sums that have cancellation, until the
+    remaining rules differ nowhere. They are rules of matrix units (as in Hawkeye, arXiv 2603.20421)
+    and of sums of floats. The reported rule has agreed on 1,500 more random dot products.
 
-    Raises TypeError or ValueError where arguments are wrong, where the function returns anything
-    but n numbers, and where it returns two results for the same operands.
+    Args:
+        function: `function(a, b, c)`, or without an addend `function(a, b)`. It computes n dot
+            products at once and returns n numbers, as an array or a tensor. a and b are float32
+            arrays of shape (n, k) with values of their formats, c is one of shape (n,).
+            `cpd.hardware.dots_of_matmul` makes such a function of a GPU's matrix product,
+            `cpd.hardware.Command` of a command.
+        a: the format of the first operand.
+        b: the format of the second operand; default the format of a.
+        c: the format of the addend; default fp32. None: there is no addend, and a sum starts from
+            +0.
+        k: the number of products of a dot product, 2…1024; default 64. What repeats only after more
+            than k products is not found: promotion every 128 products needs k = 256.
+        seed: the seed of the random dot products; default 0.
+
+    Returns:
+        The rule, what is unsure of it, and where it does not hold.
+
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for an invalid argument, for a function that returns anything but n numbers, and
+            for a function that returns two results for the same operands.
 
     >>> import cpd, numpy as np
     >>> def unit(a, b, c):
@@ -146,11 +162,21 @@ def probe(
 
 @checked
 def dots_of_matmul(matmul: Callable[..., Any], size: int = 64) -> Callable[..., Any]:
-    """Makes a function for `probe` of a matrix product: dot products, `size` at a time, become the
-    rows of a and the columns of b, and are the diagonal of the result.
+    """Makes a function of dot products for `probe` from a matrix product.
 
-    `matmul(a, b, c)`, or without an addend `matmul(a, b)`, takes float32 arrays, (size, k), (k,
-    size) and (size, size), and returns an array or a tensor of the last shape.
+    The dot products, `size` at a time, become the rows of a and the columns of b. Their results are
+    the diagonal of the product.
+
+    Args:
+        matmul: `matmul(a, b, c)`, or without an addend `matmul(a, b)`. It takes float32 arrays of
+            shapes (size, k), (k, size) and (size, size), and returns an array or a tensor of the
+            last shape.
+        size: the rows and columns of the product; default 64.
+
+    Returns:
+        `dots(a, b, c)`, or without an addend `dots(a, b)`: n dot products of float32 arrays of
+        shapes (n, k), (n, k) and (n,), as float32 (n,). A call raises ValueError if the product has
+        another shape.
 
     >>> import numpy as np
     >>> dots = dots_of_matmul(lambda a, b: a @ b, size=4)
@@ -306,7 +332,7 @@ class _Probe:
         return [name for name, acc in fit.presets_of(self.inputs) if sums.agrees(Known(acc))]
 
     def _notes(self, rule: Rule) -> list[str]:
-        """Where the function differs from the rule."""
+        """Returns the cases in which the function differs from the rule."""
         kinds = {
             "sums near and beyond the range": self.regimes.huge(self.rng, 256),
             "sums of Inf and NaN": self.inputs.specials(),

@@ -39,7 +39,7 @@ class Seen(NamedTuple):
     sums: F32
 
     def agrees(self, rule: Rule | None) -> bool:
-        """Whether a rule gives all the sums; most wrong rules fail on the first rows."""
+        """Returns whether a rule gives all the sums; most wrong rules fail on the first rows."""
         if rule is None:
             return False
         for rows in (slice(_FIRST), slice(_FIRST, 10 * _FIRST), slice(10 * _FIRST, None)):
@@ -67,20 +67,24 @@ class Regimes:
         """The positions of a sum's last bits below its first."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
+        """Returns n dot products of the first block."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """n dot products of one block, without an addend."""
+        """Returns n dot products of one block, without an addend."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
+        """Returns n dot products with terms anywhere in k."""
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
+        """Returns n dot products with terms near the least powers of two."""
         return self._made(rng, n, self._all, self._tiny)
 
     def huge(self, rng: np.random.Generator, n: int) -> Dots:
+        """Returns n dot products with terms near the greatest powers of two."""
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
@@ -88,10 +92,11 @@ class Regimes:
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
+        """Returns sums of the first block in which terms next to a great one are cut."""
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
-        """n random dot products, and the edges."""
+        """Returns n random dot products and the edges."""
         random = [self.block(rng, n // 3), self.all(rng, n // 3), self.tiny(rng, n - n // 3 * 2)]
         return joined([*random, self.edges()]).shuffled(rng)
 
@@ -125,8 +130,11 @@ def significant_bits(x: F32) -> int:
 
 
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
-    """The formats of sums with that many significant bits that have the powers of two that passed.
-    Where the operands limit these powers at both ends, only those of the widest exponent."""
+    """Returns formats of `bits` significant bits that hold the powers of two that passed.
+
+    If the operands limit these powers at both ends, only formats of the widest exponent are
+    returned.
+    """
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
     begins = any(p.low > max(g.low, -149) for p, g in zip(passed, given, strict=True))
@@ -159,8 +167,11 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """What is known of the sums: the formats that they may have within the first block, and over
-    all k; and the widest possible ones, where short blocks do not fill them."""
+    """The formats that the sums may have, and the powers of two that pass unchanged.
+
+    `within`: formats within the first block. `of_all`: formats over all k. `widest`: the widest
+    possible formats, for short blocks that do not fill their format.
+    """
 
     within: list[Format]
     of_all: list[Format]
@@ -178,8 +189,10 @@ class Figures(NamedTuple):
 def stages(
     tree: Tree | None, inputs: Inputs, figures: Figures
 ) -> Iterator[Iterable[Iterator[Rule]]]:
-    """The rules of that order in groups, the simplest first; a stage is used if those before it
-    fail."""
+    """Yields the rules of that order in groups, the simplest first.
+
+    A stage is used if the stages before it fail.
+    """
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
     shapes = [] if tree is None else units_of(tree, inputs.k, addend)
@@ -238,8 +251,11 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 
 
 def _integers(figures: Figures) -> Iterator[Rule]:
-    """Sums in integers, whose width and unit follow from the greatest and the least power of two.
-    One that saturates may seem to hold the next power, to which its greatest value is rounded."""
+    """Yields rules of sums in integers.
+
+    Width and unit follow from the greatest and the least power of two. A sum that saturates may
+    seem to hold the next power, to which its greatest value is rounded.
+    """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, format("fp32")])
     kinds = [(high - low + 2, False), (high - low + 2, True), (high - low + 1, True)]
@@ -274,8 +290,10 @@ def _rounded(product: Format | str | None, f: Format) -> Format | None:
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
-    """Formats into which products may be rounded (None: the sum's): first the usual ones, then the
-    formats that do not hold all products."""
+    """Returns formats into which products may be rounded (None: the sum's format).
+
+    The usual formats come first, then the formats that do not hold all products.
+    """
     exact_bits = inputs.a.man + inputs.b.man + 1
     some = [format(name) for name in STANDARD] + [Format(8, man) for man in range(22, 0, -1)]
     return [None, "exact"], [f for f in dict.fromkeys(some) if f.man < exact_bits]
@@ -341,15 +359,17 @@ def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[R
 
 
 def has_unit(rule: Rule) -> bool:
+    """Returns whether the rule is a matrix unit."""
     return isinstance(rule, Known) and rule.accumulator.unit is not None
 
 
 def rounds_sums(unit: BlockFma, f: Format) -> bool:
-    """Whether the sums of a unit are rounded once more, into f."""
+    """Returns whether the sums of a unit are rounded once more, into f."""
     return bool(unit.promote) or f.man < unit.sum.man or f.max < unit.sum.max
 
 
 def unit_in(rule: Rule) -> BlockFma:
+    """Returns the matrix unit of the rule, which must have one."""
     assert isinstance(rule, Known)
     assert rule.accumulator.unit is not None
     return rule.accumulator.unit
@@ -371,8 +391,11 @@ def changed(rule: Rule, **fields: Any) -> Rule | None:
 def least_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, likely: Iterable[int]
 ) -> range:
-    """The values of min_exponent with which a unit is alike: if the least one is, all up to some
-    value; else an interval that holds one of the `likely` values."""
+    """Returns the values of min_exponent with which a unit agrees.
+
+    If the least value agrees, they are all values up to some one; else an interval that holds one
+    of the `likely` values.
+    """
 
     def good(exponent: int) -> bool:
         return alike(changed(rule, min_exponent=exponent))
@@ -391,8 +414,11 @@ def least_exponents(
 def with_exponents(
     alike: Callable[[Rule | None], bool], rule: Rule, passing: Sequence[Powers]
 ) -> list[Rule]:
-    """The rule, if it is alike; for a unit, with each alike min_exponent: where all small ones are,
-    with BlockFma's default and the greatest. The least powers that pass show where to search."""
+    """Returns the rule if it agrees; for a unit, one rule for each min_exponent that agrees.
+
+    If all small values agree, the rules have BlockFma's default and the greatest values. The least
+    powers that pass show where to search.
+    """
     if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
     mosts = [
@@ -410,8 +436,10 @@ def with_exponents(
 def narrowed(
     rules: list[Rule], regimes: Regimes, rng: np.random.Generator, rows: int = 900
 ) -> list[Rule]:
-    """The rules that agree with the function on the sums on which they differ, until no random sums
-    refute any."""
+    """Returns the rules that agree with the function on the sums on which the rules differ.
+
+    Repeats until no random sums refute any rule.
+    """
     while len(rules) > 1:
         pool = regimes.mixed(rng, rows)
         sums = [rule(pool) for rule in rules]
@@ -432,7 +460,7 @@ def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
 
 
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
-    """What cannot be determined: other values of one field of the first rule, and other rules."""
+    """Returns what cannot be determined: the first rule with another field, and other rules."""
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
     lines = list(_unsure_unit(rule, alike)) if has_unit(rule) else []
@@ -450,7 +478,7 @@ def _key(rule: Rule) -> str:
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
-    """Whether two units differ only in fields that `unsure` reports field by field."""
+    """Returns whether two units differ only in fields that `unsure` reports field by field."""
     if not (has_unit(rule) and has_unit(other)):
         return False
     x, y = (arguments(unit_in(one)) for one in (rule, other))

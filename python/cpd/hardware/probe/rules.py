@@ -22,29 +22,54 @@ class Rule(Protocol):
     """A rule that computes the sums of dot products."""
 
     @property
-    def text(self) -> str: ...
+    def text(self) -> str:
+        """The rule in words."""
 
-    def __call__(self, dots: Dots) -> F32: ...
+    def __call__(self, dots: Dots) -> F32:
+        """Returns the sums of dot products."""
 
 
 @checked
 @dataclass(frozen=True)
 class Known:
-    """An accumulator of CPD; its result may be rounded once more, into `result`."""
+    """An accumulator of CPD as a rule.
+
+    Attributes:
+        accumulator: the accumulator that sums the products.
+        result: the format into which the sum is rounded once more; default None: it is not.
+    """
 
     accumulator: Accumulator
     result: Format | None = None
 
     @property
     def text(self) -> str:
+        """The accumulator's text, and the format of the last rounding."""
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
+        """Returns the sums of dot products.
+
+        Args:
+            dots: the dot products.
+
+        Returns:
+            float32, one sum for each.
+        """
         return self.sums(dots.a, dots.b, dots.c)
 
     def sums(self, a: F32, b: F32, c: F32 | None = None) -> F32:
-        """The rule as a function for `probe`."""
+        """Returns the sums of dot products: the rule as a function for `probe`.
+
+        Args:
+            a: float32 (n, k), the first operands.
+            b: float32 (n, k), the second operands.
+            c: float32 (n,), the addends; default None: sums start from +0.
+
+        Returns:
+            float32 (n,).
+        """
         addend = None if c is None else c[:, None, None]
         made: F32 = gemm(a[:, None, :], b[:, :, None], self.accumulator, addend)[:, 0, 0]
         return made if self.result is None else cast(made, self.result)
@@ -52,9 +77,11 @@ class Known:
 
 @dataclass(frozen=True)
 class OrderTree:
-    """Sums of two, each rounded into one format, in the order of a tree. A product is exact where
-    it is added to a sum (`product` is None), or is first rounded into a format. The result may be
-    rounded once more, into `result`."""
+    """Sums of two terms, each rounded into one format, in the order of a tree.
+
+    A product is added to a sum exactly (`product` is None), or is first rounded into a format. The
+    result may be rounded once more, into `result`.
+    """
 
     tree: Tree
     k: int
@@ -65,11 +92,13 @@ class OrderTree:
 
     @property
     def text(self) -> str:
+        """The format, the treatment of products, and the roundings."""
         product = "exact" if self.product is None else str(self.product)
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.format} in this order, product={product} rounding={self.rounding}{last}"
 
     def __call__(self, dots: Dots) -> F32:
+        """Returns the sums of dot products."""
         made = self._sum(self.tree, dots)
         if self.result is not None:
             made = cast(made, self.result)
@@ -99,7 +128,7 @@ class OrderTree:
 
 
 def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
-    """Where two sums are equal; zeros of both signs are, and NaN."""
+    """Returns where two sums are equal; zeros of either sign are equal, and so are NaN."""
     alike: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
     return alike
 
@@ -109,8 +138,10 @@ def same(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The order in which a matrix unit sums along k. `adder` as in BlockFma, or `separate`: aligned
-    products, to which the running sum is added."""
+    """The order in which a matrix unit sums along k.
+
+    `adder` is as in BlockFma, or `separate`: aligned products, to which the running sum is added.
+    """
 
     block: int
     promote: int = 0
@@ -120,7 +151,7 @@ class Blocks:
     take: int = 2
 
     def order(self, k: int) -> list[int]:
-        """All k in the order in which they are added."""
+        """Returns all k in the order in which they are added."""
         if self.group == 0:
             return list(range(k))
         return sorted(
@@ -128,10 +159,12 @@ class Blocks:
         )
 
     def blocks(self, k: int) -> list[list[int]]:
+        """Returns the products of each block."""
         order = self.order(k)
         return [order[at : at + self.block] for at in range(0, k, self.block)]
 
     def tree(self, k: int, addend: bool) -> Tree:
+        """Returns the tree of a sum of k products, which may start from an addend."""
         blocks = self.blocks(k)
         every = self.promote // self.block or len(blocks)
         groups = [blocks[at : at + every] for at in range(0, len(blocks), every)]
@@ -164,13 +197,14 @@ ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 
 def pairwise(trees: Sequence[Tree]) -> Tree:
-    """The tree that joins neighbours first; an odd one passes up."""
+    """Returns the tree that joins neighbors first; an odd one passes up."""
     while len(trees) > 1:
         trees = [join(trees[at : at + 2]) for at in range(0, len(trees), 2)]
     return trees[0]
 
 
 def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
+    """Returns the tree that adds one tree after the other to `start`."""
     for tree in trees:
         start = join([start, tree])
     assert start is not None
@@ -178,11 +212,13 @@ def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
 
 
 def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
+    """Returns the tree that sums each chunk in order, and then the chunks."""
     chunks = [range(at, min(at + chunk, k)) for at in range(0, k, chunk)]
     return sequential(start, [sequential(None, one) for one in chunks])
 
 
 def nodes(tree: Tree) -> Iterator[Node]:
+    """Yields each node of the tree, from the root down."""
     if isinstance(tree, Node):
         yield tree
         for child in tree.children:
@@ -190,7 +226,7 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """The schemes of Accumulator with this tree, by their arguments."""
+    """Returns the schemes of Accumulator with this tree, by their arguments."""
     start = k if addend else None
     if tree == sequential(start, range(k)):
         return [{"scheme": "sequential"}]
@@ -204,7 +240,7 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """The matrix units with this tree: those that add k ascending, or else in groups."""
+    """Returns the matrix units with this tree, which add k ascending, or else in groups."""
     flat = [frozenset(one for one in node.children if one in range(k)) for node in nodes(tree)]
     sizes = {len(node.leaves) for node in nodes(tree)}
     widths = sorted({1, *map(len, flat), *sizes} & set(range(1, min(k, _WIDEST) + 1)))

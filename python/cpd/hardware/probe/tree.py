@@ -3,7 +3,8 @@
 
 One leaf is +M, one -M, and all others are u, so small that M + u gives M. What was added to M
 before the two met is lost; the remaining sum counts the rest. So each pair of leaves shows how many
-leaves are below the node in which they meet, and all pairs together determine the tree."""
+leaves are below the node in which the pair meets. All pairs together determine the tree.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +28,17 @@ class OrderError(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """A sum of subtrees: of two, rounded; of more, at once. `exact`: a sum of several in which no
-    term is lost next to a greater one."""
+    """A sum of subtrees: two are added with one rounding, more are added at once.
+
+    `exact`: no term of the sum is lost next to a greater one.
+    """
 
     children: frozenset[Tree]
     exact: bool = False
 
     @cached_property
     def leaves(self) -> frozenset[int]:
+        """The leaves below the node."""
         return frozenset().union(*map(leaves_of, self.children))
 
     def __hash__(self) -> int:
@@ -49,6 +53,7 @@ Tree: TypeAlias = Node | int
 
 
 def leaves_of(tree: Tree) -> frozenset[int]:
+    """Returns the leaves of a tree."""
     return tree.leaves if isinstance(tree, Node) else frozenset([tree])
 
 
@@ -61,14 +66,18 @@ def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
 
 
 def is_binary(tree: Tree) -> bool:
+    """Returns whether each node of the tree has two children."""
     if not isinstance(tree, Node):
         return True
     return len(tree.children) == 2 and all(map(is_binary, tree.children))
 
 
 def text(tree: Tree, addend: int) -> str:
-    """A tree's text, such as `((c + 0) + 1)`; more than two at once: `[0 1 2 3]`, exact ones
-    `{0 1 2 3}`; runs of leaves as `0…15`."""
+    """Returns a tree's text, such as `((c + 0) + 1)`.
+
+    More than two terms that are added at once are `[0 1 2 3]`, exact sums `{0 1 2 3}`, ranges of
+    leaves `0…15`.
+    """
     if not isinstance(tree, Node):
         return "c" if tree == addend else str(tree)
     parts = sorted(tree.children, key=lambda one: _first(one, addend))
@@ -92,8 +101,10 @@ def _first(tree: Tree, addend: int) -> int:
 
 
 class Mask:
-    """The greatest and the least power of two that pass unchanged through every leaf, and how many
-    of the least ones are counted without an error."""
+    """The greatest and the least power of two that pass unchanged through every leaf.
+
+    It also has the number of the least powers that are counted without an error.
+    """
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
         self.ask, self.inputs = ask, inputs
@@ -138,7 +149,7 @@ class Mask:
         return 1 << (most.bit_length() - 1) if most > 0 else 1
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """For each two leaves, how many are below the node in which they meet."""
+        """Returns, for each two leaves, the number of leaves below the node in which they meet."""
         n = self.inputs.leaves
         pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
         left = np.full(len(pairs), -1)
@@ -157,7 +168,7 @@ class Mask:
         return found
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """How many units are left with ±M; -1: the sum is not a count of units."""
+        """Returns the number of units left with ±M; -1: the sum is not a count of units."""
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
         for begin in range(0, n, self.group):
@@ -187,7 +198,7 @@ class Mask:
 
 
 def tree_of(sizes: npt.NDArray[np.int64], order: list[int]) -> Tree:
-    """The tree in which each two leaves meet in a node of the size in `sizes`."""
+    """Returns the tree in which each two leaves meet in a node of the size in `sizes`."""
     made = _built(sizes, order)
     if not np.array_equal(_sizes_of(made, len(order)), sizes):
         raise OrderError("what each two terms lose of the others fits no order of sums")

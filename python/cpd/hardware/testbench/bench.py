@@ -128,13 +128,14 @@ def bench_text(
     ports: Ports | None = None,
     undriven: Sequence[str] = (),
 ) -> str:
-    """A module `tb` that reads `count` lines of `file` by $readmemh, each field in whole hex
-    digits, the first most significant. It ends with a line of PASS or FAIL and counts; FAIL by
-    $fatal.
+    """Returns a module `tb` that reads `count` lines of `file` by $readmemh.
 
-    `formats`: of fields whose codes it also prints as numbers. `ports`: the module's other ports,
-    the names of its ports, and whether any NaN passes for any other. `undriven`: inputs of the
-    module that nothing drives, which a failing bench names.
+    Each field has whole hex digits, the first is most significant. The bench ends with a line of
+    PASS or FAIL and counts; it fails by $fatal.
+
+    `formats`: the formats of fields whose codes the bench also prints as numbers. `ports`: the
+    module's other ports, the names of its ports, and whether any NaN passes for any other.
+    `undriven`: inputs of the module that nothing drives, which a failing bench names.
     """
     formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)
@@ -200,8 +201,11 @@ def _undriven(unit: Unit, names: Sequence[str]) -> str:
 
 
 def _differs(each: Field, all_outputs: Sequence[Field], nan: str = "") -> str:
-    """The condition of a failure: with `nan`, where `result` is NaN, another NaN's code is none.
-    Signals of a special line are not compared."""
+    """Returns the condition of a failure.
+
+    With `nan`, another NaN's code is no failure if `result` is NaN. Signals of a special line are
+    not compared.
+    """
     name = each.name
     differs = f"{name} !== expected_{name}"
     if name == "result" and nan:
@@ -240,7 +244,7 @@ def _is_integer(each: Field) -> bool:
 
 
 def _form(each: Field, numbers: set[str]) -> str:
-    """The format in which a field is printed: its code, and its number where it has one."""
+    """Returns the format in which a field is printed: its code, and its number if it has one."""
     return "%h (%g)" if each.name in numbers else "%h (%0d)" if _is_integer(each) else "%h"
 
 

@@ -284,8 +284,11 @@ _UNKNOWN = """\
 
 
 def state(ports: Ports, wrong: str, outputs: str, bits: int) -> str:
-    """Declarations and tasks of a clocked bench. `wrong`: the condition of a wrong result;
-    `outputs`: the nets that must not change under back-pressure, of `bits` bits in all."""
+    """Returns declarations and tasks of a clocked bench.
+
+    `wrong`: the condition of a wrong result. `outputs`: the nets that must not change under
+    back-pressure, of `bits` bits in all.
+    """
     gaps = ports.percent
     parts = [
         _STATE.format(
@@ -320,8 +323,7 @@ def state(ports: Ports, wrong: str, outputs: str, bits: int) -> str:
 
 
 def run(ports: Ports, wrong: str, outputs: str) -> str:
-    """The statements that reset the module, run all lines and report what is wrong with its
-    protocol."""
+    """Returns the statements that reset the module, run all lines and report protocol errors."""
     stream = ports.valid_out is not None
     if stream:
         stable = ""

@@ -50,18 +50,30 @@ def write_testbench(
     module: str | None = None,
     ports: Ports | None = None,
 ) -> Path:
-    """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder, which is created if it is
-    missing, and returns the folder. `make -C FOLDER icarus` or `verilator` then runs the bench: it
-    prints the lines that differ, and ends with `PASS` or `FAIL`, counts and an exit status.
+    """Writes `tb.sv`, `vectors.hex` and a `Makefile` into a folder.
 
-    `rtl`: the sources under test, the value of the Makefile's variable `RTL`, which a call can
-    override (`make icarus RTL=…`). `module`: the name of the user's module, without parameters: its
-    ports are the vectors' fields by name (inputs, `result`, `flags`), and those of `ports`. Without
-    a name the bench is for the operation's module in `tests/rtl`, with its parameters.
-    `make icarus LINE=N` runs one line.
+    `make -C FOLDER icarus` or `verilator` then runs the bench. It prints the lines that differ, and
+    ends with `PASS` or `FAIL`, counts and an exit status. `make icarus LINE=N` runs one line.
 
-    Errors: ValueError for vectors that no unit fits, an invalid module name, and a port that the
-    module's header in `rtl` lacks; OSError where files cannot be written.
+    Args:
+        vectors: the vectors, as from `cpd.hardware.vectors.make`.
+        directory: the folder, which is created if it is missing.
+        rtl: the sources under test, the value of the Makefile's variable `RTL`, which a call can
+            override (`make icarus RTL=…`); default none.
+        module: the name of your module, which has no parameters. Its ports are the vectors' fields
+            by name (inputs, `result`, `flags`), and the ports of `ports`. Default: the operation's
+            module in `tests/rtl`, with its parameters.
+        ports: the module's other ports, and names of ports that differ from their fields; default
+            `Ports()`.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: for vectors that no unit fits, an invalid module name, and a port that the
+            module's header in `rtl` lacks.
+        TypeError: for an argument of another type.
+        OSError: if files cannot be written.
     """
     if not hasattr(vectors, "head"):
         raise TypeError(
@@ -95,8 +107,10 @@ def write_testbench(
 
 
 def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
-    """The inputs of the module that a bench does not drive, as far as its header can be read.
-    Raises ValueError where the header lacks a port."""
+    """Returns the inputs of the module that a bench does not drive, if its header can be read.
+
+    Raises ValueError if the header lacks a port.
+    """
     header = header_ports(rtl, unit.name)
     if header is None:
         return []
@@ -113,7 +127,7 @@ def _checked_header(unit: Unit, ports: Ports, rtl: Sequence[Path]) -> list[str]:
 
 
 def _advice(missing: Sequence[str]) -> str:
-    """Returns the way out for fields without a port."""
+    """Returns the ways out for fields without a port."""
     said = [f"give other names with --ports {missing[0]}=PORT"] if missing else []
     if "flags" in missing:
         said.append("leave out flags with --no-flags")

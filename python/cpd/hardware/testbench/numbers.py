@@ -19,8 +19,10 @@ _SAMPLES = 4096
 
 @functools.lru_cache(maxsize=64)
 def number_function(name: str, f: Format) -> str:
-    """A function `number_<name>` from a code to a real; empty for a format of more than 8 bits
-    whose codes are not sign, exponent and fraction."""
+    """Returns a function `number_<name>` from a code to a real.
+
+    Empty for a format of more than 8 bits whose codes are not sign, exponent and fraction.
+    """
     if f.bits <= _TABLE:
         values = values_of(f, np.arange(1 << f.bits, dtype=np.uint32)).astype(np.float64)
         rows = [
@@ -57,8 +59,10 @@ def number_function(name: str, f: Format) -> str:
 
 
 def where_nan(f: Format, code: str) -> str:
-    """An expression that is true where the code is NaN: a range of codes at the end of either half,
-    and negative zero's code. Empty for a format without NaN."""
+    """Returns an expression that is true if the code is NaN; empty for a format without NaN.
+
+    NaN are a range of codes at the end of either half, and negative zero's code.
+    """
     half = 1 << (f.bits - 1)
     found = []
     for base in (0, half):
@@ -86,7 +90,7 @@ def _is_nan(f: Format, code: int) -> bool:
 
 
 def _by_fields(f: Format) -> bool:
-    """Whether codes are sign, exponent and fraction as in IEEE 754, tested on samples."""
+    """Tests on samples whether codes are sign, exponent and fraction as in IEEE 754."""
     if f.encoding != "ieee" or not (f.signed and f.subnormals) or f.man < 1:
         return False
     codes = np.random.default_rng(0).integers(0, 1 << f.bits, _SAMPLES).astype(np.uint32)

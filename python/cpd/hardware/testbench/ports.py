@@ -23,31 +23,35 @@ class Ports:
     """The ports that a bench drives and reads in addition to a line's fields, by their names.
 
     Without `clock` the module is combinational. With `clock` the inputs of a line are applied in a
-    cycle, and the line's result is read after `latency` rising edges, or at each rising edge where
+    cycle. The line's result is read after `latency` rising edges, or at each rising edge at which
     `valid_out` (and `ready_out`) is 1.
 
-    Args:
-        clock: the clock; registers change at its rising edge.
-        latency: rising edges from a line to its result, for a module without `valid_out`.
+    Invalid values and names raise ValueError or TypeError.
+
+    Attributes:
+        clock: the clock; registers change at its rising edge. Default None: no clock.
+        latency: rising edges from a line to its result, for a module without `valid_out`; default
+            1.
         valid_in: an input of the module, 1 with each line. While `valid_in` is 0 the inputs hold
             another line.
         valid_out: an output of the module, 1 with each result. Results come in the lines' order.
-        any_nan: any NaN passes where NaN is expected.
-        signals: the inner signals that a user's module has as ports (`all`: every one). Those of a
-            block need the port `special` too, which is added.
-        flags: whether the module has the port `flags`.
-        ready_in: an output of the module, 1 where it takes a line. A line is applied until it is
+        any_nan: whether any NaN passes for an expected NaN; default False.
+        signals: the inner signals that your module has as ports (`("all",)`: every one); default
+            none. Signals of a block need the port `special` too, which is added.
+        flags: whether the module has the port `flags`; default True.
+        ready_in: an output of the module, 1 when it takes a line. A line is applied until it is
             taken. Needs `valid_in`.
-        ready_out: an input of the module, 1 where the bench takes a result. Needs `valid_out`.
+        ready_out: an input of the module, 1 when the bench takes a result. Needs `valid_out`.
         reset: the reset. Before the first line it is active for `reset_cycles` rising edges.
-        reset_level: the value of `reset` that resets, 0 or 1.
-        reset_cycles: rising edges in reset. 0 is a pulse between edges, for an asynchronous reset.
+        reset_level: the value of `reset` that resets, 0 or 1; default 1.
+        reset_cycles: rising edges in reset; default 4. 0 is a pulse between edges, for an
+            asynchronous reset.
         interval: the least number of cycles from one line to the next, for a module that is busy
-            for some cycles and has no `ready_in`.
-        gaps: the percentage of cycles, about, without a line where there is `valid_in`, and without
-            `ready_out` where there is one. They come in bursts. Default 25 with `ready_in` or
+            for some cycles and has no `ready_in`; default 1.
+        gaps: the percentage of cycles, about, without a line if there is `valid_in`, and without
+            `ready_out` if there is one, 0…90. Gaps come in bursts. Default 25 with `ready_in` or
             `ready_out`, else 0.
-        names: field → port, for ports that are not named as their field.
+        names: field → port, for ports that are not named as their field; default empty.
     """
 
     clock: str | None = None
@@ -106,18 +110,25 @@ class Ports:
 
     @property
     def controls(self) -> dict[str, str | None]:
-        """The names of the ports beside the fields, by their roles."""
+        """The names of the ports beside the fields, by their roles; None: there is no such port."""
         return {name: getattr(self, name) for name in _CONTROLS}
 
     @property
     def percent(self) -> int:
-        """The percentage of gaps."""
+        """The percentage of gaps, the default if `gaps` is None."""
         if self.gaps is not None:
             return self.gaps
         return _GAPS if self.ready_in is not None or self.ready_out is not None else 0
 
     def port(self, name: str) -> str:
-        """The port of a field."""
+        """Returns the port of a field.
+
+        Args:
+            name: the field's name.
+
+        Returns:
+            The port's name.
+        """
         return self.names.get(name, name)
 
 
@@ -147,10 +158,10 @@ _NAME = re.compile(r"([A-Za-z_][\w$]*)\s*(?:\[[^\]]*\]\s*)*(?:=.*)?$", re.S)
 
 
 def header_ports(sources: Iterable[Path], module: str) -> dict[str, str] | None:
-    """The ports of a module by its header: name → `input`, `output`, `inout`, or an empty text
-    where the header does not say.
+    """Returns the ports of a module by its header.
 
-    None where no source that can be read has the module, or its header has macros.
+    The ports are name → `input`, `output`, `inout`, or an empty text if the header does not say.
+    None if no source that can be read has the module, or its header has macros.
     """
     for source in sources:
         try:

@@ -34,22 +34,38 @@ class Field(Protocol):
     """A field of a line of vectors: `count` elements; `role` is `input`, `signal` or `output`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The field's name."""
+
     @property
-    def bits(self) -> int: ...
+    def bits(self) -> int:
+        """The bits of all its elements."""
+
     @property
-    def role(self) -> str: ...
+    def role(self) -> str:
+        """`input`, `signal` or `output`."""
+
     @property
-    def count(self) -> int: ...
+    def count(self) -> int:
+        """The number of its elements."""
+
     @property
-    def signed(self) -> bool: ...
+    def signed(self) -> bool:
+        """True if its elements are in two's complement."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A module under test. `inputs` are driven by the fields of the same names, `constants` do not
-    change (name -> width, value), and `outputs` must equal the fields of their names: those of role
-    `signal` only where there is no field `special`, or it is 0."""
+    """A module under test.
+
+    Attributes:
+        name: the module's name.
+        parameters: parameter → value.
+        inputs: the ports that the fields of the same names drive.
+        outputs: the ports that must equal the fields of their names. Those of role `signal` must
+            only if there is no field `special`, or it is 0.
+        constants: input that does not change → (width in bits, value); default none.
+    """
 
     name: str
     parameters: Mapping[str, int]
@@ -63,9 +79,11 @@ Head = Mapping[str, Any]
 
 @checked
 def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
-    """The unit of a user's module: its ports are the fields, without parameters; of the inner
-    signals those that `ports` names. Raises ValueError for unknown signals and fields, and for two
-    ports of one name."""
+    """Returns the unit of a user's module, whose ports are the fields, without parameters.
+
+    The inner signals are the signals that `ports` names. Raises ValueError for unknown signals and
+    fields, and for two ports of one name.
+    """
     check_identifier("a module's name", module, ("tb",))
     known = [each.name for each in fields if each.role == "signal"]
     chosen = known if ports.signals == ("all",) else list(ports.signals)
@@ -87,7 +105,7 @@ def plain_unit(fields: Sequence[Field], module: str, ports: Ports) -> Unit:
 
 
 def _check_ports(ports: Ports, used: Sequence[str]) -> None:
-    """Raises ValueError where a mapped field is unknown, or a port stands for two things."""
+    """Raises ValueError if a mapped field is unknown, or a port has two meanings."""
     for name in ports.names:
         if name not in used:
             raise ValueError(f"no field {shown(name)} to map: the fields are {', '.join(used)}")
@@ -115,9 +133,18 @@ def formats_of(head: Head, fields: Sequence[Field]) -> dict[str, Format]:
 
 @checked
 def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
-    """The unit of `tests/rtl` for vectors with this head and these fields.
+    """Returns the unit of `tests/rtl` for vectors with this head and these fields.
 
-    Errors: ValueError for an operation, format or rounding without a unit.
+    Args:
+        head: the head of the vectors, `Vectors.head`.
+        fields: the fields of a line, `Vectors.fields`.
+
+    Returns:
+        The module, its parameters and its ports.
+
+    Raises:
+        ValueError: for an operation, format or rounding without a unit.
+        TypeError: for an argument of another type.
     """
     check_keys("head", head, "operation")
     if not all(hasattr(each, "role") for each in fields):
@@ -141,9 +168,9 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
 
 
 def format_parameters(given: Format, prefix: str = "") -> dict[str, int]:
-    """EXP, MAN and ENCODING of a format.
+    """Returns EXP, MAN and ENCODING of a format.
 
-    Errors: ValueError for a format that the modules do not support: another encoding or bias, no
+    Raises ValueError for a format that the modules do not support: another encoding or bias, no
     subnormals, unsigned, no mantissa.
     """
     plain = given.encoding in ENCODINGS and given.signed and given.subnormals

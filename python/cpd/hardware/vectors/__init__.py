@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors for hardware: inputs and the results on which the slow exact oracle and the kernels
-agree, as arrays and as files that simulators read; files from elsewhere are checked."""
+"""Vectors for hardware: inputs, and the results on which oracle and kernels agree.
+
+The oracle is slow and exact. Vectors are arrays, and files that simulators read. `check` compares
+files from elsewhere.
+"""
 
 from cpd.hardware.vectors.checking import Check, check
 from cpd.hardware.vectors.fields import Field

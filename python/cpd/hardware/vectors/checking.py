@@ -27,12 +27,21 @@ _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 
 @dataclass
 class Check:
-    """The result of a check: of `lines` lines `wrong` differ in a result, a signal or a flag;
-    `other_nans` have a NaN of another code, which counts as right. `shown`: the first wrong ones.
-    `coverage`: the lines' corner cases.
+    """The result of `check`.
 
-    `quiet_nan_fma`: how many lines of fma(0, ∞, quiet NaN) raise NV ("raise NV") and do not ("raise
-    nothing"). IEEE 754 leaves NV there to the implementation, so both count as right."""
+    Attributes:
+        rule: the rule of the lines.
+        lines: the number of lines.
+        wrong: the number of lines in which a result, a signal or a flag differs.
+        other_nans: the number of lines that have a NaN of another code, which counts as right.
+        wrong_in: the field, by name → the number of lines in which the field differs.
+        shown: the first wrong lines, at most ten, as texts with the file, the line's number and
+            both values.
+        coverage: the corner case, by name → the number of its lines.
+        quiet_nan_fma: the number of lines of fma(0, ∞, quiet NaN) that raise NV ("raise NV") and
+            that do not ("raise nothing"). IEEE 754 leaves NV there to the implementation, so both
+            count as right.
+    """
 
     rule: ElementRule | SumRule
     lines: int = 0
@@ -44,7 +53,7 @@ class Check:
     quiet_nan_fma: Counter[str] = field(default_factory=Counter)
 
     def rule_of_quiet_nans(self) -> str:
-        """The rule of the lines of fma(0, ∞, quiet NaN), in words; empty without such lines."""
+        """Returns, in words, the file's rule for fma(0, ∞, quiet NaN); empty without such lines."""
         raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
         if not lines:
             return ""
@@ -59,9 +68,21 @@ class Check:
 def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None) -> Check:
     """Compares each line of a file with the results of oracle and kernels for its inputs.
 
-    `kind`: of the file, default by its suffix. `rule`: of its lines; default that of its head, or
-    of a TestFloat name such as e4m3_mul_rne.tv. Nothing in the file is executed.
-    Raises VectorFileError, which names the line, for a file that cannot be read; OSError.
+    Nothing in the file is executed.
+
+    Args:
+        path: the file.
+        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its suffix.
+        rule: the rule of its lines, as from `rule_of`. Default: the rule of its head, or of a
+            TestFloat name such as e4m3_mul_rne.tv.
+
+    Returns:
+        The counts of lines and of wrong lines, and the first wrong lines.
+
+    Raises:
+        VectorFileError: if the file cannot be read, has no lines, or gives no rule; the text names
+            the line.
+        OSError: if the file cannot be opened.
     """
     given = rule or _rule_by_head(path, kind) or rule_by_name(path)
     if given is None:
@@ -89,7 +110,10 @@ def _rule_by_head(path: Any, kind: str | None) -> ElementRule | SumRule | None:
 
 
 def rule_by_name(path: Any) -> ElementRule | None:
-    """The rule of a name such as e4m3_mul_rne.tv or fp16_e4m3_cast_rtz.tv; None for others."""
+    """Returns the rule of a name such as e4m3_mul_rne.tv; None for other names.
+
+    The name may have two formats, as fp16_e4m3_cast_rtz.tv.
+    """
     stem = str(path).replace("\\", "/").rpartition("/")[2].partition(".")[0]
     *formats, operation, word = stem.split("_") if stem.count("_") > 1 else ("", "")
     modes = {word: mode for mode, word in ROUNDING_WORDS.items() if mode != "stochastic"}
@@ -131,8 +155,10 @@ def _compare(
 def _either_rule(
     found: Check, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
-    """Where the flags are right by one of the two rules for fma(0, ∞, quiet NaN), whose lines are
-    counted."""
+    """Returns where the flags are right by either rule for fma(0, ∞, quiet NaN).
+
+    Counts the lines of each rule.
+    """
     lines = np.zeros(len(columns["line"]), bool)
     if isinstance(rule, SumRule) or rule.operation != "fma":
         return lines
@@ -155,7 +181,7 @@ def _either_rule(
 
 
 def _both_nan(f: Format, given: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Where both are NaN, or the right result is a NaN without a code."""
+    """Returns where both are NaN, or the right result is a NaN without a code."""
     nans = [
         corner_of(f, codes.astype(np.uint32), "out") & _NAN_OUT != 0 for codes in (given, right)
     ]

@@ -35,12 +35,12 @@ FLAGS = ("NX", "UF", "OF", "DZ", "NV")
 
 
 def flags_text(flags: int) -> str:
-    """`NX|UF`; `-` where none is raised."""
+    """Returns the raised flags, as in `NX|UF`; `-` if none is raised."""
     return "|".join(name for i, name in enumerate(FLAGS) if flags >> i & 1) or "-"
 
 
 def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
-    """Adds the lines of a batch; `flags` are None where inner roundings are not known."""
+    """Adds the lines of a batch; `flags` are None if inner roundings are unknown."""
     of_roundings = 0 if flags is not None else CORNERS.index("subnormal_in")
     for names, bits, first in ((CORNERS, corners, of_roundings), (FLAGS, flags, 0)):
         if bits is None:
@@ -51,7 +51,7 @@ def count_corners(total: Counter[str], flags: Any, corners: Any) -> None:
 
 
 def is_integer(f: Format) -> bool:
-    """Whether codes are two's complement."""
+    """Returns whether codes are two's complement."""
     return f.encoding in ("int", "int_full")
 
 

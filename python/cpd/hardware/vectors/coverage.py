@@ -33,13 +33,16 @@ def cannot_happen(
 ) -> set[str]:
     """Returns the cases of count 0 for which no input exists.
 
-    A case is excluded by the operation or its formats, or because none of all inputs is a case of
-    it. All inputs are tried where they are few: up to 2^24, of sums 2^21.
+    The operation or its formats exclude a case, or the case has no input among all inputs. All
+    inputs are tried if they are few: up to 2^24, for sums up to 2^21.
 
     Args:
         rule: the operation.
         counts: the number of lines of each case.
-        is_exhaustive: whether all inputs were counted.
+        is_exhaustive: whether all inputs were counted; default False.
+
+    Returns:
+        The names of the cases.
     """
     missing = {name for name, count in counts.items() if count == 0}
     if is_exhaustive:
@@ -75,7 +78,7 @@ def _excluded_by_formats(rule: ElementRule | SumRule) -> set[str]:
 
 
 def _can_be_invalid(rule: ElementRule) -> bool:
-    """Returns whether an operand can be a signalling NaN, or the operation give NaN of numbers."""
+    """Returns whether an operand can be a signalling NaN, or numbers can give NaN."""
     if rule.nan_signals or any(map(has_signalling, rule.formats)):
         return True
     if rule.operation in ("add", "mul", "fma"):
@@ -84,7 +87,7 @@ def _can_be_invalid(rule: ElementRule) -> bool:
 
 
 def _kinds(f: Format, side: str) -> set[str]:
-    """The cases that a format's codes are as operands (`in`) or results (`out`)."""
+    """Returns the cases of a format's codes as operands (`in`) or results (`out`)."""
     top = np.array([largest_code(f)], np.uint32)
     short = f.bits <= 16
     codes = np.arange(1 << f.bits, dtype=np.uint32) if short else np.append(corner_codes(f), top)
@@ -96,7 +99,7 @@ def _named(corners: npt.NDArray[np.uint16]) -> set[str]:
 
 
 def _without_input(rule: ElementRule | SumRule, names: set[str]) -> set[str]:
-    """The cases among `names` that no input is a case of."""
+    """Returns the cases among `names` that no input has."""
     left = set(names)
     for lines in exhaustive(rule.inputs):
         outputs, corners = rule.results(lines)

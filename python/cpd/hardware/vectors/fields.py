@@ -18,9 +18,16 @@ _NIBBLES[np.frombuffer(b"abcdef", np.uint8)] = range(10, 16)
 
 
 class Field(NamedTuple):
-    """One field: `count` elements of `bits / count` bits each, the first least significant.
+    """One field of a line: `count` elements of `bits / count` bits each.
 
-    `role`: `input`, `signal` (inside a unit), `output`. A signed element is in two's complement.
+    The first element is least significant.
+
+    Attributes:
+        name: the field's name.
+        bits: the bits of all its elements.
+        count: the number of its elements; default 1.
+        role: `input` (default), `signal` (inside a unit) or `output`.
+        signed: whether elements are in two's complement; default False.
     """
 
     name: str
@@ -31,21 +38,21 @@ class Field(NamedTuple):
 
     @property
     def digits(self) -> int:
-        """Hexadecimal digits of a line's number."""
+        """The number of hexadecimal digits of a line's number."""
         return -(-self.bits // 4)
 
     @property
     def width(self) -> int:
-        """Bits of one element, 1…64."""
+        """The number of bits of one element, 1…64."""
         return self.bits // self.count
 
     def describe(self) -> dict[str, Any]:
-        """The field as in heads of files."""
+        """Returns the field as in heads of files."""
         return dict(self._asdict())
 
 
 def field_of(given: Any) -> Field:
-    """The field from its description in a file's head. Raises ValueError."""
+    """Returns the field from its description in a file's head; raises ValueError."""
     if not isinstance(given, dict):
         raise ValueError("a field must be an object with name and bits")
     try:
@@ -59,8 +66,10 @@ def field_of(given: Any) -> Field:
 
 
 def from_digits(field: Field, digits: Bytes) -> Words | None:
-    """The numbers, or n × count elements, of n × digits ASCII bytes; None where a byte is no digit
-    or a number has too many bits."""
+    """Returns the numbers, or n × count elements, of n × digits ASCII bytes.
+
+    Returns None if a byte is not a digit or a number has too many bits.
+    """
     nibbles = _NIBBLES[digits]
     if nibbles.max(initial=0) == _BAD:
         return None
@@ -86,6 +95,6 @@ def from_digits(field: Field, digits: Bytes) -> Words | None:
 
 
 def from_number(field: Field, number: int) -> list[int]:
-    """The elements of one number."""
+    """Returns the elements of one number."""
     mask = (1 << field.width) - 1
     return [number >> field.width * i & mask for i in range(field.count)]

@@ -19,15 +19,27 @@ _MOST_FIELDS = 1024
 
 
 class VectorFileError(ValueError):
-    """A file cannot be read: the text has its name, the line's number, and the fault."""
+    """A file cannot be read; the text has its name, the line's number, and the fault."""
 
 
 @checked
 class File:
-    """The lines of a file, and its head.
+    """The lines of a file, and its head. Nothing in the file is executed.
 
-    `fields`: of a file without head; with a head they must equal its fields. Raises
-    VectorFileError, and OSError where the file cannot be opened.
+    Attributes `path`, `kind` and `head` (None: the file has none) are the file's; `fields` are the
+    fields of a line.
+
+    Args:
+        path: the file.
+        kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its suffix.
+        fields: the fields of a line, for a file without a head. With a head they must equal the
+            head's fields; default: the head's fields.
+
+    Raises:
+        ValueError: for an unknown kind.
+        VectorFileError: for an invalid head, and without `fields` for a head that does not list
+            them.
+        OSError: if the file cannot be opened.
     """
 
     def __init__(self, path: Any, kind: str | None = None, fields: Sequence[Field] = ()) -> None:
@@ -37,7 +49,15 @@ class File:
         self.fields = tuple(fields) or self._head_fields()
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Field names → n numbers, or n × count elements; `line` → the numbers of the lines."""
+        """Yields the lines in batches.
+
+        Yields:
+            Field name → n numbers, or n × count elements; `line` → the numbers of the lines, from
+            1.
+
+        Raises:
+            VectorFileError: for an invalid line, and if the head gives another number of lines.
+        """
         reader = LineReader(self.kind, self.fields, whole=self.head is not None)
         number = count = 0
         with self.path.open("rb") as file:
@@ -57,7 +77,7 @@ class File:
             raise self._error(number, f"the head says {expected} lines, found {count}: truncated?")
 
     def _blocks(self, file: BinaryIO) -> Iterator[bytes]:
-        """Blocks of whole lines; the first is the head, which precedes the lines."""
+        """Yields blocks of whole lines; the first is the head, which precedes the lines."""
         rest = b""
         first = True
         number = 0

@@ -33,6 +33,7 @@ class Words:
         self._bits = np.random.PCG64(seed)
 
     def next(self, n: int) -> npt.NDArray[np.uint64]:
+        """Returns n random 64-bit numbers."""
         return np.asarray(self._bits.random_raw(n), np.uint64)
 
     def below(self, limit: int, n: int) -> npt.NDArray[np.int64]:
@@ -41,8 +42,10 @@ class Words:
         return (high * np.uint64(limit) >> np.uint64(32)).astype(np.int64)
 
     def lines(self, oracle: Any, n: int) -> Lines:
-        """Random lines of an element-wise operation: half of them of equally likely codes, half of
-        them near corners."""
+        """Returns random lines of an element-wise operation.
+
+        One half has equally likely codes, the other half codes near corners.
+        """
         state = self._bits.state["state"]
         halves = [divmod(state[name], 1 << 64) for name in ("state", "inc")]
         operands, random, words = oracle.draw(*halves, n)
@@ -52,6 +55,7 @@ class Words:
 
 
 def exhaustive_lines(fields: Sequence[Field]) -> int:
+    """Returns the number of combinations of inputs."""
     return 1 << sum(field.bits for field in fields)
 
 
@@ -91,7 +95,7 @@ def corner_codes(f: Format) -> Codes:
 
 
 def _corner_integers(f: Format) -> Codes:
-    """The range's ends, and 0 and the powers of two with their neighbours."""
+    """Returns the range's ends, and 0 and the powers of two with their neighbors."""
     powers = [1 << k for k in range(f.bits - 1)]
     near = {code for power in powers for code in (power - 1, power, power + 1)}
     least = [1 << (f.bits - 1)] if f.encoding == "int_full" else []
@@ -139,7 +143,7 @@ def random_integers(bits: int, words: Words, n: int) -> Codes:
 
 
 def finite_codes(f: Format, codes: Codes) -> Codes:
-    """The codes, with those of infinities and NaN replaced by the largest value's."""
+    """Returns the codes; infinities and NaN become the largest value's."""
     if is_integer(f):
         least = np.uint32(1 << (f.bits - 1))
         if f.encoding == "int_full":
@@ -156,8 +160,11 @@ def finite_codes(f: Format, codes: Codes) -> Codes:
 
 
 def sum_lines(rule: Any, words: Words, n: int) -> Lines:
-    """Random lines: of each four one with any finite codes, two with exponents near each other, one
-    of which cancels in pairs, and one with some corner codes."""
+    """Returns random lines of a sum.
+
+    Of each four lines, one has any finite codes and one has some corner codes. Two have exponents
+    near each other, and one of the two cancels in pairs.
+    """
     style = words.below(4, n)[:, None]
     lines: dict[str, Any] = {}
     for field, f in zip(rule.inputs, (*rule.formats, *(rule.scale,) * 2), strict=False):
@@ -177,8 +184,10 @@ def sum_lines(rule: Any, words: Words, n: int) -> Lines:
 
 
 def alike(rule: Any, words: Words) -> Lines:
-    """Every combination of extreme codes of a and b, each for all terms; c is +0, scales are 1.
-    The longest carries and the least sums are among them."""
+    """Returns every combination of extreme codes of a and b, each for all terms.
+
+    c is +0, scales are 1. The longest carries and the least sums are among the lines.
+    """
     operands = [extremes(f) for f in rule.formats[: 1 if rule.operation == "sum" else 2]]
     grid = [each.reshape(-1, 1) for each in np.meshgrid(*operands, indexing="ij")]
     n = len(grid[0])
@@ -225,6 +234,7 @@ def extremes(f: Format) -> Codes:
 
 
 def negated(f: Format, codes: Codes) -> Codes:
+    """Returns the codes of the negative values."""
     if is_integer(f):
         return (-codes.astype(np.int64) & ((1 << f.bits) - 1)).astype(np.uint32)
     return codes ^ np.uint32(1 << (f.exp + f.man))
@@ -274,9 +284,12 @@ def crossed(rule: Any, words: Words) -> Lines:
 
 
 def directed(rule: Any, seed: int) -> Iterator[Lines]:
-    """Every combination of corner codes, for an element-wise operation; then, from a pool of random
-    lines, some of each corner and each flag; then lines near rounding points (`near.py`), of sums
-    also zeros, padding and special values in each place (`near_sums.py`)."""
+    """Yields directed lines.
+
+    First every combination of corner codes, for an element-wise operation. Then, from a pool of
+    random lines, some of each corner and each flag. Then lines near rounding points (`near.py`);
+    for sums also zeros, padding and special values in each place (`near_sums.py`).
+    """
     words = Words(seed)
     yield from rule.corner_lines(words)
     pool = rule.random_lines(words, rule.pool)
@@ -296,7 +309,7 @@ def _picked(bits: npt.NDArray[Any], kinds: int) -> npt.NDArray[np.bool_]:
 
 
 def in_batches(rule: Any, n: int, seed: int) -> Iterator[Lines]:
-    """n random lines, in batches."""
+    """Yields n random lines, in batches."""
     words = Words(seed)
     for begin in range(0, n, rule.batch):
         yield rule.random_lines(words, min(rule.batch, n - begin))

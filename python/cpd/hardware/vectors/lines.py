@@ -23,7 +23,7 @@ _MOST_SHOWN = 40
 
 
 def kind_of(path: Any, kind: str | None = None) -> str:
-    """`kind`, or the kind of a file's suffix. Raises ValueError for unknown ones."""
+    """Returns `kind`, or the kind of a file's suffix; raises ValueError for unknown ones."""
     if kind is not None:
         if kind not in KINDS:
             raise ValueError(f"a kind of file must be {', '.join(KINDS)}, got {shown(kind)}")
@@ -47,7 +47,7 @@ def head_text(kind: str, head: Mapping[str, Any], fields: Sequence[Field]) -> st
 
 
 def head_in(kind: str, line: str) -> dict[str, Any] | None:
-    """The head in a line, or None. Raises ValueError for an invalid one."""
+    """Returns the head in a line, or None; raises ValueError for an invalid one."""
     text = line.strip()
     mark = next((m for m in _COMMENTS[kind] if text.startswith(m)), "")
     said = text.removeprefix(mark).strip()
@@ -74,6 +74,7 @@ def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
 
 
 def line_width(kind: str, fields: Sequence[Field]) -> int:
+    """Returns the number of bytes of a line."""
     return sum(map(len, _literals(kind, fields))) + sum(field.digits for field in fields)
 
 
@@ -112,8 +113,10 @@ def columns_of(kind: str, fields: Sequence[Field], block: bytes) -> dict[str, An
 
 
 class LineReader:
-    """Reads lines of one kind with any spacing. `whole`: numbers have all their digits, as where a
-    head lists the fields. Raises ValueError for an invalid line."""
+    """Reads lines of one kind with any spacing; raises ValueError for an invalid line.
+
+    `whole`: numbers must have all their digits, as in files with a head that lists the fields.
+    """
 
     def __init__(self, kind: str, fields: Sequence[Field], whole: bool = False) -> None:
         self._kind = kind
@@ -123,7 +126,7 @@ class LineReader:
         self._in_comment = False
 
     def read(self, line: str) -> list[list[int]] | None:
-        """The elements of each field; None where the line holds none."""
+        """Returns the elements of each field; None if the line holds none."""
         text = self._bare(line)
         if not text:
             return None

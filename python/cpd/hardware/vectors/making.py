@@ -49,33 +49,47 @@ def make(
     random: int = 0,
     seed: int = 0,
 ) -> Vectors:
-    """The vectors of one operation, computed when they are read or written.
+    """Returns the vectors of one operation, computed when they are read or written.
+
+    Without `exhaustive`, `directed` and `random`, the lines are all combinations if there are up to
+    2^20, else the directed lines and 10,000 random ones.
 
     Args:
-        operation: `cast`, `add`, `mul`, `fma`, `div`, `sqrt`; of sums `dot` (an element of a matrix
-            product), `sum` (of terms), `block_fma` (dot by a matrix unit), `mma` (by one that takes
-            scales).
-        formats: of the operands a, b, c: one for all of them, or one each. Of sums: of a and b, one
-            for both, and of c, by default the accumulator's; of a unit by default its own. With an
-            integer accumulator c is an integer of its width, and so is the result, unless the
-            accumulator names a format other than fp32 for it.
-        result: default the first operand's. A cast of one format alone and without result is from
-            fp32; of two, from the first to the second.
-        rounding, overflow, random_bits, variant: as in `cpd.cast`. With `stochastic` the random
-            integer r is a field of each line.
-        tininess: `after` (rounding) or `before`: of the flag UF.
-        nan_signals: a NaN operand raises NV also in formats whose NaN are neither quiet nor
-            signalling (all but `ieee` ones; in those the first fraction bit decides).
-        accumulator: of sums: as in `cpd.gemm`; it defines their rounding.
-        length: of sums: products or terms; default a unit's block, else 16.
-        exhaustive: every combination of input codes.
+        operation: element-wise: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`. Sums: `dot` (an
+            element of a matrix product), `sum` (of terms), `block_fma` (dot by a matrix unit) or
+            `mma` (dot by a unit that takes scales).
+        formats: the formats of the operands a, b and c: one for all of them, or one each. For sums:
+            one format for both a and b, or one each, and then c's, by default the accumulator's. A
+            matrix unit's own formats are the default. With an integer accumulator c is an integer
+            of its width. So is the result, unless the accumulator names a format other than fp32
+            for it.
+        result: the format of the result; default the first operand's. A cast of one format without
+            `result` is from fp32 to that format; a cast of two is from the first to the second.
+        rounding: the rounding, as in `cpd.cast`; default `nearest_even`. With `stochastic` the
+            random integer r is a field of each line.
+        overflow: `ieee` (default) or `saturate`, as in `cpd.cast`.
+        random_bits: the number of random bits of stochastic rounding, 1…24; default 24.
+        variant: the variant of stochastic rounding: `A` (default), `B` or `C`, as in `cpd.cast`.
+        tininess: whether the flag UF tests for tiny results `after` rounding (default) or `before`.
+        nan_signals: whether a NaN operand raises NV also in formats whose NaN are neither quiet nor
+            signalling; default False. These are all formats but `ieee` ones, in which the first
+            fraction bit decides.
+        accumulator: the accumulator of a sum, as in `cpd.gemm`; it defines the sum's rounding.
+        length: the number of products or terms of a sum, 1…4096; default a unit's block, else 16.
+        exhaustive: every combination of input codes; default False.
         directed: every combination of the formats' corner codes (zeros, least, largest, around 1,
-            infinities, NaN), then lines of each corner and flag.
-        random: the number of random lines, half of them near corners; after the directed ones.
-        seed: of random lines.
+            infinities, NaN), then lines of each corner and flag; default False.
+        random: the number of random lines, half of them near corners, after the directed ones;
+            0…2^40, default 0.
+        seed: the seed of random lines, 0…2^64 - 1; default 0.
 
-    Without exhaustive, directed and random: all up to 2^20 lines, else directed and 10,000 random.
-    Raises TypeError or ValueError.
+    Returns:
+        The vectors; no line is computed yet.
+
+    Raises:
+        ValueError: for an unknown operation, an invalid format, or arguments that do not fit the
+            operation.
+        TypeError: for an argument of another type.
 
     >>> vectors = make("mul", "e4m3fn", exhaustive=True)
     >>> [(field.name, field.bits) for field in vectors.fields]
@@ -107,7 +121,7 @@ def element_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> ElementRule:
-    """The rule of an element-wise operation, checked. Raises TypeError or ValueError."""
+    """Returns the rule of an element-wise operation, checked; raises TypeError or ValueError."""
     if operation not in OPERANDS:
         known = ", ".join([*OPERANDS, *SUMS])
         raise ValueError(f"the operation must be {known}, got {shown(operation)}")
@@ -135,7 +149,7 @@ def sum_rule(
     tininess: str,
     nan_signals: bool = False,
 ) -> SumRule:
-    """The rule of a sum, checked. Raises TypeError or ValueError."""
+    """Returns the rule of a sum, checked; raises TypeError or ValueError."""
     _check_tininess(tininess)
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
@@ -231,7 +245,18 @@ def _refuse_old_integers(head: dict[str, Any]) -> None:
 
 @checked
 def rule_of(head: dict[str, Any]) -> ElementRule | SumRule:
-    """The rule of a file's lines, from its head. Raises ValueError."""
+    """Returns the rule of a file's lines, from its head.
+
+    Args:
+        head: the file's head, as `Vectors.head` or `File.head`.
+
+    Returns:
+        The rule of an element-wise operation or of a sum, for `check`.
+
+    Raises:
+        ValueError: for a head that lacks a key or has an invalid value, and for a file of integers
+            that CPD before 0.7 wrote.
+    """
     _refuse_old_integers(head)
     try:
         operation, tininess = head["operation"], head.get("tininess", "after")

@@ -197,8 +197,11 @@ def _lines(rule: Any, words: Words) -> Lines:
 
 
 def _near_products(rule: Any, words: Words) -> Lines:
-    """Products of corners of a and b, of random numbers and of the least number and powers of two,
-    and addends near their roundings."""
+    """Returns lines of products, with addends near their roundings.
+
+    The products are of corners of a and b, of random numbers, and of the least number and powers of
+    two.
+    """
     of_a, of_b, of_c = rule.formats
     corners = [_positive(f) for f in (of_a, of_b)]
     a, b = (grid.reshape(-1) for grid in np.meshgrid(*corners, indexing="ij"))
@@ -218,8 +221,10 @@ def _near_products(rule: Any, words: Words) -> Lines:
 
 
 def _near_addends(rule: Any, words: Words) -> Lines:
-    """Corners of c and products near c's rounding point: near a quarter, a half or one unit of the
-    result's last place at c."""
+    """Returns lines of corners of c with products near c's rounding point.
+
+    They are near a quarter, a half or one unit of the result's last place at c.
+    """
     corners = _positive(rule.formats[2])
     unit = (
         np.maximum(exponents_of(precise(rule.formats[2], corners)), _least(rule)) - rule.result.man

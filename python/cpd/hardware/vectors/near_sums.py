@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directed lines of sums: zeros, padding, subnormals, alignment, ties, cancellation, overflow and
-special values in each place.
+"""Directed lines of sums.
 
-Sums of codes are formed in binary64 to choose the last input. Its rounding does not matter: lines
-have the result that the oracle gives.
+They have zeros, padding, subnormals, alignment, ties, cancellation, overflow and special values in
+each place.
+
+Sums of codes are formed in binary64 to choose the last input. The rounding of binary64 does not
+matter: lines have the result that the oracle gives.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ class SumLines:
         return np.unique(np.array([number & mask for number in numbers], np.uint64))
 
     def some_c(self, n: int) -> npt.NDArray[Any]:
-        """n values of c, each special one in turn."""
+        """Returns n values of c, each special one in turn."""
         values = self.specials()
         return values[np.arange(n) % len(values)]
 
@@ -141,7 +143,7 @@ class SumLines:
         return generated.finite_codes(f, codes).reshape(shape)
 
     def terms_at(self, exponents: I64, exact: Any = False) -> list[Codes]:
-        """Terms with these exponents, if the formats reach them; where `exact` powers of two."""
+        """Returns terms with these exponents, if formats reach them; powers of two if `exact`."""
         shape = exponents.shape
         if len(self.formats) == 1:
             return [self._codes(self.formats[0], exponents, exact)]
@@ -317,15 +319,17 @@ class SumLines:
         return self.line([np.take_along_axis(each, order, axis=1) for each in terms], c)
 
     def cancelled(self) -> Lines:
-        """Sums to which c is the negative, exactly or to a unit of the last place."""
+        """Returns sums with c their negative, exactly or to a unit of the last place."""
         n, k = 24, self.length
         at = self._centres(n)[:, None] + self.words.below(4, n * k).reshape(n, k)
         terms = self._sparse(self.terms_at(at), 1 + np.arange(n) % min(k, 3))
         return self.with_neighbors(terms, self.nearest_c(-self.total(terms)))
 
     def straddling(self) -> Lines:
-        """c that brings the sum to a rounding point of the result's format, the overflow threshold
-        among them."""
+        """Returns lines in which c brings the sum to a rounding point of the result's format.
+
+        The overflow threshold is one of these points.
+        """
         k = self.length
         if self.fixed is not None:
             half = np.ldexp(float(1 << (self.fixed.width - 1)), -self.fixed.fraction)
@@ -365,8 +369,11 @@ class SumLines:
         return self.line(moved, c)
 
     def special_lanes(self) -> Iterator[Lines]:
-        """NaN and infinities in each place: alone, with either sign of the product or times 0; with
-        every special c; in pairs of opposite sign."""
+        """Yields lines with NaN and infinities in each place.
+
+        They are alone, with either sign of the product or times 0; with every special c; and in
+        pairs of opposite sign.
+        """
         k = self.length
         lanes = np.unique(np.linspace(0, k - 1, min(k, _LANES)).astype(np.int64))
         beyond = [

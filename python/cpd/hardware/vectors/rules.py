@@ -49,7 +49,20 @@ class DisagreementError(RuntimeError):
 
 @dataclass(frozen=True)
 class ElementRule:
-    """One rounding of x, x + y, x * y or x * y + z."""
+    """One rounding of x, x + y, x * y, x * y + z, x / y or √x.
+
+    Attributes:
+        operation: `cast`, `add`, `mul`, `fma`, `div` or `sqrt`.
+        formats: the formats of the operands.
+        result: the format of the result.
+        options: the rounding and its options.
+        tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
+        nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
+            signalling; default False.
+        has_integer_result: False: results are codes of `result`.
+        batch: the number of lines that are computed at a time.
+        pool: the number of random lines from which the directed ones are picked.
+    """
 
     operation: str
     formats: tuple[Format, ...]
@@ -57,7 +70,6 @@ class ElementRule:
     options: Options
     tininess: str = "after"
     nan_signals: bool = False
-    """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
 
     @functools.cached_property
     def _oracle(self) -> Any:
@@ -71,6 +83,7 @@ class ElementRule:
 
     @property
     def inputs(self) -> tuple[Field, ...]:
+        """The fields of the operands, and of the random integer r if rounding is stochastic."""
         made = [Field(name, f.bits) for name, f in zip("abc", self.formats, strict=False)]
         if self.options.rounding == "stochastic":
             made.append(Field("r", self.options.random_bits))
@@ -78,6 +91,7 @@ class ElementRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
+        """The fields of the result and of the flags."""
         return (
             Field("result", self.result.bits, role="output"),
             Field("flags", 5, role="output"),
@@ -85,6 +99,7 @@ class ElementRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """All fields of a line, in order."""
         return self.inputs + self.outputs
 
     @property
@@ -95,7 +110,7 @@ class ElementRule:
         return f"{'_'.join(names)}_{self.operation}_{mode}".replace(":", "-").replace("=", "")
 
     def describe(self) -> dict[str, Any]:
-        """The rule for a file's head, from which `rule_of` makes it again."""
+        """Returns the rule for a file's head, from which `rule_of` makes it again."""
         made: dict[str, Any] = {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -111,25 +126,27 @@ class ElementRule:
     has_integer_result = False
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Where results are NaN without a code."""
+        """Returns where results are NaN without a code."""
         missing: npt.NDArray[np.bool_] = results == NO_CODE
         return missing
 
     batch = generated.BATCH
     pool = 1 << 15
-    """The number of random lines from which the directed ones are picked."""
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
+        """Returns n random lines."""
         return words.lines(self._oracle, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        """Yields every combination of corner codes."""
         yield generated.crossed(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        """Yields lines near rounding points."""
         yield near_roundings(self, words)
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """The outputs of lines, and their corners. Raises DisagreementError."""
+        """Returns the outputs of lines, and their corners; raises DisagreementError."""
         operands = [
             given[name].astype(np.uint32, copy=False) for name in "abc"[: len(self.formats)]
         ]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, sums of products and matrix units: their fields, inner signals, and results on which oracle
-and kernels agree."""
+"""Sums, sums of products and matrix units: fields, inner signals, and results.
+
+Oracle and kernels agree on the results.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +48,27 @@ _LONGEST_NAME = 100
 
 @dataclass(frozen=True)
 class SumRule:
-    """One sum of `length` terms or products, and each rounding of it."""
+    """One sum of `length` terms or products, and each rounding of it.
+
+    Attributes:
+        operation: `dot`, `sum`, `block_fma` or `mma`.
+        formats: the formats of the terms, or of a, b and c, without c for an integer accumulator.
+        accumulator: the accumulator of the sum, which defines its rounding.
+        length: the number of terms or products.
+        tininess: whether UF tests for tiny results `after` rounding (default) or `before`.
+        label: the accumulator's name in file names; default its text.
+        nan_signals: whether NaN operands raise NV if their format's NaN are neither quiet nor
+            signalling; default False.
+        pool: the number of random lines from which the directed ones are picked.
+    """
 
     operation: str
     formats: tuple[Format, ...]
-    """The formats of the terms, or of a, b and c, without c for an integer accumulator."""
     accumulator: Accumulator
     length: int
     tininess: str = "after"
     label: str = ""
-    """The accumulator's name in file names; default its text."""
     nan_signals: bool = False
-    """Whether NaN operands raise NV where their format's NaN are neither quiet nor signalling."""
     _core_rule: Any = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -76,18 +87,20 @@ class SumRule:
 
     @property
     def result(self) -> Format:
-        """The format into which the sum is rounded, which it is not where `has_integer_result`."""
+        """The format into which the sum is rounded; with `has_integer_result` it is not rounded."""
         return format(self.accumulator.format)
 
     @property
     def has_integer_result(self) -> bool:
-        """Whether the result is an integer accumulator's own number, in two's complement."""
+        """True if the result is an integer accumulator's own number, in two's complement."""
         return self.accumulator.fixed is not None and self.result.name == "fp32"
 
     @functools.cached_property
     def has_trace(self) -> bool:
-        """Whether lines have signals and flags: all but those of matrix units that do not align
-        every term, as AMD's."""
+        """True if lines have signals and flags.
+
+        Lines of matrix units that do not align every term, as AMD's, have neither.
+        """
         return bool(self._core_rule.has_trace())
 
     @functools.cached_property
@@ -97,6 +110,7 @@ class SumRule:
 
     @property
     def scale(self) -> Format | None:
+        """The format of the scales; None for a rule without scales."""
         unit = self.accumulator.unit
         return None if unit is None or unit.scale is None else format(unit.scale)
 
@@ -108,6 +122,7 @@ class SumRule:
 
     @functools.cached_property
     def inputs(self) -> tuple[Field, ...]:
+        """The fields of the operands, of their scales, and of the random integers."""
         names = ("a",) if self.operation == "sum" else ("a", "b")
         made = [
             Field(name, self.length * f.bits, self.length)
@@ -127,6 +142,7 @@ class SumRule:
 
     @functools.cached_property
     def signals(self) -> tuple[Field, ...]:
+        """The fields of the inner signals."""
         return tuple(
             Field(s.name, s.bits * s.count, s.count, "signal", s.signed)
             for s in self._core_rule.signals()
@@ -134,6 +150,7 @@ class SumRule:
 
     @property
     def outputs(self) -> tuple[Field, ...]:
+        """The fields of the result and, with a trace, of the flags."""
         fixed = self.accumulator.fixed
         result = Field("result", self.result.bits, role="output")
         if fixed is not None and self.has_integer_result:
@@ -142,10 +159,12 @@ class SumRule:
 
     @property
     def fields(self) -> tuple[Field, ...]:
+        """All fields of a line, in order."""
         return self.inputs + self.signals + self.outputs
 
     @property
     def stem(self) -> str:
+        """The name of a file of such lines, without suffix."""
         names = list(dict.fromkeys(f.name for f in self.formats[:2]))
         mode = ROUNDING_WORDS[self.accumulator.options.rounding]
         label = self.label or str(self.accumulator)
@@ -153,6 +172,7 @@ class SumRule:
         return re.sub(r"[^\w.-]+", "-", text)[:_LONGEST_NAME]
 
     def describe(self) -> dict[str, Any]:
+        """Returns the rule for a file's head, from which `rule_of` makes it again."""
         return {
             "operation": self.operation,
             "formats": [f.name for f in self.formats],
@@ -171,16 +191,19 @@ class SumRule:
         return max(1, min(generated.BATCH, _BATCH_NUMBERS // numbers))
 
     def random_lines(self, words: generated.Words, n: int) -> generated.Lines:
+        """Returns n random lines."""
         return generated.sum_lines(self, words, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        """Yields every combination of extreme codes."""
         yield generated.alike(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
+        """Yields the directed lines of sums."""
         return SumLines(self, words).batches()
 
     def results(self, given: Columns) -> tuple[Columns, npt.NDArray[np.uint16]]:
-        """Signals and outputs of lines, and their corners. Raises DisagreementError."""
+        """Returns signals and outputs of lines, and their corners; raises DisagreementError."""
         integers = self.accumulator.fixed is not None
         c = np.ascontiguousarray(given["c"], np.uint64) if integers and "c" in given else None
         codes = {name: _codes(values) for name, values in given.items() if name != "c" or c is None}
@@ -206,7 +229,7 @@ class SumRule:
         return columns, inside | self._corners(codes, columns)
 
     def missing(self, results: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Where results are NaN without a code. An integer result is a number for any line."""
+        """Returns where results are NaN without a code; an integer result is always a number."""
         return np.zeros(len(results), bool) if self.has_integer_result else results == NO_CODE
 
     def _compare(
@@ -306,8 +329,10 @@ def _signed(fixed: FixedPoint, numbers: npt.NDArray[np.uint64]) -> npt.NDArray[n
 
 
 def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
-    """Factors of three products of binary32 values whose sum is c in units, the greatest first, so
-    that no partial sum leaves the range."""
+    """Returns factors of three products of binary32 values whose sum is c in units.
+
+    The greatest product comes first, so that no partial sum leaves the range.
+    """
     units = _signed(fixed, c)
     size = np.abs(units).view(np.uint64)  # of the least int64, too
     parts = np.stack([size >> np.uint64(at) & np.uint64(0xFFFFFF) for at in (48, 24, 0)], axis=1)
@@ -319,7 +344,7 @@ def _as_products(fixed: FixedPoint, c: npt.NDArray[np.uint64]) -> tuple[F32, F32
 def as_binary32(
     fixed: FixedPoint, numbers: npt.NDArray[np.uint64]
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Integers rounded to nearest binary32 values, as by gemm, and whether that is inexact."""
+    """Returns integers rounded to nearest binary32 values, as by gemm, and where it is inexact."""
     units = _signed(fixed, numbers)
     rounded = units.astype(np.float32)
     beyond = rounded == 2.0**63  # to which the greatest integers round, and which is no int64

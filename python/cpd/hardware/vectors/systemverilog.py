@@ -82,8 +82,10 @@ MEANINGS = {
 
 
 def package_text(stem: str, fields: Sequence[Field], count: int) -> str:
-    """The package `<stem>_pkg`: COUNT lines, words of BITS bits, and the struct `line_t` of one.
-    Pads fill each field to whole hexadecimal digits; element 0 of several is least significant."""
+    """Returns the package `<stem>_pkg`: COUNT lines, words of BITS bits, and the struct `line_t`.
+
+    Pads fill each field to whole hexadecimal digits. Element 0 of several is least significant.
+    """
     name = identifier(stem)
     members = []
     for field in fields:

@@ -34,10 +34,16 @@ _NAMES = (*CORNERS, *FLAGS)
 class Vectors:
     """Lines of one operation: inputs and their results.
 
-    `fields`: of a line, in order. `source`: `exhaustive`, `directed`, `random` or
-    `directed+random`. `coverage` and `count` are those of the batches made so far. Lines whose
-    result has no code (NaN in a format without NaN) are left out and counted in `left_out`.
-    `on_batch`: called by `write` after each batch with the number of lines so far.
+    `fields` are the fields of a line, in order. `coverage` and `count` count the batches made since
+    the last start of `batches` or `write`. Lines whose result has no code (NaN in a format without
+    NaN) are left out and counted in `left_out`. `write` calls `on_batch`, if it is set, after each
+    batch with the number of lines so far.
+
+    Args:
+        rule: the operation and its roundings.
+        source: `exhaustive`, `directed`, `random` or `directed+random`.
+        random: the number of random lines; default 0.
+        seed: the seed of random lines; default 0.
     """
 
     def __init__(
@@ -70,8 +76,14 @@ class Vectors:
         }
 
     def batches(self) -> Iterator[dict[str, Any]]:
-        """Batches of lines: field names → n numbers, or n × count elements. Raises
-        DisagreementError where oracle and kernels differ."""
+        """Yields batches of lines, from the first.
+
+        Yields:
+            Field name → n numbers, or n × count elements.
+
+        Raises:
+            DisagreementError: if oracle and kernels differ.
+        """
         self._clear()
         for given in self._inputs():
             outputs, corners = self.rule.results(given)
@@ -95,7 +107,17 @@ class Vectors:
             yield from inputs.in_batches(self.rule, self.random, self.seed)
 
     def name(self, kind: str) -> str:
-        """The name of a file of these lines, such as e4m3_mul_rne.tv."""
+        """Returns the name of a file of these lines, such as e4m3_mul_rne.tv.
+
+        Args:
+            kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.
+
+        Returns:
+            The name, with the kind's suffix.
+
+        Raises:
+            ValueError: for an unknown kind.
+        """
         return self.rule.stem + SUFFIXES[kind_of(None, kind)]
 
     def write(self, path: Any, kind: str | None = None) -> Path:
@@ -107,16 +129,18 @@ class Vectors:
         Args:
             path: a file, `-` for standard output, or a folder, in which the file gets the lines'
                 own name.
-            kind: of the file, default by its suffix, else `testfloat`. With `readmemh` a
-                SystemVerilog package is written next to the file.
+            kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`; default by its
+                suffix, else `testfloat`. With `readmemh` a SystemVerilog package is written next to
+                the file.
 
         Returns:
             The file's path.
 
         Raises:
             ValueError: for an unknown kind.
-            OSError: where the file cannot be written, and before the first line where the disk has
-                fewer bytes free than the file needs.
+            DisagreementError: if oracle and kernels differ.
+            OSError: if the file cannot be written, and before the first line if the disk has fewer
+                bytes free than the file needs.
         """
         target = Path(path)
         if target != STDOUT and target.is_dir():
@@ -145,16 +169,29 @@ class Vectors:
 
     @property
     def planned(self) -> int | None:
-        """The number of lines before those without a code are left out; None with directed ones,
-        which are counted as they are made."""
+        """The number of lines before lines without a code are left out; None with directed lines.
+
+        Directed lines are counted as they are made.
+        """
         if "directed" in self.source:
             return None
         exhaustive = inputs.exhaustive_lines(self.rule.inputs)
         return exhaustive if self.source == "exhaustive" else self.random
 
     def size(self, kind: str) -> tuple[int, int]:
-        """The lines and the bytes of a file, before any is made: without the directed lines, and
-        with those whose result has no code."""
+        """Returns the lines and the bytes of a file, before any line is made.
+
+        Directed lines are not counted; lines whose result has no code are.
+
+        Args:
+            kind: the kind of file: `testfloat`, `readmemh`, `csv` or `jsonl`.
+
+        Returns:
+            The number of lines, and the number of bytes.
+
+        Raises:
+            ValueError: for an unknown kind.
+        """
         lines = self.random if self.planned is None else self.planned
         return lines, lines * line_width(kind_of(None, kind), self.fields)
 
@@ -168,8 +205,11 @@ class Vectors:
             raise OSError(errno.ENOSPC, reason, str(target))
 
     def _write_lines(self, file: BinaryIO, kind: str) -> None:
-        """The head and the lines. The head's counts are known at the end: it is written over as
-        many spaces, in which it ends."""
+        """Writes the head and the lines.
+
+        The head's counts are known at the end. Spaces reserve room for the head, which is then
+        written over them.
+        """
         begin = file.tell()
         widest = {**self.head, "count": MOST_LINES, "coverage": dict.fromkeys(_NAMES, MOST_LINES)}
         room = len(head_text(kind, widest, self.fields).encode())

@@ -25,25 +25,28 @@ def capture(
     layers: str = "*",
     roles: Sequence[str] = ("activation", "weight", "gradient"),
 ) -> dict[str, Tensor]:
-    """The operands of the products of a model's layers in one call: `LAYER/activation`,
-    `LAYER/weight` and, where there is a loss, `LAYER/gradient`, that of the layer's output, for
-    `cpd.study.sweep`.
+    """Captures the operands of the products of a model's layers in one call, for `cpd.study.sweep`.
 
-    Tensors are copies on the CPU, in binary32, as operands of a GEMM: its sum runs along the last
-    dimension, that of the forward GEMM for activations and weights, of grad_input's for gradients.
-    (A convolution's sums run over the channels of a group.) A layer that is called again gives
-    `LAYER/activation#2`.
+    Tensors are copies on the CPU, in binary32, as operands of a GEMM. The GEMM's sum runs along the
+    last dimension: that of the forward GEMM for activations and weights, of grad_input's for
+    gradients. (A convolution's sums run over the channels of a group.)
 
     Args:
-        model: any module, of which layers with products are captured (linear, convolution,
-            recurrent, attention). It is called in its current mode, training or evaluation.
+        model: any module. Its layers with products are captured (linear, convolution, recurrent,
+            attention). It is called in its current mode, training or evaluation.
         inputs: one tensor, a tuple of arguments, or a dict of named ones.
-        loss: computes a scalar from the model's result. The parameters' gradients do not change.
-        layers: a pattern that the layers' names match, as `decoder.*`.
-        roles: of `activation`, `weight`, `output`, `gradient`.
+        loss: computes a scalar from the model's result; default None: no gradients. The parameters'
+            gradients do not change.
+        layers: a pattern that the layers' names match, such as `decoder.*`; default: all.
+        roles: some of `activation`, `weight`, `output`, `gradient`; default all but `output`.
 
-    Raises ValueError or TypeError for wrong arguments, a compiled model, and where nothing was
-    captured.
+    Returns:
+        `LAYER/activation`, `LAYER/weight` and, with a loss, `LAYER/gradient` (of the layer's
+        output) → tensor. A layer that is called again gives `LAYER/activation#2`.
+
+    Raises:
+        ValueError: for an unknown role, a compiled model, and if nothing was captured.
+        TypeError: for an argument of another type, and a loss that gives no scalar.
 
     >>> layer = torch.nn.Linear(4, 2)
     >>> found = capture(layer, torch.ones(3, 4), torch.sum)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points of a sweep: `Cell`, one choice of format, scales, rounding and accumulator; `grid`,
-all of them; `Losses`, the measurements of one."""
+"""The points of a sweep.
+
+`Cell` is one choice of format, scales, rounding and accumulator, `grid` makes all of them, and
+`Losses` are the measurements of one.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +40,31 @@ SCALES = {
 @checked
 @dataclass(frozen=True)
 class Cell:
-    """One choice: both operands of each product are cast to `operand`, and products are summed in
-    `accumulator`.
+    """One choice of format, scales, rounding and accumulator.
+
+    Both operands of each product are cast to `operand`, and products are summed in `accumulator`.
+
+    Attributes:
+        operand: the text of a format or a scaled format.
+        accumulator: the text of an accumulator.
+        rounding: the rounding of the cast, as in `cpd.cast`; default `nearest_even`. `stochastic:8`
+            has 8 random bits, `stochastic` 24.
+        overflow: the overflow of the cast, `saturate` (default) or `ieee`.
+        seed: the seed of stochastic rounding; default 0.
 
     >>> Cell("mxfp4", "fp32").element
     cpd.format('e2m1')
     """
 
     operand: str
-    """The text of a format or a scaled format."""
     accumulator: str
     rounding: str = "nearest_even"
-    """The cast's mode, as in `cpd.cast`; `stochastic:8` has 8 random bits, `stochastic` 24."""
     overflow: str = "saturate"
-    """The cast's: `saturate` or `ieee`."""
     seed: int = 0
-    """The seed of stochastic rounding."""
 
     @cached_property
     def format(self) -> Format | Scaled:
+        """The format or the scaled format."""
         return format_or_scaled(self.operand)
 
     @property
@@ -70,11 +79,12 @@ class Cell:
 
     @cached_property
     def sum(self) -> Accumulator:
+        """The accumulator, with the cell's seed."""
         return Accumulator.parse(self.accumulator, seed=self.seed)
 
     @cached_property
     def options(self) -> Options:
-        """How the cast rounds. Raises ValueError."""
+        """The rounding of the cast and its options; raises ValueError for an invalid rounding."""
         mode, colon, bits = self.rounding.partition(":")
         if not colon:
             return Options(mode, self.overflow, self.seed)
@@ -87,12 +97,20 @@ class Cell:
 
     @property
     def cast(self) -> tuple[str, str, str, int]:
-        """What determines the cast: cells with equal ones differ only in their accumulators."""
+        """The choices of the cast; cells with equal ones differ only in accumulators."""
         return self.operand, self.rounding, self.overflow, self.seed
 
     def recipe(self, **others: Any) -> Recipe:
-        """The `cpd.Recipe` of a model that computes in this cell: activations, weights and
-        gradients in the format, all sums in the accumulator. `others`: more arguments of it."""
+        """Returns the `cpd.Recipe` of a model that computes in this cell.
+
+        Activations, weights and gradients are in the format, all sums in the accumulator.
+
+        Args:
+            **others: more arguments of `cpd.Recipe`.
+
+        Returns:
+            The recipe.
+        """
         from cpd.nn.recipe import Recipe
         from cpd.numeric.cast import CastSpec
         from cpd.numeric.scaled_cast import ScaledCast
@@ -103,6 +121,7 @@ class Cell:
         return Recipe(spec, sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
+        """Returns the fields, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -120,8 +139,10 @@ def grid(
     overflow: str = "saturate",
     seed: int = 0,
 ) -> list[Cell]:
-    """Every combination, each once, formats slowest. A scaled format has its own scales and no
-    others. `bits`: only element formats with that many bits.
+    """Returns every combination, each once, formats slowest.
+
+    A scaled format has its own scales and no others. `bits`: only element formats with that many
+    bits.
 
     Raises ValueError or TypeError for an invalid format, accumulator, rounding or scale.
 
@@ -147,11 +168,12 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """The cells whose accumulators can multiply their operands, and for each accumulator a text on
-    the others: a matrix unit multiplies values of its own formats, and it and an integer
-    accumulator allow no scales but a tensor's.
+    """Returns the cells whose accumulators can multiply their operands, and a text on the others.
 
-    Raises ValueError where no cell is left.
+    There is one text for each accumulator that cannot. A matrix unit multiplies values of its own
+    formats. It and an integer accumulator allow no scales but a tensor's.
+
+    Raises ValueError if no cell is left.
     """
     kept: list[Cell] = []
     left: dict[str, list[str]] = {}
@@ -168,13 +190,15 @@ def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
 
 
 def takes_elements(total: Accumulator) -> bool:
-    """Whether an accumulator needs operands of a fixed range: it sums products of elements, and
-    its result is multiplied by scales."""
+    """Returns whether an accumulator needs operands of a fixed range.
+
+    Such an accumulator sums products of elements, and its result is multiplied by scales.
+    """
     return total.unit is not None or total.fixed is not None
 
 
 def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
-    """Whether an accumulator can multiply such operands."""
+    """Returns whether an accumulator can multiply such operands."""
     if isinstance(operand, Scaled):
         if not takes_elements(total):
             return True
@@ -185,7 +209,7 @@ def multiplies(total: Accumulator, operand: Format | Scaled) -> bool:
 
 
 def _within(narrow: Format, wide: Format) -> bool:
-    """Whether a format holds all values of another."""
+    """Returns whether a format holds all values of another."""
     if narrow == wide or narrow.bits > _LISTED:
         return narrow == wide
     values = narrow.values()
@@ -244,8 +268,23 @@ def _element(name: str) -> Format:
 @checked
 @dataclass(frozen=True)
 class Losses:
-    """The errors of a cell on one or several tensors, as counts and sums, so that those of several
-    tensors can be added. NaN and infinities of the inputs are left out.
+    """The errors of a cell on one or several tensors, as counts and sums.
+
+    Counts and sums of several tensors can be added. NaN and infinities of the inputs are left out.
+
+    Attributes:
+        values: the number of values.
+        squares: the sum of the squares of the values.
+        errors: the sum of the squares of the errors; inf if a finite value became NaN or infinite.
+        absolute: the sum of the errors' magnitudes.
+        worst: the largest magnitude of an error.
+        underflows: the number of values that became 0.
+        overflows: the number of magnitudes above the format's max (times the scale).
+        dots: the number of dot products.
+        dot_squares: the sum of the squares of the reference dot products, of uncast values in
+            binary64.
+        dot_errors: the sum of the squared differences from the references; inf if one is not
+            finite.
 
     >>> Losses(values=4, squares=100.0, errors=1.0).sqnr
     20.0
@@ -253,23 +292,14 @@ class Losses:
 
     values: int = 0
     squares: float = 0.0
-    """The sum of the squares of the values."""
     errors: float = 0.0
-    """The sum of the squares of the errors; inf where a finite value became NaN or infinite."""
     absolute: float = 0.0
-    """The sum of the errors' magnitudes."""
     worst: float = 0.0
-    """The largest magnitude of an error."""
     underflows: int = 0
-    """Values that became 0."""
     overflows: int = 0
-    """Magnitudes above the format's max (times the scale)."""
     dots: int = 0
-    """Dot products."""
     dot_squares: float = 0.0
-    """The sum of the squares of the reference dot products, of uncast values in binary64."""
     dot_errors: float = 0.0
-    """The sum of the squared differences from those; inf where one is not finite."""
 
     @property
     def relative_rms(self) -> float:
@@ -278,7 +308,7 @@ class Losses:
 
     @property
     def sqnr(self) -> float:
-        """sum x^2 / sum (q - x)^2 in dB; inf without errors, -inf for infinite ones."""
+        """The SQNR, sum x^2 / sum (q - x)^2, in dB; inf without errors, -inf for infinite ones."""
         share = self.relative_rms
         if share in (0, math.inf):
             return math.inf if share == 0 else -math.inf
@@ -286,6 +316,7 @@ class Losses:
 
     @property
     def mean_error(self) -> float:
+        """The mean magnitude of the errors; 0 without values."""
         return self.absolute / self.values if self.values else 0.0
 
     @property
@@ -300,8 +331,11 @@ class Losses:
 
     @property
     def dot_error(self) -> float | None:
-        """sqrt(sum (s - r)^2 / sum r^2) over the cell's dot products s and the references r, of
-        uncast values; None where there are none."""
+        """The relative RMS error of dot products; None without dot products.
+
+        It is sqrt(sum (s - r)^2 / sum r^2) over the cell's dot products s and the references r, of
+        uncast values.
+        """
         return _root_share(self.dot_errors, self.dot_squares) if self.dots else None
 
     @property
@@ -320,8 +354,19 @@ class Losses:
 
     @classmethod
     def total(cls, parts: Iterable[Losses]) -> Losses:
-        """The losses of several tensors, each divided by its RMS first, so that one of small values
-        counts as much as one of as many large values.
+        """Returns the losses of several tensors together.
+
+        Each tensor's losses are divided by its RMS first, so that small values count like large
+        ones.
+
+        Args:
+            parts: the losses of each tensor.
+
+        Returns:
+            Their sums; of `worst` the largest.
+
+        Raises:
+            TypeError: for parts that are not `Losses`.
 
         >>> Losses.total([Losses(2, 4e6, 4e4), Losses(2, 4e-6, 12e-8)]).errors
         0.08

@@ -51,8 +51,10 @@ class Bench:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sets one thread: pieces are too small for several, and processes share the work. A number of
-    threads that the user has set is kept."""
+    """Sets one thread: tiles are too small for several, and processes share the work.
+
+    A number of threads that the user has set is preserved.
+    """
     if _THREADS in os.environ:
         yield
         return
@@ -64,10 +66,13 @@ def _one_thread() -> Iterator[None]:
 
 
 class Plan:
-    """How a matrix is measured: in pieces of whole rows or, where a row is very long, of a part of
-    one. A piece is cut into vectors along the rows, in groups; the vectors of a group are
-    multiplied with one more: the first of the next group or, with a partner, one of its rows. The
-    rest of a row behind its vectors is in no dot product."""
+    """The plan by which a matrix is measured, in pieces.
+
+    A piece is whole rows or, if a row is very long, a part of one. A piece is cut into vectors
+    along the rows, in groups. The vectors of a group are multiplied with one more: the first of the
+    next group or, with a partner, one of its rows. The rest of a row behind its vectors is in no
+    dot product.
+    """
 
     def __init__(self, work: Workload, matrix: Matrix, with_dots: bool) -> None:
         self.matrix = matrix
@@ -88,8 +93,10 @@ class Plan:
         ]
 
     def products(self, number: int, piece: Any, probes: Any) -> list[tuple[Any, Any]]:
-        """The factors of a piece's dot products: … × 1 × K and … × N × K. `probes`: the partner's
-        rows, or None."""
+        """Returns the factors of a piece's dot products: … × 1 × K and … × N × K.
+
+        `probes`: the partner's rows, or None.
+        """
         each = piece.shape[1] // self.terms
         vectors = piece[:, : each * self.terms].reshape(-1, self.terms)
         size = min(GROUP, max(1, len(vectors) // 2))
@@ -180,8 +187,11 @@ class _Plain:
 
 
 class _Dots:
-    """The errors of an accumulator's dot products. A matrix unit and an integer multiply elements
-    without a tensor's scale, and the result is multiplied by the scales."""
+    """The errors of an accumulator's dot products.
+
+    A matrix unit and an integer multiply elements without a tensor's scale, and the result is
+    multiplied by the scales.
+    """
 
     def __init__(self, cell: Cell) -> None:
         self._acc = cell.sum
@@ -215,8 +225,11 @@ def _finite(error: float) -> float:
 
 
 class _Cast:
-    """A matrix after a cell's cast, piece by piece: the same bits as of the whole. All pieces are
-    written to the same memory. `width` and `size`: of pieces, at most."""
+    """A matrix after a cell's cast, piece by piece, with the same bits as the whole matrix.
+
+    All pieces are written to the same memory. `width` and `size`: the most columns and values of a
+    piece.
+    """
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
         self.x, self._f = x, cell.format
@@ -247,11 +260,11 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """With `bare` a tensor's scale, by which elements are multiplied; else 1."""
+        """Returns, with `bare`, a tensor's scale, by which elements are multiplied; else 1."""
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """With `bare` the elements, without a tensor's scale; else the values themselves."""
+        """Returns, with `bare`, elements without a tensor's scale; else the values themselves."""
         scale = self.scale(bare)
         if not bare or scale == 0:
             return y
@@ -274,8 +287,10 @@ class _Cast:
 
 
 class _Limits:
-    """The largest magnitudes that a matrix's scales allow, one per block. Values with a scale of 0
-    become 0, which is no overflow."""
+    """The largest magnitudes that a matrix's scales allow, one per block.
+
+    Values with a scale of 0 become 0, which is no overflow.
+    """
 
     def __init__(self, x: Values, q: Scaled, options: dict[str, Any]) -> None:
         codes = ops.encode(x, q, **options)[1]

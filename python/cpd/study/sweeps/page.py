@@ -17,8 +17,11 @@ _PARTS = ["multiplier", "aligner", "adder", "normaliser", "exponent", "scales"]
 
 
 def render(found: Rows) -> str:
-    """The whole page: fronts of errors against gates and against bits, all cells, the parts of the
-    costs, and the tensors."""
+    """Returns the whole page.
+
+    It has fronts of errors against gates and against bits, all cells, the parts of the costs, and
+    the tensors.
+    """
     fronts = [_front(found, cost) for cost in ("gates", "bits")]
     head, rows = found.table()
     least = found.front()
@@ -74,7 +77,7 @@ def _value(found: Rows, row: Row) -> str:
 
 
 def _few(rows: list[Row], most: int = 4) -> list[Row]:
-    """At most `most` of the rows, evenly from the cheapest to the best."""
+    """Returns up to `most` of the rows, evenly from the cheapest to the best."""
     if len(rows) <= most:
         return rows
     return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]

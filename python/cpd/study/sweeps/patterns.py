@@ -25,8 +25,9 @@ _RANGE = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 
 def expand(pattern: str) -> list[str]:
-    """The texts of a pattern, the last set fastest: each `[…]` is a set of integers, one by one or
-    from-to, between commas.
+    """Returns the texts of a pattern, the last set fastest.
+
+    Each `[…]` is a set of integers, one by one or from-to, between commas.
 
     Raises ValueError for a pattern that is malformed or gives more than `MOST` texts.
 
@@ -68,9 +69,10 @@ def _integers(pattern: str, text: str) -> list[int]:
 
 
 def texts(what: str, given: Any) -> list[str]:
-    """The texts of one or several texts: patterns between commas that are not in brackets or
-    parentheses. `:ieee` and `:finite` after e2m1 select its encoding. Other objects stand for their
-    names.
+    """Returns the texts of one or several texts.
+
+    A text has patterns between commas that are not in brackets or parentheses. `:ieee` and
+    `:finite` after e2m1 select its encoding. Other objects become their names.
 
     Raises ValueError or TypeError.
 
@@ -107,7 +109,7 @@ def _text(what: str, value: Any) -> str:
 
 
 def mixed(given: Any) -> list[str]:
-    """A sentence for each pattern whose formats have different encodings.
+    """Returns a sentence for each pattern whose formats have different encodings.
 
     >>> mixed("e2m[1-2]")
     ['e2m[1-2] mixes encodings: finite e2m1; ieee e2m2; e2m[1-2]:ieee and :finite have one']

@@ -49,8 +49,11 @@ def write(path: Path, found: Rows, error: str, cost: str) -> None:
 
 
 def draw(found: Rows, error: str, cost: str) -> Figure:
-    """The figure. Colours distinguish scales, markers accumulators; the front is a line, and its
-    rows are named where space permits. The title counts cells with infinite errors."""
+    """Returns the figure.
+
+    Colors distinguish scales, markers accumulators. The front is a line, and its rows are named if
+    space permits. The title counts cells with infinite errors.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")
         axes = figure.subplots()
@@ -93,7 +96,7 @@ def _name(axes: Any, names: list[str], points: list[tuple[float, float]]) -> Non
 
 
 def _scale(row: Row) -> str:
-    """How a cell scales its values, in short."""
+    """Returns the name of a cell's scales."""
     q = row.cell.format
     if not isinstance(q, Scaled):
         return "no scales"

@@ -26,17 +26,26 @@ from cpd.study.sweeps.tensors import Workload
 class Sweep(Rows):
     """The rows of a sweep, in the order of its cells. Printable, as a table.
 
-    Attributes:
-        rows: one for each cell.
-        tensors: on which cells were measured.
-        length, sample: the arguments of `sweep`.
-        reused: how many cells were read from the folder.
-        left_out: which formats and accumulators cannot be combined, in words.
+    - `rows`: one `Row` for each cell.
+    - `tensors`: the tensors on which cells were measured.
+    - `length`: the most terms of a dot product, an argument of `sweep`.
+    - `sample`: the most values of each tensor, an argument of `sweep`; None: all.
+    - `reused`: the number of cells that were read from the folder.
+    - `left_out`: the formats and accumulators that cannot be combined, in words.
     """
 
     @classmethod
     def of(cls, work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-        """`more`: `reused` and `left_out`."""
+        """Returns the sweep of measurements.
+
+        Args:
+            work: the tensors.
+            found: the measurements, one for each cell.
+            **more: `reused` and `left_out`.
+
+        Returns:
+            The sweep.
+        """
         tensors = tuple(
             Tensor(
                 one.name,
@@ -52,12 +61,32 @@ class Sweep(Rows):
         return cls(rows, tensors, work.length, work.sample, **more)
 
     def to_json(self, path: str | Path) -> None:
-        """Writes `json()`; `-` is standard output."""
+        """Writes `json()` to a file.
+
+        Args:
+            path: the file; `-` is standard output.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
         write_json(path, self.json())
 
     def to_csv(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Writes a line per cell, over all tensors, with a head of names; `front` is 1 on the
-        Pareto front of `error` against `cost`, else 0."""
+        """Writes a line per cell, over all tensors, with a head of names.
+
+        The column `front` is 1 on the Pareto front of `error` against `cost`, else 0.
+
+        Args:
+            path: the file; `-` is standard output.
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normaliser`.
+
+        Raises:
+            ValueError: for an unknown error or cost, or one that was not measured.
+            OSError: if the file cannot be written.
+        """
         front = {id(row) for row in self.front(error, cost)}
         parts = [part for part in self.rows[0].cost.json() if part != "model"]
         text = io.StringIO()
@@ -72,15 +101,34 @@ class Sweep(Rows):
         write_text(path, text.getvalue())
 
     def plot(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Draws every cell's error over its cost, and the front as a line: .png or .svg. Needs
-        matplotlib."""
+        """Draws every cell's error over its cost, and the Pareto front as a line. Needs matplotlib.
+
+        Args:
+            path: the picture, .png or .svg.
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normaliser`.
+
+        Raises:
+            ValueError: for another ending of the file's name, and for an unknown error or cost.
+            OSError: if the file cannot be written.
+        """
         from cpd.study.sweeps.picture import write
 
         write(Path(path), self, error or self.error, cost)
 
     def report(self, path: str | Path) -> None:
-        """Writes one HTML page that needs nothing else: fronts as pictures and tables. Needs
-        jinja2 and matplotlib."""
+        """Writes one HTML page that needs nothing else. Needs jinja2 and matplotlib.
+
+        The page has the Pareto fronts as pictures and tables.
+
+        Args:
+            path: the page; `-` is standard output.
+
+        Raises:
+            OSError: if the file cannot be written.
+        """
         from cpd.study.sweeps.page import render
 
         write_text(path, render(self))

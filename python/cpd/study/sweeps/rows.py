@@ -21,11 +21,19 @@ COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normaliser")
 
 @dataclass(frozen=True)
 class Tensor:
-    """A measured tensor."""
+    """A measured tensor.
+
+    Attributes:
+        name: the tensor's name.
+        shape: the number of rows and their length.
+        nonfinite: the number of NaN and infinities, which were left out.
+        zeros: the number of zeros, with those in place of NaN and infinities.
+        amax: the largest magnitude.
+        rms: the root of the mean of the squares.
+    """
 
     name: str
     shape: tuple[int, int]
-    """The number of rows and their length."""
     nonfinite: int
     zeros: int
     amax: float
@@ -35,14 +43,22 @@ class Tensor:
 @checked
 @dataclass(frozen=True)
 class Row:
-    """A cell, its errors on all tensors and on each, and its cost."""
+    """A cell, its errors on all tensors and on each, and its cost.
+
+    Attributes:
+        cell: the cell.
+        losses: the errors on all tensors together.
+        tensors: the errors on each tensor.
+        accuracy: the result of the user's function for the cell; None: there was none.
+        bits: bits of codes and scales per value.
+        cost: the cost of a multiply-accumulate in hardware.
+    """
 
     cell: Cell
     losses: Losses
     tensors: tuple[Losses, ...]
     accuracy: float | None
     bits: float
-    """Bits of codes and scales per value."""
     cost: HardwareCost
 
     def __str__(self) -> str:
@@ -55,7 +71,16 @@ class Row:
         )
 
     def value(self, name: str) -> float:
-        """One of `ERRORS` or `COSTS`. Raises ValueError for other names, or if not measured.
+        """Returns an error or a cost by its name.
+
+        Args:
+            name: one of `ERRORS` or `COSTS`, such as `relative_rms` or `gates`.
+
+        Returns:
+            The number.
+
+        Raises:
+            ValueError: for another name, and for an error that was not measured.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -73,6 +98,14 @@ class Row:
         return found
 
     def json(self, names: Sequence[str]) -> dict[str, Any]:
+        """Returns the cell, its errors and its cost, for JSON.
+
+        Args:
+            names: the names of the tensors, in order.
+
+        Returns:
+            The figures by their names.
+        """
         tensors = {n: one.json() for n, one in zip(names, self.tensors, strict=True)}
         return {
             **self.cell.json(),
@@ -103,19 +136,37 @@ class Rows:
 
     @property
     def values(self) -> int:
+        """The number of values of all tensors."""
         return sum(math.prod(one.shape) for one in self.tensors)
 
     @cached_property
     def error(self) -> str:
-        """The error by which cells are compared by default: the accuracy where it was measured,
-        else that of dot products, else the relative RMS."""
+        """The error by which cells are compared by default.
+
+        It is the accuracy if it was measured, else the error of dot products, else the relative
+        RMS.
+        """
         if any(row.accuracy is not None for row in self.rows):
             return "accuracy"
         return "dot_error" if any(row.losses.dots for row in self.rows) else "relative_rms"
 
     def front(self, error: str | None = None, cost: str = "gates") -> list[Row]:
-        """The Pareto front, by ascending cost: the rows for which no other is better in one and no
-        worse in the other. Of equals the first. Infinite and NaN errors are left out.
+        """Returns the Pareto front, by ascending cost.
+
+        For a row on the front no other row is better in error or cost and no worse in the other. Of
+        equal rows the first is on the front. Infinite and NaN errors are left out.
+
+        Args:
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normaliser`.
+
+        Returns:
+            The rows.
+
+        Raises:
+            ValueError: for an unknown error or cost, or one that was not measured.
 
         >>> import numpy as np
         >>> from cpd.study import sweep
@@ -133,15 +184,36 @@ class Rows:
         return found
 
     def best(self, error: str | None = None, within: float = math.inf, cost: str = "gates") -> Row:
-        """The row of least error among those that cost no more than `within`; of equals the
-        cheapest. Raises ValueError where there is none."""
+        """Returns the row of least error that costs no more than `within`; of equals the cheapest.
+
+        Args:
+            error: one of `ERRORS`, such as `dot_error` or `relative_rms`; default: the sweep's
+                `error`.
+            within: the most that the row may cost; default: any cost.
+            cost: one of `COSTS`: `gates` (default), `bits`, `multiplier`, `aligner`, `adder` or
+                `normaliser`.
+
+        Returns:
+            The row.
+
+        Raises:
+            ValueError: if no row costs so little, and for an unknown error or cost.
+        """
         front = [row for row in self.front(error, cost) if row.value(cost) <= within]
         if not front:
             raise ValueError(f"no cell has finite errors and at most {within:g} {cost}")
         return front[-1]
 
     def table(self, error: str | None = None, cost: str = "gates") -> tuple[list[str], list[Any]]:
-        """The head, and each row's texts with whether it is on the front, by ascending cost."""
+        """Returns the table of the sweep, by ascending cost.
+
+        Args:
+            error: one of `ERRORS`, for the front; default: the sweep's `error`.
+            cost: one of `COSTS`, by which rows are sorted; default `gates`.
+
+        Returns:
+            The head, and each row's texts with whether the row is on the front.
+        """
         front = {id(row) for row in self.front(error, cost)}
         columns = _columns(self)
         rows = [
@@ -212,5 +284,5 @@ def _columns(found: Rows) -> list[tuple[str, Callable[[Row], str]]]:
 
 
 def share(value: float) -> str:
-    """A share of 1 in per cent, with three digits."""
+    """Returns a share of 1 in per cent, with three digits."""
     return f"{100 * value:.3g} %"

@@ -57,51 +57,62 @@ def sweep(
     done: Callable[[Measured], None] | None = None,
     tell: Telling | None = None,
 ) -> Sweep:
-    """Measures the errors of every combination of formats, accumulators, roundings and scales on
-    tensors.
+    """Measures the errors of every combination of formats, accumulators, roundings and scales.
 
-    Each value of each tensor is cast, and each is a factor of a dot product (but for the few behind
-    a row's last vector): vectors of at most `length` values along the last dimension are cast and
-    multiplied, 64 of them with one more: of the same tensor, or, for a `NAME/activation`, with a
-    row of `NAME/weight`. Products are summed as by `cpd.gemm` with the accumulator; the reference
-    is the dot product of the uncast values, in binary64.
-
-    Args:
-        tensors: arrays or torch tensors by their names, one alone, or paths of .npy, .npz,
-            .safetensors, .pt or .pth files, in which nothing is executed. Rounded to binary32
-            first; NaN and infinities are left out and counted.
-        formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
-            `cpd.format` and `cpd.scaled`. Scaled ones have scales of their own.
-        accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`. A
-            matrix unit can be combined with formats whose values its own hold. A unit and an
-            integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor, by which the
-            result is multiplied. Other combinations are `left_out`.
-        rounding: modes of `cpd.cast`; `stochastic:8` with 8 random bits.
-        scales: `none`, `tensor` (one fp32 scale), `row`, `mx` (32 values, e8m0), `nv` (16 values,
-            e4m3fn, and a tensor's in fp32), or what follows the element in a text of `cpd.scaled`,
-            as `64 scale=e8m0`. All blocks run along the last dimension.
-        bits: only element formats with this many bits.
-        overflow: of the cast: `saturate` or `ieee`.
-        seed: of stochastic rounding, of casts and sums.
-        length: terms of a dot product at most; a pair of activations and weights has its own.
-        dots: False leaves out the dot products, and the accumulators then have no effect.
-        sample: at most so many values of each tensor, in whole rows spread over it; None: all.
-        accuracy: a function of a `Cell`, whose `recipe` makes a model compute in it, that returns a
-            float.
-        folder: keeps each cell in a file, which later calls with the same values and choices read;
-            a damaged one is reported (by `tell`, default a warning) and measured again. The values
-            are identified by their SHA-256, an accuracy's function by its name and source: where
-            code that it calls has changed, use another folder.
-        jobs: processes, by joblib; default: as many as there are CPUs where there is much to do,
-            but 1 with an accuracy. Of a cluster: its jobs, default 16.
-        cluster: None, this machine; `slurm`, by submitit's job arrays, with `cluster_options` as
-            arguments of its `update_parameters`, in `folder`, which all nodes share; `local` and
-            `debug`: submitit's jobs on this machine.
-        done: is called with each cell: with those of the folder first, then as they are measured.
+    Each value of each tensor is cast, and each but the few behind a row's last vector is a factor
+    of a dot product. For that, vectors of up to `length` values along the last dimension are cast,
+    and 64 of them are multiplied with one more. That one is a vector of the same tensor or, for a
+    `NAME/activation`, a row of `NAME/weight`. Products are summed as by `cpd.gemm` with the
+    accumulator. The reference is the dot product of the uncast values, in binary64.
 
     When interrupted, it keeps the measured cells in `folder`.
 
-    Raises ValueError or TypeError for wrong arguments, OSError for files that cannot be opened.
+    Args:
+        tensors: arrays or torch tensors by their names, one alone, or paths of .npy, .npz,
+            .safetensors, .pt or .pth files. Nothing in a file is executed. Values are rounded to
+            binary32 first; NaN and infinities are left out and counted.
+        formats: one or several texts with patterns such as `"e[2-5]m[1-3],mxfp4"`, or arguments of
+            `cpd.format` and `cpd.scaled`. Scaled formats have their own scales.
+        accumulators: one or several texts with patterns, or arguments of `cpd.Accumulator`; default
+            fp32. A matrix unit can be combined with formats whose values its own formats hold. A
+            unit and an integer, `int32` or `fixed<40,12>`, can have no scales, or one per tensor,
+            by which the result is multiplied. Other combinations are `left_out`.
+        rounding: one or several roundings of the cast, as in `cpd.cast`; default `nearest_even`.
+            `stochastic:8` has 8 random bits.
+        scales: one or several of `none` (default), `tensor` (one fp32 scale), `row`, `mx` (32
+            values, e8m0), `nv` (16 values, e4m3fn, and a tensor's in fp32), or what follows the
+            element in a text of `cpd.scaled`, such as `64 scale=e8m0`. All blocks run along the
+            last dimension.
+        bits: only element formats with this number of bits; default None: all.
+        overflow: the overflow of the cast: `saturate` (default) or `ieee`.
+        seed: the seed of stochastic rounding, of casts and sums; default 0.
+        length: the most terms of a dot product; default 1024. A pair of activations and weights has
+            its own length.
+        dots: whether to compute dot products; default True. If False, the accumulators have no
+            effect.
+        sample: the most values of each tensor, in whole rows spread over it; default None: all.
+        accuracy: a function of a `Cell`, whose `recipe` makes a model compute in it, that returns a
+            float; default None.
+        folder: keeps each cell in a file, which later calls with the same values and choices read;
+            default None. A damaged file is reported (by `tell`) and measured again. The values are
+            identified by their SHA-256, an accuracy's function by its name and source. If code that
+            the function calls has changed, use another folder.
+        jobs: the number of processes, by joblib. Default: one per CPU if there is much to do, but 1
+            with an accuracy. For a cluster: the number of its jobs, default 16.
+        cluster: None (default) is this machine. `slurm` uses submitit's job arrays, in `folder`,
+            which all nodes share. `local` and `debug` use submitit's jobs on this machine.
+        cluster_options: arguments of submitit's `update_parameters`; default none.
+        done: is called with each cell's measurement, first with those of the folder, then as they
+            are measured; default None.
+        tell: is called with a text for each damaged file; default: a warning.
+
+    Returns:
+        A row for each cell, with its errors and its cost.
+
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
+        OSError: for a file that cannot be opened.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).standard_normal((64, 256), np.float32)
@@ -134,7 +145,7 @@ def sweep(
 
 @dataclass(frozen=True)
 class _How:
-    """What is the same for all cells of a sweep."""
+    """The arguments that all cells of a sweep share."""
 
     place: Path
     store: Measurements
@@ -195,8 +206,10 @@ def _measured(
 
 
 def _memory(size: int) -> Path | None:
-    """A folder in memory, if there is one with `size` bytes free: its files are mapped and not
-    copied."""
+    """Returns a folder in memory, if there is one with `size` bytes free.
+
+    Its files are mapped and not copied.
+    """
     place = Path("/dev/shm")
     if not os.access(place, os.W_OK) or shutil.disk_usage(place).free < size:
         return None

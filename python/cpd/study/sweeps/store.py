@@ -28,13 +28,17 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurements:
-    """A folder of results. `context`: what determines them in addition to the cell: the tensors'
-    digest, the accuracy's function."""
+    """A folder of results.
+
+    `context`: what determines the results in addition to the cell: the tensors' digest, the
+    accuracy's function.
+    """
 
     folder: Path
     context: tuple[str, ...]
 
     def key(self, cell: Cell) -> str:
+        """Returns the digest of the cell and its context, which names its file."""
         return digest({"version": VERSION, "context": self.context, "cell": cell.json()})
 
     def write(self, measured: Measured) -> None:
@@ -47,8 +51,10 @@ class Measurements:
         Store(self.folder).write(self.key(measured.cell), content)
 
     def read(self, cell: Cell, tell: Telling) -> Measured | None:
-        """Reads a cell's file; None unless it is there and undamaged. Raises OSError for a file
-        that cannot be read."""
+        """Reads a cell's file; None unless it exists and is undamaged.
+
+        Raises OSError for a file that cannot be read.
+        """
 
         def made(body: dict[str, Any]) -> Measured:
             return Measured(cell, tuple(map(_read, body["losses"])), body["accuracy"])

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a sweep: from files or from memory, as matrices in binary32, with the partners of
-their dot products."""
+"""The tensors of a sweep, as matrices in binary32, with the partners of their dot products.
+
+They are from files or from memory.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ LENGTH = 1024
 
 @dataclass(frozen=True)
 class Matrix:
-    """A tensor as a matrix: its rows are along its last dimension, as sums and blocks are; NaN and
-    infinities, which are counted, are 0."""
+    """A tensor as a matrix, whose rows are along its last dimension, as sums and blocks are.
+
+    NaN and infinities, which are counted, are 0.
+    """
 
     name: str
     x: Values
@@ -44,6 +48,7 @@ class Matrix:
 
     @cached_property
     def amax(self) -> float:
+        """The largest magnitude."""
         return max(float(self.x.max()), -float(self.x.min()))
 
     @cached_property
@@ -55,6 +60,7 @@ class Matrix:
 
     @property
     def zeros(self) -> int:
+        """The number of zeros."""
         return self.x.size - int(np.count_nonzero(self.x))
 
 
@@ -80,6 +86,7 @@ class Workload:
 
     @property
     def values(self) -> int:
+        """The number of values of all tensors."""
         return sum(one.x.size for one in self.matrices)
 
     @cached_property
@@ -119,11 +126,11 @@ def load_workload(folder: Path) -> Workload:
 
 
 def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = None) -> Workload:
-    """The tensors of arrays or files.
+    """Returns the tensors of arrays or files.
 
-    A tensor becomes a matrix whose rows are along its last dimension; tensors that are not
+    A tensor becomes a matrix whose rows are along its last dimension. Tensors that are not
     floating-point, or have no values, are left out. A tensor `NAME/activation`, as `capture` names
-    them, whose rows are as long as those of `NAME/weight`, is multiplied with that one.
+    them, is multiplied with `NAME/weight` if the rows of both have one length.
 
     Raises OSError for a file that cannot be opened, ValueError or TypeError for anything else.
     """
@@ -205,7 +212,10 @@ def _matrix(name: str, value: Any, sample: int | None) -> tuple[Values, int] | N
 
 
 def _sampled(rows: Any, sample: int | None) -> Any:
-    """At most `sample` values in whole rows, evenly spread; of a too long row its beginning."""
+    """Returns up to `sample` values in whole rows, evenly spread.
+
+    A single longer row is cut at its end.
+    """
     if sample is None or rows.size <= sample:
         return rows
     count = sample // rows.shape[1]
