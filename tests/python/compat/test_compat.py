@@ -567,7 +567,9 @@ def test_transformer_engines_tensors(engine):
     assert same(tensor.dequantize(), cpd.cast(x * 2, "mxfp8"))
     tensor.update_usage(columnwise_usage=False)
     assert tensor.data_t is None
-    with pytest.raises(RuntimeError, match="data_t of an emulated tensor was not asked for"):
+    with pytest.raises(
+        RuntimeError, match="data_t of an emulated tensor was not asked for in time"
+    ):
         tensor.update_usage(columnwise_usage=True)
     for role in (None, Role("output"), Role("input", "dpa"), Role("qkv", "dpa")):
         assert same(factory(role).quantize(x).dequantize(), x)
@@ -585,6 +587,9 @@ def test_transformer_engines_tensors(engine):
         assert torch.allclose(out, times * rows @ rows.T, rtol=1e-5)
     assert repr(tensor).startswith("Emulated((2, 3, 32), EmulatingQuantizer(cpd.Recipe(")
     assert quantizer.make_empty((2, 32), device="cpu").size() == (2, 32)
+    tensor.update_usage(rowwise_usage=False)
+    with pytest.raises(RuntimeError, match="an emulated tensor has no values by its rows any more"):
+        tensor.dequantize()
 
 
 def test_without_transformer_engine():
