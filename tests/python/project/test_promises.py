@@ -17,7 +17,7 @@ import error_texts  # noqa: E402
 import promises  # noqa: E402
 import prose  # noqa: E402
 
-UNMAPPED_PAGES, UNREAD_ERRORS = 0, 31
+UNMAPPED_PAGES, UNREAD_ERRORS = 0, 30
 """Lengths of the two lists. They may only shrink: lower the number with the list."""
 
 
@@ -217,6 +217,8 @@ CPP = r"""
 void F(int n) {
   if (n) throw Error("n must be " + std::to_string(1) + "…" "8, \"n\" is (" + Text(n) + ")");
   throw Broken("no text of an error");
+  throw Error(n ? "the first of two texts" : "the other text");
+  throw Error("values must be dense, got " + T(n) + (n ? ", of a view" : ""));
 }
 """
 
@@ -229,8 +231,12 @@ def test_templates() -> None:
         f"a tensor of integers is needed, not {o}",
         "give one of --all and --none",
     }
-    (template,) = error_texts.cpp_templates("a.cpp", CPP)
+    template, chosen, added = error_texts.cpp_templates("a.cpp", CPP)
     assert template == ("a.cpp", 3, f'n must be {o}…8, "n" is ({o})')
+    assert (chosen.text, added.text) == (
+        f"{o}the first of two texts{o}the other text",
+        f"values must be dense, got {o}{o}{o}",
+    )
     assert template.name == 'a.cpp: n must be ……8, "n" is (…)'
 
 
