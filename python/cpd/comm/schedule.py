@@ -335,7 +335,7 @@ def all_reduce_numbered(
 
 
 def numbered(layers: Mapping[int, Any]) -> list[Any]:
-    """A list with each layer at its number, and layers without values before and between."""
+    """Returns a list with each layer at the index of its number, and empty layers elsewhere."""
     if not layers:
         return []
     empty = _empty_like(next(iter(layers.values())))

@@ -54,7 +54,8 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
 def quantizer(
     forward_exp: int = 8, forward_man: int = 23, backward_exp: int = 8, backward_man: int = 23
 ) -> Callable[..., Tensor]:
-    """A function that rounds a tensor, and the gradient that comes back to it; (8, 23): as it is.
+    """Returns a function that rounds a tensor, and its gradient in the backward pass. The format
+    (8, 23) rounds nothing.
 
     >>> quantizer(4, 3, 5, 2)
     cpd.quantizer(forward='e4m3', backward='e5m2')

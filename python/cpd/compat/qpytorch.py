@@ -358,7 +358,7 @@ class OptimLP(Optimizer):
         return {**self.optim.state_dict(), "weight_acc": list(self.weight_acc.values())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
         inner = dict(state_dict)
         kept = inner.pop("weight_acc", [])
         if len(kept) != len(self.weight_acc):

@@ -79,17 +79,17 @@ class Machine:
 
     name: str
     within: Link
-    """Between GPUs of a host; the bandwidth is that of each GPU's own link."""
+    """The link between the GPUs of a host. The bandwidth is that of each GPU's own link."""
     between: Link
-    """Between hosts: the bandwidth of a host's link, and of one GPU's `port`."""
+    """The link between hosts: the bandwidth of a whole host, and as `port` that of one GPU."""
     gpus: int = 1
-    """Of a host."""
+    """The number of GPUs of a host."""
     speed: float | None = None
-    """Of a GPU, relative to a K80; None: not known."""
+    """The speed of a GPU relative to a K80; None: not known."""
     tflops: float | None = None
-    """Of a GPU, by its list, binary32."""
+    """The listed binary32 rate of a GPU."""
     dollars: float = 0.0
-    """An hour of a host; 0: not known."""
+    """The price of a host for an hour; 0: not known."""
     codec_gbps: float | None = None
     """GB of binary32 values that a GPU encodes, and decodes, in a second; None: not known."""
     summary: str = ""

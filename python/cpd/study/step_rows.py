@@ -22,16 +22,16 @@ class StepRow:
     wire: str
     step: StepTime
     speedup: float
-    """Of a step relative to fp32 by as many ranks, where nothing overlaps."""
+    """The rate of steps relative to fp32 with the same ranks, if nothing overlaps."""
     overlapped_speedup: float
-    """Where codec and messages overlap."""
+    """The same rate if encoding overlaps with messages."""
     roundoff: float | None = None
     """The relative RMS of the sum of the gradients given."""
     front: bool = False
 
     @property
     def price(self) -> float:
-        """Of a sample: dollars, or where they are not known seconds of GPUs."""
+        """The price of a sample in dollars, or in GPU seconds if the dollars are not known."""
         hourly = self.step.dollars_an_hour or self.step.ranks * 3600.0
         return hourly / 3600 / self.step.samples_a_second
 

@@ -35,7 +35,7 @@ def of_bits(*words):
 
 
 def parameters(function):
-    """Names and defaults of positional arguments, in order."""
+    """Returns a function's positional arguments as (name, default), None for no default."""
     found = inspect.signature(function).parameters.values()
     empty = inspect.Parameter.empty
     return [(p.name, None if p.default is empty else p.default) for p in found]

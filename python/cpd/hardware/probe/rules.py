@@ -204,7 +204,8 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """The matrix units with this tree: those that add k ascending, or else in groups."""
+    """Returns the matrix units whose sums have this tree: those that take k in ascending order, or
+    if there are none those that take it in groups."""
     flat = [frozenset(one for one in node.children if one in range(k)) for node in nodes(tree)]
     sizes = {len(node.leaves) for node in nodes(tree)}
     widths = sorted({1, *map(len, flat), *sizes} & set(range(1, min(k, _WIDEST) + 1)))

@@ -157,7 +157,8 @@ class Mask:
         return found
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """How many units are left with ±M; -1: the sum is not a count of units."""
+        """Returns for each pair of leaves, which hold +M and -M, how many of the units in the other
+        leaves the sum still has; -1 if the sum is not a number of units."""
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
         for begin in range(0, n, self.group):
