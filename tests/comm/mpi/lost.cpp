@@ -85,9 +85,8 @@ void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
     ADD_FAILURE() << "the last rank cannot have come";
   } catch (const RankLost& error) {
     EXPECT_EQ(error.ranks, std::vector<int>{last}) << error.what();
-    EXPECT_EQ(error.what(), "rank " + std::to_string(last) +
-                                " of 2 lost before the group was made "
-                                "(no answer for 0.5 s)");
+    EXPECT_EQ(error.what(), "rank " + std::to_string(last) + " of " + std::to_string(size) +
+                                " lost before the group was made (no answer for 0.5 s)");
   }
   EXPECT_REFUSAL("a rank was lost: MPI_COMM_WORLD cannot be opened again; use Subgroup",
                  MpiTransport());

@@ -556,10 +556,8 @@ def test_transformer_engines_tensors(engine):
     x = normal(2, 3, 32, dtype=torch.bfloat16)
     quantizer = factory(Role("input"))
     tensor = quantizer.quantize(x)
-    assert quantizer.custom
-    assert tensor.custom
-    assert tensor.size() == (6, 32)
-    assert tensor.size(-1) == 32
+    assert (quantizer.custom, tensor.custom) == (True, True)
+    assert (tensor.size(), tensor.size(-1)) == ((6, 32), 32)
     assert same(tensor.dequantize(), cpd.cast(x, "mxfp8"))
     quantizer.update_quantized(x * 2, tensor)
     assert same(tensor.dequantize(), cpd.cast(x * 2, "mxfp8"))
@@ -579,9 +577,7 @@ def test_transformer_engines_tensors(engine):
     first, second = (drawing.quantize(x).dequantize() for _ in range(2))
     assert not same(first, second)
     assert same(other.quantize(x).dequantize(), first)
-    out = torch.zeros(6, 6)
-    ones = torch.ones(1)
-    rows = x.float().reshape(6, 32)
+    out, ones, rows = torch.zeros(6, 6), torch.ones(1), x.float().reshape(6, 32)
     for times in (1, 2):
         quantizer.qgemm(rows, rows, None, torch.float32, ones, ones, out=out, accumulate=True)
         assert torch.allclose(out, times * rows @ rows.T, rtol=1e-5)
