@@ -88,7 +88,7 @@ def test_texts():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"wire": "gzip"}, ValueError, "'gzip' is no codec"),
+        ({"wire": "gzip"}, ValueError, "unknown codec 'gzip'"),
         ({"wire": 3}, TypeError, "a codec must be"),
         ({"wire": QSGD, "format": "e4m3"}, ValueError, "format and wire exclude each other"),
         ({"wire": QSGD, "rounding": "up"}, ValueError, "rounding is an option of a cast"),
