@@ -53,7 +53,8 @@ DType DTypeOf(const py::array& x) {
   }
   const auto name = x.dtype().attr("name").cast<std::string>();
   if (name == "bfloat16") return DType::bf16;  // of ml_dtypes, whose number is not fixed
-  throw Error("no such array element type: " + name);
+  throw Error("arrays must be of float32, float64, bfloat16, float16, uint8 or uint32, got " +
+              name);
 }
 
 }  // namespace

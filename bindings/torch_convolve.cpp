@@ -65,7 +65,10 @@ Tensor ConvolveNew(const Tensor& x, const Tensor& w, bool turned, const Optional
   SetAxes(windows, &WindowAxis::spread, spread);
   SetAxes(windows, &WindowAxis::places, places);
   const auto kernel = SizesOf(w);
-  if (kernel.size() < 3) throw Error("w must be groups x outputs x channels x a kernel");
+  if (kernel.size() < 3) {
+    throw Error("w must be groups x outputs x channels x a kernel, got " +
+                std::to_string(kernel.size()) + " dimensions");
+  }
   SetAxes(windows, &WindowAxis::kernel, kernel.subspan(3));
   Ints shape{x.size(0), w.size(0) * w.size(1)};
   shape.insert(shape.end(), places.begin(), places.end());
@@ -84,7 +87,10 @@ Tensor CorrelateNew(const Tensor& g, const Tensor& x, std::int64_t groups, const
   const Text text(accumulator);
   Windows windows = WindowsOf(x, step, dilation, before);
   SetAxes(windows, &WindowAxis::kernel, kernel);
-  if (g.dim() < 2) throw Error("g must be images x outputs x places");
+  if (g.dim() < 2) {
+    throw Error("g must be images x outputs x places, got " + std::to_string(g.dim()) +
+                " dimensions");
+  }
   SetAxes(windows, &WindowAxis::places, SizesOf(g).subspan(2));
   if (groups < 1) throw Error("groups must be at least 1, got " + std::to_string(groups));
   Ints shape{g.size(1), x.size(1) / groups};

@@ -56,7 +56,8 @@ inline DType DTypeOf(ScalarType type) {
     default:
       break;
   }
-  throw Error("no such tensor element type: " + std::string(toString(type)));
+  throw Error("tensors must be of Float, Double, BFloat16, Half, Byte, Int or Long, got " +
+              std::string(toString(type)));
 }
 
 inline DType DTypeOf(const Tensor& x) { return DTypeOf(x.scalar_type()); }

@@ -31,7 +31,13 @@ namespace {
 using Codes = py::array_t<std::uint32_t, py::array::c_style>;
 using FlagArray = py::array_t<std::uint8_t>;
 using Corners = py::array_t<std::uint16_t>;
-using Signals = py::array_t<std::uint64_t>;
+using Signals = py::array_t<std::uint64_t, py::array::c_style>;
+
+void CheckLength(const char* name, std::int64_t given, std::int64_t lines) {
+  if (given == lines) return;
+  throw Error(std::string(name) + " must have " + std::to_string(lines) + " lines, got " +
+              std::to_string(given));
+}
 
 /// The oracle of an element-wise rule, and its random lines. Python: _core.ElementOracle.
 class Elements {
@@ -44,15 +50,18 @@ class Elements {
   /// (codes, flags, corners) of each line.
   std::tuple<Codes, FlagArray, Corners> Results(const std::vector<Codes>& operands,
                                                 const std::optional<Codes>& random) {
-    if (operands.size() != Operands()) throw Error("the oracle takes codes of each operand");
+    if (operands.size() != Operands()) {
+      throw Error(ToString(rule_.operation) + " takes " + std::to_string(Operands()) +
+                  " operands' codes, got " + std::to_string(operands.size()));
+    }
     ElementLines lines;
     lines.n = operands[0].size();
     for (std::size_t k = 0; k < operands.size(); ++k) {
-      if (operands[k].size() != lines.n) throw Error("operands must be of one length");
+      CheckLength("operands", operands[k].size(), lines.n);
       lines.operands[k] = operands[k].data();
     }
     if (random) {
-      if (random->size() != lines.n) throw Error("random must have the operands' length");
+      CheckLength("random", random->size(), lines.n);
       lines.random = random->data();
     }
     Codes codes(lines.n);
@@ -98,7 +107,9 @@ class Elements {
     ElementRule rule{
         soft::ParseOperation(operation), {}, result, rounding, soft::ParseTininess(tininess)};
     if (formats.size() != static_cast<std::size_t>(soft::operands_of(rule.operation))) {
-      throw Error("the oracle takes a format of each operand");
+      throw Error(ToString(rule.operation) + " takes " +
+                  std::to_string(soft::operands_of(rule.operation)) + " operands' formats, got " +
+                  std::to_string(formats.size()));
     }
     std::ranges::copy(formats, rule.operands.begin());
     return rule;
@@ -122,7 +133,10 @@ py::array_t<float> LookUp(const py::array_t<float, py::array::c_style>& table, c
   WithoutGil([&] {
     parallel_for(codes.size(), 1, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
-        if (at[i] >= size) throw Error("a code must be below " + std::to_string(size));
+        if (at[i] >= size) {
+          throw Error("a code must be below " + std::to_string(size) + ", got " +
+                      std::to_string(at[i]));
+        }
         out[i] = from[at[i]];
       }
     });
@@ -168,7 +182,10 @@ py::bytes TextOf(const std::vector<std::tuple<py::bytes, py::array, int>>& colum
   for (const auto& [before, numbers, width] : columns) {
     const bool is_whole = numbers.flags() & py::array::c_style;
     if (!is_whole || numbers.dtype().kind() != 'u' || numbers.shape(0) != n) {
-      throw Error("a column has an unsigned integer, or some, of each line");
+      throw Error("a column must be a C-contiguous array of unsigned integers for " +
+                  std::to_string(n) + " lines, got " +
+                  numbers.dtype().attr("name").cast<std::string>() + " for " +
+                  std::to_string(numbers.shape(0)) + (is_whole ? "" : ", not contiguous"));
     }
     fields.push_back({before, numbers.data(), static_cast<int>(numbers.itemsize()),
                       static_cast<int>(numbers.size() / std::max<py::ssize_t>(n, 1)), width});
@@ -186,9 +203,9 @@ SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& for
                   std::int64_t length, const std::string& tininess) {
   const std::size_t of_product = accumulator.fixed ? 2 : 3;
   if (formats.size() != 1 && formats.size() != of_product) {
-    throw Error(
-        "a sum takes the format of its terms, a product those of a, b and c, which an "
-        "integer's has not");
+    throw Error("formats must be that of a sum's terms, or " + std::to_string(of_product) +
+                (accumulator.fixed ? " of a and b" : " of a, b and c") + ", got " +
+                std::to_string(formats.size()));
   }
   SumRule rule{
       accumulator, formats[0], {}, {}, length, formats.size() == 1, soft::ParseTininess(tininess)};
@@ -199,9 +216,10 @@ SumRule SumRuleOf(const Accumulator& accumulator, const std::vector<Format>& for
   return rule;
 }
 
-/// The data of an array of so many codes, or null.
-const std::uint32_t* DataOf(const std::optional<Codes>& codes, std::int64_t size,
-                            const char* name) {
+/// The data of an array of so many numbers, or null.
+template <class Integer>
+const Integer* DataOf(const std::optional<py::array_t<Integer, py::array::c_style>>& codes,
+                      std::int64_t size, const char* name) {
   if (!codes && size == 0) return nullptr;
   if (!codes || codes->size() != size) {
     throw Error(std::string(name) + " must have " + std::to_string(size) + " numbers, got " +
@@ -223,17 +241,14 @@ std::tuple<Codes, FlagArray, Corners, Signals> SumArrays(
   const bool scaled = unit && unit->scale;
   const std::int64_t blocks =
       scaled ? (rule.length + unit->scale_block - 1) / unit->scale_block : 0;
-  lines.a = DataOf(a, n * rule.length, "a");
+  lines.a = DataOf(std::optional(a), n * rule.length, "a");
   lines.b = DataOf(b, is_product ? n * rule.length : 0, "b");
   const bool is_integer = rule.accumulator.fixed.has_value();
   lines.c = DataOf(c, is_product && !is_integer ? n : 0, "c");
-  if (is_product && is_integer) {
-    if (!c_units || c_units->size() != n) throw Error("c_units must have a number of each line");
-    lines.c_units = c_units->data();
-  }
+  lines.c_units = DataOf(c_units, is_product && is_integer ? n : 0, "c_units");
   lines.a_scales = DataOf(a_scales, n * blocks, "a_scale");
   lines.b_scales = DataOf(b_scales, n * blocks, "b_scale");
-  lines.random = DataOf(random, n * DrawsOf(rule), "r");
+  lines.random = DataOf(random, n * DrawsOf(rule), "random");
   std::int64_t width = 0;
   for (const Signal& signal : SignalsOf(rule)) width += signal.count;
   Codes codes(n);

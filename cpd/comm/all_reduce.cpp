@@ -252,7 +252,11 @@ class Collective {
                   std::to_string(root_));
     }
     if (delivery_ == Delivery::to_root && rank() != root_) {
-      if (!out_.empty()) throw Error("only the root of a reduce has an out");
+      if (!out_.empty()) {
+        throw Error("out must be empty on ranks other than the root, " + std::to_string(root_) +
+                    ", got " + std::to_string(out_.size()) + " layers on rank " +
+                    std::to_string(rank()));
+      }
       return;
     }
     CheckOut(1);

@@ -75,8 +75,8 @@ void CheckNumbers(std::span<const std::int64_t> numbers, std::int64_t layers) {
 void CheckRows(std::span<const std::int64_t> rows, std::span<const std::int64_t> sizes) {
   if (rows.empty()) return;
   if (rows.size() != sizes.size()) {
-    throw Error("there are " + std::to_string(sizes.size()) + " layers but rows of " +
-                std::to_string(rows.size()));
+    throw Error("rows must have a number for each of " + std::to_string(sizes.size()) +
+                " layers, got " + std::to_string(rows.size()));
   }
   for (std::size_t l = 0; l < rows.size(); ++l) {
     if (rows[l] >= 1 && sizes[l] % rows[l] == 0) continue;

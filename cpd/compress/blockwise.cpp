@@ -154,7 +154,10 @@ std::int64_t Blockwise::DecodePart(std::span<const std::uint8_t> bytes, std::int
   if (size > left) throw DamagedBytes("a block of " + name() + " ends in its codes");
   const std::uint8_t* const codes = bytes.data() + head;
   const int is_nan = inner_->has_nan() ? 0 : codes[-1];
-  if (is_nan > 1) throw DamagedBytes("a block of " + name() + " is of no such kind");
+  if (is_nan > 1) {
+    throw DamagedBytes("a block of " + name() + " must have kind 0 or 1, got " +
+                       std::to_string(is_nan));
+  }
   if (is_nan == 1) {
     std::fill_n(y, n, std::numeric_limits<float>::quiet_NaN());
   } else {

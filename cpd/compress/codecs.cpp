@@ -88,8 +88,8 @@ SharedCodec OfFormat(std::string_view text, const RoundingOptions& rounding) {
       }
       const std::string format = no_format.what();
       const std::string scaled = no_scaled.what();
-      throw Error(Quoted(text) + " is no codec: neither one of " + names +
-                  ", nor a format, scaled or not (" + format +
+      throw Error("unknown codec " + Quoted(text) + ": expected one of " + names +
+                  ", a format or a scaled format (" + format +
                   (scaled == format ? "" : "; " + scaled) + ")");
     }
   }

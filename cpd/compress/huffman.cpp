@@ -180,7 +180,10 @@ HuffmanDecoder::Entry HuffmanDecoder::Next(uint64_t window) const {
 void HuffmanDecoder::Decode(BitReader& from, int64_t count, BitReader& second, int64_t behind,
                             void* to) const {
   if (count + behind == 0) return;
-  if (values_.empty()) throw DamagedBytes("there is no symbol");
+  if (values_.empty()) {
+    throw DamagedBytes("a code without symbols cannot hold " + std::to_string(count + behind) +
+                       " values");
+  }
   auto* const bytes = static_cast<uint8_t*>(to);
   const auto put = [](uint32_t value, uint8_t* at) { std::memcpy(at, &value, kValueBytes); };
   if (values_.size() == 1) {

@@ -201,14 +201,17 @@ void LevelBlocks::DecodeTrits(const Block& block, const std::uint8_t* from, floa
       static_cast<std::size_t>((block.n + kTrits - 1) / kTrits * kTrits));
   for (std::size_t i = 0; i < levels.size(); i += kTrits) {
     int byte = *from++;
-    if (byte >= kTritsOfByte) throw DamagedBytes("a byte holds no five levels");
+    if (byte >= kTritsOfByte) {
+      throw DamagedBytes("a byte of five levels must be below " + std::to_string(kTritsOfByte) +
+                         ", got " + std::to_string(byte));
+    }
     for (std::size_t j = 0; j < kTrits; ++j, byte /= 3) {
       levels[i + j] = static_cast<std::int16_t>(byte % 3 == 2 ? -1 : byte % 3);
     }
   }
   const auto end = levels.begin() + block.n;
   if (std::any_of(end, levels.end(), [](std::int16_t level) { return level != 0; })) {
-    throw DamagedBytes("there are more levels than values");
+    throw DamagedBytes("levels behind the last value must be 0");
   }
   LevelPlan plan = block.plan;
   plan.bits = kLevelBits;
@@ -279,7 +282,9 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
   std::int64_t tag = 0;
   if (coding == LevelCoding::smallest) {
     if (bytes.empty() || bytes[0] > static_cast<std::uint8_t>(LevelCoding::sparse)) {
-      throw DamagedBytes("a block does not say how its levels are written");
+      throw DamagedBytes("a block must begin with the coding of its levels, 0…" +
+                         std::to_string(static_cast<int>(LevelCoding::sparse)) + ", got " +
+                         (bytes.empty() ? "no byte" : std::to_string(bytes[0])));
     }
     coding = static_cast<LevelCoding>(bytes[0]);
     tag = kTagBytes;
@@ -290,7 +295,8 @@ std::int64_t LevelBlocks::DecodeLevels(const Block& block, std::span<const std::
     const std::int64_t size =
         is_trits ? MostLevelBytes(block.n, block.before) : FixedBytes(block.n);
     if (static_cast<std::int64_t>(bytes.size()) < size) {
-      throw DamagedBytes("there are fewer bytes than levels");
+      throw DamagedBytes(std::to_string(block.n) + " levels take " + std::to_string(size) +
+                         " bytes, got " + std::to_string(bytes.size()));
     }
     if (is_trits) {
       DecodeTrits(block, bytes.data(), y);
@@ -399,7 +405,9 @@ void LevelBlocks::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, in
     }
     at += static_cast<std::size_t>(DecodeLevels(block, bytes.subspan(at), y + i));
   }
-  if (at != bytes.size()) throw DamagedBytes("there are more bytes than levels");
+  if (at != bytes.size()) {
+    throw DamagedBytes(std::to_string(bytes.size() - at) + " bytes follow the last level");
+  }
   if (!direct) Unscale(shift, divisor, n, y, y);
 }
 

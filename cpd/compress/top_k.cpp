@@ -209,7 +209,7 @@ void TopK::Decode(std::span<const std::uint8_t> bytes, std::int64_t n, int shift
     inner_->Decode(bytes, static_cast<std::int64_t>(places.size()), shift, divisor, values.data(),
                    before);
   } else if (!bytes.empty()) {
-    throw DamagedBytes("no value is kept, and bytes follow");
+    throw DamagedBytes(std::to_string(bytes.size()) + " bytes follow, though no value is kept");
   }
   std::fill_n(y, n, 0.0F / divisor);
   for (std::size_t k = 0; k < places.size(); ++k) y[places[k]] = values[k];

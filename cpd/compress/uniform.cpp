@@ -101,7 +101,8 @@ void PutHead(const PieceHead& head, uint8_t* to) {
 
 PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
   if (static_cast<int64_t>(bytes.size()) < kHeader) {
-    throw DamagedBytes("a package ends in its head");
+    throw DamagedBytes("a package's head takes " + std::to_string(kHeader) + " bytes, got " +
+                       std::to_string(bytes.size()));
   }
   const uint32_t first = Word(bytes.data());
   const uint32_t kind = first >> 24;
@@ -119,7 +120,10 @@ PieceHead ReadHead(std::span<const uint8_t> bytes, int64_t n) {
                         head.least <= head.greatest &&
                         (head.bits == 0) == (head.least == head.greatest);
   if (kind > 3 || head.bits > kMostBits || !is_range) {
-    throw DamagedBytes("a package of no such kind, bits or range");
+    throw DamagedBytes("a package's kind must be 0…3, its bits 0…" + std::to_string(kMostBits) +
+                       ", its range finite and ascending; got kind " + std::to_string(kind) + ", " +
+                       std::to_string(head.bits) + " bits, " + std::to_string(head.least) + "…" +
+                       std::to_string(head.greatest));
   }
   return head;
 }
@@ -313,7 +317,10 @@ int64_t ReadFixed(const PieceHead& head, const UniformBins& bins, std::span<cons
       reader.Skip(static_cast<int>(end - j) * width);
       j = end;
     }
-    if (largest >= head.alphabet()) throw DamagedBytes("there is no such bin");
+    if (largest >= head.alphabet()) {
+      throw DamagedBytes("a bin must be below " + std::to_string(head.alphabet()) + ", got " +
+                         std::to_string(largest));
+    }
     if (centres.empty()) {
       ValuesOf(bins, run, shift, divisor, y + i);
     } else {
@@ -515,7 +522,10 @@ void Uniform::Decode(std::span<const uint8_t> bytes, int64_t n, int shift, float
       bytes = bytes.subspan(static_cast<size_t>(used));
     }
   });
-  if (!bytes.empty()) throw DamagedBytes("there is more than the packages of the values");
+  if (!bytes.empty()) {
+    throw DamagedBytes(std::to_string(bytes.size()) + " bytes follow the packages of " +
+                       std::to_string(n) + " values");
+  }
 }
 
 std::unique_ptr<CodecState> Uniform::MakeState(int64_t /*size*/) const {

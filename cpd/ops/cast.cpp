@@ -173,7 +173,9 @@ void RandomIntegers(const RoundingOptions& options, std::uint64_t first, const T
   Check(options);
   Check(out, "out");
   if (out.dtype != DType::u32 || !out.is_contiguous() || out.device != Device::cpu) {
-    throw Error("out must be a contiguous uint32 tensor on the CPU");
+    throw Error("out must be contiguous uint32 on the CPU, got " + ToString(out.dtype) +
+                (out.device == Device::cpu ? "" : " on a GPU") +
+                (out.is_contiguous() ? "" : ", not contiguous"));
   }
   if (first % kBlock != 0) {
     throw Error("first must be a multiple of " + std::to_string(kBlock) + ", got " +

@@ -18,8 +18,8 @@ struct ProductImages {
   const ImageOperand* a = nullptr;
   const ImageOperand* b = nullptr;
   const ImageOperand* out = nullptr;
-  /// The ends of the chunks of a chunked sum, ascending up to the product's depth; a chunk without
-  /// products is skipped. Empty: every `chunk` products.
+  /// The ends of the chunks of a chunked sum in ascending order; the last is the product's depth. A
+  /// chunk without products is skipped. If the span is empty, every `chunk` products are a chunk.
   std::span<const std::int64_t> chunk_ends;
 };
 

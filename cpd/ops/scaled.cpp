@@ -319,7 +319,9 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                    const RoundingOptions& options, const TensorView& out) {
   CheckCast(x, scaled, out);
   if (x.device != Device::cpu || out.dtype != DType::bf16 || !out.is_contiguous()) {
-    throw Error("out must be contiguous bf16 on the CPU");
+    throw Error("out must be contiguous bf16 on the CPU, got " + ToString(out.dtype) +
+                (x.device == Device::cpu ? "" : " on a GPU") +
+                (out.is_contiguous() ? "" : ", not contiguous"));
   }
   const int along = AxisOf(x, axis);
   if (x.size() == 0) return true;

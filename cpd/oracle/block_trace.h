@@ -58,8 +58,7 @@ inline UnitWidths widths_of(const BlockFma& unit) {
   return w;
 }
 
-inline void CheckTrace(const BlockFma& unit, std::int64_t length) {
-  if (length < 1) throw Error("a block has at least one product");
+inline void CheckTrace(const BlockFma& unit) {
   const UnitWidths w = widths_of(unit);
   if (w.significand > 64 || w.sum > 64) {
     throw Error("signals have at most 64 bits; this unit's products have " +

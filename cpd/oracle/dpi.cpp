@@ -61,14 +61,14 @@ T& At(std::deque<T>& all, int number, const char* what) {
 
 std::uint32_t& At(std::vector<std::uint32_t>& all, int k, const char* what) {
   if (k < 0 || static_cast<std::size_t>(k) >= all.size()) {
-    throw Error(std::string(what) + " must be 0…" + std::to_string(all.size()) +
-                " , the last not included; got " + std::to_string(k));
+    throw Error(std::string(what) + " must be at least 0 and below " + std::to_string(all.size()) +
+                ", got " + std::to_string(k));
   }
   return all[static_cast<std::size_t>(k)];
 }
 
 const char* Text(const char* text) {
-  if (text == nullptr) throw Error("a text is missing");
+  if (text == nullptr) throw Error("a text must not be null");
   return text;
 }
 

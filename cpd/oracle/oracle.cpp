@@ -159,7 +159,9 @@ class OracleOf final : public ElementOracle {
       CheckBelow(lines.operands[k], lines.n, std::uint64_t{1} << bits_[k], "code");
     }
     if (is_random_) {
-      if (lines.random == nullptr) throw Error("stochastic rounding takes a random integer a line");
+      if (lines.random == nullptr) {
+        throw Error("stochastic rounding needs random, an integer a line, got none");
+      }
       CheckBelow(lines.random, lines.n, std::uint64_t{1} << bits_[3], "random integer");
     }
     const bool looks_up = all_bits_ <= kMostTableBits && lines.n >= std::int64_t{1} << all_bits_;

@@ -55,7 +55,7 @@ void CheckRule(const SumRule& rule) {
   if (rule.is_sum) throw Error("a matrix unit sums products, not terms");
   const BlockFma& unit = rule.accumulator.unit.value();
   if (HasTrace(rule)) {
-    reference::CheckTrace(unit, rule.length);
+    reference::CheckTrace(unit);
   } else if (rule.accumulator.rounding.mode == Rounding::stochastic) {
     throw Error("vectors of a unit that does not align every term round to nearest, not at random");
   }
@@ -104,7 +104,10 @@ class Lines {
     Record record;
     record.tininess = rule_.tininess;
     if (draws_ > 0) {
-      if (lines_.random == nullptr) throw Error("stochastic rounding takes random integers");
+      if (lines_.random == nullptr) {
+        throw Error("stochastic rounding needs random, " + std::to_string(draws_) +
+                    " integers a line, got none");
+      }
       record.random = lines_.random + i * draws_;
       CheckRandom(record.random);
     }

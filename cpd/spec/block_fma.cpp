@@ -85,7 +85,10 @@ void CheckOrder(const BlockFma& unit) {
     throw Error("block_fma: promote must be 0 or a multiple of group = " +
                 std::to_string(unit.group) + ", got " + std::to_string(unit.promote));
   }
-  if (unit.scale) throw Error("block_fma: a unit with a scale takes k ascending, got a group");
+  if (unit.scale) {
+    throw Error("block_fma: a unit with a scale must have group = block = " +
+                std::to_string(unit.block) + ", got " + std::to_string(unit.group));
+  }
 }
 
 /// What the adders other than `aligned` suppose.
@@ -94,7 +97,7 @@ void CheckAdder(const BlockFma& unit) {
   if (unit.adder == Adder::aligned) return;
   const std::string adder = "block_fma: adder " + ToString(unit.adder);
   if (unit.scale) throw Error(adder + " is for units without a scale");
-  if (!unit.aligns_addend) throw Error(adder + " has its own way with the addend");
+  if (!unit.aligns_addend) throw Error(adder + " needs addend=aligned, got separate");
   if (unit.adder == Adder::exact) return;
   const Format fp32;
   if (unit.sum != fp32 || unit.rounding != Rounding::nearest_even) {

@@ -328,7 +328,10 @@ void Check(const Format& format) {
   }
   if (format.is_integer() && (format.exp != 1 || !format.is_signed || !format.subnormals)) {
     throw Error("encoding " + ToString(format.encoding) +
-                " has exp = 1, signs and subnormals; its step is 2^(1 - bias - man)");
+                " must have exp = 1, signs and subnormals (its step is 2^(1 - bias - man)), got "
+                "exp = " +
+                std::to_string(format.exp) + (format.is_signed ? "" : ", unsigned") +
+                (format.subnormals ? "" : ", without subnormals"));
   }
   if (format.encoding == Encoding::p3109 && !format.is_signed && format.magnitude_bits() < 2) {
     throw Error("unsigned p3109 needs exp + man >= 2, got 1: no code is left for zero");

@@ -84,7 +84,9 @@ Roundoff MeasureRoundoff(const TensorView& reference, const TensorView& value) {
   Check(value, "value");
   if (reference.dtype != DType::f64 || value.dtype != DType::f32 || !reference.is_contiguous() ||
       !value.is_contiguous()) {
-    throw Error("the reference must be contiguous fp64 and the value contiguous fp32");
+    throw Error("the reference must be contiguous fp64 and the value contiguous fp32, got " +
+                ToString(reference.dtype) + " and " + ToString(value.dtype) +
+                (reference.is_contiguous() && value.is_contiguous() ? "" : ", not contiguous"));
   }
   CheckSameShape(reference, value, "reference and value");
   return Guarded([&] {

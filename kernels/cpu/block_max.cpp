@@ -17,7 +17,8 @@ CPD_FN Signed<V> counted(V x) {
   return kWithNan ? a : select(a > splat<I>(Pattern<V>::infinity), I{}, a);
 }
 
-/// The largest |x| of whole groups of pages (pages.h), by lane.
+/// Returns, for each lane, the largest |x| among its elements. x consists of whole groups of pages
+/// (pages.h).
 template <bool kWithNan>
 CPD_FN Signed<F> largest_in_pages(int64_t n, const float* x) {
   constexpr int64_t kVectors = kLine / Lanes<F>::count;

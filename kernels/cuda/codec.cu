@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kThreads)
                         });
 }
 
-/// The codes of a Pack of elements from number i on.
+/// Returns the codes of the four elements of a Pack, which begins at index i, and notes the first
+/// NaN without a code.
 template <class R, DType type>
 CPD_DEVICE FourCodes noted_codes(Pack<type> v, std::int64_t i, const RoundPlan& plan,
                                  unsigned long long* first_nan) {

@@ -29,7 +29,7 @@ CPD_CALL ElementScale<float> scale_by_rules(const ScalesCall& of, bool in_binary
   return scale_of_largest<double>(of.call, of.cells, 1.0, b, largest);
 }
 
-/// The scales of block b, whose largest magnitude has these bits.
+/// Returns the scales of block b. `largest`: the bits of the block's largest magnitude.
 CPD_DEVICE ElementScale<float> scale_of_bits(const ScalesCall& of, const ShortForm& form,
                                              std::int64_t b, std::uint32_t largest) {
   BlockScale<float> block;

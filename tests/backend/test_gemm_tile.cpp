@@ -194,7 +194,8 @@ template <class Arithmetic = testing::WideArithmetic>
 
 // --- scaled operands ---
 
-/// Stands in for the GPU's part in them; units' operands are as they should be.
+/// Computes a product of scaled operands on the CPU, tile by tile, in place of the GPU. It does not
+/// check a unit's operands.
 int scaled_by_tiles(const cuda::Launch& /*launch*/, const cuda::ScaledGemmCall& call) {
   const bool is_unit = call.plan.scheme == Scheme::block_fma;
   const Rounding mode = (is_unit ? call.plan.unit.promoted : call.plan.first.round).mode;

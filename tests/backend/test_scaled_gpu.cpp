@@ -164,7 +164,8 @@ class ScaledGpu : public testing::GpuTest {
     return codes;
   }
 
-  /// Casts on both, with `random` integers or none; `like_x`: to a tensor with x's strides.
+  /// Expects the same bits from a cast on the CPU and on the GPU. `random`: integers for stochastic
+  /// rounding, or null. `like_x`: the result has x's strides.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
                       const RoundingOptions& options, const TensorView* random = nullptr,
                       bool like_x = false) const {

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "cpd/comm/transport/fault.h"
 #include "cpd/spec/presets.h"
 #include "tests/testing/expect_virtual.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
@@ -121,7 +123,13 @@ TEST(AllReduce, AllGatherBytes) {
 }
 
 TEST(AllReduce, RefusesMisuse) {
-  EXPECT_THROW(LocalTransports(0), Error);
+  EXPECT_REFUSAL("a group has at least 1 rank, got 0", LocalTransports(0));
+  EXPECT_REFUSAL("a communicator needs a transport", Communicator(nullptr, options_of(8)));
+  EXPECT_REFUSAL("only the link of a Breakable transport can be dropped",
+                 Break(*LocalTransports(1)[0]));
+  const auto dropped = Breakable(std::move(LocalTransports(1)[0]));
+  Break(*dropped);
+  EXPECT_REFUSAL("this rank's link is down", dropped->Subgroup(std::array{0}, 1));
   for (const CommOptions& bad :
        {options_of(0), options_of(-1), options_of(8, 0), options_of(8, -1)}) {
     EXPECT_THROW(Communicator(std::move(LocalTransports(1)[0]), bad), Error);

@@ -10,13 +10,16 @@
 #include <vector>
 
 #include "cpd/compress/codecs.h"
+#include "cpd/compress/qsgd.h"
 #include "cpd/compress/stream.h"
+#include "cpd/compress/terngrad.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/accumulator_arguments.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/hadamard.h"
 #include "cpd/spec/scaled.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
@@ -84,6 +87,28 @@ TEST(Texts, NumbersHaveLimits) {
   for (const char* text : {"terngrad clip=1e30", "terngrad clip=-1", "terngrad clip=2 clip=2"}) {
     EXPECT_THROW(MakeCodec(text), Error) << text;
   }
+}
+
+TEST(Texts, OptionsOfCodecsHaveLimits) {
+  EXPECT_REFUSAL("qsgd: s must be 1…32767, got 40000", Qsgd({.steps = 40000}));
+  EXPECT_REFUSAL("qsgd: bucket must be 1…65536 values, or 'tensor', got 70000",
+                 Qsgd({.bucket = 70000}));
+  EXPECT_REFUSAL("terngrad: bucket must be 1…65536 values, or 'tensor', got -1",
+                 TernGrad({.bucket = -1}));
+  EXPECT_REFUSAL("terngrad: clip must be a number from 1e-06 to 1e+06, or none, got 1e+09",
+                 TernGrad({.clip = 1e9}));
+  EXPECT_REFUSAL("integer sums are of 1…65536 ranks, got 0", IntegerSums(0));
+  EXPECT_REFUSAL("codec 'qsgd' has a rounding of its own: give seed and random_bits alone",
+                 MakeCodec("qsgd", {.mode = Rounding::up}));
+}
+
+TEST(Texts, WhatCodecsCannotTake) {
+  const float three = 3;
+  std::uint8_t bytes[64];
+  EXPECT_REFUSAL("layer 7: a sum is beyond 2, the number of ranks",
+                 IntegerSums(2).Encode({.layer = 7, .n = 1}, nullptr, &three, bytes));
+  EXPECT_REFUSAL("this codec keeps nothing from call to call, got 1 values",
+                 MakeCodec("qsgd bucket=tensor")->MakeState(4)->Restore({&three, 1}));
 }
 
 TEST(Texts, FractionsHaveLimits) {

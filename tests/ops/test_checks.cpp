@@ -21,6 +21,7 @@
 #include "cpd/spec/presets.h"
 #include "cpd/study/cost.h"
 #include "cpd/study/roundoff.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 #include "tests/testing/sanitized.h"
 
@@ -319,6 +320,8 @@ TEST_F(Checks, ShapesOfOtherRanksDiffer) {
 }
 
 TEST_F(Checks, RanksAndExtents) {
+  const std::vector<std::int64_t> ones(17, 1);
+  EXPECT_REFUSAL("a tensor has at most 16 dimensions, got 17", View(nullptr, DType::f32, ones));
   TensorView bad = X();
   bad.rank = 17;
   Each("must have 0…16 dimensions, got 17", {{"Cast", [&] { Cast(bad, kFp32, {}, Y()); }},

@@ -20,6 +20,7 @@
 #include "tests/testing/bits.h"
 #include "tests/testing/formats.h"
 #include "tests/testing/patterns.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 
 namespace cpd {
@@ -340,7 +341,11 @@ TEST(Exact, RefusesWhatDoesNotFit) {
   };
   EXPECT_THROW(flags_into(Operation::mul, {in}, view_of(flags)), Error);
   EXPECT_THROW(flags_into(Operation::sqrt, {in, &in}, view_of(flags)), Error);
-  EXPECT_THROW(flags_into(Operation::sqrt, {in}, view_of(y)), Error);
+  EXPECT_REFUSAL("flags must be uint8, got fp32", flags_into(Operation::sqrt, {in}, view_of(y)));
+  TensorView on_gpu = in, flags_on_gpu = view_of(flags);
+  on_gpu.device = flags_on_gpu.device = Device::cuda;
+  EXPECT_REFUSAL("flags are for tensors on the CPU, got one on a GPU",
+                 flags_into(Operation::sqrt, {on_gpu}, flags_on_gpu));
   EXPECT_THROW(flags_into(Operation::sqrt, {in}, View(flags.data(), DType::u8, 3)), Error);
   EXPECT_THROW(Div(in, in, wide, {}, view_of(y)), Error);
   EXPECT_THROW(Sqrt(in, wide, {}, view_of(y)), Error);

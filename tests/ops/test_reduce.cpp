@@ -15,6 +15,7 @@
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 #include "tests/testing/sanitized.h"
 
@@ -265,7 +266,12 @@ TEST(Reduce, RandomBitsRunOut) {
 TEST(Reduce, MatrixUnitsSumNoTerms) {
   const Accumulator unit = Preset("h100-fp16");
   float values[2] = {1, 2};
-  EXPECT_THROW(CheckFold(unit, 2), Error);
+  const std::string schemes = " takes scheme sequential, kahan, chunked or pairwise, got ";
+  EXPECT_REFUSAL("a sum of given terms" + schemes + "block_fma, which sums products",
+                 CheckFold(unit, 2));
+  EXPECT_REFUSAL("a reduction term by term" + schemes +
+                     "fixed, which is for matrix products and sums of tensors",
+                 CheckFold(ParseAccumulator("fixed<32,12>"), 2));
   EXPECT_THROW(FoldStep(unit, kFp32, 0, 0, 1, values, {values, 1}), Error);
   EXPECT_THROW(FoldEnd(unit, kFp32, 1, 0, 1, {values, 1}), Error);
 }

@@ -11,6 +11,7 @@
 
 #include "cpd/ops/scaled.h"
 #include "cpd/spec/error.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/run.h"
 
 namespace cpd {
@@ -68,6 +69,8 @@ TEST_F(ScaledErrors, TensorsAndFormats) {
              view_of(std::vector<double>(8)));
   ExpectCast("x", view_of(codes), mx, view_of(y));
   ExpectCast("x and out", View(x.data(), DType::f32, 7), mx, view_of(y));
+  EXPECT_REFUSAL("out must be contiguous bf16 on the CPU, got fp32",
+                 CastWhereHeld(view_of(x), mx, -1, Saturating(), view_of(y)));
   ExpectCast("axis must be -1…0, got 1", view_of(x), mx, view_of(y), {}, 1);
   ExpectCast("axis must be -1…0, got -2", view_of(x), mx, view_of(y), {}, -2);
   Scaled wrong = mx;

@@ -12,6 +12,7 @@
 #include "cpd/spec/accumulator_arguments.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
@@ -373,6 +374,20 @@ TEST(Accumulator, AWholeTextTakesSeedAndStream) {
   EXPECT_EQ(made.rounding.stream, 5U);
 }
 
+TEST(Accumulator, FieldsOfOtherSchemesAreRefused) {
+  const Format e4m3 = ParseFormat("e4m3");
+  EXPECT_REFUSAL("inner is for scheme chunked, got scheme pairwise",
+                 Check(Accumulator{.scheme = Scheme::pairwise, .inner = e4m3}));
+  EXPECT_REFUSAL("a unit is for scheme block_fma, got scheme kahan",
+                 Check(Accumulator{.scheme = Scheme::kahan, .unit = BlockFma{}}));
+  EXPECT_REFUSAL("an integer is for scheme fixed, got scheme kahan",
+                 Check(Accumulator{.scheme = Scheme::kahan, .fixed = FixedPoint{}}));
+  EXPECT_REFUSAL("scheme fixed needs its integer: a width and a fraction, or a FixedPoint",
+                 Check(Accumulator{.scheme = Scheme::fixed}));
+  EXPECT_REFUSAL("product must be a format or exact, got both e4m3 and exact",
+                 Check(Accumulator{.product = e4m3, .exact_products = true}));
+}
+
 TEST(Accumulator, APresetAndAUnitExcludeEachOther) {
   EXPECT_THROW(MakeAccumulator({.preset = "v100", .unit = BlockFma{}}), Error);
 }
@@ -416,10 +431,12 @@ TEST(Accumulator, OrdersOfKAndAdders) {
   EXPECT_NE(error("group=8 take=0").find("take must be 1…4, got 0"), std::string::npos);
   EXPECT_NE(error("take=1").find("for units with a group"), std::string::npos);
   EXPECT_NE(error("group=8 promote=12").find("a multiple of group = 8"), std::string::npos);
-  EXPECT_NE(error("group=8 scale=e8m0 scale_block=4").find("ascending"), std::string::npos);
+  EXPECT_NE(error("group=8 scale=e8m0 scale_block=4").find("group = block = 4, got 8"),
+            std::string::npos);
   EXPECT_NE(error("adder=exact scale=e8m0 scale_block=4").find("without a scale"),
             std::string::npos);
-  EXPECT_NE(error("adder=exact addend=separate").find("its own way"), std::string::npos);
+  EXPECT_NE(error("adder=exact addend=separate").find("needs addend=aligned, got separate"),
+            std::string::npos);
   EXPECT_NE(error("adder=two_steps").find("nearest_even, got fp32 and toward_zero"),
             std::string::npos);
   const auto pairs = [](const std::string& options) {

@@ -10,6 +10,7 @@
 
 #include "cpd/spec/error.h"
 #include "cpd/spec/scaled.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd {
 namespace {
@@ -227,7 +228,7 @@ TEST(ScaledText, RefusedFields) {
   wrong = {.element = ParseFormat("e4m3"), .outer = Kind::tile};
   EXPECT_THROW(Check(wrong), Error);
   wrong = {.element = ParseFormat("e4m3"), .block = {.kind = static_cast<Kind>(3)}};
-  EXPECT_THROW(Check(wrong), Error);
+  EXPECT_REFUSAL("block must be a tensor, a row or a tile, got number 3", Check(wrong));
   wrong = {.element = Format{.exp = 9}};
   EXPECT_THROW(Check(wrong), Error);
 }

@@ -34,7 +34,7 @@ CPP_THROWS = re.compile(
     r"(?:\(|\{)"
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
-REFUSED = "tests/python/cases/refused.toml"
+REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
 """Calls and the texts of their errors, each kind read by a test of its name in REFUSED_BY."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 GOLDEN = ("errors", "torch_errors", "cli", "mismatch")
@@ -152,8 +152,11 @@ def cpp_templates(name: str, source: str) -> Iterator[Template]:
             between = call[last : literal.start()].strip()
             if between:
                 parts += OPEN
-            parts += re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], literal[1])
             last = literal.end()
+            is_chosen = re.search(r"(?<!:)[?:]$", between)
+            if is_chosen and literal[1][:1] in ("", " ", ",", ";"):  # an addition, in some cases
+                continue
+            parts += re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], literal[1])
         parts += OPEN if call[last:].strip() else ""
         if _has_words(parts):
             yield Template(name, source.count("\n", 0, found.start()) + 1, parts)
@@ -213,8 +216,9 @@ def readers(root: Path = prose.ROOT) -> Iterator[Reader]:
             for line in source.splitlines():
                 if re.search(r"\b\w*(Error|Mismatch|Lost): |: error: ", line):
                     yield Reader(pages if name.endswith(".md") else examples, line, False)
-    for kind, cases in tomllib.loads((root / REFUSED).read_text()).items():
-        yield from (Reader(f"{REFUSED_BY}{kind}", case["says"], False) for case in cases)
+    for file in REFUSED:
+        for kind, cases in tomllib.loads((root / file).read_text()).items():
+            yield from (Reader(f"{REFUSED_BY}{kind}", case["says"], False) for case in cases)
     for golden in GOLDEN:
         test = f"tests/golden/{golden}.json"
         for value in json.loads((root / test).read_text()).values():

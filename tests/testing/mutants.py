@@ -89,9 +89,11 @@ class Mutant(NamedTuple):
             return f"{self.file} has the text {count} times: {self.before!r}"
         if self.before == self.after:
             return f"{self.file}: before and after are equal: {self.before!r}"
-        test = self.test.split("::")[0]
+        test, *names = self.test.split("::")
         if test.endswith(".py") and not (ROOT / test).is_file():
             return f"{test} does not exist"
+        if names and f"def {names[-1].split('[')[0]}(" not in (ROOT / test).read_text():
+            return f"{test} has no {names[-1]}"
         if self.kind and self.kind not in KINDS:
             return f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}"
         if self.tier not in TIERS:

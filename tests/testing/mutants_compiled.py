@@ -221,9 +221,10 @@ def _limit() -> None:
 
 
 def _failed(text: str, status: int, test: Test) -> str:
-    """The case that failed, or the one that was running when the program ended."""
+    """The case that failed, or the one that was running when the program ended; of Python's tests
+    the name without the case."""
     if "pytest" in test.command:
-        found = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.M)
+        found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", text, re.M)
         return found[1] if found else f"{test.name} (status {status})"
     found = re.search(r"^\[  FAILED  \] ([\w./]+)", text, re.M)
     running = re.findall(r"^\[ RUN      \] ([\w./]+)", text, re.M)

@@ -9,14 +9,16 @@
 
 Every sentence of a page is a claim, unless it ends with a colon or a question mark; so is every
 table, by its first row. promises/*.toml has a file for each page. A table `[[claim]]` has the
-sentence's `text` and the `tests` that read it: `FILE::test_name` under tests/python, or
-`FILE Suite.Name` of a C++ test. A table `[[said]]` has the `text` of a sentence that no test reads,
-and `why`. Of CHANGELOG.md the entries of the first release under the headings FIXED are claims;
-further faults are the tables `[[fault]]` of promises/faults.toml, with the same keys.
+sentence's `text` and the `tests` that read it: `FILE::test_name` under tests/python, or `FILE
+Suite.Name` of a C++ test. A table `[[measured]]` has the `text` of a figure, the `machine` that it
+was measured on, a file of benchmarks/results, and the `rows` there, as patterns. A table `[[said]]`
+has the `text` of a sentence that no test reads, and `why`. Of CHANGELOG.md the entries of the first
+release under the headings FIXED are claims; further faults are the tables `[[fault]]` of
+promises/faults.toml, with the same keys.
 
 The text of an error is a promise, too, held by the tests that read it (error_texts.py). Errors that
-no test reads are listed in promises/unread_errors.txt, pages without a file in unmapped_pages.txt:
-both lists may only shrink.
+no test reads are the tables `[[error]]` of promises/unread_errors.toml, with their `name` and
+`why`; pages without a file are listed in unmapped_pages.txt. Both lists may only shrink.
 
 The map fails where a page has a sentence that is not in it, where it has one that the page has not,
 or names a test that does not exist; it then says which promises that test held.
@@ -27,6 +29,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import fnmatch
 import json
 import re
 import sys
@@ -45,7 +48,10 @@ FOLDER = Path("tests/testing/promises")
 CHANGELOG = "CHANGELOG.md"
 FIXED = ("Results that change", "Fixed")
 FAULTS = "faults.toml"
-UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.txt"
+UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.toml"
+KINDS = {"claim": ("tests",), "measured": ("machine", "rows"), "said": ("why",)}
+"""The keys of each kind of table, in addition to its text."""
+RESULTS = Path("benchmarks/results")
 
 
 class Promise(NamedTuple):
@@ -58,11 +64,14 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map: with tests, or with the reason for having none."""
+    """A table of the map: with tests, with the rows that measure it, or with the reason for having
+    neither."""
 
     text: str
     tests: tuple[str, ...] = ()
     why: str = ""
+    machine: str = ""
+    rows: tuple[str, ...] = ()
 
 
 # ---- what pages claim ----------------------------------------------------------------------------
@@ -98,18 +107,42 @@ def entries(root: Path, page: str) -> list[Entry] | None:
     found = []
     for kind, tables in tomllib.loads(file.read_text()).items():
         for table in tables:
-            keys = {"claim": {"text", "tests"}, "said": {"text", "why"}}.get(kind, set())
-            if {*table} != keys or not all(table.values()):
+            if {*table} != {"text", *KINDS.get(kind, ())} or not all(table.values()):
                 raise ValueError(
-                    f"{file.name}: a table is [[claim]] with text and tests, or [[said]] "
-                    f"with text and why, got [[{kind}]] {table}"
+                    f"{file.name}: a table is [[claim]] with text and tests, [[measured]] with "
+                    f"text, machine and rows, or [[said]] with text and why, got [[{kind}]] {table}"
                 )
-            found.append(
-                Entry(
-                    prose.normal(table["text"]), tuple(table.get("tests", ())), table.get("why", "")
-                )
-            )
+            lists = {name: tuple(table.get(name, ())) for name in ("tests", "rows")}
+            texts = {name: table.get(name, "") for name in ("why", "machine")}
+            found.append(Entry(prose.normal(table["text"]), **lists, **texts))
     return found
+
+
+def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
+    """The rows of results that tables name and no stored run has."""
+    wrong = []
+    for entry in found:
+        if not entry.machine:
+            continue
+        file = root / RESULTS / f"{entry.machine}.json"
+        if not file.is_file():
+            wrong.append(f"{RESULTS} has no run {entry.machine}: {entry.text}")
+            continue
+        names = row_names(file)
+        wrong += [
+            f"{file.relative_to(root)} has no row {row}: {entry.text}"
+            for row in entry.rows
+            if not fnmatch.filter(names, row)
+        ]
+    return wrong
+
+
+@cache
+def row_names(file: Path) -> tuple[str, ...]:
+    """The names of a run's rows, or the keys of a file without rows."""
+    run = json.loads(file.read_text())
+    rows = run.get("rows") if isinstance(run, dict) else run
+    return tuple(row["name"] for row in rows) if rows else tuple(run)
 
 
 def pages(root: Path = ROOT) -> list[str]:
@@ -121,6 +154,12 @@ def lines(root: Path, name: str) -> list[str]:
     """The lines of a list of the map, without comments."""
     text = (root / FOLDER / name).read_text()
     return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def reasons(root: Path = ROOT) -> dict[str, str]:
+    """The errors that no test reads, by name, and why."""
+    tables = tomllib.loads((root / FOLDER / UNREAD).read_text()).get("error", [])
+    return {table["name"]: table.get("why", "") for table in tables}
 
 
 def of_page(page: str, text: str, found: Sequence[Entry]) -> list[str]:
@@ -214,7 +253,10 @@ def unmapped(root: Path = ROOT) -> list[str]:
 def store(root: Path = ROOT) -> None:
     """Writes the two lists again, each with the comment that it begins with."""
     _, unread = errors(root)
-    for name, found in ((UNMAPPED, unmapped(root)), (UNREAD, unread)):
+    known = reasons(root)
+    whys = {name: known.get(name, "") for name in unread}
+    tables = [f"\n[[error]]\nname = {quoted(n)}\nwhy = {quoted(why)}" for n, why in whys.items()]
+    for name, found in ((UNMAPPED, unmapped(root)), (UNREAD, tables)):
         file = root / FOLDER / name
         head = [line for line in file.read_text().splitlines() if line.startswith("#")]
         file.write_text("\n".join([*head, *found]) + "\n")
@@ -228,9 +270,10 @@ def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> lis
     for page in pages(root):
         found = entries(root, page)
         if found is not None:
-            wrong += of_page(page, (root / page).read_text(), found)
+            wrong += of_page(page, (root / page).read_text(), found) + of_rows(root, found)
     files = {
         FAULTS,
+        UNREAD,
         *(f"{page.replace('/', '.').removesuffix('.md')}.toml" for page in pages(root)),
     }
     wrong += [
@@ -248,10 +291,11 @@ def complaints(root: Path = ROOT, out: Path = ROOT / "out/promises.json") -> lis
     read, unread = errors(root)
     wrong += of_list(
         UNREAD,
-        lines(root, UNREAD),
+        list(known := reasons(root)),
         unread,
         "no test reads the error's text",
     )
+    wrong += [f"{FOLDER / UNREAD} does not say why: {name}" for name in known if not known[name]]
     by_test = defaultdict(list)
     for promise in [*held, *read]:
         for test in promise.tests:

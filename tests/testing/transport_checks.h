@@ -22,6 +22,7 @@
 
 #include "cpd/comm/transport/transport.h"
 #include "cpd/spec/error.h"
+#include "tests/testing/refusal.h"
 
 namespace cpd::testing {
 
@@ -234,10 +235,15 @@ inline void check_refusals(const TransportEnd& end) {
   for (const int peer : {-1, size, transport.rank()}) {
     const std::vector<Outgoing> out{{peer, &byte, 1}};
     const std::vector<Incoming> in{{peer, &byte, 1}};
-    EXPECT_THROW((void)transport.Start(out, {}, 0), Error) << peer;
-    EXPECT_THROW((void)transport.Start({}, in, 0), Error) << peer;
+    const std::string refused = "peer must be another rank, 0…" + std::to_string(size - 1) +
+                                ", got " + std::to_string(peer) + " on rank " +
+                                std::to_string(transport.rank());
+    EXPECT_REFUSAL(refused, transport.Start(out, {}, 0));
+    EXPECT_REFUSAL(refused, transport.Start({}, in, 0));
   }
-  for (const int tag : {-1, 32768}) EXPECT_THROW((void)transport.Start({}, {}, tag), Error) << tag;
+  for (const int tag : {-1, 32768}) {
+    EXPECT_REFUSAL("tag must be 0…32767, got " + std::to_string(tag), transport.Start({}, {}, tag));
+  }
 }
 
 /// Rank 0 gives up on a message that nobody sends and says so; all hear of it. Then a group of all

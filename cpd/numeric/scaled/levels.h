@@ -303,10 +303,11 @@ struct LevelValues {
     most = splat<I>(plan.most);
   }
 
-  /// level * norm / s rounded once, for a finite norm. kSpare: has_spare_codes. level * norm is
-  /// exact; the quotient is binary64's by 1 multiplication and 2 fused operations (Markstein 1990),
-  /// and rounds to binary32 as the exact one does: that has at most 41 bits or is 2^-41 of itself
-  /// from every tie.
+  /// Returns level * norm / s, rounded once, for a finite norm. kSpare: has_spare_codes.
+  ///
+  /// level * norm is exact in binary64. One multiplication and two fused operations divide it by s
+  /// in binary64 (Markstein 1990). That quotient rounds to binary32 as the exact quotient does,
+  /// which either has at most 41 bits or differs from every tie by at least 2^-41 of itself.
   template <bool kIntervals, bool kDivides, bool kSpare>
   CPD_FN Value value(U code) const {
     I level;

@@ -76,7 +76,7 @@ def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *r
 def _convolution_weight(
     g: Tensor, x: Tensor, size: Ints, like: Tensor | None, *rest: Any
 ) -> Tensor:
-    """The gradient of the weight; in a transposed convolution g and x change places. `like`: the
+    """Returns the gradient of the weight. A transposed convolution swaps g and x. `like`: the
     weight, or None."""
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:

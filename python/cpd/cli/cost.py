@@ -235,7 +235,7 @@ _MOST_RANKS = 1000
 
 def _between(before: int, last: int, end: int, text: str) -> list[int]:
     if not before < last < end:
-        raise ValueError(f"ranks must rise to …, got {text!r}")
+        raise ValueError(f"ranks on both sides of … must rise, as in 4,8,…,64, got {text!r}")
     found: list[int] = []
     while True:
         after = last * (last // before) if last % before == 0 else 2 * last - before

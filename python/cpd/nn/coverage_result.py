@@ -96,8 +96,8 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        """The first line says how much; then what torch computed, a line for each operation of
-        modules alike, unless that was all."""
+        """Returns the report. Its first line has the shares by recipe. A line follows for each
+        operation that torch computed, one for all modules of a kind."""
         if not self.by_recipe:
             return self._first_line()
         return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])

@@ -71,7 +71,7 @@ class Judged(NamedTuple):
     scale_min: float
     """The least scale of values that are not 0; inf where there are none."""
     scale_max: float
-    """The largest such scale; -inf where there are none."""
+    """The largest scale of values that are not 0; -inf where there are none."""
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
@@ -110,10 +110,10 @@ def measure(x: Tensor) -> FiniteValues:
 
 
 def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
-    """What a cast of `x`, without NaN and infinities, to `spec` loses, its blocks along `axis`.
-    `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
-    With a transform the transformed values are judged. The cast's result is float32, as the
-    operands that layers multiply are, since 16-bit types do not hold elements times scales."""
+    """Measures what the cast of `x` to `spec` loses, with blocks along `axis`. `x` is finite.
+    `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor.
+    A spec with a transform is judged by the transformed values. The cast's result is float32, like
+    the operands that layers multiply: 16-bit types cannot hold elements times scales."""
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales

@@ -21,9 +21,9 @@ _GRADIENT, _MASTER, _STATE = 1, 2, 3
 
 
 class ParameterStep:
-    """A parameter, and the values and gradient that the inner optimizer takes for it: the parameter
-    itself where no format asks for a copy. `state` is what the optimizer keeps of it; `scale` that
-    of its gradient, divided out after rounding if `unscale`."""
+    """A parameter with the values and the gradient that the inner optimizer updates: a copy if a
+    format asks for one, else the parameter itself. `state`: the optimizer's state of the parameter.
+    `scale`: the scale of the gradient, which `unscale` divides out after rounding."""
 
     def __init__(
         self,

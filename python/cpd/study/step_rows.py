@@ -22,9 +22,9 @@ class StepRow:
     wire: str
     step: StepTime
     speedup: float
-    """Of a step relative to fp32 by as many ranks, where nothing overlaps."""
+    """The rate of steps relative to fp32 with the same ranks, if nothing overlaps."""
     overlapped_speedup: float
-    """Where codec and messages overlap."""
+    """The same rate if encoding overlaps with messages."""
     roundoff: float | None = None
     """The relative RMS of the sum of the gradients given."""
     front: bool = False

@@ -65,14 +65,15 @@ def confusion(found: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 
 def mean_iou(counts: Tensor) -> float:
-    """The mean over the classes, of targets or found, of a `confusion`: intersection by union."""
+    """Returns the mean intersection over union of a `confusion` matrix, over the classes that are
+    in the targets or were predicted."""
     right = counts.diagonal().double()
     union = counts.sum(0) + counts.sum(1) - counts.diagonal()
     return float((right / union)[union > 0].mean())
 
 
 def mean_accuracy(counts: Tensor) -> float:
-    """The mean over the classes of targets of a `confusion`: the share that was found."""
+    """Returns the mean recall of a `confusion` matrix, over the classes that are in the targets."""
     targets = counts.sum(1)
     return float((counts.diagonal().double() / targets)[targets > 0].mean())
 

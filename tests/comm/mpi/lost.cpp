@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "tests/testing/mpi_world.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {
@@ -84,8 +85,11 @@ void check_lost(int signal, bool in_the_middle, std::int64_t bytes) {
     ADD_FAILURE() << "the last rank cannot have come";
   } catch (const RankLost& error) {
     EXPECT_EQ(error.ranks, std::vector<int>{last}) << error.what();
-    EXPECT_NE(std::string(error.what()).find("rank " + std::to_string(last)), std::string::npos);
+    EXPECT_EQ(error.what(), "rank " + std::to_string(last) + " of " + std::to_string(size) +
+                                " lost before the group was made (no answer for 0.5 s)");
   }
+  EXPECT_REFUSAL("a rank was lost: MPI_COMM_WORLD cannot be opened again; use Subgroup",
+                 MpiTransport());
   const std::unique_ptr<Transport> group = transport.Subgroup(ranks, 30);
   EXPECT_EQ(group->size(), last);
   check_sizes({*group});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Started by mpirun: every process runs the same tests. That mpirun is content afterwards shows
-// that MPI was finalised.
+// that MPI was finalized.
 #include <gtest/gtest.h>
 
 #include "cpd/comm/transport/libraries.h"

@@ -6,6 +6,7 @@
 #include <mpi.h>
 
 #include "tests/testing/mpi_world.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {
@@ -15,7 +16,8 @@ TEST(MpiStarted, WithTooFewThreads) {
   int level = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level);
   if (level < MPI_THREAD_SERIALIZED) {
-    EXPECT_THROW((void)MpiTransport(), Error);
+    EXPECT_REFUSAL("MPI must have been started with MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE",
+                   MpiTransport());
   } else {
     check_equal_tags(mpi_end());
   }
@@ -31,8 +33,8 @@ TEST(MpiStarted, AndEndedByTheProgram) {
   const auto late = MpiTransport();
   check_equal_tags({*late});
   MPI_Finalize();
-  EXPECT_THROW((void)MpiTransport(), Error);
-  EXPECT_THROW((void)late->Start({}, {}, 0), TransportError);
+  EXPECT_REFUSAL("MPI has been finalized in this process and cannot start again", MpiTransport());
+  EXPECT_REFUSAL("MPI has been finalized", late->Start({}, {}, 0));
 }  // `late` ends after MPI
 
 }  // namespace

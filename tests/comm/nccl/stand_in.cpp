@@ -15,6 +15,7 @@
 #include "tests/testing/codec_ranks.h"
 #include "tests/testing/nccl_world.h"
 #include "tests/testing/reduce.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/transport_checks.h"
 
 namespace cpd::testing {
@@ -41,11 +42,18 @@ TEST(NcclTransport, Messages) {
 TEST(NcclTransport, Refusals) {
   const auto transport = open_nccl("refusals");
   check_refusals({*transport});
-  EXPECT_THROW((void)transport->Subgroup(std::array{nccl_rank()}, 1), Error);
+  EXPECT_REFUSAL(
+      "NCCL makes no group of the ranks that are left: give them a new MakeNcclId by other means "
+      "and open a transport with it",
+      transport->Subgroup(std::array{nccl_rank()}, 1));
   const NcclId id{};
-  EXPECT_THROW((void)NcclTransport(id, 2, 2, -1, nullptr, 1), Error);
-  EXPECT_THROW((void)NcclTransport(id, 0, 0, -1, nullptr, 1), Error);
-  EXPECT_THROW((void)NcclTransport(id, 0, 1, -2, nullptr, 1), Error);
+  EXPECT_REFUSAL("rank must be 0 … size - 1, got rank 2 of 2",
+                 NcclTransport(id, 2, 2, -1, nullptr, 1));
+  EXPECT_REFUSAL("rank must be 0 … size - 1, got rank 0 of 0",
+                 NcclTransport(id, 0, 0, -1, nullptr, 1));
+  const std::string refused = refusal_of([&] { (void)NcclTransport(id, 0, 1, -2, nullptr, 1); });
+  EXPECT_TRUE(refused.starts_with("device_index must be -1 (host memory) or below ")) << refused;
+  EXPECT_TRUE(refused.ends_with(", the number of GPUs, got -2")) << refused;
   EXPECT_THROW((void)NcclTransport(id, 0, 1, 1000, nullptr, 1), Error);  // so many GPUs has no host
   check_equal_tags({*transport});
 }
@@ -53,7 +61,8 @@ TEST(NcclTransport, Refusals) {
 TEST(NcclTransport, GroupThatDoesNotComeAbout) {
   const auto together = open_nccl("together");
   const NcclId id = MakeNcclId();  // nobody else knows it
-  EXPECT_THROW((void)NcclTransport(id, 0, 2, -1, nullptr, 0.2), TransportError);
+  EXPECT_REFUSAL("NCCL: not all of 2 ranks joined the group in time",
+                 NcclTransport(id, 0, 2, -1, nullptr, 0.2));
   check_equal_tags({*together});
 }
 

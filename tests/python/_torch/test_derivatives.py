@@ -291,7 +291,7 @@ def test_out_takes_no_part_in_transforms():
 
 
 def calls():
-    """Operations with the shapes that each example of their operands has."""
+    """Yields (name, operation, shapes of the operands of one example of a batch)."""
     yield "cast", lambda x: cpd.cast(x, "e4m3"), [(3, 4)]
     yield "add", lambda x, y: cpd.add(x, y, "e4m3"), [(3, 4), (4,)]
     yield "mul", lambda x, y: cpd.mul(x, y, "e4m3"), [(3, 1), (2, 1, 4)]

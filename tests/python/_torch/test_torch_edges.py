@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 from cpd._torch import library  # noqa: E402
+from cpd._torch.arguments import check_place  # noqa: E402
 from cpd._torch.kept import kept  # noqa: E402
 from cpd._torch.operands import cast_operand, split_operand  # noqa: E402
 
@@ -149,3 +152,11 @@ def test_gradients_of_a_stored_function_leave_dispatch_as_it_was():
             assert torch._C._dispatch_tls_is_dispatch_key_excluded(key) == excluded
         finally:
             torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+
+
+def test_devices_of_other_kinds_are_refused():
+    fake = importlib.import_module("torch._subclasses.fake_tensor")
+    with fake.FakeTensorMode():
+        x = torch.empty(3, device="xla")
+        with pytest.raises(ValueError, match="x must be on the CPU or a CUDA device, got xla"):
+            check_place("x", x)

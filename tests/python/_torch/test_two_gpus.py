@@ -312,7 +312,7 @@ def optimizers(parameters: list[nn.Parameter]) -> dict[str, torch.optim.Optimize
     "name", ["stochastic", "kahan", "master", "KahanSGD", "KahanAdamW", "LARS"]
 )
 def test_optimizers(name: str) -> None:
-    """Of parameters on both GPUs, with those of the loss scaler."""
+    """An optimizer of parameters on two GPUs gives the CPU's weights, with a loss scaler too."""
     results = []
     for places in (("cpu", "cpu"), (FIRST, SECOND)):
         parameters = [nn.Parameter(normal(8, 32, seed=i).to(d)) for i, d in enumerate(places)]

@@ -138,7 +138,8 @@ def conv2d_cases(make: Make) -> Cases:
 
 
 def derivatives_cases(make: Make) -> Cases:
-    """Of the operations on elements, of sums and of products, in reverse and forward mode."""
+    """Yields derivatives, in reverse and forward mode, of elementwise operations, sums and
+    products."""
     import torch
 
     x, y, z = (make(floats((5, 6), 110 + i)) for i in range(3))

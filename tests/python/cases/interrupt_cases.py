@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import cpd
+from cpd import _core
 from cpd.comm import Communicator, LocalGroup
 from patience import scaled
 
@@ -383,6 +384,23 @@ def ends_in_torch_cast() -> None:
     x = torch.from_numpy(values(1 << 20))
     cpd.cast(x[:8], "e4m3")
     in_a_thread(lambda: cpd.cast(x, "e4m3"))
+
+
+def calls_after_the_end_of_calls() -> dict[str, Any]:
+    """The calls of another thread before its calls are ended, and in the half second after that."""
+    x, made = values(10), [0]
+
+    def call() -> None:
+        cpd.cast(x, "e4m3")
+        made[0] += 1
+
+    in_a_thread(call)
+    while made[0] < 100:
+        time.sleep(0.01)
+    ended = _core.end_other_calls(60.0)
+    before = made[0]
+    time.sleep(0.5)
+    return {"ended": ended, "before": before, "after": made[0] - before}
 
 
 GROUPS: list[LocalGroup] = []  # stay until the end

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of workers that meet every so many steps (`cpd.outer`), and the same written by hand."""
+"""Runs of workers that average their weights every N steps (`cpd.outer`), and the same by hand."""
 
 from __future__ import annotations
 

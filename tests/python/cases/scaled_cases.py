@@ -129,7 +129,8 @@ def without_subnormal_blocks(x: Array) -> Array:
 
 
 def without_small_logarithms(x: Array) -> Array:
-    """The flush of its Python: where the binary32 logarithm is below -126."""
+    """The flush of microxcaling's Python: a block is 0 where the binary32 logarithm of its largest
+    magnitude is below -126."""
     largest = np.abs(x).max(axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
         return np.where(np.log2(largest) < np.float32(-126), np.float32(0), x)

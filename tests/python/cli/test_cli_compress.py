@@ -178,7 +178,7 @@ def status_of(arguments):
     [
         (["missing.pt", "--wire=e4m3"], "missing.pt: No such file or directory"),
         (["x.txt", "--wire=e4m3"], "must end in .npy"),
-        (["x.npy", "--wire=e99"], "'e99' is no codec"),
+        (["x.npy", "--wire=e99"], "unknown codec 'e99'"),
         (["x.npy", "--wire=qsgd bits=1"], "bits must be"),
         (["x.npy", "--wire=e4m3", "--seeds=0"], "--seeds must be at least 1, got 0"),
         (["x.npy", "--wire=e4m3", "--json=no/such.json"], "cannot write no/such.json"),

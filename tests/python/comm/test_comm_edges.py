@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import socket
+import threading
 import warnings
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import cpd
+from cpd import _core
 from cpd.comm import Communicator, Traffic
 from cpd.comm.costs import cost, cost_of_step
 from cpd.comm.schedule import averaging, divided, specs_in_use
@@ -100,6 +102,15 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
     assert cost_of_step(cpd.Schedule(E4M3, ["*.bias"]), 4, layers, 0).exact
 
 
+def test_a_layers_first_owner_follows_from_its_number():
+    """Of 3 ranks, rank 0 owns the value of `a` and sends two sums of a byte. Rank 1 owns that of
+    `b`, the second layer, wherever it is sent: rank 0 sends one value, as fp32 four bytes."""
+    layers = {"a": (1,), "b": (1,)}
+    together, apart = (cost_of_step(cpd.Schedule(E4M3, e), 3, layers, 0) for e in ([], ["b"]))
+    assert (together.bytes_sent, together.bytes_received) == (2 + 1, 2 + 1)
+    assert (apart.bytes_sent, apart.bytes_received) == (2 + 4, 2 + 4)
+
+
 def test_specs_in_use():
     first = cpd.ReduceSpec("e5m2")
     assert specs_in_use(cpd.Schedule(E4M3)) == [E4M3]
@@ -146,3 +157,55 @@ def test_a_rank_that_exits_tells_the_others(code, fails):
     Communicator.__exit__(ended, SystemExit, SystemExit(code), None)
     assert ended._give_up.call_count == fails
     ended.close.assert_called_once_with()
+
+
+def test_torchs_groups_that_cannot_be_used(monkeypatch):
+    dist = pytest.importorskip("torch").distributed
+    from cpd.comm import torch_transport
+    from cpd.parallel.nodes import real
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(ValueError, match="this process is not in the group"):
+            torch_transport.transport(dist.GroupMember.NON_GROUP_MEMBER, 1)
+        monkeypatch.setattr(torch_transport.dist, "get_backend", lambda group: "mpi")
+        with pytest.raises(ValueError, match="the group's backend must be gloo or nccl, got mpi"):
+            torch_transport.transport(None, 1)
+    finally:
+        dist.destroy_process_group()
+    half = MagicMock(alarms=lambda: [True, False])
+    lost = torch_transport._lost(half, "no answer for 1.0 s", 0.1, [4, 7], 9)
+    assert str(lost) == "rank 7 of 9 lost before the group was made (no answer for 1.0 s)"
+    monkeypatch.setattr(real, "check_launched", lambda: None)
+    monkeypatch.setattr(real.dist, "init_process_group", MagicMock(side_effect=dist.DistError("X")))
+    with (
+        pytest.raises(cpd.comm.TransportError, match=r"torch\.distributed did not start: X"),
+        real.connected("torch", 1),
+    ):
+        pass
+
+
+def test_only_the_root_has_an_out():
+    ranks = _core.local_communicators(2, 20.0, 1 << 20)
+    x, errors = ONES[0], {}
+
+    def reduce(rank):
+        try:
+            ranks[rank].reduce([x], [x.copy()], FP32._held, 0, True)
+        except ValueError as error:
+            errors[rank] = str(error)
+
+    threads = [threading.Thread(target=reduce, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    said = "out must be empty on ranks other than the root, 0, got 1 layers on rank 1"
+    assert errors[1] == said
+
+
+def test_a_broken_group_says_so():
+    _, comm = _core.local_communicators(2, 0.2, 1 << 20)
+    for said in ("rank 0 of 2 lost in phase", "this group of ranks is broken: rank 0 of 2 lost"):
+        with pytest.raises(cpd.comm.RankLost, match=said):
+            comm.barrier()

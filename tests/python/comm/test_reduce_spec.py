@@ -129,6 +129,16 @@ def test_spec_is_a_value():
         spec.step = 3
 
 
+def test_a_spec_has_what_it_was_given():
+    for aps in (False, True, "paper"):
+        assert cpd.ReduceSpec("e4m3", aps=aps).aps == aps
+    ranks = [[np.float32([1.0])], [np.float32([3.0])]]
+    for average, total in ((False, 4.0), (True, 2.0)):
+        spec = cpd.ReduceSpec("e4m3", average=average)
+        assert spec.average is average
+        assert cpd.simulate_all_reduce(ranks, spec)[0].item() == total
+
+
 @pytest.mark.parametrize(
     ("ranks", "error", "message"),
     [

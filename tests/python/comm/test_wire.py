@@ -89,7 +89,7 @@ def test_texts():
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"wire": "gzip"}, ValueError, "'gzip' is no codec"),
+        ({"wire": "gzip"}, ValueError, "unknown codec 'gzip'"),
         ({"wire": 3}, TypeError, "a codec must be"),
         ({"wire": QSGD, "format": "e4m3"}, ValueError, "format and wire exclude each other"),
         ({"wire": QSGD, "rounding": "up"}, ValueError, "rounding is an option of a cast"),
@@ -147,6 +147,8 @@ def test_options_are_keywords_or_text():
             cpd.Codec("qsgd", **options)
     with pytest.raises(ValueError, match="has a seed and random_bits of its own: give its name"):
         cpd.Codec(own, seed=4)
+    with pytest.raises(ValueError, match="seed is given twice: 4, and 3 in"):
+        cpd.ReduceSpec(wire=own, seed=4)
 
 
 @pytest.mark.parametrize(

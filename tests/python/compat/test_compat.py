@@ -35,7 +35,7 @@ def of_bits(*words):
 
 
 def parameters(function):
-    """Names and defaults of positional arguments, in order."""
+    """Returns a function's positional arguments as (name, default), None for no default."""
     found = inspect.signature(function).parameters.values()
     empty = inspect.Parameter.empty
     return [(p.name, None if p.default is empty else p.default) for p in found]
@@ -556,10 +556,8 @@ def test_transformer_engines_tensors(engine):
     x = normal(2, 3, 32, dtype=torch.bfloat16)
     quantizer = factory(Role("input"))
     tensor = quantizer.quantize(x)
-    assert quantizer.custom
-    assert tensor.custom
-    assert tensor.size() == (6, 32)
-    assert tensor.size(-1) == 32
+    assert (quantizer.custom, tensor.custom) == (True, True)
+    assert (tensor.size(), tensor.size(-1)) == ((6, 32), 32)
     assert same(tensor.dequantize(), cpd.cast(x, "mxfp8"))
     quantizer.update_quantized(x * 2, tensor)
     assert same(tensor.dequantize(), cpd.cast(x * 2, "mxfp8"))
@@ -567,7 +565,9 @@ def test_transformer_engines_tensors(engine):
     assert same(tensor.dequantize(), cpd.cast(x * 2, "mxfp8"))
     tensor.update_usage(columnwise_usage=False)
     assert tensor.data_t is None
-    with pytest.raises(RuntimeError, match="data_t of an emulated tensor was not asked for"):
+    with pytest.raises(
+        RuntimeError, match="data_t of an emulated tensor was not asked for in time"
+    ):
         tensor.update_usage(columnwise_usage=True)
     for role in (None, Role("output"), Role("input", "dpa"), Role("qkv", "dpa")):
         assert same(factory(role).quantize(x).dequantize(), x)
@@ -577,14 +577,15 @@ def test_transformer_engines_tensors(engine):
     first, second = (drawing.quantize(x).dequantize() for _ in range(2))
     assert not same(first, second)
     assert same(other.quantize(x).dequantize(), first)
-    out = torch.zeros(6, 6)
-    ones = torch.ones(1)
-    rows = x.float().reshape(6, 32)
+    out, ones, rows = torch.zeros(6, 6), torch.ones(1), x.float().reshape(6, 32)
     for times in (1, 2):
         quantizer.qgemm(rows, rows, None, torch.float32, ones, ones, out=out, accumulate=True)
         assert torch.allclose(out, times * rows @ rows.T, rtol=1e-5)
     assert repr(tensor).startswith("Emulated((2, 3, 32), EmulatingQuantizer(cpd.Recipe(")
     assert quantizer.make_empty((2, 32), device="cpu").size() == (2, 32)
+    tensor.update_usage(rowwise_usage=False)
+    with pytest.raises(RuntimeError, match="an emulated tensor has no values by its rows any more"):
+        tensor.dequantize()
 
 
 def test_without_transformer_engine():

@@ -24,7 +24,7 @@ from cpd.cli.demo import stall_lines
 from cpd.cli.train import train_options
 from cpd.demo.report.demo import CODECS, DemoOptions, best_of, measure, total_epochs
 from cpd.demo.report.figures import share_lost
-from cpd.demo.report.page import render, write_report
+from cpd.demo.report.page import _find, render, write_report
 from cpd.demo.report.results import Demo, accuracy_range, write_json
 from cpd.demo.shares import percent
 from cpd.train import train
@@ -229,7 +229,9 @@ def test_report_of_files_that_do_not_fit(folder, capsys):
     (folder / "details.json").write_text("{}")
     assert main(["report", str(folder)]) == 2
     (folder / "details.json").write_text("no")
+    capsys.readouterr()
     assert main(["report", str(folder)]) == 2
+    assert "details.json: not JSON (Expecting value: " in capsys.readouterr().err
 
 
 def mutated(data, generator):
@@ -285,7 +287,8 @@ def test_hostile_files_give_one_line(folder, capsys, monkeypatch):
 def test_a_report_says_what_is_wrong_where(folder, capsys):
     details = json.loads((folder / "details.json").read_text())
     for change, told in (
-        ({"table": []}, "table must have at least 1, got 0"),
+        ({"table": []}, "not what `cpd demo` writes: table must have at least 1, got 0"),
+        ({"roundoff": {**details["roundoff"], "series": []}}, "must have series with rows"),
         ({"settings": {**details["settings"], "nodes": "<script>"}}, "details.json.settings.nodes"),
         ({"more": 1}, "details.json has no 'more'"),
         ({"shallow": [{**details["shallow"][0], "accuracy": "x"}]}, "shallow[0].accuracy must be"),
@@ -347,6 +350,11 @@ def test_best_scale_prefers_accuracy_then_the_least(demo):
     a, b, c = demo.search
     good = [replace(a, accuracy=0.9), replace(b, accuracy=0.9), replace(c, accuracy=0.1)]
     assert best_of(good).loss_scale == a.loss_scale
+
+
+def test_a_page_needs_its_rows(demo):
+    with pytest.raises(ValueError, match=r"the demo has no row \(9,9\), APS on"):
+        _find(demo, "(9,9)", aps=True, scaled=False)
 
 
 def test_share_lost_counts_below_half_the_least_value():

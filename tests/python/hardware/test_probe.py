@@ -378,3 +378,17 @@ def test_a_failing_command_on_the_command_line(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == (
         "cpd probe: error: 'false' ended with status 1 after 0 of 64 answers\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("sums", "said"),
+    [
+        (lambda a, b, c: np.zeros(len(a)), "no power of two passes unchanged as a product next to"),
+        (
+            lambda a, b, c: np.abs(a * b).sum(axis=1) + np.abs(c),
+            "whatever their signs: a sum keeps",
+        ),
+    ],
+)
+def test_orders_that_cannot_be_seen(sums: Any, said: str) -> None:
+    assert said in probe(sums, "fp16", k=4).order

@@ -132,7 +132,7 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
     refused("lacks fp16_c", {"fp16_c": None})
     refused("fp16_b must be n x k of uint32, got 2-d float32", {"fp16_b": np.ones((60, 8), "f4")})
-    refused("must be n x k and n x 1", {"fp16_c": np.ones((59, 1), np.uint32)})
+    refused("fp16's arrays must be n x k and n x 1, got", {"fp16_c": np.ones((59, 1), np.uint32)})
     refused("no archive of arrays", {"fp16_a": np.array([[object()]])})
     refused("no dot products", {"fp16_d_fp32": None})
     path.write_bytes(path.read_bytes()[:200])
@@ -159,6 +159,13 @@ def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
     assert row.mutations["F - 1"] > 0
     (row,) = replay(path, "fp32 fma")
     assert row.matches < row.total
+    vectors.make("add", "e2m1").write(path, kind)
+    with pytest.raises(ValueError, match=r"sums of products a \* b \+ c, without scales or draws"):
+        replay(path)
+    wide = cpd.Accumulator("fixed<40,12>")
+    vectors.make("dot", "e4m3fn", accumulator=wide, length=2, random=99).write(path, kind)
+    with pytest.raises(ValueError, match="takes c from binary32, which has not all of these"):
+        replay(path)
 
 
 @pytest.mark.skipif(

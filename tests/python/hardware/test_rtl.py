@@ -35,6 +35,14 @@ def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
     return make(operation, accumulator=accumulator, **lines)
 
 
+def of(unit: str, operation: str = "block_fma") -> Any:
+    """The vectors of one block of a unit by its options."""
+    accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
+    assert accumulator.unit is not None
+    formats = str(accumulator.unit.a), str(accumulator.unit.b), "fp32"
+    return make(operation, formats, accumulator=accumulator, random=9)
+
+
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
     """How many lines a module was held against."""
     failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
@@ -237,6 +245,11 @@ def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
         (lambda: make("mul", "e4m3", tininess="before"), "tininess after"),
         (lambda: unit("h100-fp16", length=32, random=9), "one block: length 16, got 32"),
         (lambda: unit("deepseek-promoted", random=9), "units that align products and c"),
+        (lambda: of("a=fp16 b=bf16 block=4"), "a test bench takes a and b of one format, c of the"),
+        (
+            lambda: of("a=e4m3fn b=e4m3fn block=8 scale=e8m0 scale_block=4", "mma"),
+            "takes units with a scale a block, and sums in fp32",
+        ),
     ],
 )
 def test_what_has_no_test_bench(tmp_path: Path, vectors: Any, said: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import cpd
 from arrays import fixed_of
+from cpd import _core
 from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
 from cpd.hardware.vectors import Vectors, check, make
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
@@ -450,3 +451,12 @@ def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
         rows = zero & (lines[name].reshape(len(zero), -1) == 0xFF).all(axis=1)
         assert rows.any()
         assert np.isnan(values_of(cpd.Format("fp32"), lines["result"][rows])).all()
+
+
+def test_the_oracle_takes_strided_addends() -> None:
+    """Integers that do not follow one another in memory are those of their indices."""
+    e4m3, fixed = _core.Format.parse("e4m3"), _core.Accumulator.parse("fixed<32,12>")
+    rule = _core.SumRule(fixed, [e4m3, e4m3], 1, "before")
+    addends, zeros = np.arange(8, dtype=np.uint64)[::2], np.zeros(4, np.uint32)
+    signals = _core.oracle_sums(rule, 4, zeros, zeros, c_units=addends)[3]
+    assert signals[:, -1].tolist() == [0, 2, 4, 6]

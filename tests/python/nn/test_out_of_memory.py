@@ -110,8 +110,8 @@ def unfrozen() -> Iterator[None]:
 
 @contextlib.contextmanager
 def nothing_is_lost() -> Iterator[None]:
-    """What is allocated within is freed: of torch's tensors, and of the device's memory, CPD's own
-    too. What is freed twice ends the process (tests/testing/cuda_on_cpu/memory.cpp)."""
+    """Asserts that the block frees all that it allocates: torch's tensors and the device memory of
+    torch and CPD. Freeing twice ends the process (tests/testing/cuda_on_cpu/memory.cpp)."""
 
     def in_use() -> tuple[int, int]:
         gc.collect()

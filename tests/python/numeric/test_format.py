@@ -51,6 +51,16 @@ def test_figures(name: str) -> None:
         assert not np.signbit(listed[listed == 0]).any()
 
 
+def test_formats_without_a_sign_or_a_zero() -> None:
+    """e8m0 has the powers of two from 2^-127 to 2^127 alone; ue4m3 has a zero, its lowest value."""
+    e8m0, ue4m3 = cpd.Format("e8m0"), cpd.Format("ue4m3")
+    assert e8m0.values().tolist() == [2.0**k for k in range(-127, 128)]
+    assert (e8m0.lowest, e8m0.max, e8m0.num_values) == (2.0**-127, 2.0**127, 255)
+    assert ue4m3.values()[:2].tolist() == [0, 2.0**-9]
+    assert ue4m3.lowest == 0
+    assert not np.signbit(ue4m3.lowest)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_names_parse_back(name: str) -> None:
     f = cpd.Format(name)

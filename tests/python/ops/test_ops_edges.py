@@ -142,6 +142,21 @@ def test_scales_at_blocks_and_in_the_epilogue():
     assert cpd.gemm(*blocks, "e5m10", scales_at="block").item() == pytest.approx(288, rel=1e-2)
 
 
+def test_products_by_the_blas_add_c():
+    a, b = np.float32([[1, 2]]), np.float32([[3, 5], [4, 6]])
+    for c, total in ((np.float32([100, 200]), [[111, 217]]), (None, [[11, 17]])):
+        assert cpd.gemm(a, b, "fp32", c, blas=True).tolist() == total
+
+
+def test_sums_take_the_integers_that_are_given():
+    """1 + 1/4 lies halfway between (5,1)'s 1 and 1.5: the least integer rounds down, the greatest
+    up."""
+    acc = cpd.Accumulator("(5,1)", rounding="stochastic")
+    x = np.repeat(np.float32([[1], [0.25]]), 32, axis=1)
+    draws = np.repeat(np.array([[0], [2**24 - 1]]), 16, axis=0) + np.zeros(acc.sum_draws(2), int)
+    assert cpd.sum(x, acc, random=draws).tolist() == [1] * 16 + [1.5] * 16
+
+
 def test_a_scaled_formats_name_in_the_place_of_a_format():
     with pytest.raises(ValueError, match=r"is a scaled format .* without scales is needed"):
         named("mxfp8")

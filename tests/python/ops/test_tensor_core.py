@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published dot products of NVIDIA's matrix units (MATLAB-tensor-core, arXiv 2512.07004): 5,000 for
-each unit and type, or 2,500 where a file has the first of them, replayed through `cpd.gemm`'s
-presets and through an independent model of the rule in 64-bit integers. Changed rules must fail, so
-that the replay is known to see them."""
+each unit and type, or the first 2,500 of them. They are replayed through `cpd.gemm`'s presets and
+through an independent model of the rule in 64-bit integers. Rules that are changed on purpose must
+fail the replay: so a wrong rule would be seen."""
 
 from __future__ import annotations
 

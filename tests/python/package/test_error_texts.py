@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each call of cases/refused.toml raises its error with its whole text, and writes nothing."""
+"""Each call of cases/refused.toml and refused_inside.toml raises its error with its whole text. The
+former write nothing."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import pathlib
 import re
 import shlex
 import tomllib
+import types
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,15 @@ import pytest
 
 import cpd
 import forked
+from cpd import _core as core
 
 importlib.import_module("cpd.hardware.vectors")
-FILE = pathlib.Path(__file__).parents[1] / "cases/refused.toml"
-REFUSED: dict[str, list[dict[str, str]]] = tomllib.loads(FILE.read_text())
+CASES = pathlib.Path(__file__).parents[1] / "cases"
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    kind: cases
+    for name in ("refused.toml", "refused_inside.toml")
+    for kind, cases in tomllib.loads((CASES / name).read_text()).items()
+}
 
 
 def says(text: str, wanted: str) -> bool:
@@ -37,7 +44,7 @@ def raised(call: str, **names: Any) -> Exception:
 
 
 def cases(kind: str) -> list[Any]:
-    return [pytest.param(case, id=case["call"][:60]) for case in REFUSED[kind]]
+    return [pytest.param(case, id=case.get("call", case["says"])[:60]) for case in REFUSED[kind]]
 
 
 @pytest.fixture
@@ -66,6 +73,31 @@ def test_tensors(case: dict[str, str], folder: pathlib.Path) -> None:
     assert type(error).__name__ == case["error"]
     assert says(str(error), case["says"]), str(error)
     assert not any(folder.iterdir())
+
+
+def rounding(mode: str = "nearest_even", random_bits: int = 24) -> Any:
+    return core.RoundingOptions(mode, core.OVERFLOWS[0], 0, 0, random_bits, "A")
+
+
+@pytest.mark.parametrize("case", cases("inside"))
+def test_inside(case: dict[str, str], folder: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    for name in ("cpd._torch.operators", "cpd._torch.convolution", "cpd.hardware.vectors"):
+        importlib.import_module(name)
+    names = {"torch": torch, "nn": torch.nn, "t": torch.ones(3, 4), "ops": torch.ops.cpd}
+    names |= {"core": core, "F": core.Format.parse, "A": core.Accumulator.parse, "R": rounding}
+    names |= {"u32": lambda *n: np.zeros(n, np.uint32), "plain": types.SimpleNamespace}
+    names |= {"module": importlib.import_module}
+    error = raised(case["call"], x=np.ones((3, 4), np.float32), **names)
+    assert type(error).__name__ == case["error"]
+    assert says(str(error), case["says"]), str(error)
+
+
+@pytest.mark.parametrize("case", cases("damaged"))
+def test_damaged(case: dict[str, Any]) -> None:
+    codec = cpd.Codec(case["codec"])._held
+    with pytest.raises(RuntimeError, match=f"^{re.escape(case['says'])}$"):
+        codec.decode(bytes.fromhex(case["bytes"]), case["n"])
 
 
 @pytest.mark.parametrize("case", cases("commands"))

@@ -280,6 +280,15 @@ def test_a_program_ends_while_a_thread_is_in_a_call(name: str) -> None:
     assert run(name) == (None, "")
 
 
+def test_calls_are_ended_on_other_threads() -> None:
+    """As at the program's end. One call, at most, was over and not yet counted."""
+    seen, said = run("calls_after_the_end_of_calls")
+    assert said == ""
+    assert seen["ended"] is True
+    assert seen["before"] >= 100
+    assert seen["after"] <= 1
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ENDINGS)

@@ -62,3 +62,11 @@ def test_torch_loads_every_spec():
     kinds = {type(value).__name__ for value in VALUES}
     makers = {"format": "Format", "scaled": "Scaled"}
     assert {makers.get(name, name) for _, name in SPECS} <= kinds | {"Encoded", "States"}
+
+
+def test_a_build_without_torch_says_how_to_build_again(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    library = importlib.import_module("cpd._torch.library")
+    monkeypatch.setattr(library._core, "__file__", str(tmp_path / "_core.so"))
+    with pytest.raises(ImportError, match="this cpd was built without torch, so it takes NumPy"):
+        library._load()

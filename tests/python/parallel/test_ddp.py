@@ -127,7 +127,7 @@ def test_state_dicts_are_checked_before_they_are_loaded():
     saved = one.state_dict()
     assert saved == {"step": 7, "names": ["weight", "bias"], "states": {"layers": []}}
     other = state_of(torch.nn.Linear(3, 2, bias=False))
-    with pytest.raises(ValueError, match="of other parameters: it has bias too"):
+    with pytest.raises(ValueError, match="the state is of other parameters: it has bias too"):
         other.load_state_dict(saved)
     with pytest.raises(ValueError, match="of other parameters: it lacks bias"):
         one.load_state_dict(other.state_dict())

@@ -225,7 +225,10 @@ def test_averages_that_overflow():
     models = [model_of({}) for _ in range(2)]
     outer = cpd.outer.DiLoCo(models, None, "e4m3", 1)
     models[1][3].bias.data[0] -= 1000
-    with pytest.raises(FloatingPointError, match=r"average of layer 3.bias overflowed: aps=True"):
+    with pytest.raises(
+        FloatingPointError,
+        match=r"average of layer 3.bias overflowed: aps=True.*wider range, holds it; nothing was",
+    ):
         outer.step()
 
 
@@ -313,7 +316,7 @@ def test_states_that_do_not_fit():
     models, _ = two_workers()
     changed = cpd.outer.DiLoCo(models, None, "bf16", 1)
     models[1][3].bias.requires_grad_(False)
-    with pytest.raises(RuntimeError, match="others than when its DiLoCo was made"):
+    with pytest.raises(RuntimeError, match=r"gradient are others than when its DiLoCo was made"):
         changed.step()
 
 

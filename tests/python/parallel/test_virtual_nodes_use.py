@@ -303,7 +303,7 @@ def test_states_of_other_nodes_are_refused():
     state = nodes.state_dict()
     with pytest.raises(ValueError, match="the state has 3 nodes, not 2"):
         nodes.load_state_dict(state | {"world_size": 3})
-    with pytest.raises(ValueError, match="differ in whether nodes have generators"):
+    with pytest.raises(ValueError, match="these nodes differ in whether nodes have generators"):
         nodes.load_state_dict(state | {"generators": []})
     mine = cpd.VirtualNodes(classifier(), 2, E4M3, broadcast_buffers=False)
     state = mine.state_dict()

@@ -66,7 +66,7 @@ def test_an_all_reduce_has_its_parts():
 
 @pytest.mark.parametrize("text", ["", "e4m3", "top_k_0.01", "qsgd_bits=4", "te:bf16/bf16", "[a]"])
 def test_the_programs_select_as_python_does(text):
-    """They match by the C library's function."""
+    """The C++ programs match names by the C library's fnmatch, which agrees with Python's."""
     fnmatch = ctypes.CDLL(None).fnmatch
     for pattern in selection.selection(text).patterns:
         for name in [*NAMES, text, f"cast/{text}/more"]:

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
 
 import changed
 import mutants
+import mutants_compiled
 import schemata
 
 LISTED = list(mutants.mutants())
@@ -38,13 +39,14 @@ def test_the_programs_of_expected_tests_exist():
     assert named <= programs
 
 
-FILE = "tests/testing/mutants.py"
+FILE, OWN = "tests/testing/mutants.py", "tests/python/project/test_mutants.py"
 
 
 @pytest.mark.parametrize(
     ("file", "before", "after", "test", "wrong"),
     [
-        (FILE, "def reported(", "def said(", "tests/python/project/test_mutants.py::t", ""),
+        (FILE, "def reported(", "def said(", f"{OWN}::test_entries_are_checked[a]", ""),
+        (FILE, "def reported(", "def said(", f"{OWN}::test_entries", "has no test_entries"),
         (FILE, "import", "export", "test_a B.C", "has the text"),
         (FILE, "no such text" * 2, "", "test_a B.C", "0 times"),
         ("no/such/file.py", "a", "b", "test_a B.C", "does not exist"),
@@ -143,3 +145,10 @@ def test_a_number_chooses_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reached = tmp_path / "reached"
     assert _output(built, -1, reached) == alone[:1]
     assert set(map(int, reached.read_text().split())) == {schemata.number_of(m) for m in planted}
+
+
+def test_the_test_that_failed_is_named_without_its_case():
+    test = mutants_compiled.Test("tests/python/ops/test_cast.py", ["pytest"], {}, "quick")
+    said = "F.\nFAILED tests/python/ops/test_cast.py::test_a[fp32 kahan] - assert 1\n1 failed\n"
+    assert mutants_compiled._failed(said, 1, test) == "tests/python/ops/test_cast.py::test_a"
+    assert mutants_compiled._failed("", -8, test) == f"{test.name} (status -8)"

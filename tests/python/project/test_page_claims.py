@@ -141,3 +141,41 @@ def test_the_report_names_layers_that_nobody_called() -> None:
     report = cpd.convert(model, "mxfp8", coverage=0)
     model[0](torch.randn(4, 8)).sum().backward()
     assert "converted and never called: 1: 1\n" in f"{report.coverage()}\n"
+
+
+PAGES_OF_CONTRIBUTORS = ("CONTRIBUTING.md", "tests/README.md", "benchmarks/README.md")
+
+
+def test_the_commands_of_contributors() -> None:
+    """Each `./dev` command, option and preset that their pages name is there."""
+    script = "".join(
+        file.read_text() for file in (ROOT / "dev", *sorted((ROOT / ".dev").glob("*.sh")))
+    )
+    commands = set(
+        re.findall(r"^  (\w+) ", script.partition("usage:")[2].partition("TEXT")[0], re.M)
+    )
+    presets = re.findall(r'"name": "(\w+)"', (ROOT / "CMakePresets.json").read_text())
+    for page in PAGES_OF_CONTRIBUTORS:
+        text = (ROOT / page).read_text()
+        named = re.findall(r"`(?:[A-Z_]+=\S+ )*\./dev ([a-z]+)([^`]*)`", text)
+        assert named
+        for command, words in named:
+            assert command in commands, f"{page} names ./dev {command}"
+            for option in re.findall(r"--[a-z]+", words) if command == "test" else ():
+                assert option in script, f"{page} names ./dev {command} {option}"
+        for chosen in re.findall(r"`cmake --preset ([^`]+)`|\(preset `(\w+)`\)", text):
+            assert set(re.findall(r"\w+", "".join(chosen))) <= {*presets}
+
+
+def test_the_files_of_the_tests_page() -> None:
+    """Each file that the page of the tests names is in the tree, by its path or its name."""
+    text = (ROOT / "tests/README.md").read_text()
+    known = [
+        path.relative_to(ROOT).as_posix()
+        for top in ("tests", "cpd")
+        for path in (ROOT / top).rglob("*.*")
+    ]
+    named = re.findall(r"`((?:\w+/)*\w+\.(?:py|cpp|h|toml))`", text)
+    assert len(named) > 40
+    named = [name for name in named if not name.endswith("PAGE.toml")]
+    assert [n for n in named if not any(f"/{k}".endswith(f"/{n}") for k in known)] == []

@@ -17,7 +17,7 @@ import error_texts  # noqa: E402
 import promises  # noqa: E402
 import prose  # noqa: E402
 
-UNMAPPED_PAGES, UNREAD_ERRORS = 18, 247
+UNMAPPED_PAGES, UNREAD_ERRORS = 0, 28
 """Lengths of the two lists. They may only shrink: lower the number with the list."""
 
 
@@ -32,7 +32,7 @@ def test_every_promise_has_its_test(tmp_path: Path) -> None:
 
 def test_the_lists_shrink() -> None:
     assert len(promises.lines(ROOT, "unmapped_pages.txt")) == UNMAPPED_PAGES
-    assert len(promises.lines(ROOT, "unread_errors.txt")) == UNREAD_ERRORS
+    assert len(promises.reasons(ROOT)) == UNREAD_ERRORS
 
 
 # ---- pages ---------------------------------------------------------------------------------------
@@ -99,6 +99,7 @@ def test_a_page_and_its_tables() -> None:
         '[[said]]\ntext = "A."\ntests = ["t"]\n',
         '[[said]]\ntext = "A."\nwhy = ""\n',
         '[[promise]]\ntext = "A."\nwhy = "b"\n',
+        '[[measured]]\ntext = "A."\nrows = ["b"]\n',
     ],
 )
 def test_malformed_tables_are_refused(tmp_path: Path, table: str) -> None:
@@ -106,6 +107,20 @@ def test_malformed_tables_are_refused(tmp_path: Path, table: str) -> None:
     (tmp_path / promises.FOLDER / "docs.page.toml").write_text(table)
     with pytest.raises(ValueError, match=r"docs\.page\.toml: a table is \[\[claim\]\] with text"):
         promises.entries(tmp_path, "docs/page.md")
+
+
+def test_measured_figures_have_their_rows(tmp_path: Path) -> None:
+    results = tmp_path / promises.RESULTS
+    results.mkdir(parents=True)
+    (results / "cpu.json").write_text('{"cpu": "x", "rows": [{"name": "cast/e4m3"}]}')
+    (results / "study.json").write_text('{"tables": [], "findings": []}')
+
+    def wrong(machine: str, *rows: str) -> list[str]:
+        return promises.of_rows(tmp_path, [promises.Entry("1 GB/s.", machine=machine, rows=rows)])
+
+    assert wrong("cpu", "cast/e4m3") == wrong("cpu", "cast/*") == wrong("study", "tables") == []
+    assert wrong("cpu", "cast/*", "sum") == ["benchmarks/results/cpu.json has no row sum: 1 GB/s."]
+    assert wrong("gpu", "cast") == ["benchmarks/results has no run gpu: 1 GB/s."]
 
 
 def test_new_tables_parse_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,12 +139,14 @@ def test_lists_name_what_is_new_and_what_is_done() -> None:
 def test_lists_are_written_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = tmp_path / promises.FOLDER
     folder.mkdir(parents=True)
-    for name in (promises.UNMAPPED, promises.UNREAD):
-        (folder / name).write_text("# Why.\nold\n")
-    monkeypatch.setattr(promises, "errors", lambda root: ([], ["a.py: an error"]))
+    (folder / promises.UNMAPPED).write_text("# Why.\nold\n")
+    known = "\n[[error]]\nname = 'a.py: an error'\nwhy = 'It is rare.'\n"
+    (folder / promises.UNREAD).write_text(f"# Why.\n{known}\n[[error]]\nname = 'gone'\nwhy = 'B'\n")
+    monkeypatch.setattr(promises, "errors", lambda root: ([], ["a.py: an error", "b.py: new"]))
     (tmp_path / "page.md").write_text("It is so.\n")
     promises.store(tmp_path)
-    assert (folder / promises.UNREAD).read_text() == "# Why.\na.py: an error\n"
+    new = "\n[[error]]\nname = 'b.py: new'\nwhy = ''\n"
+    assert (folder / promises.UNREAD).read_text() == f"# Why.\n{known}{new}"
     assert (folder / promises.UNMAPPED).read_text() == "# Why.\npage.md\n"
 
 
@@ -138,6 +155,14 @@ def test_without_git_all_but_what_is_made_counts(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     assert prose.tracked(tmp_path, ".md") == [".github/e.md", "a.md"]
+
+
+def test_an_unread_error_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(promises, "reasons", lambda root: {"a.py: an error": ""})
+    monkeypatch.setattr(promises, "errors", lambda root: ([], ["a.py: an error"]))
+    monkeypatch.setattr(promises, "promises", lambda root: [])
+    (wrong,) = promises.complaints(ROOT, tmp_path / "map.json")
+    assert wrong.endswith("unread_errors.toml does not say why: a.py: an error")
 
 
 # ---- tests ---------------------------------------------------------------------------------------
@@ -165,9 +190,7 @@ def test_a_test_that_is_gone_names_its_promises(
 ) -> None:
     gone = promises.Promise("claim", "README.md", "It is exact.", ("tests/python/no.py::test_a",))
     monkeypatch.setattr(promises, "promises", lambda root: [gone])
-    monkeypatch.setattr(
-        promises, "errors", lambda root: ([], promises.lines(ROOT, "unread_errors.txt"))
-    )
+    monkeypatch.setattr(promises, "errors", lambda root: ([], list(promises.reasons(ROOT))))
     assert promises.complaints(ROOT, tmp_path / "map.json") == [
         "tests/python/no.py::test_a does not exist, which held:",
         "    README.md: It is exact.",
@@ -194,6 +217,8 @@ CPP = r"""
 void F(int n) {
   if (n) throw Error("n must be " + std::to_string(1) + "…" "8, \"n\" is (" + Text(n) + ")");
   throw Broken("no text of an error");
+  throw Error(n ? "the first of two texts" : "the other text");
+  throw Error("values must be dense, got " + T(n) + (n ? ", of a view" : ""));
 }
 """
 
@@ -206,8 +231,12 @@ def test_templates() -> None:
         f"a tensor of integers is needed, not {o}",
         "give one of --all and --none",
     }
-    (template,) = error_texts.cpp_templates("a.cpp", CPP)
+    template, chosen, added = error_texts.cpp_templates("a.cpp", CPP)
     assert template == ("a.cpp", 3, f'n must be {o}…8, "n" is ({o})')
+    assert (chosen.text, added.text) == (
+        f"{o}the first of two texts{o}the other text",
+        f"values must be dense, got {o}{o}{o}",
+    )
     assert template.name == 'a.cpp: n must be ……8, "n" is (…)'
 
 

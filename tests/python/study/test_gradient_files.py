@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import cpd  # noqa: E402
 from cpd.cli import main  # noqa: E402
+from cpd.study import gradient_files  # noqa: E402
 from cpd.study.gradient_files import shown  # noqa: E402
 from cpd.study.gradients import load_gradients, save_gradients  # noqa: E402
 
@@ -383,6 +384,35 @@ def test_a_bad_file_says_what_is_wrong(tmp_path, suffix, name):
     with pytest.raises(ValueError, match=r"bad\.") as error:
         load_gradients(path)
     assert str(error.value) == f"{path}: {TEXTS[suffix, name]}"
+
+
+def nested(depth):
+    """A tensor within so many dictionaries of long names."""
+    return torch.ones(2, 3) if depth == 0 else {"x" * 100: nested(depth - 1)}
+
+
+def test_sizes_that_no_machine_holds(tmp_path, monkeypatch):
+    path = tmp_path / "big.npz"
+    np.savez(path, x=X)
+    with monkeypatch.context() as small:
+        small.setattr(gradient_files.os, "sysconf", lambda name: 1)
+        with pytest.raises(ValueError, match=r"says that it holds .* GB, this machine's memory is"):
+            load_gradients(path)
+    with (
+        pytest.raises(ValueError, match=r"big\.npz: holds more than this machine's memory"),
+        gradient_files._told(path, "npz"),
+    ):
+        raise MemoryError
+    short = io.BytesIO()
+    np.lib.format.write_array(short, X)
+    full = short.tell()
+    short.truncate(full - 4)
+    short.seek(0)
+    with pytest.raises(ValueError, match=r"should have \d+ bytes of values, \d+ can be read"):
+        gradient_files._npy(short, full, "x")
+    torch.save(nested(12), tmp_path / "deep.pt")
+    with pytest.raises(ValueError, match=r"the name 'x+…' in it is too long"):
+        load_gradients(tmp_path / "deep.pt")
 
 
 def test_other_things_that_gradients_cannot_be(tmp_path):

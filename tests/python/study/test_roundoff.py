@@ -520,8 +520,8 @@ def test_tables_fit_the_screen(capsys, monkeypatch, saved, columns):
 
 
 def in_a_process(*words, terminal=False):
-    """Standard output and error of `cpd roundoff WORDS`; both one text of a terminal if there is
-    one."""
+    """Runs `cpd roundoff WORDS` and returns its standard output and error. In a terminal the first
+    text holds both."""
     command = [sys.executable, "-m", "cpd", "roundoff", *words]
     if terminal:
         command = ["script", "-qec", shlex.join(command), "/dev/null"]

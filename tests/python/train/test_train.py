@@ -111,7 +111,7 @@ def test_a_codec_takes_the_formats_place():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--wire", "gzip"], "'gzip' is no codec"),
+        (["--wire", "gzip"], "unknown codec 'gzip'"),
         (["--wire", "int4", "--format", "e4m3"], "format and wire exclude each other"),
         (["--wire", "int4", "--aps"], "has scales of its own"),
         (["--wire", "int4", "--rounding", "up"], "rounding is an option of a cast"),

@@ -166,7 +166,7 @@ class MpiGroup final : public Transport {
 
   std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
                                   int tag) override {
-    if (!IsRunning()) throw TransportError("MPI has been finalised", -1);
+    if (!IsRunning()) throw TransportError("MPI has been finalized", -1);
     CheckStart(*this, out, in, tag);
     const MpiCall call;
     const int full_tag = context_ * kTags + tag;
@@ -217,7 +217,7 @@ class MpiGroup final : public Transport {
   }
 
   std::unique_ptr<Transport> Subgroup(std::span<const int> ranks, double timeout) override {
-    if (!IsRunning()) throw TransportError("MPI has been finalised", -1);
+    if (!IsRunning()) throw TransportError("MPI has been finalized", -1);
     CheckSubgroup(*this, ranks);
     std::vector<int> world;
     world.reserve(ranks.size());

@@ -108,7 +108,7 @@ void StartMpi(double timeout) {
   int level = MPI_THREAD_SINGLE;
   MPI_Initialized(&started);
   MPI_Finalized(&ended);
-  if (ended != 0) throw Error("MPI has been finalised in this process and cannot start again");
+  if (ended != 0) throw Error("MPI has been finalized in this process and cannot start again");
   if (started == 0) {
     level = InitThread(timeout);
   } else {

@@ -361,7 +361,8 @@ class NcclGroup final : public Transport {
   [[nodiscard]] std::string name() const override { return "nccl"; }
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return size_; }
-  /// NCCL does not say; with one GPU for each rank there are cores enough.
+  /// Returns 1: NCCL does not report how many ranks share a host, and a host has enough cores for a
+  /// rank on each of its GPUs.
   [[nodiscard]] int ranks_on_host() const override { return 1; }
   [[nodiscard]] Device memory() const override { return device_ < 0 ? Device::cpu : Device::cuda; }
 

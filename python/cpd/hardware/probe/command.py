@@ -92,7 +92,7 @@ class Command:
     ) -> None:
         self.arguments = [str(one) for one in arguments]
         if not self.arguments:
-            raise ValueError("a command must have a name")
+            raise ValueError("arguments must begin with the name of a command, got none")
         if not timeout > 0:
             raise ValueError(f"timeout must be seconds above 0, got {timeout}")
         self.formats = [as_format(a), as_format(a if b is None else b)]

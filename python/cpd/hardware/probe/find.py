@@ -147,8 +147,6 @@ def probe(
     >>> found.unsure[0]
     'min_exponent: any below -123'
     """
-    if not callable(function):
-        raise TypeError(f"function must be callable, got {type(function).__name__}")
     k = int32("k", k)
     if not 2 <= k <= _MOST_TERMS:
         raise ValueError(f"k must be 2…{_MOST_TERMS}, got {k}")

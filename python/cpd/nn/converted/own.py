@@ -118,7 +118,8 @@ class EmulatedForward:
 
 
 class EmulatedAttention(EmulatedForward):
-    """The module's own forward, the products of attention in it by the recipe's `attention`."""
+    """Runs the module's own forward and computes its attention products by the recipe's
+    `attention`."""
 
     what: ClassVar[str] = "attention"
     counted: ClassVar[bool] = False

@@ -90,7 +90,8 @@ class Row:
         if name == "bits":
             return self.bits
         if name not in (*ERRORS, *COSTS):
-            raise ValueError(f"must be one of {', '.join((*ERRORS, *COSTS))}, got {shown(name)}")
+            known = ", ".join((*ERRORS, *COSTS))
+            raise ValueError(f"name must be one of {known}, got {shown(name)}")
         holder: Any = self.cost if name in COSTS else self if name == "accuracy" else self.losses
         found: float | None = getattr(holder, name)
         if found is None:

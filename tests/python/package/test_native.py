@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled module called by itself: what the package's own checks keep from it raises, and
+touches no memory that is not there; and what only it computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import cpd
+from cpd import _core, compress
+
+E4M3 = cpd.Format("e4m3")._held
+SUM = "fp32 sequential"
+NEAREST = _core.RoundingOptions("nearest_even", "ieee", 0, 0, 24, "A")
+
+
+def cast(x, out=None):
+    out = np.full(x.shape, 7, np.float32) if out is None else out
+    _core.cast(x, E4M3, NEAREST, out)
+    return out
+
+
+# ---- arrays ------------------------------------------------------------------------------------
+
+
+def test_strides_of_parts_of_elements_are_refused():
+    """A field of records of 6 bytes; one element alone has no stride."""
+    records = np.array([(1, 2.0), (3, 4.0)], [("a", "u2"), ("x", "<f4")])
+    whole, out = np.float32([2, 4]), np.zeros(2, np.float32)
+    for x, y in ((records["x"], out), (whole, records["x"])):
+        with pytest.raises(ValueError, match="strides must be whole elements of 4 bytes, got 6"):
+            cast(x, y)
+    assert (out == 0).all()
+    assert records["x"].tolist() == [2, 4]
+    assert cast(records["x"][:1]).tolist() == [2]
+
+
+def test_arrays_have_at_most_16_dimensions():
+    assert cast(np.ones((1,) * 16, np.float32)).item() == 1
+    with pytest.raises(ValueError, match="arrays must have at most 16 dimensions, got 17"):
+        cast(np.ones((1,) * 17, np.float32))
+
+
+@pytest.mark.parametrize("bits", [0, 25])
+def test_numbers_of_random_bits(bits):
+    for bound in (1, 24):
+        _core.RoundingOptions("stochastic", "ieee", 0, 0, bound, "A")
+    with pytest.raises(ValueError, match=f"random_bits must be 1…24, got {bits}"):
+        _core.RoundingOptions("stochastic", "ieee", 0, 0, bits, "A")
+
+
+def test_a_spec_is_checked_with_its_new_accumulator():
+    held = cpd.ReduceSpec("e4m3")._held
+    held.with_accumulator(cpd.Accumulator("e4m3", rounding="stochastic", seed=5)._native())
+    for acc, said in (
+        (cpd.Accumulator("e4m3", rounding="stochastic", stream=1), "stream must be 0, got 1"),
+        (cpd.Accumulator("int32"), "its accumulator must not be fixed"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            held.with_accumulator(acc._native())
+
+
+# ---- codecs: pieces of a layer -----------------------------------------------------------------
+
+
+def test_a_piece_takes_its_own_random_integers():
+    """0.4 of a norm of 1 is rounded down with the least integers, up with the greatest."""
+    held = compress.Codec("qsgd bits=2 bucket=4")._held
+    x = np.float32([1, 0.4, 0.4, 0.4] * 2)
+    call = _core.CodecLayerCall(random=np.repeat(np.uint32([0, 2**24 - 1]), 4))
+    assert held.decode(held.encode(x, call), 8).tolist() == [1, 0, 0, 0, 1, 1, 1, 1]
+    assert held.decode(held.encode(x, call, 0, 4), 4).tolist() == [1, 0, 0, 0]
+    assert held.decode(held.encode(x, call, 4, 4), 4).tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("count", [7, 9, 0])
+def test_every_value_has_a_random_integer(count):
+    held = compress.Codec("qsgd bits=2 bucket=4")._held
+    call = _core.CodecLayerCall(random=np.zeros(count, np.uint32))
+    with pytest.raises(
+        ValueError, match=f"random must be as many integers as there are values, 8, got {count}"
+    ):
+        held.encode(np.ones(8, np.float32), call)
+
+
+def test_a_piece_leaves_what_is_kept_of_the_layer():
+    """0.06 is less than half of int4's step, 1/7: it is kept, and with 0.06 more it is a step."""
+    held = compress.Codec("feedback int4 bucket=4")._held
+    x = np.float32([1, 0.06, 0.06, 0.06] * 2)
+    call = _core.CodecLayerCall(states=_core.CodecStates())
+    for _ in range(3):
+        assert held.decode(held.encode(x, call, 0, 4), 4).tolist() == [1, 0, 0, 0]
+    assert held.decode(held.encode(x, call), 8).tolist() == [1, 0, 0, 0] * 2
+    step = np.float32(1) / np.float32(7)
+    assert np.allclose(held.decode(held.encode(x, call), 8), [1, step, step, step] * 2, atol=1e-6)
+
+
+def test_a_layer_is_encoded_times_its_shift():
+    held = compress.Codec("e4m3")._held
+    x = np.float32([2.0**-20, 3 * 2.0**-20])
+    assert held.decode(held.encode(x), 2).tolist() == [0, 0]
+    assert held.decode(held.encode(x, _core.CodecLayerCall(shift=20)), 2).tolist() == [1, 3]
+
+
+# ---- vectors and communicators -----------------------------------------------------------------
+
+
+def test_codes_are_looked_up_below_the_tables_size():
+    table = np.float32([2, 3])
+    assert _core.look_up(table, np.uint32([1, 0])).tolist() == [3, 2]
+    for code in (2, 2**32 - 1):
+        with pytest.raises(ValueError, match="a code must be below 2"):
+            _core.look_up(table, np.uint32([0, code]))
+
+
+def test_operands_of_the_oracle_are_of_one_length():
+    oracle = _core.ElementOracle("add", [E4M3, E4M3], E4M3, NEAREST, "after")
+    for lengths in ((3, 2), (2, 3)):
+        with pytest.raises(ValueError, match="operands must be of one length"):
+            oracle.results([np.zeros(n, np.uint32) for n in lengths])
+
+
+@pytest.mark.parametrize("length", [0, 127, 129])
+def test_an_id_of_nccl_has_128_bytes(length):
+    with pytest.raises(ValueError, match=f"an NCCL id has 128 bytes, got {length}"):
+        _core.nccl_communicator(bytes(length), 0, 1, 0, 0, 1.0, 1024)
+
+
+CODES, SUMS = np.zeros(2, np.uint32), cpd.Accumulator("e5m7")._native()
+
+
+def oracle(formats=2):
+    return _core.ElementOracle("add", [E4M3] * formats, E4M3, NEAREST, "after")
+
+
+def sums_of_integers():
+    int8 = cpd.Format("int8")._held
+    return _core.SumRule(cpd.Accumulator("int32")._native(), [int8, int8], 2, "after")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: cast(np.zeros(2, np.int8)), "no such array element type: int8"),
+        (
+            lambda: _core.flags("add", [], E4M3, NEAREST, "after", np.zeros(1, np.uint8)),
+            "an operation needs operands, got none",
+        ),
+        (lambda: _core.kernel_calls("none"), "backend must be one of scalar.*, got 'none'"),
+        (
+            lambda: _core.check_storage("int8", E4M3),
+            "element type must be float32, float64, bfloat16 or float16, got 'int8'",
+        ),
+        (
+            lambda: compress.Codec("e4m3")._held.decode(b"", -1),
+            "n must not be negative, got -1",
+        ),
+        (lambda: oracle(1), "the oracle takes a format of each operand"),
+        (lambda: oracle().results([CODES]), "the oracle takes codes of each operand"),
+        (
+            lambda: oracle().results([CODES, CODES], CODES[:1]),
+            "random must have the operands' length",
+        ),
+        (
+            lambda: _core.SumRule(SUMS, [E4M3, E4M3], 2, "after"),
+            "a sum takes the format of its terms, a product those of a, b and c, which an "
+            "integer's has not",
+        ),
+        (
+            lambda: _core.oracle_sums(_core.SumRule(SUMS, [E4M3], 2, "after"), 1, CODES[:1]),
+            "a must have 2 numbers, got 1",
+        ),
+        (
+            lambda: _core.oracle_sums(sums_of_integers(), 1, CODES, CODES),
+            "c_units must have a number of each line",
+        ),
+        (
+            lambda: _core.text_lines([(b"", np.zeros(2, np.int32), 8)], b""),
+            "a column has an unsigned integer, or some, of each line",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call()
+
+
+# ---- torch's operators -------------------------------------------------------------------------
+
+
+def test_a_result_that_overlaps_itself_is_not_written():
+    torch = pytest.importorskip("torch")
+    from cpd._torch.library import ops
+
+    x, row = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(1, 2)
+    with pytest.raises(
+        ValueError, match="out must not overlap itself, got stride 0 in dimension 0"
+    ):
+        ops.cast_out(x, "e4m3", None, None, None, out=row.expand(2, 2))
+    assert (row == 0).all()
+    ops.cast_out(x[:1], "e4m3", None, None, None, out=row.expand(1, 2))
+    assert row.tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("groups", [0, -1])
+def test_gradients_of_kernels_have_a_group(groups):
+    torch = pytest.importorskip("torch")
+    from cpd._torch.library import ops
+
+    g, x = torch.ones(1, 2, 3), torch.ones(1, 2, 4)
+    with pytest.raises(ValueError, match=f"groups must be at least 1, got {groups}"):
+        ops.correlate(g, x, groups, [2], [1], [1], [0], SUM, None, None, torch.float32)
+    got = ops.correlate(g, x, 2, [2], [1], [1], [0], SUM, None, None, torch.float32)
+    assert got.tolist() == [[[3, 3]], [[3, 3]]]
+
+
+def test_operators_refuse_what_does_not_fit():
+    torch = pytest.importorskip("torch")
+    from cpd._torch.library import ops
+
+    x, images, kernel = torch.ones(2, 3), torch.ones(1, 1, 4), torch.ones(1, 1, 1, 2)
+
+    def convolve(x=images, w=kernel, step=(1,), places=(3,)):
+        how = SUM, None, None, torch.float32
+        return ops.convolve(x, w, False, None, step, [1], [0], [1], places, *how)
+
+    def correlate(g):
+        return ops.correlate(g, images, 1, [2], [1], [1], [0], SUM, None, None, torch.float32)
+
+    def multiply_by_blas(random):
+        return ops.gemm(x, x.T, None, SUM, None, None, torch.float32, True, random)
+
+    def round_to_e4m3(x):
+        return ops.cast(x, "e4m3", None, None, None)
+
+    assert convolve().tolist() == [[[2, 2, 2]]]
+    windows = "windows need 1 numbers, one for each dimension of the image, got"
+    for call, said in (
+        (
+            lambda: convolve(x=torch.ones(1, 1)),
+            "images must have 1…8 dimensions in addition to two",
+        ),
+        (lambda: convolve(w=x), "w must be groups x outputs x channels x a kernel"),
+        (lambda: convolve(step=(1, 1)), f"{windows} 2"),
+        (lambda: convolve(places=()), f"{windows} 0"),
+        (lambda: correlate(torch.ones(1)), "g must be images x outputs x places"),
+        (lambda: ops.sum(x, 2, SUM, None, None, None), "dim must be 0…1, got 2"),
+        (
+            lambda: multiply_by_blas(torch.zeros(1, dtype=torch.int32)),
+            "a BLAS takes no random integers",
+        ),
+        (
+            lambda: round_to_e4m3(torch.ones((1,) * 17)),
+            "tensors must have at most 16 dimensions, got 17",
+        ),
+        (
+            lambda: round_to_e4m3(torch.ones(2, dtype=torch.int8)),
+            "no such tensor element type: Char",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            call()
