@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 
 WAITS = ("wait", "join", "communicate")
+SHARED = (forked.FOLDER, "PYTHONPATH")
+"""What conftest.py sets in the environment for programs of the tests."""
 MARKED = """
 import os
 import time
@@ -74,8 +77,19 @@ def test_a_fast_machine_has_the_limits_of_an_idle_one(monkeypatch):
 pytest_plugins = ["pytester"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    """A session within a test configures itself: the tests that follow must not see that. They
+    would fork their programs from a process that is started anew."""
+    before = {name: os.environ.get(name) for name in SHARED}
+    yield
+    assert {name: os.environ.get(name) for name in SHARED} == before
+
+
 @pytest.fixture
 def marked(pytester, monkeypatch, request):
+    for name in SHARED:
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # is restored after the test
     monkeypatch.setenv(patience.NAME, f"2.5@{int(time.time())}")
     pytester.makeconftest(request.config.rootpath.joinpath("tests/python/conftest.py").read_text())
     pytester.makepyprojecttoml(request.config.rootpath.joinpath("pyproject.toml").read_text())
