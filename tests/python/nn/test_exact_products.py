@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 
 from cpd import functional  # noqa: E402
 from cpd._torch.operands import narrow_operand  # noqa: E402
+from patience import scaled  # noqa: E402
 
 ROWS, INPUTS, OUTPUTS = 256, 512, 384
 
@@ -425,7 +426,7 @@ def test_another_threads_products_keep_their_bits():
             assert all(map(torch.equal, layers(), wanted))
     finally:
         done.set()
-        other.join(60)
+        other.join(scaled(60))
     assert found
     assert all(found)
 
