@@ -89,6 +89,12 @@ def significant_bits(f: Format) -> int:
 
 
 @constant
+def fits_bfloat16(text: str) -> bool:
+    """Returns whether bfloat16 holds all values of the cast of that text, which has no scales."""
+    return bool(text) and not parts(text)[1] and keeps_type("bfloat16", text)
+
+
+@constant
 def narrows(text: str) -> bool:
     """Returns whether `narrow_operand` takes a cast: to a scaled format of short values, without
     factor and transform."""

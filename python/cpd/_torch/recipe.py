@@ -23,6 +23,7 @@ from cpd._torch.operands import (
     cast_operand_both,
     casts_both,
     factor_of,
+    fits_bfloat16,
     is_plain,
     is_short,
     narrow_operand,
@@ -125,6 +126,9 @@ class RecipeCall(NamedTuple):
         if powers and is_plain(x) and not _differentiates():
             return Factor(narrow_operand(x, text, axis, self.pair(operand)))
         y = self.cast(operand, x, axis)
+        fits = native and dtype == torch.bfloat16 and narrow and fits_bfloat16(text)
+        if fits and not _differentiates():
+            return Factor(of_type(y, torch.bfloat16))
         return Factor(y, None, y.dtype == torch.float32 and is_short(text))
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:

@@ -46,6 +46,7 @@ RECIPES = {
     "mxfp8": cpd.recipe("mxfp8"),
     "mxfp4": _of("mxfp4"),
     "e4m3fn": _of("e4m3fn", gradient="e5m2"),
+    "e5m9": _of("e5m9"),
     "factor": _of("mxfp4 factor=0.75"),
     **WEIGHT_ONLY,
 }
