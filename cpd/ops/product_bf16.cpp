@@ -129,13 +129,13 @@ class Results {
   Results(const TensorView& out, const ProductFinish& finish)
       : size_(SizeOf(out.dtype)),
         stride_(out.shape[2]),
-        is_direct_(out.dtype == DType::f32 && finish.first == nullptr &&
-                   finish.second == nullptr && finish.bias == nullptr),
-        finish_{.scales = {ScalesOf(finish.first), ScalesOf(finish.second)},
-                .bias = finish.bias == nullptr ? nullptr
-                                               : static_cast<const float*>(finish.bias->data),
-                .out_stride = stride_,
-                .wide = out.dtype == DType::f32} {}
+        is_direct_(out.dtype == DType::f32 && finish.first == nullptr && finish.second == nullptr &&
+                   finish.bias == nullptr),
+        finish_{
+            .scales = {ScalesOf(finish.first), ScalesOf(finish.second)},
+            .bias = finish.bias == nullptr ? nullptr : static_cast<const float*>(finish.bias->data),
+            .out_stride = stride_,
+            .wide = out.dtype == DType::f32} {}
   /// True if sums are written into the result itself.
   [[nodiscard]] bool is_direct() const { return is_direct_; }
   [[nodiscard]] std::int64_t stride() const { return stride_; }

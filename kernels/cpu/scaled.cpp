@@ -292,14 +292,13 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
     scales.enter_group(run, group);
     for (int64_t begin = 0; begin < kPage; begin += kBlock) {
       values.enter_block(group + begin);
-      for_page_blocks(run, scales, group, begin, begin + kBlock,
-                      [&](int64_t page, int64_t k, int64_t i, auto scale) {
-                        const auto random = load_random<R, F>(run.random + i);
-                        values.put(
-                            group + begin, page, k - begin,
-                            scaled_value<R, kRoute>(load<F>(run.x + i), scale, random, plan,
-                                                    run.apart));
-                      });
+      for_page_blocks(
+          run, scales, group, begin, begin + kBlock,
+          [&](int64_t page, int64_t k, int64_t i, auto scale) {
+            const auto random = load_random<R, F>(run.random + i);
+            values.put(group + begin, page, k - begin,
+                       scaled_value<R, kRoute>(load<F>(run.x + i), scale, random, plan, run.apart));
+          });
       values.leave_block(group + begin);
     }
   }

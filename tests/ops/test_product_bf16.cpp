@@ -215,9 +215,11 @@ TEST(ProductOfBf16, ScalesThenBiasThenOneRounding) {
     const std::array<std::int64_t, 3> shape{c.n, c.m, c.l};
     const auto size = static_cast<std::size_t>(c.n * c.m * c.l);
     const TensorView added = View(bias.data(), DType::f32, c.l);
-    for (const auto& [first, second, with_bias] :
-         {std::tuple('1', 'c', true), {'r', 'c', true}, {'c', 'r', false}, {'1', '-', true},
-          {'-', '-', false}}) {
+    for (const auto& [first, second, with_bias] : {std::tuple('1', 'c', true),
+                                                   {'r', 'c', true},
+                                                   {'c', 'r', false},
+                                                   {'1', '-', true},
+                                                   {'-', '-', false}}) {
       const TensorView by_first = scales_of(scale, c, first);
       const TensorView by_second = scales_of(other, c, second);
       const ProductFinish finish{.first = first == '-' ? nullptr : &by_first,
@@ -225,10 +227,10 @@ TEST(ProductOfBf16, ScalesThenBiasThenOneRounding) {
                                  .bias = with_bias ? &added : nullptr};
       Floats out(size + 1, kUntouched);
       std::vector<std::uint16_t> halves(size + 1, 7);
-      ASSERT_TRUE(ProductOfBf16(left.view(), right.view(), View(out.data(), DType::f32, shape),
+      ASSERT_TRUE(
+          ProductOfBf16(left.view(), right.view(), View(out.data(), DType::f32, shape), finish));
+      ASSERT_TRUE(ProductOfBf16(left.view(), right.view(), View(halves.data(), DType::bf16, shape),
                                 finish));
-      ASSERT_TRUE(ProductOfBf16(left.view(), right.view(),
-                                View(halves.data(), DType::bf16, shape), finish));
       EXPECT_EQ(out.back(), kUntouched);
       EXPECT_EQ(halves.back(), 7);
       for_elements(c, a, b, [&](std::int64_t i, double, float sum) {
@@ -250,8 +252,15 @@ TEST(ProductOfBf16, TheRoundingIntoBf16TakesEdges) {
   if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
   const Floats ones{1};
   const float inf = std::numeric_limits<float>::infinity();
-  const Floats bias{-1,        0x1.00FFFFp0F - 1, 0x1.01p0F - 1, 0x1.03p0F - 1, 0x1.010002p0F - 1,
-                    0x1.FFp127F, -0x1.FEFFFEp127F,  inf,           -inf,
+  const Floats bias{-1,
+                    0x1.00FFFFp0F - 1,
+                    0x1.01p0F - 1,
+                    0x1.03p0F - 1,
+                    0x1.010002p0F - 1,
+                    0x1.FFp127F,
+                    -0x1.FEFFFEp127F,
+                    inf,
+                    -inf,
                     std::numeric_limits<float>::quiet_NaN()};
   const std::array<std::int64_t, 3> of_a{1, 1, 1}, of_out{1, 1, 10};
   const Floats many(10, 1);
