@@ -45,6 +45,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     into. Attention that is written out of matmul and softmax takes the recipe itself: `cpd.convert`
     knows attention as such.
 
+    In a 16-bit type, alpha times a product plus beta times an input is formed in float32 and
+    rounded once.
+
     Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
     einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
     DTensors raise TypeError.

@@ -97,6 +97,25 @@ def matmul(
         if isinstance(acc, Recipe):
             raise ValueError("backward goes with an accumulator; a recipe has its own")
         how = Recipe(sums=(how.forward, backward, backward))
+    return _product(a, b, how, dtype, stream, delayed)
+
+
+def matmul_in_float32(
+    a: Tensor, b: Tensor, recipe: Recipe, *, stream: Number | None = None, delayed: Any = None
+) -> Tensor:
+    """`matmul` whose sums are float32, to be rounded into the result's type by the caller."""
+    return _product(a, b, recipe, None, stream, delayed, in_float32=True)
+
+
+def _product(
+    a: Tensor,
+    b: Tensor,
+    how: Recipe,
+    dtype: torch.dtype | None,
+    stream: Number | None,
+    delayed: Any,
+    in_float32: bool = False,
+) -> Tensor:
     for name, x in (("a", a), ("b", b)):
         check_operand(name, x, like="a")
         if x.dim() == 0:
@@ -106,6 +125,8 @@ def matmul(
     product_shape(x.shape, y.shape)
     check_places(a, b=b)
     arguments = Arguments.of(how, a, b, dtype, stream, delayed)
+    if in_float32:
+        arguments = arguments._replace(element=torch.float32)
     x, y = entering(arguments, x, y)
     in_one = y.dim() == 2
     out = run(

@@ -47,6 +47,7 @@ RECIPES = {
     "mxfp8": cpd.recipe("mxfp8"),
     "mxfp4": _of("mxfp4"),
     "e4m3fn": _of("e4m3fn", gradient="e5m2"),
+    "e5m9": _of("e5m9"),
     "factor": _of("mxfp4 factor=0.75"),
     **WEIGHT_ONLY,
 }
@@ -507,3 +508,27 @@ def test_gradients_of_gradients_in_16_bits():
     through = 2 * torch.ones(8, 64) @ qw.T
     wanted = through.T @ qx + (2 * qx @ qw.T).T @ torch.ones(8, 64)
     assert (of_w.float() - wanted).norm() <= 0.1 * wanted.norm()
+
+
+@pytest.mark.parametrize("name", ["te-current", "mxfp8", "nvfp4"])
+def test_a_nan_activation_gives_a_row_of_nan_as_in_float32(name):
+    layer = nn.Linear(64, 32)
+    cpd.convert(layer, RECIPES[name], coverage=False)
+    x = values(16, 64)
+    x[3, 5] = float("nan")
+    with torch.no_grad():
+        wanted = layer(x).isnan()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(layer(x).isnan(), wanted)
+
+
+def test_values_beyond_bfloat16s_range_are_not_put_apart_from_their_scale():
+    layer = nn.Linear(64, 32, bias=False)
+    cpd.convert(layer, _of("e2m1 16 scale=(8,3) tensor_scale=fp32"), coverage=False)
+    x = values(16, 64)
+    with torch.no_grad():
+        wanted = layer(x.bfloat16().float())
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x.bfloat16())
+    assert torch.isfinite(y).all()
+    assert share(y, wanted.double()) <= 0.01
