@@ -284,8 +284,8 @@ TEST(Presets, AreWhatTheTableSays) {
             "fp16 block_fma a=fp16 b=fp16 block=16 fraction_bits=25 min_exponent=-21 sum=fp16 "
             "sum_rounding=nearest_even");
   EXPECT_EQ(text("cdna2-bf16-1k"),
-            "fp32 block_fma a=bf16 b=bf16 block=4 fraction_bits=24 min_exponent=-126 sum=fp32 "
-            "sum_rounding=nearest_even adder=flushed_pairs");
+            "fp32 block_fma a=bf16 b=bf16 block=4 sum=fp32 sum_rounding=nearest_even "
+            "adder=flushed_pairs");
 }
 
 TEST(Presets, AllAreSoundAndNameTheirEvidence) {
@@ -429,6 +429,11 @@ TEST(Accumulator, OrdersOfKAndAdders) {
   };
   EXPECT_NE(pairs("a=fp16 b=fp32 block=4").find("24 bits"), std::string::npos);
   EXPECT_NE(pairs("a=fp16 b=fp16 block=8").find("of 2 or 4, got 8"), std::string::npos);
+  EXPECT_NE(pairs("a=fp16 b=fp16 block=4 fraction_bits=24")
+                .find("fraction_bits=24 has no effect, as adder flushed_pairs cuts no term"),
+            std::string::npos);
+  EXPECT_NE(error("adder=exact min_exponent=-20").find("min_exponent=-20 has no effect"),
+            std::string::npos);
 }
 
 TEST(Presets, RefuseWhatNoKnownRuleReproduces) {

@@ -340,6 +340,10 @@ void set_adder(Source& source, BlockFma& unit) {
   unit.adder = source.one_of<Adder>(
       {Adder::exact, Adder::flushed_pairs, Adder::two_steps, Adder::two_steps_even});
   unit.aligns_addend = true;
+  if (unit.adder == Adder::exact || unit.adder == Adder::flushed_pairs) {  // cut nothing
+    unit.fraction_bits = BlockFma{}.fraction_bits;
+    unit.min_exponent = BlockFma{}.min_exponent;
+  }
   if (unit.adder == Adder::exact) return;
   unit.sum = kFp32;
   unit.rounding = Rounding::nearest_even;

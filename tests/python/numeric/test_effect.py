@@ -43,6 +43,16 @@ def recipe(text: str) -> Any:
             "fp32 block_fma a=e4m3fn b=e4m3fn block=4 sum=e4m3fn overflow=saturate",
             "sum= is the format of its sums",
         ),
+        *(
+            (
+                cpd.Accumulator,
+                f"fp32 block_fma a=bf16 b=bf16 block=4 sum_rounding=nearest_even {cut} {adder}",
+                f"{cut} has no effect, as {adder.replace('=', ' ')} cuts no term",
+            )
+            for adder in ("adder=exact", "adder=flushed_pairs")
+            for cut in ("fraction_bits=24", "min_exponent=-126")
+        ),
+        (cpd.Accumulator, "cdna1-fp16 fraction_bits=20", "fraction_bits=20 has no effect"),
         (cpd.Accumulator, "int16 rounding=down", "sum_rounding= is how terms are rounded"),
         (cpd.Accumulator, "int32 variant=B", DRAWS),
         (cpd.compress.codec, "qsgd bits=4 random_bits=8", "'random_bits=8' is no option"),
@@ -71,6 +81,21 @@ def test_a_text_without_effect_is_refused(make: Callable[[str], Any], text: str,
 def test_an_argument_without_effect_is_refused(call: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match="are for rounding=stochastic"):
         call()
+
+
+def test_a_units_argument_without_effect_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"fraction_bits=24 has no effect.*adders aligned, two_st"):
+        cpd.BlockFma("fp16", "fp16", adder="exact", fraction_bits=24)
+    unit = cpd.BlockFma("fp16", "fp16", adder="exact", fraction_bits=25, min_exponent=-133)
+    assert unit == cpd.BlockFma("fp16", "fp16", adder="exact")
+    assert "fraction_bits" not in repr(unit) + unit.text
+    assert "min_exponent" not in repr(unit) + unit.text
+    cdna = cpd.Accumulator("cdna1-fp16")
+    assert cpd.Accumulator.parse(str(cdna)) == cdna
+    old = cdna.__getstate__() | {"text": str(cdna).replace("sum=", "fraction_bits=24 sum=")}
+    loaded = object.__new__(cpd.Accumulator)
+    loaded.__setstate__(old)  # as version 0.7 pickled it
+    assert loaded == cdna
 
 
 def test_codecs_take_the_numbers_of_any_codec() -> None:
