@@ -54,17 +54,22 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether the first argument is a tensor of another float type than the weights,
-    outside of torch.autocast. Torch's layers of products refuse such an input."""
-    x = arguments[0] if arguments else None
-    weight = next((w for w in module._parameters.values() if w is not None), None)
-    return (
-        isinstance(x, Tensor)
-        and weight is not None
-        and x.dtype != weight.dtype
-        and {x.dtype, weight.dtype} <= _TYPES
-        and autocast_type(x) is None
-    )
+    """Returns whether arguments, those in tuples included, and parameters have several float
+    types, outside of torch.autocast. Torch's layers of products refuse that."""
+    types: dict[torch.dtype, Tensor] = {}
+    for value in (*arguments, *module._parameters.values()):
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(x, Tensor) and x.dtype in _TYPES:
+                types.setdefault(x.dtype, x)
+    return len(types) > 1 and autocast_type(next(iter(types.values()))) is None
+
+
+def check_types(what: str, *operands: Tensor) -> None:
+    """Raises ValueError for operands of several types, outside of torch.autocast."""
+    types = dict.fromkeys(x.dtype for x in operands)
+    if len(types) > 1 and autocast_type(operands[0]) is None:
+        given = " and ".join(map(operators.name_of, types))
+        raise ValueError(f"{what} must have one type outside of torch.autocast, got {given}")
 
 
 _TYPES = {torch.float32, torch.bfloat16, torch.float16}
@@ -104,6 +109,8 @@ class Arguments(NamedTuple):
     ) -> Arguments:
         """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
         format that the recipe puts into it, or the state of delayed scaling is missing."""
+        if dtype is None:
+            check_types("operands without dtype=", x, w)
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
         element = _element(how, x, dtype)
