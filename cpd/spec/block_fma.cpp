@@ -86,6 +86,13 @@ void CheckOrder(const BlockFma& unit) {
                 std::to_string(unit.group) + ", got " + std::to_string(unit.promote));
   }
   if (unit.scale) throw Error("block_fma: a unit with a scale takes k ascending, got a group");
+  const bool has_pairs = unit.adder == Adder::flushed_pairs || unit.adder == Adder::two_steps_even;
+  if (unit.group == unit.block && !has_pairs) {
+    throw Error("block_fma: group=" + std::to_string(unit.group) +
+                " has no effect, as a block's products are summed at once: give a multiple of the "
+                "block, such as " +
+                std::to_string(2 * unit.block));
+  }
 }
 
 /// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.
@@ -161,6 +168,11 @@ void Check(const BlockFma& unit) {
   if (unit.promote < 0 || unit.promote % unit.block != 0) {
     throw Error("block_fma: promote must be 0 or a multiple of block = " +
                 std::to_string(unit.block) + ", got " + std::to_string(unit.promote));
+  }
+  if (!unit.aligns_addend && unit.promote == unit.block) {
+    throw Error(
+        "block_fma: addend=separate has no effect, as promote=" + std::to_string(unit.promote) +
+        " starts every block of the unit from +0: give a multiple of the block");
   }
   CheckOrder(unit);
   CheckAdder(unit);

@@ -376,6 +376,7 @@ Accumulator random_accumulator(Source& source) {
   unit.rounding = source.one_of<Rounding>({Rounding::toward_zero, Rounding::nearest_even});
   if (source.between(0, 3) == 0) set_adder(source, unit);
   if (source.between(0, 2) == 0) unit.promote = unit.block * source.between(1, 3);
+  if (unit.promote == unit.block) unit.aligns_addend = true;  // else refused: no effect
   accumulator.unit = unit;
   accumulator.rounding.mode = source.one_of<Rounding>(
       {Rounding::nearest_even, Rounding::nearest_even, Rounding::toward_zero, Rounding::down,
