@@ -22,7 +22,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, draws
-from cpd.ops.arguments import check_storage, holds
+from cpd.ops.arguments import holds
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -216,16 +216,19 @@ def pair_of(
 def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the sums."""
     element = operators.result_type(x, dtype)
-    if isinstance(how.output, CastSpec):
-        check_storage(operators.name_of(element), how.output.format.name)
+    name = operators.name_of(element)
+    off = ""
+    if element == autocast_type(x) != x.dtype:
+        off = ", or turn torch.autocast off around the layer"
+    if isinstance(how.output, CastSpec) and not holds(name, how.output.format.name):
+        raise ValueError(
+            f"the result's type, {name}, does not hold the recipe's output, {how.output.format}: "
+            f"give dtype=, a type that does, such as float32, or another recipe{off}"
+        )
     if is_native(how.forward):
         return element if how.output is None else torch.float32
-    if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]
+    if not holds(name, how.forward.format.name):  # type: ignore[union-attr]
         if how.output is None:
-            name = operators.name_of(element)
-            off = ""
-            if element == autocast_type(x) != x.dtype:
-                off = ", or turn torch.autocast off around the layer"
             raise ValueError(
                 f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
                 f"output={_SHORT[element]!r}, into which its sums are then rounded, or dtype=, a "

@@ -304,6 +304,19 @@ def test_autocast_of_recipes_refuses_what_torch_refuses():
         F.linear(x, w)
 
 
+def test_an_output_that_autocasts_type_does_not_hold():
+    layer = cpd.nn.Linear(8, 8, recipe=cpd.recipe("fp16"))
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ValueError, match=r"bfloat16, does not hold the recipe's output, .*autocast"),
+    ):
+        layer(values(4, 8))
+    with torch.autocast("cpu", torch.float16):
+        assert layer(values(4, 8)).dtype == torch.float16
+    with pytest.raises(ValueError, match=r"output, .*give dtype=.* or another recipe$"):
+        functional.linear(values(4, 8).bfloat16(), layer.weight.bfloat16(), recipe="fp16")
+
+
 def test_sums_that_autocasts_type_does_not_hold():
     """The error names the way out, and each of its ways is one."""
     layer = cpd.nn.Linear(8, 8, recipe=cpd.Recipe(sums="fp32"))
