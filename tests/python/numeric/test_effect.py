@@ -54,6 +54,17 @@ def recipe(text: str) -> Any:
             for cut in ("fraction_bits=24", "min_exponent=-126")
         ),
         (cpd.Accumulator, "cdna1-fp16 fraction_bits=20", "fraction_bits=20 has no effect"),
+        (
+            cpd.Accumulator,
+            "b200-fp8 group=32",
+            "group=32 has no effect, as a block's products are summed at once: give a multiple of "
+            "the block, such as 64",
+        ),
+        (
+            cpd.Accumulator,
+            "b200-fp8 addend=separate",
+            "addend=separate has no effect, as promote=32 starts every block",
+        ),
         (cpd.Accumulator, "int16 rounding=down", "sum_rounding= is how terms are rounded"),
         (cpd.Accumulator, "int32 variant=B", DRAWS),
         (cpd.compress.codec, "qsgd bits=4 random_bits=8", "'random_bits=8' is no option"),
