@@ -2,8 +2,9 @@
 """Torch's products in a customized precision: matmul, linear and conv2d, each a GEMM whose sums,
 and those of its two backward GEMMs, are computed as a `cpd.Recipe` says.
 
-Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. The result has the first
-operand's type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
+Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of `torch.autocast`
+operands must have one type, or `dtype` must be given: else ValueError. The result has the
+operands' type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
 recipe's `output` (the sums are then formed in float32). A gradient has its operand's type; where
 that does not hold the sums they are formed in float32 and rounded once into it, to nearest-even.
 The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into the accumulator's

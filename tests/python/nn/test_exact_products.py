@@ -484,8 +484,9 @@ def test_transforms_of_16_bit_layers():
     (wanted,) = torch.autograd.grad(loss(w.requires_grad_(), x), w)
     found = torch.func.grad(loss)(w.detach(), x)
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    rows = torch.func.vmap(lambda x: functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))(x)
-    assert torch.equal(rows, functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))
+    half = w.detach().bfloat16()
+    rows = torch.func.vmap(lambda x: functional.linear(x, half, recipe=RECIPES["mxfp8"]))(x)
+    assert torch.equal(rows, functional.linear(x, half, recipe=RECIPES["mxfp8"]))
 
 
 def test_a_weight_that_is_used_twice():
