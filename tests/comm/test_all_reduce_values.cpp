@@ -188,8 +188,7 @@ std::vector<std::vector<std::uint8_t>> sent_of(const ReduceSpec& spec, const Ran
 TEST(AllReduce, MessagesHoldNothingOfOtherMemory) {
   if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has memory of its own";
   const Ranks ranks = testing::random_ranks(5, {40, 300}, 6);
-  for (const Scheme scheme :
-       {Scheme::sequential, Scheme::kahan, Scheme::chunked, Scheme::pairwise}) {
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::chunked}) {
     ReduceSpec spec;
     spec.order = Order::ring;
     spec.exchange = Exchange::ring;

@@ -162,11 +162,12 @@ TEST(Correlate, IsTheProductOfGatheredImages) {
 
 // --- zeros between elements ----------------------------------------------------------------------
 
-/// One image of one channel and a kernel of three, spread by two: places meet one or two elements.
-float first_place(const char* sums, const std::vector<float>& weights, float x) {
+/// One image of one channel and a kernel of three. Spread by two, places meet one or two elements.
+float first_place(const char* sums, const std::vector<float>& weights, float x,
+                  std::int64_t spread = 2) {
   Windows windows;
   windows.rank = 1;
-  windows.axes[0] = {3, 3, 1, 1, 2, 2};
+  windows.axes[0] = {3, 3, 1, 1, 2, spread};
   const Tensor image({1, 1, 2}, {x, x});
   const Tensor w({1, 1, 1, 3}, weights);
   const Tensor out({1, 1, 3}, {-7, -7, -7});
@@ -187,6 +188,9 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
 /// A chunk of zeros is not 0 in a format without zero.
 TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
+            0x1p-120f + 0x1p-127f);
+  // Spread by three, the first chunk has zeros between elements alone.
+  EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f, 3),
             0x1p-120f + 0x1p-127f);
 }
 
