@@ -16,6 +16,7 @@
 #include "cpd/backend/cuda_faults.h"
 #include "cpd/backend/device_memory.h"
 #include "cpd/ops/arithmetic.h"
+#include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
@@ -447,6 +448,29 @@ TEST_F(ArithmeticTile, StatusesAreErrors) {
   EXPECT_EQ(error_of(2), "memory: CUDA out of memory");
   for (const int status : {3, 700, 999}) {
     EXPECT_EQ(error_of(status), "machine: CUDA: another") << status;
+  }
+}
+
+/// cuBLAS's own words, whatever status comes with them.
+TEST_F(ArithmeticTile, ErrorsOfCublasAreErrors) {
+  static const cuda::Api failing = [] {
+    cuda::Api api = *host_library();
+    api.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
+      *error = "no product today";
+      return 0;
+    };
+    return api;
+  }();
+  cuda::SetLibrary(&failing);
+  const std::vector<float> x(4, 1.0F);
+  const TensorView matrix = on_gpu(View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 2}));
+  std::vector<float> y(4);
+  const TensorView out = on_gpu(View(y.data(), DType::f32, std::array<std::int64_t, 2>{2, 2}));
+  try {
+    GemmByBlas(matrix, matrix, {}, out);
+    ADD_FAILURE() << "no error";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(), "cuBLAS: no product today");
   }
 }
 
