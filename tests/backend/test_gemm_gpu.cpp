@@ -479,6 +479,28 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
+/// Chunks that are longer than what lanes of 16 bits take at once, where these lanes do not hold
+/// one of the values: each quarter of a tile then counts its own chunk.
+TEST_F(GemmGpu, ChunksBesideValuesThatHalvesDoNotHold) {
+  constexpr std::int64_t kSide = 130;
+  constexpr std::int64_t kDepth = 100;
+  std::vector<float> x(static_cast<std::size_t>(kSide * kDepth));
+  std::vector<float> y(static_cast<std::size_t>(kDepth * kSide));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.125F * static_cast<float>(i * 37 % 23) - 1;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = 0.125F * static_cast<float>(i * 53 % 19) - 1;
+  for (std::size_t row = 0; row < kSide; row += 50) x[row * kDepth + 40] = 1 + 0x1p-20F;
+  const Tensor a({kSide, kDepth}, x);
+  const Tensor b({kDepth, kSide}, y);
+  for (const char* text :
+       {"e4m3 chunked chunk=64", "fp32 chunked inner=e4m3 product=e4m3 chunk=64"}) {
+    testing::queued_kernels();
+    EXPECT_TRUE(GpuMatches({a, b}, ParseAccumulator(text)));
+    if (const auto kernels = testing::queued_kernels()) {
+      EXPECT_EQ(*kernels, std::vector<std::string>{"multiply_halves"}) << text;
+    }
+  }
+}
+
 /// Batches of two dimensions, one of them broadcast, and windows of a row, whose rows overlap:
 /// small integers, whose sums are exact in any order.
 TEST_F(GemmGpu, CublasTakesAnyBatchAndOverlappingRows) {
