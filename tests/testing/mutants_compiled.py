@@ -358,12 +358,10 @@ def run(
     left = []
     bench = Bench(exhaustive)
     for mutant, result in _each(bench.expected, mutants, jobs):
-        if result.caught or only_expected:
+        if result.caught or mutant.survives or only_expected:
             yield mutant, result
         else:
             left.append(mutant)
-    yield from _each(bench.others, [m for m in left if m.survives], jobs)
-    left = [m for m in left if not m.survives]
     if not left:
         return
     _say(f"{len(left)} survive the expected tests: now all others")
