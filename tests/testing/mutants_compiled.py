@@ -249,7 +249,7 @@ def _limit() -> None:
 def _failed(text: str, status: int, test: Test) -> str:
     """The case that failed, or the one that was running when the program ended."""
     if "pytest" in test.command:
-        found = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.M)
+        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.M)
         return found[1] if found else f"{test.name} (status {status})"
     found = re.search(r"^\[  FAILED  \] ([\w./]+)", text, re.M)
     running = re.findall(r"^\[ RUN      \] ([\w./]+)", text, re.M)
