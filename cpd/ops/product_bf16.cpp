@@ -271,7 +271,7 @@ bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& o
   CheckMatrices(a, "a");
   CheckMatrices(b, "b");
   CheckMatrices(out, "out");
-  if (!out.is_contiguous()) throw Error("out must be contiguous");
+  if (!out.is_contiguous()) throw Error("out of a product must be contiguous");
   if (a.shape[0] != out.shape[0] || b.shape[0] != out.shape[0] || a.shape[1] != out.shape[1] ||
       a.shape[2] != b.shape[1] || b.shape[2] != out.shape[2]) {
     throw Error("a, b and out must be N x M x K, N x K x L and N x M x L");

@@ -300,6 +300,7 @@ TEST(ProductOfBf16, Errors) {
   EXPECT_EQ(refusal(View(x.data(), DType::f32, 64), to), kBatch);
   EXPECT_EQ(refusal(good, View(out.data(), DType::f16, shape)),
             "out must be a batch of matrices on the CPU, of fp32 or bf16");
+  EXPECT_EQ(refusal(good, gaps), "out of a product must be contiguous");
   const auto refused = [&](const ProductFinish& finish) -> std::string {
     try {
       ProductOfBf16(good, good, to, finish);

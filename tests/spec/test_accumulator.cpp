@@ -317,6 +317,10 @@ TEST(Accumulator, UnitsWithScales) {
   EXPECT_NE(error("mxfp8 fraction_bits=43").find("must be 1…42, got 43"), std::string::npos);
   EXPECT_NE(error("mxfp4 a=fp16 b=fp16").find("must have at most 53 bits"), std::string::npos);
   EXPECT_NE(error("mxfp8 scale=fp32").find("must have at most 53 bits"), std::string::npos);
+  // From 2^15 * 2^8 to 2^-16 * 2^-9 there are 50 bits; a dot of two has one more, of four two.
+  EXPECT_NO_THROW(ParseAccumulator("rtx-blackwell-mxfp8 a=e5m2 fraction_bits=19 dot=2"));
+  EXPECT_NE(error("mxfp8 a=e5m2 fraction_bits=19 dot=4").find("must have at most 53 bits"),
+            std::string::npos);
   const auto unscaled = error_of([] { ParseAccumulator("h100-fp8 dot=2"); });
   EXPECT_NE(unscaled.find("for units with a scale"), std::string::npos);
 }
