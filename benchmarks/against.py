@@ -375,7 +375,7 @@ def sources(commands: list[dict[str, str]], built: Path) -> dict[str, list[dict[
     """Compile commands of libcpd's own sources and of its CPU kernels."""
     groups: dict[str, list[dict[str, str]]] = {"compile/libcpd": [], "compile/kernels": []}
     for entry in commands:
-        output = Path(shlex.split(entry["command"])[-3])
+        output = Path(_object(entry))
         if output.parts[:3] == ("cpd", "CMakeFiles", "cpd.dir") and output.suffix == ".o":
             groups["compile/libcpd"].append(entry)
         elif output.parts[:2] == ("cpd", "CMakeFiles") and "cpd_kernels_" in output.parts[2]:
@@ -396,22 +396,36 @@ def processor_seconds(entry: dict[str, str]) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def compile_times(versions: Sequence[Version], status: Callable[[str], None]) -> list[Measured]:
-    """Sums over the sources that both versions have, which compile by turns."""
+def compile_times(
+    versions: Sequence[Version], found: Found, status: Callable[[str], None]
+) -> list[Measured]:
+    """Sums over the sources that both versions have, which compile by turns. What the first round
+    calls slower or faster is measured LEAST_ROUNDS times, or until a round disagrees."""
     made = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]
     for name in groups[0]:
-        totals = [0.0, 0.0]
-        longest = max(len(group[name]) for group in groups)
-        for index in range(longest):
-            for side in (0, 1) if index % 2 == 0 else (1, 0):
-                entries = groups[side][name]
-                if index < len(entries):
-                    status(f"{name}, {index + 1} of {longest}")
-                    totals[side] += processor_seconds(entries[index])
-        made.append(Measured(name, "s", [totals[0]], [totals[1]]))
+        sides = [{_object(entry): entry for entry in group[name]} for group in groups]
+        both = [(other, sides[1][path]) for path, other in sides[0].items() if path in sides[1]]
+        alone = len(sides[0].keys() ^ sides[1].keys())
+        found.notes += [f"{name} leaves out {alone} objects of one version alone"] if alone else []
+        row = Measured(name, "s")
+        while both and (not row.other or (row.verdict and len(row.other) < LEAST_ROUNDS)):
+            totals = [0.0, 0.0]
+            for index, pair in enumerate(both):
+                status(f"{name}, round {len(row.other) + 1}, {index + 1} of {len(both)}")
+                for side in (0, 1) if index % 2 == 0 else (1, 0):
+                    totals[side] += processor_seconds(pair[side])
+            row.other.append(totals[0])
+            row.this.append(totals[1])
+        made += [row] if both else []
     return made
+
+
+def _object(entry: dict[str, str]) -> str:
+    """The path of what a compile command makes."""
+    words = shlex.split(entry["command"])
+    return words[words.index("-o") + 1]
 
 
 def constants(other: dict[str, Any], this: dict[str, Any], unit: str) -> list[Measured]:
@@ -439,29 +453,45 @@ def add_constants(found: Found, versions: tuple[Version, Version]) -> None:
 # ---- the command ---------------------------------------------------------------------------------
 
 
-def prepared(revision: str, console: Console) -> tuple[Version, Version]:
+def words_of(options: argparse.Namespace) -> list[str]:
+    """The arguments of run.py that select and size the rows."""
+    words = [options.name] if options.name else []
+    words += ["--all"] if options.all else []
+    words += ["--floats", str(options.floats), "--values", str(options.values)]
+    return [*words, "--repeats", str(options.repeats), "--seed", str(options.seed)]
+
+
+def prepared(options: argparse.Namespace, console: Console) -> tuple[Version, Version]:
     """Both versions, built, with their benchmark programs."""
     import measure
 
-    commit = commit_of(revision)
+    commit = commit_of(options.against)
+    own = Version("this tree", ROOT)
+    measure.build(console, own.built)
+    check_name(options, own)
     tree = worktree(commit)
-    console.print(f"{revision} is {commit[:12]}, in {tree}", highlight=False)
+    console.print(f"{options.against} is {commit[:12]}, in {tree}", highlight=False)
     build_other(tree)
-    versions = Version(revision, tree), Version("this tree", ROOT)
-    for version in versions:
-        measure.build(console, version.built)
-    return versions
+    other = Version(options.against, tree)
+    measure.build(console, other.built)
+    return other, own
+
+
+def check_name(options: argparse.Namespace, own: Version) -> None:
+    """Raises FailedError for a name that no row of this tree contains, before the other version is
+    built."""
+    if not options.name:
+        return
+    with Server(own, words_of(options), ROOT / "build/against.log") as server:
+        if not server.ask():
+            raise FailedError(f"no row of this tree has '{options.name}' in its name")
 
 
 def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
                  console: Console) -> Found:  # fmt: skip
     """All rows of both versions."""
-    words = [options.name] if options.name else []
-    words += ["--all"] if options.all else []
-    words += ["--floats", str(options.floats), "--values", str(options.values)]
-    words += ["--repeats", str(options.repeats), "--seed", str(options.seed)]
     found = Found()
-    rounds = Rounds(versions, words, ROOT / "build/against", found)
+    rounds = Rounds(versions, words_of(options), ROOT / "build/against", found)
     with console.status("bits") as shown:
         with ExitStack() as stack:
             first = []
@@ -476,7 +506,7 @@ def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
         confirm(found.rows, lambda rows: rounds.one(rows, shown.update))
         add_constants(found, versions)
         if options.compile:
-            found.rows += compile_times(versions, shown.update)
+            found.rows += compile_times(versions, found, shown.update)
         else:
             found.notes.append("compile time: with --compile")
     return found
@@ -486,7 +516,7 @@ def run(options: argparse.Namespace) -> int:
     """Compares; 1 where bits are wrong."""
     console = Console()
     try:
-        versions = prepared(options.against, console)
+        versions = prepared(options, console)
         found = measure_both(options, versions, console)
     except FailedError as error:
         sys.exit(f"--against: {error}")

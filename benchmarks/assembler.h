@@ -24,7 +24,7 @@ namespace assembler {
 struct Operation {
   std::string_view name;
   int map;     ///< of opcodes: 1 is 0F, 2 is 0F 38, 3 is 0F 3A
-  int prefix;  ///< 0 none, 1 is 66
+  int prefix;  ///< 0 none, 1 is 66, 2 is F3
   int opcode;
   bool accumulates = false;  ///< reads its target
   bool evex_only = false;
@@ -32,10 +32,11 @@ struct Operation {
   int immediate = -1;
   int extension = -1;  ///< in the place of a register: shifts by an immediate
   bool wide = false;   ///< EVEX.W
+  bool bf16 = false;   ///< of AVX-512 BF16
 };
 
 /// Multiplications, additions, integer operations of 32 bits, products of 32 by 32 bits; `down`:
-/// rounded down by the instruction.
+/// rounded down by the instruction; `pairs`: two products of bf16 numbers added to each lane.
 inline constexpr std::array kOperations = {
     Operation{"product", 1, 0, 0x59},
     Operation{"fma", 2, 1, 0xB8, true},
@@ -49,6 +50,7 @@ inline constexpr std::array kOperations = {
     Operation{"wide", 1, 1, 0xF4, false, false, -1, -1, -1, true},
     Operation{"sum_down", 1, 0, 0x58, false, true, 1},
     Operation{"fma_down", 2, 1, 0xB8, true, true, 1},
+    Operation{"pairs", 2, 2, 0x52, true, true, -1, -1, -1, false, true},
 };
 
 enum class Isa { avx2, avx512 };

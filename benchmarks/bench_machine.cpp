@@ -63,8 +63,14 @@ std::vector<std::string> Parts(const std::string& kind) {
   return pair == kPairs.end() ? std::vector{kind} : pair->second;
 }
 
-/// Counts by operation, from "mul=3 add=2"; whatever the instruction set lacks is an error.
-std::vector<std::pair<const Operation*, double>> Counts(Isa isa, const std::string& text) {
+/// Returns true if this CPU has the operation in such vectors.
+bool Has(Isa isa, const Operation& operation) {
+  if (operation.bf16 && __builtin_cpu_supports("avx512bf16") == 0) return false;
+  return isa == Isa::avx512 || !operation.evex_only;
+}
+
+/// Counts by operation, from "mul=3 add=2".
+std::vector<std::pair<const Operation*, double>> Counts(const std::string& text) {
   std::vector<std::pair<const Operation*, double>> counts;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
@@ -74,7 +80,6 @@ std::vector<std::pair<const Operation*, double>> Counts(Isa isa, const std::stri
     for (const std::string& part : parts) {
       const auto* const found = std::ranges::find(assembler::kOperations, part, &Operation::name);
       if (found == assembler::kOperations.end()) throw cpd::Error("no operation is called " + part);
-      if (isa == Isa::avx2 && found->evex_only) throw cpd::Error("AVX2 has no " + part);
       counts.emplace_back(found,
                           std::stod(word.substr(equals + 1)) / static_cast<double>(parts.size()));
     }
@@ -127,12 +132,13 @@ std::vector<std::unique_ptr<Kind>> Kinds(const std::vector<std::string>& mixture
       kinds.push_back(std::make_unique<Kind>(name + "/" + what, isa, sequence));
     };
     for (const Operation& operation : assembler::kOperations) {
-      if (isa == Isa::avx2 && operation.evex_only) continue;
+      if (!Has(isa, operation)) continue;
       add(std::string(operation.name), Sequence(kBody, &operation));
     }
     for (const std::string& text : mixtures) {
-      if (isa == Isa::avx2 && text.find("directed") != std::string::npos) continue;
-      add(text, Spread(Counts(isa, text)));
+      const auto counts = Counts(text);
+      const auto runs = [&](const auto& part) { return Has(isa, *part.first); };
+      if (std::ranges::all_of(counts, runs)) add(text, Spread(counts));
     }
     if (table == &cpd::Kernels()) break;  // wider vectors may lower the clock
   }

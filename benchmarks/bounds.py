@@ -24,7 +24,7 @@ from timing import Row
 
 FILE = Path(__file__).resolve().parent / "operations.toml"
 LANES = {"avx512": 16, "avx2": 8}
-KINDS = ("mul", "add", "integer", "shift", "directed", "wide")
+KINDS = ("mul", "add", "integer", "shift", "directed", "wide", "pairs")
 READS = ("memcpy", "plain fp32 sum")  # baselines that are a bandwidth
 TIMES = ("µs", "ms", "ms a step")  # units in which less is better
 LOW = 0.7  # of the bound: what is lower has a reason in reasons.toml

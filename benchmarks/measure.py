@@ -118,6 +118,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
         return
     import fresh
     import gemm
+    import gemm_bf16
     import gemm_map
     import gemm_scaled
     import gemm_sizes
@@ -136,6 +137,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
     yield from gemm.rows(options)
     yield from gemm_sizes.rows(options)
     yield from gemm_map.rows(options)
+    yield from gemm_bf16.rows(options)
     yield from gemm_scaled.rows(options)
     yield from scaled_peers.rows(options)
     yield from overhead.rows(options)

@@ -241,8 +241,13 @@ Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c,
 }
 
 /// ProductOfBf16: whether `out` has the product.
-bool ProductOfBf16Into(const Tensor& a, const Tensor& b, const Tensor& out) {
-  return ProductOfBf16(Input(a), Input(b), Output(out));
+bool ProductOfBf16Into(const Tensor& a, const Tensor& b, const OptionalTensor& first,
+                       const OptionalTensor& second, const OptionalTensor& bias,
+                       const Tensor& out) {
+  const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
+  const auto of_rows = Input(first), of_columns = Input(second), added = Input(bias);
+  return ProductOfBf16(Input(a), Input(b), Output(out),
+                       {pointer(of_rows), pointer(of_columns), pointer(added)});
 }
 
 /// The exceptions of GemmNew's roundings.
@@ -381,7 +386,9 @@ STABLE_TORCH_LIBRARY(cpd, m) {
       "gemm_scaled(Tensor a, Tensor? a_scales, int a_block, int a_lines, Tensor? a_factor, "
       "Tensor b, Tensor? b_scales, int b_block, int b_lines, Tensor? b_factor, Tensor? c, "
       "str accumulator, bool epilogue, Tensor? seed, Tensor? stream, Tensor? random) -> Tensor");
-  define("product_of_bf16(Tensor a, Tensor b, Tensor(a!) out) -> bool");
+  define(
+      "product_of_bf16(Tensor a, Tensor b, Tensor? first, Tensor? second, Tensor? bias, "
+      "Tensor(a!) out) -> bool");
   define(std::string("encode(Tensor x, ") + kHow + ") -> Tensor");
   define("decode(Tensor codes, str format, SymInt[] shape, ScalarType dtype) -> Tensor");
   for (const std::string name : {"hadamard", "hadamard_plain"}) {

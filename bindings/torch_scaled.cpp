@@ -113,6 +113,20 @@ Tensor CastScaledNarrow(const Tensor& x, StringHandle scaled, std::int64_t axis,
   return out;
 }
 
+/// The cast in `dtype` without the outermost level's scales, and these in the shape of their grid.
+std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, StringHandle scaled, std::int64_t axis,
+                                           StringHandle how, const OptionalTensor& seed,
+                                           const OptionalTensor& stream, ScalarType dtype) {
+  const Text format(scaled), elements(how);
+  const How to(x, format, axis, elements, {}, {}, {}, seed, stream, {});
+  const bool two_levels = to.scaled.tensor_scale.has_value();
+  const BlockShape block = two_levels ? BlockShape{.kind = to.scaled.outer} : to.scaled.block;
+  const Tensor values = Empty(x, SizesOf(x), dtype);
+  const Tensor scales = Empty(x, ScaleGrid(block, SizesOf(x), to.axis), ScalarType::Float);
+  CastApart(Input(x), to.scaled, to.axis, to.rounding, Output(values), Output(scales));
+  return {values, scales};
+}
+
 /// Element i of the first dimension.
 TensorView Part(const TensorView& all, std::int64_t i) {
   TensorView part = all;
@@ -206,6 +220,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(cpd, m) {
   define(
       "cast_scaled_narrow(Tensor x, str scaled, int axis, str how, Tensor? seed, Tensor? stream) "
       "-> Tensor");
+  define(
+      "cast_scaled_apart(Tensor x, str scaled, int axis, str how, Tensor? seed, Tensor? stream, "
+      "ScalarType dtype) -> (Tensor, Tensor)");
   define(std::string("encode_scaled") + kOf + ") -> (Tensor, Tensor, Tensor)");
   define(std::string("decode_scaled") + kFrom + "SymInt[] shape, ScalarType dtype) -> Tensor");
 }
@@ -226,6 +243,7 @@ void Implement(torch::stable::detail::StableLibrary& m) {
 STABLE_TORCH_LIBRARY_IMPL(cpd, CPU, m) {
   Implement(m);
   m.impl("cast_scaled_narrow", TORCH_BOX(&Entered<&CastScaledNarrow>::Run));
+  m.impl("cast_scaled_apart", TORCH_BOX(&Entered<&CastScaledApart>::Run));
 }
 STABLE_TORCH_LIBRARY_IMPL(cpd, CUDA, m) { Implement(m); }
 

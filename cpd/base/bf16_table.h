@@ -33,6 +33,27 @@ struct Bf16Tile {
   bool adds = false;        ///< to `sums`; else they begin at +0
 };
 
+/// Binary32 scales of rows, of columns (`by_column`), or one of all (row_stride 0).
+struct Bf16Scales {
+  const float* values = nullptr;  ///< null: no scales
+  std::int64_t row_stride = 0;
+  bool by_column = false;
+};
+
+/// Values that follow from `rows` x `columns` sums: a sum times its scales, in their order, plus
+/// the bias of its column, each operation rounded to nearest-even in binary32; in bf16 rounded once
+/// more.
+struct Bf16Finish {
+  std::int64_t rows = 0, columns = 0;
+  const float* sums = nullptr;
+  std::int64_t stride = 0;  ///< of rows of sums
+  Bf16Scales scales[2] = {};
+  const float* bias = nullptr;  ///< null: none
+  void* out = nullptr;
+  std::int64_t out_stride = 0;
+  bool wide = false;  ///< `out` is binary32, else bf16
+};
+
 struct Bf16Table {
   /// Packs `count` values of each line in words of two, the last with +0 where `count` is odd. Word
   /// k of line i is words[i * stride + k] where the lines are `along`, else words[k * stride + i].
@@ -43,6 +64,7 @@ struct Bf16Table {
   /// Adds exact products to sums, a word's upper half first; each addition is rounded to
   /// nearest-even in binary32. Subnormal operands and sums count as 0.
   void (*tile)(const Bf16Tile& tile);
+  void (*finish)(const Bf16Finish& finish);
 };
 
 }  // namespace cpd

@@ -364,7 +364,7 @@ void Correlate(const TensorView& g, const TensorView& x, std::int64_t groups,
   const std::int64_t outputs = g.rank > 1 ? g.shape[1] : 0;
   CheckShape(g, "g", {x.shape[0], outputs / groups * groups}, windows, &WindowAxis::places);
   CheckShape(out, "out", {outputs, x.shape[1] / groups}, windows, &WindowAxis::kernel);
-  if (!out.is_contiguous()) throw Error("out must be contiguous");
+  if (!out.is_contiguous()) throw Error("out of a correlation must be contiguous");
   const ImageOperand a(g, groups, Elements(g), Of::groups, Rows::terms);
   const ImageOperand b(x, groups, windows, Of::groups, Rows::windows);
   MatrixProduct product;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cpd/backend/bf16_kernels.h"
 #include "cpd/backend/roster.h"
@@ -115,7 +116,57 @@ bool StaysNormal(Word least_of_a, Word least_of_b) {
   return first > 0 && second > 0 && first + second >= 2 * 127 + 14 - 126;
 }
 
-bool Multiply(const Lines& a, const Lines& b, float* out) {
+Bf16Scales ScalesOf(const TensorView* x) {
+  if (x == nullptr) return {};
+  return {.values = static_cast<const float*>(x->data),
+          .row_stride = x->shape[0] == 1 ? 0 : x->stride[0],
+          .by_column = x->shape[1] > 1 && x->stride[1] == 1};
+}
+
+/// The results of a product: the sums themselves, or what ProductFinish makes of them.
+class Results {
+ public:
+  Results(const TensorView& out, const ProductFinish& finish)
+      : size_(SizeOf(out.dtype)),
+        stride_(out.shape[2]),
+        is_direct_(out.dtype == DType::f32 && finish.first == nullptr && finish.second == nullptr &&
+                   finish.bias == nullptr),
+        finish_{
+            .scales = {ScalesOf(finish.first), ScalesOf(finish.second)},
+            .bias = finish.bias == nullptr ? nullptr : static_cast<const float*>(finish.bias->data),
+            .out_stride = stride_,
+            .wide = out.dtype == DType::f32} {}
+  /// True if sums are written into the result itself.
+  [[nodiscard]] bool is_direct() const { return is_direct_; }
+  [[nodiscard]] std::int64_t stride() const { return stride_; }
+  /// The place of an element of the matrix at `out`.
+  [[nodiscard]] std::uint8_t* At(std::uint8_t* out, std::int64_t row, std::int64_t column) const {
+    return out + (row * stride_ + column) * size_;
+  }
+  /// Writes the results of a tile's sums, the first of which has that row and column.
+  void Finish(const Bf16Tile& tile, std::uint8_t* out, std::int64_t row,
+              std::int64_t column) const {
+    Bf16Finish finish = finish_;
+    finish.rows = tile.rows;
+    finish.columns = tile.columns;
+    finish.sums = tile.sums;
+    finish.stride = tile.stride;
+    finish.out = At(out, row, column);
+    for (Bf16Scales& scales : finish.scales) {
+      if (scales.values == nullptr) continue;
+      scales.values += row * scales.row_stride + (scales.by_column ? column : 0);
+    }
+    if (finish.bias != nullptr) finish.bias += column;
+    Bf16Kernels()->finish(finish);
+  }
+
+ private:
+  std::int64_t size_, stride_;
+  bool is_direct_;
+  Bf16Finish finish_;
+};
+
+bool Multiply(const Lines& a, const Lines& b, const Results& results, std::uint8_t* out) {
   const std::int64_t pairs = (a.count + 1) / 2;
   const std::int64_t a_stride = (pairs + 15) / 16 * 16 + 16;  // rows begin in different cache sets
   const std::int64_t panels = (b.lines + kBf16Columns - 1) / kBf16Columns;
@@ -140,13 +191,19 @@ bool Multiply(const Lines& a, const Lines& b, float* out) {
   const std::int64_t parts = (a.lines + kRows - 1) / kRows;
   const std::int64_t per_task = std::min(kRows, a.lines) * kBf16Columns * a.count;
   parallel_for(panels * parts, 1, kFew / per_task + 1, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) std::array<float, kRows * kBf16Columns> sums;  // within the L2 cache
     for (std::int64_t task = begin; task < end; ++task) {
       const std::int64_t p = task / parts, row = task % parts * kRows;
+      const std::int64_t column = p * kBf16Columns;
       Bf16Tile tile{.rows = std::min(kRows, a.lines - row),
-                    .columns = std::min<std::int64_t>(kBf16Columns, b.lines - p * kBf16Columns),
+                    .columns = std::min<std::int64_t>(kBf16Columns, b.lines - column),
                     .a_stride = a_stride,
-                    .sums = out + row * b.lines + p * kBf16Columns,
-                    .stride = b.lines};
+                    .sums = sums.data(),
+                    .stride = kBf16Columns};
+      if (results.is_direct()) {
+        tile.sums = reinterpret_cast<float*>(results.At(out, row, column));
+        tile.stride = results.stride();
+      }
       for (std::int64_t k = 0; k < pairs; k += kPairs) {
         tile.pairs = std::min(kPairs, pairs - k);
         tile.a = of_a.get() + row * a_stride + k;
@@ -154,6 +211,7 @@ bool Multiply(const Lines& a, const Lines& b, float* out) {
         tile.adds = k > 0;
         Bf16Kernels()->tile(tile);
       }
+      if (!results.is_direct()) results.Finish(tile, out, row, column);
     }
   });
   return true;
@@ -170,29 +228,69 @@ void CheckMatrices(const TensorView& x, const char* name) {
   }
 }
 
+void CheckScales(const TensorView* x, const TensorView& out, const char* name) {
+  if (x == nullptr) return;
+  Check(*x, name);
+  const auto stride = [&](int d) { return x->shape[d] == 1 ? 0 : x->stride[d]; };
+  if (x->rank != 2 || x->device != Device::cpu || x->dtype != DType::f32 ||
+      x->shape[0] != out.shape[1] || x->shape[1] != out.shape[2] || stride(1) < 0 ||
+      stride(1) > 1 || (stride(0) != 0 && stride(1) != 0)) {
+    throw Error(std::string(name) + " must be M x L fp32 scales of rows or of columns on the CPU");
+  }
+}
+
+void CheckFinish(const ProductFinish& finish, const TensorView& out) {
+  CheckScales(finish.first, out, "first");
+  CheckScales(finish.second, out, "second");
+  if (finish.bias == nullptr) return;
+  Check(*finish.bias, "bias");
+  if (finish.bias->rank != 1 || finish.bias->device != Device::cpu ||
+      finish.bias->dtype != DType::f32 || !finish.bias->is_contiguous() ||
+      finish.bias->shape[0] != out.shape[2]) {
+    throw Error("bias must be L contiguous fp32 numbers on the CPU");
+  }
+}
+
+/// The results of sums without terms.
+void FinishEmpty(const Results& results, const TensorView& out) {
+  auto* const to = static_cast<std::uint8_t*>(out.data);
+  const std::vector<float> sums(static_cast<std::size_t>(out.shape[2]));
+  const std::int64_t row_bytes = out.shape[2] * SizeOf(out.dtype);
+  Bf16Tile tile{.rows = 1, .columns = out.shape[2], .sums = const_cast<float*>(sums.data())};
+  for (std::int64_t n = 0; n < out.shape[0]; ++n) {
+    for (std::int64_t row = 0; row < out.shape[1]; ++row) {
+      results.Finish(tile, to + n * out.shape[1] * row_bytes, row, 0);
+    }
+  }
+}
+
 }  // namespace
 
-bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& out) {
+bool ProductOfBf16(const TensorView& a, const TensorView& b, const TensorView& out,
+                   const ProductFinish& finish) {
   CheckMatrices(a, "a");
   CheckMatrices(b, "b");
   CheckMatrices(out, "out");
-  if (out.dtype != DType::f32 || !out.is_contiguous()) throw Error("out must be contiguous fp32");
+  if (!out.is_contiguous()) throw Error("out of a product must be contiguous");
   if (a.shape[0] != out.shape[0] || b.shape[0] != out.shape[0] || a.shape[1] != out.shape[1] ||
       a.shape[2] != b.shape[1] || b.shape[2] != out.shape[2]) {
     throw Error("a, b and out must be N x M x K, N x K x L and N x M x L");
   }
+  CheckFinish(finish, out);
   if (Bf16Kernels() == nullptr) return false;
-  auto* const sums = static_cast<float*>(out.data);
   const std::int64_t n = out.shape[0], size = out.shape[1] * out.shape[2];
   if (out.size() == 0) return true;
+  const Results results(out, finish);
   if (a.shape[2] == 0) {
-    std::fill_n(sums, out.size(), 0.0F);
+    FinishEmpty(results, out);
     return true;
   }
+  auto* const to = static_cast<std::uint8_t*>(out.data);
   std::atomic<bool> fits = true;
   const auto multiply = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end && fits; ++i) {
-      if (!Multiply(LinesOf(a, i, 1, 2), LinesOf(b, i, 2, 1), sums + i * size)) fits = false;
+      std::uint8_t* const matrix = to + i * size * SizeOf(out.dtype);
+      if (!Multiply(LinesOf(a, i, 1, 2), LinesOf(b, i, 2, 1), results, matrix)) fits = false;
     }
   };
   if (n < MaxThreads()) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -46,8 +47,8 @@ class Inputs {
     const auto bytes = static_cast<std::size_t>(x.size()) * SizeOf(x.dtype);
     void* data = nullptr;
     if (x.device == Device::cpu) {
-      kept_.resize(bytes);
-      data = kept_.data();
+      kept_ = std::make_unique_for_overwrite<std::uint8_t[]>(bytes);
+      data = kept_.get();
     } else {
       data = on_gpu_.emplace(x, static_cast<std::int64_t>(bytes)).data();
     }
@@ -61,7 +62,7 @@ class Inputs {
 
  private:
   TensorView view_;
-  std::vector<std::uint8_t> kept_;
+  std::unique_ptr<std::uint8_t[]> kept_;
   std::optional<cuda::Memory> on_gpu_;
 };
 
@@ -113,8 +114,9 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether out is known to hold all values: of fp32 and of contiguous bf16.
-bool CastTiles(ScaledTensor& tensor, const TensorView& out) {
+/// Returns whether out is known to hold all values: of fp32 and of contiguous bf16. `apart`: the
+/// values lack the outermost level's scales.
+bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) {
   const Tiles tiles = tensor.tiles();
   const bool is_bf16 = out.dtype == DType::bf16 && out.is_contiguous();
   std::atomic<bool> holds = is_bf16 || out.dtype == DType::f32;
@@ -126,6 +128,7 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out) {
       const Tile tile = tiles[s];
       scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
         const BlockLayout& layout = tensor.layout;
+        run.apart = apart;
         const std::int64_t first = layout.index(tile.p, tile.i, tile.t, tile.j + c);
         if (is_bf16) {
           auto* const y = static_cast<std::uint16_t*>(out.data) + first;
@@ -328,6 +331,25 @@ bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
   const Inputs inputs(x, scaled, along);
   ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
   return CastTiles(tensor, out);
+}
+
+void CastApart(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,
+               const TensorView& out, const TensorView& scales) {
+  CheckCast(x, scaled, out);
+  const int along = AxisOf(x, axis);
+  const ScaleCounts counts = CountScales(scaled, ShapeOf(x), along);
+  const std::int64_t count = scaled.tensor_scale ? counts.tensor : counts.blocks;
+  Check(scales, "scales");
+  if (x.device != Device::cpu || scales.dtype != DType::f32 || !scales.is_contiguous() ||
+      scales.size() != count) {
+    throw Error("scales must be " + std::to_string(count) + " contiguous fp32 numbers on the CPU");
+  }
+  if (x.size() == 0) return;
+  const Inputs inputs(x, scaled, along);
+  ScaledTensor tensor = MakeScaledTensor(inputs.view(), scaled, along, options, {}, nullptr);
+  CastTiles(tensor, out, true);
+  std::ranges::copy(scaled.tensor_scale ? tensor.outer.scale : tensor.scale,
+                    static_cast<float*>(scales.data));
 }
 
 void Cast(const TensorView& x, const Scaled& scaled, int axis, const RoundingOptions& options,

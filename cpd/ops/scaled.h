@@ -39,6 +39,14 @@ CPD_API void Cast(const TensorView& x, const Scaled& scaled, int axis,
 CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                            const RoundingOptions& options, const TensorView& out);
 
+/// Cast on the CPU, with the outermost level's scales apart: out[i] = the element or, where there
+/// are two levels, the element times its block's scale, rounded into out's type. `scales` gets the
+/// scale of each cell of the outermost level's grid (ScaleGrid): contiguous fp32. The value that
+/// Cast gives is out[i] times its cell's scale, if out's type holds out[i].
+CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
+                       const RoundingOptions& options, const TensorView& out,
+                       const TensorView& scales);
+
 /// Casts x twice, with blocks along axes[0] into `first` and along axes[1] into `second`, as two
 /// calls of Cast do; neither may overlap x. On a GPU one pass reads x once for both where axes are
 /// the last and the one before, blocks are of 16, 32 or 128 values, their scales are formed from

@@ -113,6 +113,15 @@ void OuterOfBlocks(const ScaledTensor& tensor, std::int64_t first, std::int64_t 
   }
 }
 
+/// Joins the rows of a contiguous tensor where blocks lie within rows: tiles then are long even if
+/// rows are short.
+BlockLayout Joined(const BlockLayout& layout, const TensorView& x) {
+  const bool joins = layout.rows == 1 && layout.middle == 1 && x.is_contiguous() &&
+                     layout.width % layout.columns == 0;
+  if (!joins) return layout;
+  return {.width = layout.planes * layout.height * layout.width, .columns = layout.columns};
+}
+
 }  // namespace
 
 Floats GivenOf(const TensorView& given, const Format& format, std::int64_t count,
@@ -195,6 +204,7 @@ ScaledTensor MakeScaledTensor(const TensorView& x, const Scaled& scaled, int axi
                       .layout = LayoutOf(scaled.block, shape, axis),
                       .outer = OuterOf(x, scaled, axis, plan, given),
                       .scale = {}};
+  if (indices == nullptr) tensor.layout = Joined(tensor.layout, x);
   if (tensor.choose != ScaleChoice::none) {
     const RoundingOptions nearest{.overflow = options.overflow};
     tensor.nearest =

@@ -86,15 +86,39 @@ void CheckOrder(const BlockFma& unit) {
                 std::to_string(unit.group) + ", got " + std::to_string(unit.promote));
   }
   if (unit.scale) {
-    throw Error("block_fma: a unit with a scale must have group = block = " +
-                std::to_string(unit.block) + ", got " + std::to_string(unit.group));
+    throw Error("block_fma: a unit with a scale takes k in ascending order: group must be 0, got " +
+                std::to_string(unit.group));
   }
+  const bool has_pairs = unit.adder == Adder::flushed_pairs || unit.adder == Adder::two_steps_even;
+  if (unit.group == unit.block && !has_pairs) {
+    throw Error("block_fma: group=" + std::to_string(unit.group) +
+                " has no effect, as a block's products are summed at once: give a multiple of the "
+                "block, such as " +
+                std::to_string(2 * unit.block));
+  }
+}
+
+/// True if the adder cuts terms: fraction_bits and min_exponent then count, else no text has them.
+bool CutsTerms(Adder adder) { return adder != Adder::exact && adder != Adder::flushed_pairs; }
+
+/// Refuses fraction_bits and min_exponent of an adder that cuts no term.
+void CheckCuts(const BlockFma& unit) {
+  constexpr BlockFma kUsual;
+  if (CutsTerms(unit.adder)) return;
+  std::string given;
+  if (unit.min_exponent != kUsual.min_exponent) Put(given, "min_exponent", unit.min_exponent);
+  if (unit.fraction_bits != kUsual.fraction_bits) Put(given, "fraction_bits", unit.fraction_bits);
+  if (given.empty()) return;
+  throw Error("block_fma:" + given + " has no effect, as adder " + ToString(unit.adder) +
+              " cuts no term: sum= and sum_rounding= round its sums; adders aligned, two_steps and "
+              "two_steps_even cut");
 }
 
 /// What the adders other than `aligned` suppose.
 void CheckAdder(const BlockFma& unit) {
   CheckName("adder", kAdders, unit.adder);
   if (unit.adder == Adder::aligned) return;
+  CheckCuts(unit);
   const std::string adder = "block_fma: adder " + ToString(unit.adder);
   if (unit.scale) throw Error(adder + " is for units without a scale");
   if (!unit.aligns_addend) throw Error(adder + " needs addend=aligned, got separate");
@@ -148,6 +172,11 @@ void Check(const BlockFma& unit) {
     throw Error("block_fma: promote must be 0 or a multiple of block = " +
                 std::to_string(unit.block) + ", got " + std::to_string(unit.promote));
   }
+  if (!unit.aligns_addend && unit.promote == unit.block) {
+    throw Error(
+        "block_fma: addend=separate has no effect, as promote=" + std::to_string(unit.promote) +
+        " starts every block of the unit from +0: give a multiple of the block");
+  }
   CheckOrder(unit);
   CheckAdder(unit);
 }
@@ -157,8 +186,10 @@ std::string ToString(const BlockFma& unit) {
   Put(text, "a", unit.a);
   Put(text, "b", unit.b);
   Put(text, "block", unit.block);
-  Put(text, "fraction_bits", unit.fraction_bits);
-  Put(text, "min_exponent", unit.min_exponent);
+  if (CutsTerms(unit.adder)) {
+    Put(text, "fraction_bits", unit.fraction_bits);
+    Put(text, "min_exponent", unit.min_exponent);
+  }
   Put(text, "sum", unit.sum);
   if (unit.rounding != BlockFma{}.rounding) Put(text, "sum_rounding", unit.rounding);
   if (!unit.aligns_addend) Put(text, "addend", "separate");

@@ -59,7 +59,15 @@ struct Unit {
 };
 
 constexpr Unit Amd(std::string_view name, const Format& operand, int block, Adder adder) {
-  Unit unit{name, operand, block, 24, -126, 0, kLiterature, kMmaSimResults};
+  const bool cuts = adder != Adder::exact && adder != Adder::flushed_pairs;
+  Unit unit{.name = name,
+            .operand = operand,
+            .block = block,
+            .fraction_bits = cuts ? 24 : BlockFma{}.fraction_bits,
+            .min_exponent = cuts ? -126 : BlockFma{}.min_exponent,
+            .promote = 0,
+            .evidence = kLiterature,
+            .source = kMmaSimResults};
   unit.adder = adder;
   return unit;
 }

@@ -38,10 +38,8 @@ class Rotations {
 
   void Add(const Moves& moves) {
     const bool is_hop = moves.out.size() == 1 && moves.in.size() == 1;
-    const auto peers = is_hop ? std::pair(moves.out[0].peer, moves.in[0].peer) : std::pair(-1, -1);
-    if (!is_hop || peers != peers_ || hops_ == turn_) EndTurn();
+    if (!is_hop || hops_ == turn_) EndTurn();
     transfers_.push_back(StepsOf(moves));
-    peers_ = peers;
     hops_ += is_hop ? 1 : 0;
   }
   [[nodiscard]] std::vector<Steps> Take() {
@@ -78,7 +76,6 @@ class Rotations {
 
   int turn_;
   std::vector<Steps> transfers_;
-  std::pair<int, int> peers_;
   int hops_ = 0;
 };
 

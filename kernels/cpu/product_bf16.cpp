@@ -142,12 +142,50 @@ CPD_BODY void tile_body(const Bf16Tile& t) {
   }
 }
 
+/// The scales of the used columns from `column` on, in a row.
+CPD_FN __m512 load_scales(const Bf16Scales& scales, int64_t row, int64_t column, __mmask16 used) {
+  const float* const at = scales.values + row * scales.row_stride;
+  return scales.by_column ? _mm512_maskz_loadu_ps(used, at + column) : _mm512_set1_ps(*at);
+}
+
+/// Rounds to bf16 patterns, in the lower halves.
+CPD_FN __m512i halves_of(__m512 y) {
+  const __m512i bits = _mm512_castps_si512(y);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(_mm512_set1_epi32(0x7FFF), odd);
+  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
+  const __mmask16 nan = _mm512_cmp_ps_mask(y, y, _CMP_UNORD_Q);
+  return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7FC0));
+}
+
+CPD_BODY void finish_body(const Bf16Finish& f) {
+  for (int64_t row = 0; row < f.rows; ++row) {
+    for (int64_t column = 0; column < f.columns; column += 16) {
+      const int64_t rest = f.columns - column;
+      const auto used = static_cast<__mmask16>(rest >= 16 ? 0xFFFF : (1 << rest) - 1);
+      __m512 y = _mm512_maskz_loadu_ps(used, f.sums + row * f.stride + column);
+      for (const Bf16Scales& scales : f.scales) {
+        if (scales.values == nullptr) continue;
+        y = _mm512_mul_ps(y, load_scales(scales, row, column, used));
+      }
+      if (f.bias != nullptr) y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(used, f.bias + column));
+      const int64_t at = row * f.out_stride + column;
+      if (f.wide) {
+        _mm512_mask_storeu_ps(static_cast<float*>(f.out) + at, used, y);
+      } else {
+        _mm512_mask_cvtepi32_storeu_epi16(static_cast<uint16_t*>(f.out) + at, used, halves_of(y));
+      }
+    }
+  }
+}
+
 uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_t* words, int64_t stride) {
   return enter<pair_body, const Bf16Lines&>(x, lines, count, words, stride);
 }
 void tiles(const Bf16Tile& t) { enter<tile_body, const Bf16Tile&>(t); }
+void finish(const Bf16Finish& f) { enter<finish_body, const Bf16Finish&>(f); }
 
-constexpr Bf16Table kTable = {.pair = pair, .tile = tiles};
+constexpr Bf16Table kTable = {.pair = pair, .tile = tiles, .finish = finish};
 
 }  // namespace
 

@@ -182,8 +182,11 @@ CPD_FN void with_route(const ScaledPlan& plan, ElementRoute route, Body body) {
 }
 
 template <class R, ElementRoute kRoute, class V>
-CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan) {
-  return scaled_value(round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element), at);
+CPD_FN auto scaled_value(V x, ElementScale<V> at, Unsigned<V> random, const ScaledPlan& plan,
+                         bool apart) {
+  const V rounded = round<R>(scaled_down<kRoute>(x, at, plan), random, plan.element);
+  if (apart) at = {at.factor, plan.two_levels ? at.scale : splat<V>(1), splat<V>(1)};
+  return scaled_value(rounded, at);
 }
 
 /// The bits of binary32 values, of lanes that follow from V's.
@@ -229,7 +232,7 @@ CPD_FN bool round_run(const ScaledPlan plan, const ScaledRun run, T* y) {
   constexpr int kLanes = Lanes<V>::count;
   BitsOf<V> lost{};
   for_elements<R, V>(run, y, false, [&](V x, ElementScale<V> at, Unsigned<V> random, T* to) {
-    lost = lost | put_values<V, kPut>(to, scaled_value<R, kRoute>(x, at, random, plan));
+    lost = lost | put_values<V, kPut>(to, scaled_value<R, kRoute>(x, at, random, plan, run.apart));
   });
   uint32_t each[kLanes], any = 0;
   store(each, lost);
@@ -289,13 +292,13 @@ CPD_FN void round_pages(const ScaledPlan plan, const ScaledRun run, float* y) {
     scales.enter_group(run, group);
     for (int64_t begin = 0; begin < kPage; begin += kBlock) {
       values.enter_block(group + begin);
-      for_page_blocks(run, scales, group, begin, begin + kBlock,
-                      [&](int64_t page, int64_t k, int64_t i, auto scale) {
-                        const auto random = load_random<R, F>(run.random + i);
-                        values.put(
-                            group + begin, page, k - begin,
-                            scaled_value<R, kRoute>(load<F>(run.x + i), scale, random, plan));
-                      });
+      for_page_blocks(
+          run, scales, group, begin, begin + kBlock,
+          [&](int64_t page, int64_t k, int64_t i, auto scale) {
+            const auto random = load_random<R, F>(run.random + i);
+            values.put(group + begin, page, k - begin,
+                       scaled_value<R, kRoute>(load<F>(run.x + i), scale, random, plan, run.apart));
+          });
       values.leave_block(group + begin);
     }
   }

@@ -36,9 +36,9 @@ int arithmetic(const Launch& launch, const ArithmeticCall& call) {
     });
     return cudaGetLastError();
   }
-  const bool any = call.x.dtype == DType::f64 ||
-                   (call.op != Operation::sqrt && call.y.dtype == DType::f64) ||
-                   (call.op == Operation::fma && call.z.dtype == DType::f64);
+  // z of binary64 may be any number: beside it the product of binary32 values is exact.
+  const bool any =
+      call.x.dtype == DType::f64 || (call.op != Operation::sqrt && call.y.dtype == DType::f64);
   with_mode(call.plan.mode, [&]<Rounding mode>() {
     start_kernel(any ? operate_elements<mode, true> : operate_elements<mode, false>, blocks,
                  kThreads, stream, call);

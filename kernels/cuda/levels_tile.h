@@ -184,8 +184,8 @@ CPD_FN void encode_levels_block(const Block& block, const LevelCall& call, const
       block, layout_of(call), to, memory, [&](std::int64_t i) { return level_code_at(call, x, i); },
       [&](const MessageTile& tile, std::int64_t first, int thread) {
         CPD_ROLLED for (std::int64_t b = thread; b < tile.buckets; b += kThreads) {
-          const std::int64_t i = first + (b == 0 ? 0 : b * call.plan.bucket - call.before);
-          store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm_at(call, i)));
+          const float norm = norm_at(call, first + b * call.plan.bucket);
+          store_word(to + tile.at + 4 * b, bits_as<std::uint32_t>(norm));
         }
       });
 }

@@ -2,14 +2,20 @@
 //
 // The GPU gives the CPU's bits: add, mul, fma and sum, every mode and scheme.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "cpd/ops/arithmetic.h"
 #include "cpd/ops/cast.h"
+#include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/cuda_memory.h"
@@ -200,6 +206,114 @@ TEST_F(ArithmeticGpu, KernelsOfPacks) {
     to.Read();
     EXPECT_EQ(expected, got) << ToString(type);
     EXPECT_EQ(testing::queued_kernels(), std::vector<std::string>{"operate_all_packs"});
+  }
+}
+
+/// Operands of one type that lie otherwise in memory than x, and of binary64 beside binary32.
+TEST_F(ArithmeticGpu, OperandsOfOtherLayoutsAndTypes) {
+  constexpr std::int64_t n = 1000;
+  const Format format = ParseFormat("e4m3");
+  const std::vector<float> x = inputs<float>(format, 1);
+  const std::vector<float> y = inputs<float>(format, 3);
+  std::vector<double> wide = inputs<double>(format, 5);
+  for (std::size_t i = 0; i < wide.size(); i += 5) {
+    wide[i] = std::bit_cast<double>(0x7FE1 * i);  // products below binary64
+    wide[i + 1] = (1 + 0x1p-4) / x[i + 1];        // products next to a tie
+  }
+  const TensorView plain = View(x.data(), DType::f32, n);
+  TensorView apart = View(y.data(), DType::f32, n);
+  apart.stride[0] = 3;
+  TensorView reversed = View(y.data() + n - 1, DType::f32, n);
+  reversed.stride[0] = -1;
+  TensorView one = View(y.data() + 7, DType::f32, n);
+  one.stride[0] = 0;
+  const TensorView doubles = View(wide.data(), DType::f64, n);
+  const auto expect_same = [&](const TensorView& a, const TensorView& b, const TensorView& c,
+                               const std::string& about) {
+    const testing::OnGpuView on_gpu[] = {{driver(), a}, {driver(), b}, {driver(), c}};
+    for (const RoundingOptions& o : all_options()) {
+      for (const int operation : {0, 1, 2}) {
+        const auto run = [&](const TensorView& p, const TensorView& q, const TensorView& r,
+                             const TensorView& out) {
+          if (operation == 0) return Add(p, q, format, o, out);
+          if (operation == 1) return Mul(p, q, format, o, out);
+          Fma(p, q, r, format, o, out);
+        };
+        std::vector<float> expected(n);
+        std::vector<float> got(n);
+        run(a, b, c, View(expected));
+        const OnGpu out(driver(), got.data(), 4 * got.size());
+        run(on_gpu[0].view(), on_gpu[1].view(), on_gpu[2].view(), out.View(View(got), got.data()));
+        out.Read(got.data());
+        EXPECT_TRUE(
+            testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)))
+            << about << ", operation " << operation << ", " << testing::describe(format, o);
+      }
+    }
+  };
+  expect_same(plain, apart, plain, "y apart");
+  expect_same(plain, reversed, plain, "y reversed");
+  expect_same(plain, one, plain, "one y");
+  expect_same(apart, plain, plain, "x apart");
+  expect_same(plain, plain, apart, "z apart");
+  expect_same(plain, plain, doubles, "z of binary64");
+  expect_same(plain, doubles, plain, "y of binary64");
+}
+
+/// Rows that end where memory ends: nothing behind them is read.
+TEST_F(ArithmeticGpu, SumsOfRowsAtTheEndOfMemory) {
+  if (!testing::kCudaOnCpu) GTEST_SKIP() << "only the CPU's memory can be protected";
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* const memory =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const end = static_cast<std::uint8_t*>(memory) + page;
+  ASSERT_EQ(mprotect(end, page, PROT_NONE), 0);
+  for (const DType type : {DType::f32, DType::bf16, DType::f16}) {
+    for (const auto& [rows, terms] : {std::pair{3, 33}, {33, 2}, {1, 65}, {2, 64}}) {
+      const std::size_t bytes = static_cast<std::size_t>(rows * terms) * SizeOf(type);
+      TensorView x =
+          View(end - bytes, type, std::array<std::int64_t, 2>{std::int64_t{rows}, terms});
+      const std::vector<float> ones(static_cast<std::size_t>(rows * terms), 1.0F);
+      Cast(View(ones), ParseFormat(ToString(type)), {}, View(x.data, type, rows * terms));
+      x.device = Device::cuda;
+      std::vector<float> got(static_cast<std::size_t>(rows));
+      const OnGpu out(driver(), got.data(), 4 * got.size());
+      Sum(x, 1, ParseAccumulator("fp32 sequential"), out.View(View(got), got.data()));
+      out.Read(got.data());
+      EXPECT_EQ(got, std::vector<float>(got.size(), static_cast<float>(terms)))
+          << rows << " rows of " << terms << " " << ToString(type);
+    }
+  }
+  munmap(memory, 2 * page);
+}
+
+/// A NaN or an infinity anywhere among the terms makes a sum of fixed point NaN.
+TEST_F(ArithmeticGpu, FixedPointSumsOfNumbersThatAreNotFinite) {
+  constexpr std::int64_t terms = 5;
+  const float odd[] = {std::numeric_limits<float>::quiet_NaN(),
+                       std::numeric_limits<float>::infinity(),
+                       -std::numeric_limits<float>::infinity()};
+  const Accumulator accumulator = ParseAccumulator("int32");
+  for (const float number : odd) {
+    std::vector<float> x(terms * terms, 1.0F);  // row i has the number at place i
+    for (std::int64_t i = 0; i < terms; ++i) x[i * terms + i] = number;
+    const TensorView matrix = View(x.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms});
+    const testing::OnGpuView on_gpu(driver(), matrix);
+    std::vector<float> sums(terms);
+    const OnGpu out(driver(), sums.data(), 4 * sums.size());
+    Sum(on_gpu.view(), 1, accumulator, out.View(View(sums), sums.data()));
+    out.Read(sums.data());
+    for (const float sum : sums) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
+    const std::vector<float> ones(terms * terms, 1.0F);
+    const testing::OnGpuView right(
+        driver(), View(ones.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms}));
+    std::vector<float> products(terms * terms);
+    const testing::OnGpuView to(
+        driver(), View(products.data(), DType::f32, std::array<std::int64_t, 2>{terms, terms}));
+    Gemm(on_gpu.view(), right.view(), accumulator, to.view());
+    to.Read();
+    for (const float sum : products) EXPECT_TRUE(std::isnan(sum)) << number << " gave " << sum;
   }
 }
 

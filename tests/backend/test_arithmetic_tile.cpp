@@ -14,7 +14,9 @@
 
 #include "cpd/backend/cuda.h"
 #include "cpd/backend/cuda_faults.h"
+#include "cpd/backend/device_memory.h"
 #include "cpd/ops/arithmetic.h"
+#include "cpd/ops/gemm.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/presets.h"
@@ -415,6 +417,61 @@ TEST_F(ArithmeticTile, SumsTakeGivenIntegers) {
   Sum(matrix, 0, accumulator, testing::view_of(expected), &integers);
   Sum(on_gpu(matrix), 0, accumulator, on_gpu(testing::view_of(got)), &on_device);
   EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
+}
+
+/// What a kernel's call returns, of cudaError_t, and its text.
+int g_status = 0;
+
+TEST_F(ArithmeticTile, StatusesAreErrors) {
+  static const cuda::Api failing = [] {
+    cuda::Api api = *host_library();
+    api.arithmetic = [](const cuda::Launch&, const cuda::ArithmeticCall&) { return g_status; };
+    api.describe = [](int status) { return status == 2 ? "out of memory" : "another"; };
+    return api;
+  }();
+  cuda::SetLibrary(&failing);
+  const std::vector<float> x(6, 1.0F);
+  const TensorView view = on_gpu(testing::view_of(x));
+  const auto error_of = [&](int status) -> std::string {
+    g_status = status;
+    try {
+      Add(view, view, kFp32, {}, view);
+    } catch (const cuda::NoDeviceMemory& error) {
+      return std::string("memory: ") + error.what();
+    } catch (const MachineError& error) {
+      return std::string("machine: ") + error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(error_of(0), "none");
+  EXPECT_EQ(error_of(1), "machine: CUDA: another");  // cudaErrorInvalidValue
+  EXPECT_EQ(error_of(2), "memory: CUDA out of memory");
+  for (const int status : {3, 700, 999}) {
+    EXPECT_EQ(error_of(status), "machine: CUDA: another") << status;
+  }
+}
+
+/// cuBLAS's own words, whatever status comes with them.
+TEST_F(ArithmeticTile, ErrorsOfCublasAreErrors) {
+  static const cuda::Api failing = [] {
+    cuda::Api api = *host_library();
+    api.blas = [](const cuda::Launch&, const MatrixProduct&, const char** error) {
+      *error = "no product today";
+      return 0;
+    };
+    return api;
+  }();
+  cuda::SetLibrary(&failing);
+  const std::vector<float> x(4, 1.0F);
+  const TensorView matrix = on_gpu(View(x.data(), DType::f32, std::array<std::int64_t, 2>{2, 2}));
+  std::vector<float> y(4);
+  const TensorView out = on_gpu(View(y.data(), DType::f32, std::array<std::int64_t, 2>{2, 2}));
+  try {
+    GemmByBlas(matrix, matrix, {}, out);
+    ADD_FAILURE() << "no error";
+  } catch (const MachineError& error) {
+    EXPECT_STREQ(error.what(), "cuBLAS: no product today");
+  }
 }
 
 TEST_F(ArithmeticTile, RefusesWhatTheCpuOnlyTakes) {

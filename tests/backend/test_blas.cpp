@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // GemmByBlas on the CPU, against sums in binary64 within the bound of any order of summation.
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "cpd/backend/blas.h"
+#include "cpd/base/parallel.h"
 #include "cpd/ops/gemm.h"
 #include "cpd/spec/error.h"
 #include "tests/testing/gemm.h"
@@ -156,6 +158,56 @@ TEST_F(Blas, SpecialValuesAreIeees) {
   EXPECT_EQ(out.read()[0], kInf);
   EXPECT_TRUE(std::isnan(out.read()[1]));
   EXPECT_EQ(out.read()[2], 0x1p100F);
+}
+
+/// A function of the library that CPD has loaded, or null.
+template <class Function>
+Function* function_of_openblas(const char* name) {
+  void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : reinterpret_cast<Function*>(dlsym(library, name));
+}
+
+TEST_F(Blas, SizesThatItsIntegersDoNotHold) {
+  auto* const config = function_of_openblas<const char*()>("openblas_get_config");
+  if (config == nullptr || std::string(config()).find("USE64BITINT") != std::string::npos) {
+    GTEST_SKIP() << "not OpenBLAS with integers of 32 bits";
+  }
+  constexpr std::int64_t kMany = (std::int64_t{1} << 32) + 2;  // 2 in 32 bits
+  std::array<float, 16> x{};
+  std::array<float, 16> y{};
+  const auto refuses = [&](const char* what, const blas::Matrix& a, const blas::Matrix& b,
+                           const blas::Matrix& out) {
+    try {
+      blas::Cpu().Multiply(a, b, out, false);
+      ADD_FAILURE() << what;
+    } catch (const Error& error) {
+      const std::string text = "this BLAS takes " + std::string(what) + " up to 2147483647, got ";
+      EXPECT_EQ(std::string(error.what()).substr(0, text.size()), text);
+    }
+  };
+  float* const from = x.data();
+  float* const to = y.data();
+  refuses("terms", {from, 1, kMany, kMany, 1}, {from, kMany, 1, 1, 1}, {to, 1, 1, 1, 1});
+  refuses("rows", {from, kMany, 2, 2, 1}, {from, 2, 2, 2, 1}, {to, kMany, 2, 2, 1});
+  refuses("columns", {from, 2, 2, 2, 1}, {from, 2, kMany, kMany, 1}, {to, 2, kMany, kMany, 1});
+  refuses("strides", {from, 2, 2, kMany, 1}, {from, 2, 2, 2, 1}, {to, 2, 2, 2, 1});
+}
+
+/// A product uses MaxThreads() threads, and leaves the number that the process had chosen.
+TEST_F(Blas, TheNumberOfThreadsIsSetBack) {
+  auto* const get = function_of_openblas<int()>("openblas_get_num_threads");
+  auto* const set = function_of_openblas<void(int)>("openblas_set_num_threads");
+  if (get == nullptr || set == nullptr) GTEST_SKIP() << "not OpenBLAS";
+  const Tensor a = Make({40, 50});
+  const Tensor b = Make({50, 30});
+  const int before = get();
+  for (const int threads : {1, 2, 3}) {
+    set(threads);
+    const int chosen = get();
+    EXPECT_TRUE(blas_matches({a, b}));
+    EXPECT_EQ(get(), chosen) << "of " << threads << ", at most " << MaxThreads();
+  }
+  set(before);
 }
 
 TEST_F(Blas, NamesTheLibrary) {

@@ -112,6 +112,15 @@ TEST_F(FaultsGpu, NanWithoutACode) {
   const OnGpuView packed(driver(), View(codes.data(), DType::u8, 128));
   const std::string text = "element 37 is NaN, and e2m1 has no code for NaN";
   ExpectFault(text, [&] { Encode(from.view(), ParseFormat("e2m1"), {}, packed.view()); });
+  std::vector<float> apart(512, 0.5F);  // every second one is an element
+  apart[74] = x[37];
+  TensorView second = View(apart.data(), DType::f32, kSquare);
+  second.stride = {32, 2};
+  const OnGpuView from_apart(driver(), second);
+  ExpectFault(text, [&] { Encode(from_apart.view(), ParseFormat("e2m1"), {}, packed.view()); });
+  const std::vector<double> doubles(x.begin(), x.end());
+  const OnGpuView from_doubles(driver(), View(doubles.data(), DType::f64, kSquare));
+  ExpectFault(text, [&] { Encode(from_doubles.view(), ParseFormat("e2m1"), {}, packed.view()); });
   std::vector<std::uint8_t> scale_codes(16);
   const OnGpuView scales(driver(), View(scale_codes.data(), DType::u8, 16));
   ExpectFault(text, [&] {

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -474,6 +476,80 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
         }
       }
     }
+  }
+}
+
+/// Chunks that are longer than what lanes of 16 bits take at once, where these lanes do not hold
+/// one of the values: each quarter of a tile then counts its own chunk.
+TEST_F(GemmGpu, ChunksBesideValuesThatHalvesDoNotHold) {
+  constexpr std::int64_t kSide = 130;
+  constexpr std::int64_t kDepth = 100;
+  std::vector<float> x(static_cast<std::size_t>(kSide * kDepth));
+  std::vector<float> y(static_cast<std::size_t>(kDepth * kSide));
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = 0.125F * static_cast<float>(i * 37 % 23) - 1;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = 0.125F * static_cast<float>(i * 53 % 19) - 1;
+  for (std::size_t row = 0; row < kSide; row += 50) x[row * kDepth + 40] = 1 + 0x1p-20F;
+  const Tensor a({kSide, kDepth}, x);
+  const Tensor b({kDepth, kSide}, y);
+  for (const char* text :
+       {"e4m3 chunked chunk=64", "fp32 chunked inner=e4m3 product=e4m3 chunk=64"}) {
+    testing::queued_kernels();
+    EXPECT_TRUE(GpuMatches({a, b}, ParseAccumulator(text)));
+    if (const auto kernels = testing::queued_kernels()) {
+      EXPECT_EQ(*kernels, std::vector<std::string>{"multiply_halves"}) << text;
+    }
+  }
+}
+
+/// Batches of two dimensions, one of them broadcast, and windows of a row, whose rows overlap:
+/// small integers, whose sums are exact in any order.
+TEST_F(GemmGpu, CublasTakesAnyBatchAndOverlappingRows) {
+  std::vector<float> x(60);
+  std::vector<float> y(120);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i % 11) - 5;
+  for (std::size_t i = 0; i < y.size(); ++i) y[i] = static_cast<float>(i % 7) - 3;
+  const auto expect_product = [&](const TensorView& a, const TensorView& b) {
+    const std::array<std::int64_t, 4> shape{a.shape[0], b.shape[1], a.shape[2], b.shape[3]};
+    std::vector<float> got(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+    const OnGpuView out(driver(), View(got.data(), DType::f32, shape));
+    const OnGpuView left(driver(), a);
+    const OnGpuView right(driver(), b);
+    GemmByBlas(left.view(), right.view(), {}, out.view());
+    out.Read();
+    const auto at = [](const TensorView& t, std::int64_t p, std::int64_t q, std::int64_t i,
+                       std::int64_t j) {
+      return static_cast<const float*>(
+          t.data)[p * t.stride[0] + q * t.stride[1] + i * t.stride[2] + j * t.stride[3]];
+    };
+    std::size_t index = 0;
+    for (std::int64_t p = 0; p < shape[0]; ++p) {
+      for (std::int64_t q = 0; q < shape[1]; ++q) {
+        for (std::int64_t i = 0; i < shape[2]; ++i) {
+          for (std::int64_t j = 0; j < shape[3]; ++j, ++index) {
+            float sum = 0;
+            for (std::int64_t k = 0; k < a.shape[3]; ++k) {
+              sum += at(a, p, q, i, k) * at(b, p, q, k, j);
+            }
+            ASSERT_EQ(got[index], sum) << p << ", " << q << ", " << i << ", " << j;
+          }
+        }
+      }
+    }
+  };
+  try {
+    TensorView a = View(x.data(), DType::f32, std::array<std::int64_t, 4>{2, 3, 2, 5});
+    TensorView b = View(y.data(), DType::f32, std::array<std::int64_t, 4>{2, 3, 5, 4});
+    expect_product(a, b);
+    a.stride[1] = 0;  // one matrix for all three
+    expect_product(a, b);
+    b.stride[0] = 0;
+    expect_product(a, b);
+    a = View(x.data(), DType::f32, std::array<std::int64_t, 4>{2, 3, 6, 5});
+    a.stride = {15, 5, 2, 1};
+    expect_product(a, b);
+  } catch (const MachineError& error) {
+    if (std::string(error.what()).find("libcublas was not found") == std::string::npos) throw;
+    GTEST_SKIP() << error.what();
   }
 }
 

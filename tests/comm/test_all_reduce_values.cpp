@@ -3,14 +3,19 @@
 // NaN, infinities and formats that lack them, zero or a sign: over local ranks as over virtual
 // ones.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
+#include <memory>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "tests/testing/expect_virtual.h"
+#include "tests/testing/faulty_transports.h"
 #include "tests/testing/sanitized.h"
 
 namespace cpd {
@@ -138,6 +143,61 @@ TEST(AllReduce, FiniteValuesTravelAtTheirWidth) {
     }
   }
 }
+
+#ifdef M_PERTURB
+/// Keeps what a rank sends.
+class Recording final : public testing::FlippingTransport {
+ public:
+  Recording(std::unique_ptr<Transport> inner, testing::Flip& none, std::vector<std::uint8_t>& sent)
+      : FlippingTransport(std::move(inner), none), sent_(sent) {}
+  std::unique_ptr<Transfer> Start(std::span<const Outgoing> out, std::span<const Incoming> in,
+                                  int tag) override {
+    for (const Outgoing& message : out) {
+      const auto* from = static_cast<const std::uint8_t*>(message.data);
+      sent_.insert(sent_.end(), from, from + message.bytes);
+    }
+    return FlippingTransport::Start(out, in, tag);
+  }
+
+ private:
+  std::vector<std::uint8_t>& sent_;
+};
+
+/// The bytes that each rank sends where new memory is filled with a byte.
+std::vector<std::vector<std::uint8_t>> sent_of(const ReduceSpec& spec, const Ranks& ranks,
+                                               int filled_with) {
+  std::vector<std::vector<std::uint8_t>> sent(ranks.size());
+  testing::Transports transports = LocalTransports(static_cast<int>(ranks.size()));
+  testing::Flip none;
+  none.message = -1;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    transports[r] = std::make_unique<Recording>(std::move(transports[r]), none, sent[r]);
+  }
+  mallopt(M_PERTURB, filled_with);
+  testing::expect_well(
+      testing::on_ranks(std::move(transports), options_of(64), [&](Communicator& comm) {
+        const Layers& x = ranks[static_cast<std::size_t>(comm.rank())];
+        Layers out = testing::blank(sizes_of(x));
+        comm.AllReduce(testing::views_of(x), testing::views_of(out), spec);
+      }));
+  mallopt(M_PERTURB, 0);
+  return sent;
+}
+
+/// Planes of a running sum that no term has reached are zeros in the message.
+TEST(AllReduce, MessagesHoldNothingOfOtherMemory) {
+  if (testing::kSanitized) GTEST_SKIP() << "a sanitizer has memory of its own";
+  const Ranks ranks = testing::random_ranks(5, {40, 300}, 6);
+  for (const Scheme scheme : {Scheme::sequential, Scheme::kahan, Scheme::chunked}) {
+    ReduceSpec spec;
+    spec.order = Order::ring;
+    spec.exchange = Exchange::ring;
+    spec.accumulator.scheme = scheme;
+    if (scheme == Scheme::chunked) spec.accumulator.chunk = 2;
+    EXPECT_EQ(sent_of(spec, ranks, 0x11), sent_of(spec, ranks, 0x66)) << ToString(scheme);
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace cpd

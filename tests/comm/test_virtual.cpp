@@ -11,6 +11,9 @@
 
 #include "cpd/comm/virtual.h"
 #include "cpd/compress/codecs.h"
+#include "cpd/numeric/draws/streams.h"
+#include "cpd/ops/arithmetic.h"
+#include "cpd/ops/reduce.h"
 #include "cpd/oracle/reference.h"
 #include "cpd/oracle/reference_sum.h"
 #include "cpd/spec/error.h"
@@ -242,6 +245,68 @@ TEST(VirtualReduce, ApsNeverOverflowsForFiniteInput) {
       }
     }
   }
+}
+
+/// Casts and sums that all round up have a bit more of room.
+TEST(VirtualReduce, ApsLeavesRoomForRoundingUp) {
+  for (const auto& [name, worlds] : {std::pair{"e5m2", std::array{13U, 14U, 15U}},
+                                     {"e4m2", {13U, 14U, 15U}},
+                                     {"e5m1", {6U, 7U, 9U}}}) {
+    for (const std::size_t world : worlds) {
+      ReduceSpec spec;
+      spec.format = spec.accumulator.format = spec.result = ParseFormat(name);
+      spec.rounding.mode = spec.accumulator.rounding.mode = Rounding::up;
+      spec.aps = Aps::on;
+      const float sum = testing::virtual_reduce(spec, Ranks(world, {{1.001F}}))[0][0];
+      EXPECT_TRUE(std::isfinite(sum)) << name << ", W = " << world;
+      EXPECT_GE(sum, 1.001F * static_cast<float>(world)) << name;
+    }
+  }
+}
+
+/// All ranks' 1.52 are 2 in a wire's format of powers of two: 42 of them where 32 were announced.
+/// A format whose largest number is a power of two holds them a bit lower.
+TEST(VirtualReduce, ApsLeavesRoomForACoarseWire) {
+  ReduceSpec spec;
+  spec.format = ParseFormat("e5m0");
+  spec.accumulator.format = kFp32;
+  spec.result = ParseFormat("e4m1fn");
+  ASSERT_EQ(spec.result.max(), std::ldexp(1.0, spec.result.emax()));
+  spec.aps = Aps::on;
+  const float sum = testing::virtual_reduce(spec, Ranks(21, {{1.52F}}))[0][0];
+  EXPECT_EQ(sum, 48.0F);  // 42 rounded to two bits, of 32 and 48
+}
+
+/// Group sums and their sum are rounded into the result's format, each from a stream of its own:
+/// that of purpose `result` and the group, and of the fold across groups.
+TEST(VirtualReduce, ResultsDrawFromStreamsOfTheirOwn) {
+  constexpr std::size_t kCount = 600;
+  const Ranks ranks = testing::random_ranks(4, {0, kCount}, 3);
+  ReduceSpec spec;
+  spec.group_size = 2;
+  spec.step = 5;
+  spec.result = ParseFormat("e5m2");
+  spec.accumulator.rounding.mode = Rounding::stochastic;
+  spec.accumulator.rounding.seed = 77;
+  const auto cast = [&](std::int64_t position, const std::vector<float>& sums) {
+    RoundingOptions rounding = spec.accumulator.rounding;
+    rounding.stream = StreamOf(Purpose::result, spec.step, 1, position);
+    std::vector<float> results(kCount);
+    CastScaled(spec.result, rounding, 0, 0, kCount, sums.data(), results.data());
+    return results;
+  };
+  const auto sum = [&](std::int64_t position, const std::vector<float>& a,
+                       const std::vector<float>& b) {
+    RoundingOptions rounding = spec.accumulator.rounding;
+    rounding.stream = StreamOf(Purpose::sum, spec.step, 1, position);
+    std::vector<float> sums(kCount);
+    Add(View(a), View(b), kFp32, rounding, View(sums));
+    return cast(position, sums);
+  };
+  const std::vector<float> expected =
+      sum(kAcross, sum(0, ranks[0][1], ranks[1][1]), sum(1, ranks[2][1], ranks[3][1]));
+  const std::vector<float> got = testing::virtual_reduce(spec, ranks)[1];
+  EXPECT_TRUE(testing::bits_equal(std::span<const float>(expected), std::span<const float>(got)));
 }
 
 TEST(VirtualReduce, ZeroNanAndInfinity) {

@@ -173,6 +173,23 @@ TEST(Sparse, TheShorterOfTwo) {
   EXPECT_TRUE(same(x, decoded(codec, bytes, x.size())));
 }
 
+/// No share of zeros and no order of theirs makes a message longer than that of all values.
+TEST(Sparse, IsNoLongerThanAllValues) {
+  constexpr std::int64_t n = 1000;
+  for (const char* text : {"e2m1", "e4m3fn", "e5m2", "fp32"}) {
+    const Sparse codec(ParseFormat(text));
+    const std::int64_t most = 1 + (n * codec.format().bits() + 7) / 8;
+    EXPECT_EQ(codec.MostBytes(n), most);
+    for (int share = 0; share <= 100; ++share) {
+      std::vector<float> x(n);
+      for (const std::int64_t i : some(n, 0.01 * share, 5)) x[i] = 1.0F;
+      const Bytes bytes = encoded(codec, x);
+      EXPECT_LE(static_cast<std::int64_t>(bytes.size()), most) << text << ", " << share << " %";
+      EXPECT_TRUE(same(x, decoded(codec, bytes, x.size()))) << text << ", " << share << " %";
+    }
+  }
+}
+
 TEST(Sparse, ScalesAndDivides) {
   const std::vector<float> x{0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 0, -5, 0, 0, 0, 0};
   std::vector<float> expected(x.size());

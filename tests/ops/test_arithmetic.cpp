@@ -453,6 +453,24 @@ TEST(Sum, OverlappingWindows) {
   }
 }
 
+/// Windows at places of a matrix one apart along both dimensions, whose strides are equal.
+TEST(Sum, WindowsOfOneStride) {
+  std::vector<float> x(3 * 8 + 2 * 8 + 5);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(i * i);
+  TensorView windows = View(x.data(), DType::f32, std::array<std::int64_t, 3>{3, 2, 5});
+  windows.stride[0] = windows.stride[1] = 8;
+  std::vector<float> out(6);
+  Sum(windows, 2, ParseAccumulator("fp32 sequential"),
+      View(out.data(), DType::f32, std::array<std::int64_t, 2>{3, 2}));
+  for (std::size_t i = 0; i < 3; ++i) {
+    for (std::size_t j = 0; j < 2; ++j) {
+      float sum = 0;
+      for (std::size_t k = 0; k < 5; ++k) sum += x[8 * (i + j) + k];
+      EXPECT_EQ(out[2 * i + j], sum) << i << ", " << j;
+    }
+  }
+}
+
 TEST(Sum, EmptySumIsZeroAndEmptyOutputIsFine) {
   std::vector<float> x;
   std::vector<float> out(3, 7.0f);

@@ -172,6 +172,15 @@ TEST(BlockLayouts, TilesCoverOnce) {
   });
 }
 
+/// Blocks of one element across are of any of the dimensions behind the axis: runs of them all.
+TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
+  const BlockLayout layout = LayoutOf({.columns = 32}, Shape{2, 64, 3, 5}, 1);
+  EXPECT_EQ(layout.planes, 2);
+  EXPECT_EQ(layout.height, 64);
+  EXPECT_EQ(layout.middle, 1);
+  EXPECT_EQ(layout.width, 3 * 5);
+}
+
 /// Around the length of a tile, and blocks longer than one.
 TEST(BlockLayouts, LongRowsAndBlocks) {
   for (const Shape& shape : {Shape{4095}, Shape{4096}, Shape{4097}, Shape{3, 9001}, Shape{9001, 3},

@@ -15,6 +15,7 @@
 #include "cpd/spec/error.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/gemm_cases.h"
+#include "tests/testing/refusal.h"
 #include "tests/testing/windows.h"
 
 namespace cpd {
@@ -160,13 +161,27 @@ TEST(Correlate, IsTheProductOfGatheredImages) {
   }
 }
 
-// --- zeros between elements ----------------------------------------------------------------------
-
-/// One image of one channel and a kernel of three, spread by two: places meet one or two elements.
-float first_place(const char* sums, const std::vector<float>& weights, float x) {
+TEST(Correlate, ItsResultIsContiguous) {
   Windows windows;
   windows.rank = 1;
-  windows.axes[0] = {3, 3, 1, 1, 2, 2};
+  windows.axes[0] = {3, 1, 1, 1, 0, 1};  // three places of one element
+  const Tensor x({1, 2, 3}, std::vector<float>(6));
+  const Tensor g({1, 2, 3}, std::vector<float>(6));
+  const Tensor out({2, 2, 1}, std::vector<float>(4));
+  TensorView transposed = out.view();
+  std::swap(transposed.stride[0], transposed.stride[1]);
+  EXPECT_REFUSAL("out of a correlation must be contiguous",
+                 Correlate(g.view(), x.view(), 1, windows, ParseAccumulator("fp32"), transposed));
+}
+
+// --- zeros between elements ----------------------------------------------------------------------
+
+/// One image of one channel and a kernel of three. Spread by two, places meet one or two elements.
+float first_place(const char* sums, const std::vector<float>& weights, float x,
+                  std::int64_t spread = 2) {
+  Windows windows;
+  windows.rank = 1;
+  windows.axes[0] = {3, 3, 1, 1, 2, spread};
   const Tensor image({1, 1, 2}, {x, x});
   const Tensor w({1, 1, 1, 3}, weights);
   const Tensor out({1, 1, 3}, {-7, -7, -7});
@@ -187,6 +202,9 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
 /// A chunk of zeros is not 0 in a format without zero.
 TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
+            0x1p-120f + 0x1p-127f);
+  // Spread by three, the first chunk has zeros between elements alone.
+  EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f, 3),
             0x1p-120f + 0x1p-127f);
 }
 

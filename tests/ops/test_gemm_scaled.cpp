@@ -227,7 +227,7 @@ TEST(GemmScaled, UnitsThatTakeScales) {
   int failures = 0;
   for (const Accumulator& accumulator : scaled_units()) {
     const BlockFma& unit = accumulator.unit.value();
-    for (const std::int64_t k : {1, 15, 16, 40, 64, 100, 130}) {
+    for (const std::int64_t k : {1, 15, 16, 40, 60, 64, 100, 130}) {  // 60: with c and factors
       for (const bool all : {false, true}) {
         testing::Generator generator(static_cast<std::uint64_t>(k));
         const auto values = [&](const Format& format, std::int64_t n) {

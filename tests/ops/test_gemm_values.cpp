@@ -2,8 +2,13 @@
 //
 // Gemm on every backend against the oracle: values that catch short cuts, and special ones.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -35,6 +40,57 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // --- Values that catch short cuts ----------------------------------------------------------------
+
+/// A page of memory behind which nothing may be read.
+class LastPage {
+ public:
+  LastPage() {
+    memory_ = mmap(nullptr, 2 * size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    EXPECT_NE(memory_, MAP_FAILED);
+    EXPECT_EQ(mprotect(end(), size_, PROT_NONE), 0);
+  }
+  LastPage(const LastPage&) = delete;
+  LastPage& operator=(const LastPage&) = delete;
+  ~LastPage() { munmap(memory_, 2 * size_); }
+  /// The values at the page's end, as a matrix.
+  [[nodiscard]] TensorView Put(const std::vector<float>& values, std::int64_t rows,
+                               std::int64_t columns) const {
+    float* const at = reinterpret_cast<float*>(end()) - values.size();
+    std::ranges::copy(values, at);
+    return View(at, DType::f32, std::array<std::int64_t, 2>{rows, columns});
+  }
+
+ private:
+  [[nodiscard]] std::uint8_t* end() const { return static_cast<std::uint8_t*>(memory_) + size_; }
+  std::size_t size_ = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  void* memory_ = nullptr;
+};
+
+/// Panels that operands do not fill are filled without what lies behind them.
+TEST(Gemm, OperandsAtTheEndOfMemory) {
+  const LastPage left;
+  const LastPage right;
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const auto& [m, k, n] : {std::array{5, 7, 9}, {1, 3, 1}, {13, 16, 17}, {3, 33, 31}}) {
+      std::vector<float> a(static_cast<std::size_t>(m * k), 0.5F);
+      std::vector<float> b(static_cast<std::size_t>(k * n), 2.0F);
+      const TensorView x = left.Put(a, m, k);
+      TensorView y = right.Put(b, k, n);
+      std::vector<float> sums(static_cast<std::size_t>(m * n));
+      const TensorView out = View(sums.data(), DType::f32, std::array<std::int64_t, 2>{m, n});
+      for (const bool turned : {false, true}) {
+        if (turned) y.stride = {1, k};
+        for (const char* text : {"fp32 sequential", "e6m9 sequential", "e6m9 kahan",
+                                 "fp32 chunked inner=e6m9 chunk=4", "int32"}) {
+          Gemm(x, y, ParseAccumulator(text), out);
+          EXPECT_EQ(sums, std::vector<float>(sums.size(), static_cast<float>(k)))
+              << backend << ", " << text << ", " << m << " x " << k << " x " << n;
+        }
+      }
+    }
+  }
+}
 
 float product_of(float x, float y, const Accumulator& accumulator, const float* c = nullptr) {
   const Tensor a({1, 1}, {x});

@@ -11,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cpd/backend/bf16_kernels.h"
@@ -182,6 +183,97 @@ TEST(ProductOfBf16, EmptySums) {
   EXPECT_EQ(out, Floats(4));
 }
 
+/// The nearest bf16 number, ties to even, by comparing both neighbors in binary64.
+std::uint16_t nearest_half(float y) {
+  const std::uint32_t low = std::bit_cast<std::uint32_t>(y) >> 16;
+  const auto value = [](std::uint32_t half) {
+    return static_cast<double>(std::bit_cast<float>(half << 16));
+  };
+  const double below = std::abs(static_cast<double>(y) - value(low));
+  const double above = std::abs(value(low + 1) - static_cast<double>(y));
+  const bool up = above < below || (above == below && low % 2 != 0);
+  return static_cast<std::uint16_t>(low + (up ? 1 : 0));
+}
+
+/// A view of scales: of rows, of columns, or one of all.
+TensorView scales_of(const Floats& values, const Case& c, char of) {
+  TensorView view = View(values.data(), DType::f32, std::array<std::int64_t, 2>{c.m, c.l});
+  view.stride = {of == 'r' ? 1 : 0, of == 'c' ? 1 : 0};
+  return view;
+}
+
+TEST(ProductOfBf16, ScalesThenBiasThenOneRounding) {
+  if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  for (const Case& c : {Case{1, 7, 33, 65}, {2, 200, 40, 70}, {1, 1, 4099, 1}, {3, 5, 0, 17}}) {
+    const Floats a = drawn(c.n * c.m * c.k, 1, false);
+    const Floats b = drawn(c.n * c.k * c.l, 2, false);
+    Floats scale = drawn(c.m + c.l, 3, false), other = drawn(c.m + c.l, 4, false);
+    for (float& each : other) each *= 1.1F;  // more bits than bf16
+    const Floats bias = drawn(c.l, 5, false);
+    const Matrices left({c.n, c.m, c.k}, a, DType::bf16, false);
+    const Matrices right({c.n, c.k, c.l}, b, DType::bf16, true);
+    const std::array<std::int64_t, 3> shape{c.n, c.m, c.l};
+    const auto size = static_cast<std::size_t>(c.n * c.m * c.l);
+    const TensorView added = View(bias.data(), DType::f32, c.l);
+    for (const auto& [first, second, with_bias] : {std::tuple('1', 'c', true),
+                                                   {'r', 'c', true},
+                                                   {'c', 'r', false},
+                                                   {'1', '-', true},
+                                                   {'-', '-', false}}) {
+      const TensorView by_first = scales_of(scale, c, first);
+      const TensorView by_second = scales_of(other, c, second);
+      const ProductFinish finish{.first = first == '-' ? nullptr : &by_first,
+                                 .second = second == '-' ? nullptr : &by_second,
+                                 .bias = with_bias ? &added : nullptr};
+      Floats out(size + 1, kUntouched);
+      std::vector<std::uint16_t> halves(size + 1, 7);
+      ASSERT_TRUE(
+          ProductOfBf16(left.view(), right.view(), View(out.data(), DType::f32, shape), finish));
+      ASSERT_TRUE(ProductOfBf16(left.view(), right.view(), View(halves.data(), DType::bf16, shape),
+                                finish));
+      EXPECT_EQ(out.back(), kUntouched);
+      EXPECT_EQ(halves.back(), 7);
+      for_elements(c, a, b, [&](std::int64_t i, double, float sum) {
+        const std::int64_t row = i / c.l % c.m, column = i % c.l;
+        const auto scaled = [&](float y, const Floats& by, char of) {
+          return of == '-' ? y : y * by[of == 'r' ? row : of == 'c' ? column : 0];
+        };
+        float y = scaled(scaled(sum, scale, first), other, second);
+        if (with_bias) y += bias[column];
+        EXPECT_EQ(std::bit_cast<std::uint32_t>(out[i]), std::bit_cast<std::uint32_t>(y))
+            << first << second << " element " << i;
+        EXPECT_EQ(halves[i], nearest_half(y)) << first << second << " element " << i;
+      });
+    }
+  }
+}
+
+TEST(ProductOfBf16, TheRoundingIntoBf16TakesEdges) {
+  if (Bf16Kernels() == nullptr) GTEST_SKIP() << "this CPU has no instruction for bf16";
+  const Floats ones{1};
+  const float inf = std::numeric_limits<float>::infinity();
+  const Floats bias{-1,
+                    0x1.00FFFFp0F - 1,
+                    0x1.01p0F - 1,
+                    0x1.03p0F - 1,
+                    0x1.010002p0F - 1,
+                    0x1.FFp127F,
+                    -0x1.FEFFFEp127F,
+                    inf,
+                    -inf,
+                    std::numeric_limits<float>::quiet_NaN()};
+  const std::array<std::int64_t, 3> of_a{1, 1, 1}, of_out{1, 1, 10};
+  const Floats many(10, 1);
+  std::vector<std::uint16_t> out(10);
+  const TensorView added = View(bias.data(), DType::f32, 10);
+  ASSERT_TRUE(ProductOfBf16(View(ones.data(), DType::f32, of_a),
+                            View(many.data(), DType::f32, of_out),
+                            View(out.data(), DType::bf16, of_out), {.bias = &added}));
+  const std::vector<std::uint16_t> expected{0,      0x3F80, 0x3F80, 0x3F82, 0x3F81,
+                                            0x7F80, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0};
+  EXPECT_EQ(out, expected);
+}
+
 TEST(ProductOfBf16, Errors) {
   const Floats x(64);
   Floats out(64);
@@ -206,7 +298,25 @@ TEST(ProductOfBf16, Errors) {
   constexpr const char* kBatch = "a must be a batch of matrices on the CPU, of fp32 or bf16";
   EXPECT_EQ(refusal(View(x.data(), DType::f16, shape), to), kBatch);
   EXPECT_EQ(refusal(View(x.data(), DType::f32, 64), to), kBatch);
-  EXPECT_EQ(refusal(good, View(out.data(), DType::bf16, shape)), "out must be contiguous fp32");
+  EXPECT_EQ(refusal(good, View(out.data(), DType::f16, shape)),
+            "out must be a batch of matrices on the CPU, of fp32 or bf16");
+  EXPECT_EQ(refusal(good, gaps), "out of a product must be contiguous");
+  const auto refused = [&](const ProductFinish& finish) -> std::string {
+    try {
+      ProductOfBf16(good, good, to, finish);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::array<std::int64_t, 2> square{8, 8};
+  const TensorView whole = View(x.data(), DType::f32, square);
+  EXPECT_EQ(refused({.first = &whole}),
+            "first must be M x L fp32 scales of rows or of columns on the CPU");
+  EXPECT_EQ(refused({.second = &whole}),
+            "second must be M x L fp32 scales of rows or of columns on the CPU");
+  const TensorView half = View(x.data(), DType::bf16, 8);
+  EXPECT_EQ(refused({.bias = &half}), "bias must be L contiguous fp32 numbers on the CPU");
 }
 
 }  // namespace

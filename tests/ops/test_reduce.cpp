@@ -169,6 +169,33 @@ TEST(Reduce, EverySchemeIsTheOraclesSum) {
   }
 }
 
+/// An infinite term anywhere, one alone, two of one sign or of both, in sums of many lanes.
+TEST(Reduce, InfiniteTermsOfStochasticSums) {
+  constexpr std::size_t kCount = 192;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const char* name :
+       {"e4m3", "e5m2", "e3m0", "bf16", "fp16", "e4m3fn", "e5m2fnuz", "e2m1", "e3m2"}) {
+    const Format format = ParseFormat(name);
+    for (const Overflow overflow : {Overflow::ieee, Overflow::saturate}) {
+      for (const int random_bits : {3, 10}) {
+        Terms terms(7);
+        for (std::size_t k = 0; k < terms.size(); ++k) {
+          terms[k] = testing::moderate_values(reference::spec_of(format), kCount, 3 * k);
+          for (std::size_t i = 0; i < kCount; ++i) {
+            if (i % 8 == k) terms[k][i] = i % 3 == 0 ? -infinity : infinity;
+            if (i % 16 == k + 3) terms[k][i] = i % 5 == 0 ? -infinity : infinity;
+          }
+        }
+        RoundingOptions o = options_of(Rounding::stochastic, random_bits);
+        o.overflow = overflow;
+        for (const Scheme scheme : {Scheme::sequential, Scheme::kahan}) {
+          ASSERT_TRUE(check({.format = format, .scheme = scheme, .rounding = o}, kFp32, terms, 0));
+        }
+      }
+    }
+  }
+}
+
 // What is known of the terms changes no bit: terms that lie in formats finer, coarser and narrower
 // than the accumulator's.
 TEST(Reduce, KnownTermsChangeNothing) {

@@ -11,6 +11,7 @@
 #include "cpd/ops/codec.h"
 #include "cpd/ops/reduce.h"
 #include "cpd/oracle/reference_gemm.h"
+#include "cpd/spec/error.h"
 #include "tests/testing/backends.h"
 #include "tests/testing/bits.h"
 #include "tests/testing/patterns.h"
@@ -160,7 +161,7 @@ TEST(Wire, TheFirstNanIsFound) {
         std::vector<std::uint8_t> packed(n);
         for (const std::size_t at : {std::size_t{0}, std::size_t{300}, n / 2 + 5, n - 3}) {
           std::vector<float> x(n, 1.0F);
-          for (const std::size_t later : {at, at + 2, at + 200, at + 1100, at + 5000, n - 1}) {
+          for (const std::size_t later : {at, at + 2, at + 200, at + 800, at + 5000, n - 1}) {
             if (later >= at && later < n) x[later] = nan;
           }
           for (const std::int64_t first : {0, 3}) {
@@ -170,6 +171,31 @@ TEST(Wire, TheFirstNanIsFound) {
                 << backend << ", n " << n << ", first " << first;
           }
         }
+      }
+    }
+  }
+}
+
+/// Encode says which. Of a long array blocks of several pages are encoded in turn: an earlier NaN
+/// may be met after a later one.
+TEST(Wire, EncodeNamesTheFirstNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr std::size_t n = (std::size_t{1} << 21) + 4321;
+  std::vector<std::uint8_t> packed(n / 2 + 1);
+  std::vector<float> x(n, 1.0F);
+  for (const std::string& backend : testing::backends()) {
+    const testing::WithBackend forced(backend);
+    for (const std::size_t at : {std::size_t{300}, n / 2 / 4096 * 4096 + 1800}) {
+      for (const std::size_t apart : {200, 800, 1100, 2300}) {
+        x[at] = x[at + apart] = nan;
+        try {
+          Encode(View(x), ParseFormat("e2m1"), {}, View(packed.data(), DType::u8, (n + 1) / 2));
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          const std::string text = "element " + std::to_string(at) + " is NaN";
+          EXPECT_EQ(std::string(error.what()).substr(0, text.size()), text) << backend;
+        }
+        x[at] = x[at + apart] = 1.0F;
       }
     }
   }

@@ -7,6 +7,7 @@ import os
 import signal
 import zlib
 from collections import Counter
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ import patience
 from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
 COMPILED = 5
+SCALED = pytest.StashKey[bool]()
+"""Whether a test's limit of time is scaled."""
 
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
 
@@ -37,16 +40,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     many others is quick; they follow no period of front ends and formats. With a CPU in a GPU's
     place that is one in four of every test's. Of compiled programs, most of whose time is
     tracing, one in COMPILED of all tests' cases is quick. The seconds of
-    `timeout`, and of pyproject.toml where a test has none, are an idle machine's."""
+    `timeout`, and of pyproject.toml where a test has none, are an idle machine's: those of
+    pyproject.toml are scaled here, those of a mark when the test begins."""
     seen: Counter[tuple[str, str]] = Counter()
-    slowness, default = patience.slowness(), None
+    default = None
     if config.getoption("timeout") is None:
-        default = float(config.getini("timeout"))
+        default = patience.scaled(float(config.getini("timeout")))
     for item in items:
-        limit = item.get_closest_marker("timeout")
-        seconds = default if limit is None else limit.args[0]
-        if seconds is not None:
-            item.add_marker(pytest.mark.timeout(seconds * slowness), append=False)
+        if default is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(default), append=False)
+            item.stash[SCALED] = True
         for mark in item.iter_markers("slow"):
             item.user_properties.append(("slow", mark.args[0]))  # for tests/testing/summary.py
         few = [mark.args for mark in item.iter_markers("few")]
@@ -61,6 +64,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seen[test, word] += 1
             if seen[test, word] > 1 and zlib.crc32(case.encode()) % of != 0:
                 item.add_marker("exhaustive")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-timeout reads the mark
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Scales the limit of a test's own mark by the slowness of now: other work may have begun
+    since the tests were collected."""
+    limit = item.get_closest_marker("timeout")
+    if limit is not None and not item.stash.get(SCALED, False):
+        item.add_marker(pytest.mark.timeout(patience.scaled(limit.args[0])), append=False)
+        item.stash[SCALED] = True
+    return (yield)
 
 
 @pytest.fixture(params=[pytest.param(name, marks=marked(name)) for name in FRONT_ENDS])

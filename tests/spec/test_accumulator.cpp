@@ -163,8 +163,9 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       unit.sum = format();
       unit.rounding = between(0, 1) == 0 ? Rounding::toward_zero : Rounding::nearest_even;
       unit.promote = std::int64_t{unit.block} * between(0, 3);
+      // an addend of +0 alone, and a rounding, without effect are refused
+      if (unit.promote == unit.block) unit.aligns_addend = true;
       a.unit = unit;
-      // a rounding without effect is refused
       if (unit.promote == 0 && Holds(a.format, unit.sum)) a.rounding.mode = Rounding::nearest_even;
     } else {
       const int product = between(0, 2);
@@ -285,8 +286,8 @@ TEST(Presets, AreWhatTheTableSays) {
             "fp16 block_fma a=fp16 b=fp16 block=16 fraction_bits=25 min_exponent=-21 sum=fp16 "
             "sum_rounding=nearest_even");
   EXPECT_EQ(text("cdna2-bf16-1k"),
-            "fp32 block_fma a=bf16 b=bf16 block=4 fraction_bits=24 min_exponent=-126 sum=fp32 "
-            "sum_rounding=nearest_even adder=flushed_pairs");
+            "fp32 block_fma a=bf16 b=bf16 block=4 sum=fp32 sum_rounding=nearest_even "
+            "adder=flushed_pairs");
 }
 
 TEST(Presets, AllAreSoundAndNameTheirEvidence) {
@@ -316,6 +317,10 @@ TEST(Accumulator, UnitsWithScales) {
   EXPECT_NE(error("mxfp8 fraction_bits=43").find("must be 1…42, got 43"), std::string::npos);
   EXPECT_NE(error("mxfp4 a=fp16 b=fp16").find("must have at most 53 bits"), std::string::npos);
   EXPECT_NE(error("mxfp8 scale=fp32").find("must have at most 53 bits"), std::string::npos);
+  // From 2^15 * 2^8 to 2^-16 * 2^-9 there are 50 bits; a dot of two has one more, of four two.
+  EXPECT_NO_THROW(ParseAccumulator("rtx-blackwell-mxfp8 a=e5m2 fraction_bits=19 dot=2"));
+  EXPECT_NE(error("mxfp8 a=e5m2 fraction_bits=19 dot=4").find("must have at most 53 bits"),
+            std::string::npos);
   const auto unscaled = error_of([] { ParseAccumulator("h100-fp8 dot=2"); });
   EXPECT_NE(unscaled.find("for units with a scale"), std::string::npos);
 }
@@ -414,9 +419,9 @@ TEST(Accumulator, OrdersOfKAndAdders) {
   };
   const auto round_trip = [](const std::string& options) {
     const std::string text =
-        "fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=25 "
-        "min_exponent=-133 sum=fp32 " +
-        options;
+        "fp32 block_fma a=fp16 b=fp16 block=4 " +
+        std::string(options == "adder=exact" ? "" : "fraction_bits=25 min_exponent=-133 ") +
+        "sum=fp32 " + options;
     EXPECT_EQ(ToString(ParseAccumulator(text)), text);
   };
   round_trip("group=8 stride=4 take=2");
@@ -430,10 +435,13 @@ TEST(Accumulator, OrdersOfKAndAdders) {
   EXPECT_NE(error("group=8 stride=4 take=3").find("that of take"), std::string::npos);
   EXPECT_NE(error("group=8 take=0").find("take must be 1…4, got 0"), std::string::npos);
   EXPECT_NE(error("take=1").find("for units with a group"), std::string::npos);
+  EXPECT_NE(error("group=4 take=1").find("group=4 has no effect"), std::string::npos);
   EXPECT_NE(error("group=8 promote=12").find("a multiple of group = 8"), std::string::npos);
-  EXPECT_NE(error("group=8 scale=e8m0 scale_block=4").find("group = block = 4, got 8"),
+  EXPECT_NE(error("group=8 scale=e8m0 scale_block=4").find("group must be 0, got 8"),
             std::string::npos);
   EXPECT_NE(error("adder=exact scale=e8m0 scale_block=4").find("without a scale"),
+            std::string::npos);
+  EXPECT_NE(error("addend=separate promote=4").find("addend=separate has no effect"),
             std::string::npos);
   EXPECT_NE(error("adder=exact addend=separate").find("needs addend=aligned, got separate"),
             std::string::npos);
@@ -446,6 +454,11 @@ TEST(Accumulator, OrdersOfKAndAdders) {
   };
   EXPECT_NE(pairs("a=fp16 b=fp32 block=4").find("24 bits"), std::string::npos);
   EXPECT_NE(pairs("a=fp16 b=fp16 block=8").find("of 2 or 4, got 8"), std::string::npos);
+  EXPECT_NE(pairs("a=fp16 b=fp16 block=4 fraction_bits=24")
+                .find("fraction_bits=24 has no effect, as adder flushed_pairs cuts no term"),
+            std::string::npos);
+  EXPECT_NE(error("adder=exact min_exponent=-20").find("min_exponent=-20 has no effect"),
+            std::string::npos);
 }
 
 TEST(Presets, RefuseWhatNoKnownRuleReproduces) {

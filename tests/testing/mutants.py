@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fixed list of mutants: faults planted in the code, one at a time, that tests must catch.
 
-    mutants.py [TEXT ...] [--python | --compiled] [--new] [--expected] [--exhaustive] [--report]
+    mutants.py [TEXT ...] [--python | --compiled] [--new] [--open] [--expected] [--exhaustive]
+               [--report]
 
 Runs the mutants whose file begins with, or whose name or test contains, one of the TEXTs; all
-without one. --new: only those without a stored result; --expected: only in the test that each entry
-names; --report: none, only the table of stored results. Exits with 1 where a mutant survives
-without a reason.
+without one. --new: only those without a stored result; --open: only those that no test caught, and
+that give no reason; --expected: only in the test that each entry names; --report: none, only the
+table of stored results. Exits with 1 where a mutant survives without a reason.
 
 Every table of planted/*.toml is a mutant: `file`, the text `before` as the file has it (once), the
 faulty text `after`, the `test` that is expected to fail, and `why`: the fault that a person makes.
@@ -193,6 +194,7 @@ def main() -> int:
     parser.add_argument("--python", action="store_true", help="no compiled ones")
     parser.add_argument("--compiled", action="store_true", help="only compiled ones")
     parser.add_argument("--new", action="store_true", help="only those without a stored result")
+    parser.add_argument("--open", action="store_true", help="only those neither caught nor excused")
     parser.add_argument("--expected", action="store_true", help="only in the expected tests")
     parser.add_argument("--exhaustive", action="store_true", help="in exhaustive tests, too")
     parser.add_argument("--report", action="store_true", help="only the table of stored results")
@@ -204,7 +206,7 @@ def main() -> int:
     if options.report:
         print("\n".join(table(wanted)))
         return 0
-    left = [m for m in wanted if not (options.new and m.name in results(m.list))]
+    left = [m for m in wanted if _is_wanted(m, options)]
     compiled = [m for m in left if m.is_compiled and not options.python]
     others = [m for m in left if not m.is_compiled and not options.compiled]
     missed = 0
@@ -215,6 +217,14 @@ def main() -> int:
         print(reported(mutant, result), flush=True)
     print("\n".join(table(wanted)))
     return 1 if missed else 0
+
+
+def _is_wanted(mutant: Mutant, options: argparse.Namespace) -> bool:
+    result = results(mutant.list).get(mutant.name)
+    if options.new and result is not None:
+        return False
+    is_closed = result is not None and (result.caught or mutant.survives)
+    return not (options.open and is_closed)
 
 
 def _run(

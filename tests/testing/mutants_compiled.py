@@ -3,8 +3,10 @@
 
 A copy of the sources with the mutants wrapped (`schemata.py`) is compiled in build/mutants; the
 variable CPD_MUTANT chooses one. Each test first runs without a mutant: it must pass, and says how
-long it takes and which mutants it reaches. A mutant then runs in the tests that reach it: the
-expected one, those of its folder, and all others, quick ones first, until one fails.
+long it takes and which mutants it reaches. A mutant then runs in the tests that reach it until one
+fails: first in the expected one, for which only the expected programs are compiled. For those that
+survive it without a reason, all programs are: tests of the mutant's folder run first, and quick
+ones before others.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +41,8 @@ CONFIGURE = (
     "-DCPD_CUDA=OFF", "-DCPD_MPI=OFF", "-DCPD_NCCL=OFF", "-DCPD_WIDEST_ISA=ON", "-DCPD_TESTS=ON",
     f"-DPython_EXECUTABLE={ROOT}/build/venv/bin/python",
 )  # fmt: skip
-PARTS = ("cpd", "cpd_core", "cpd_torch", "cpd_cuda_on_cpu", "cpd_cublas_on_cpu")
+PYTHON_PARTS = ("cpd_core", "cpd_torch")
+CUDA_PARTS = ("cpd_cuda_on_cpu", "cpd_cublas_on_cpu")
 OTHER_PROGRAMS = re.compile("comm/(mpi|nccl)/|cuda_on_cpu/test_(devices|library)|package/|fuzz/")
 UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)")
 """Tests of the build itself, and of parts that this build is without."""
@@ -48,6 +51,8 @@ FIXED, FACTOR = 20.0, 10.0
 MEMORY = 6 << 30
 """Bytes of data that one test may have: a mutant may allocate without end."""
 ALL_LIMIT = 3600.0
+SAY_AFTER = 60.0
+"""Seconds between two lines about a build."""
 
 
 class Test(NamedTuple):
@@ -70,24 +75,35 @@ class Reach(NamedTuple):
     numbers: frozenset[int]
 
 
-def build(
-    mutants: Sequence[Mutant], jobs: int, exhaustive: bool = False, only: Sequence[str] = ()
-) -> None:
-    """Makes the tree and builds it, of the test programs `only` these if there are any.
+def build(mutants: Sequence[Mutant], jobs: int, programs: Sequence[str], python: bool) -> None:
+    """Makes the tree and builds the library, test programs, and for Python tests the extension.
 
     Raises RuntimeError with the compiler's words if it fails.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     make_tree(mutants)
     options = os.environ.get("CMAKE_ARGS", "").split()
+    _say(f"compiling {len(mutants)} mutants and {len(programs)} test programs")
+    begin = time.monotonic()
     _call("configure", ["cmake", "-S", str(TREE), "-B", str(BUILD), *CONFIGURE, *options])
+    parts = ["cpd", *(PYTHON_PARTS if python else ())]
+    if any(name.endswith(("_gpu", "_on_cpu")) for name in programs):
+        parts += CUDA_PARTS
+    _call("build", ["cmake", "--build", str(BUILD), f"-j{jobs}", "--target", *parts, *programs])
+    _say(f"compiled in {time.monotonic() - begin:.0f} s")
+
+
+def all_programs(exhaustive: bool) -> list[str]:
+    """The C++ test programs that can run here."""
     sources = [name for name in changed.tests()[0] if not OTHER_PROGRAMS.search(name)]
     if not exhaustive:
         sources = [name for name in sources if "exhaustive" not in name]
     names = [changed.target_of(name) for name in sources]
-    names = [name.replace("_testing_cuda_on_cpu_", "_") for name in names]
-    targets = [*PARTS, *(name for name in names if not only or name in only)]
-    _call("build", ["cmake", "--build", str(BUILD), f"-j{jobs}", "--target", *targets])
+    return [name.replace("_testing_cuda_on_cpu_", "_") for name in names]
+
+
+def _say(text: str) -> None:
+    print(f"mutants: {text}", file=sys.stderr, flush=True)
 
 
 def _call(name: str, command: list[str]) -> None:
@@ -97,8 +113,18 @@ def _call(name: str, command: list[str]) -> None:
         launchers = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CCACHE_NOHASHDIR": "1",
                      "CCACHE_SLOPPINESS": "pch_defines,time_macros"}  # fmt: skip
     with log.open("w") as out:
-        done = subprocess.run(command, stdout=out, stderr=out, env={**os.environ, **launchers})
-    if done.returncode != 0:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **launchers}
+        )  # fmt: skip
+        while True:
+            try:
+                status = process.wait(SAY_AFTER)
+                break
+            except subprocess.TimeoutExpired:
+                steps = re.findall(r"^\[(\d+)/(\d+)\]", log.read_text(errors="replace"), re.M)
+                at = f"{steps[-1][0]} of {steps[-1][1]} steps" if steps else "going on"
+                _say(f"{name}: {at} ({log.relative_to(ROOT)})")
+    if status != 0:
         lines = [line for line in log.read_text().splitlines() if "error" in line.lower()]
         raise RuntimeError(f"{name} failed ({log}):\n" + "\n".join(lines[:20]))
 
@@ -237,9 +263,8 @@ def _failed(text: str, status: int, test: Test) -> str:
 class Bench:
     """The tests of a build, what they reach, and the runs of mutants."""
 
-    def __init__(self, exhaustive: bool, only_expected: bool = False) -> None:
+    def __init__(self, exhaustive: bool) -> None:
         self.tests = cpp_tests(exhaustive)
-        self.only_expected = only_expected
         self.reach: dict[str, Reach] = {}
         self.locks: dict[str, threading.Lock] = {}
         self.guard = threading.Lock()
@@ -266,21 +291,25 @@ class Bench:
             seconds = -1.0
         return Reach(seconds, frozenset(map(int, numbers)))
 
-    def verdict(self, mutant: Mutant) -> Result:
-        """Runs the tests that reach the mutant, the expected one first, until one fails."""
-        number = schemata.number_of(mutant)
-        program, _, case = mutant.test.partition(" ")
+    def expected(self, mutant: Mutant) -> Result:
+        """Runs the expected test, if it reaches the mutant."""
+        case = "" if ".py" in mutant.test else mutant.test.partition(" ")[2]
+        for test in self._expected(mutant):
+            if found := self._tried(test, schemata.number_of(mutant), case):
+                return found
+        return Result("", "", "survives the expected test")
+
+    def others(self, mutant: Mutant) -> Result:
+        """Runs all other tests that reach the mutant until one fails."""
+        for test in self._others(mutant, self._expected(mutant)):
+            if found := self._tried(test, schemata.number_of(mutant), ""):
+                return found
+        return Result("", "", f"survives {len(self.tests)} programs, where they reach it")
+
+    def _expected(self, mutant: Mutant) -> list[Test]:
         if ".py" in mutant.test:
-            expected = [python_test(mutant.test)]
-        else:
-            expected = [t for t in self.tests if t.program == program]
-        for test in expected:
-            if found := self._tried(test, number, case):
-                return found
-        for test in () if self.only_expected else self._others(mutant, expected):
-            if found := self._tried(test, number, ""):
-                return found
-        return Result("", "", "survives all tests that reach it")
+            return [python_test(mutant.test)]
+        return [t for t in self.tests if t.program == mutant.test.partition(" ")[0]]
 
     def _others(self, mutant: Mutant, tried: list[Test]) -> Iterator[Test]:
         own = mutant.folder.rpartition("/")[2]
@@ -322,10 +351,30 @@ def run(
     mutants: Sequence[Mutant], jobs: int, exhaustive: bool, only_expected: bool
 ) -> Iterator[tuple[Mutant, Result]]:
     """Yields each mutant with its result as it is done. All that are listed are in the build."""
-    only = [m.test.partition(" ")[0] for m in mutants] if only_expected else []
-    build([m for m in listed() if m.is_compiled], jobs, exhaustive, only)
-    bench = Bench(exhaustive, only_expected)
+    everything = [m for m in listed() if m.is_compiled]
+    names = all_programs(exhaustive)
+    wanted = {m.test.partition(" ")[0] for m in mutants}
+    python = any(".py" in m.test or m.file.startswith("bindings/") for m in mutants)
+    build(everything, jobs, [name for name in names if name in wanted], python)
+    left = []
+    bench = Bench(exhaustive)
+    for mutant, result in _each(bench.expected, mutants, jobs):
+        if result.caught or mutant.survives or only_expected:
+            yield mutant, result
+        else:
+            left.append(mutant)
+    if not left:
+        return
+    _say(f"{len(left)} survive the expected tests: now all others")
+    build(everything, jobs, names, python)
+    bench.tests = cpp_tests(exhaustive)
+    yield from _each(bench.others, left, jobs)
+
+
+def _each(
+    verdict: Callable[[Mutant], Result], mutants: Sequence[Mutant], jobs: int
+) -> Iterator[tuple[Mutant, Result]]:
     with ThreadPoolExecutor(jobs) as pool:
-        waiting = {pool.submit(bench.verdict, m): m for m in mutants}
+        waiting = {pool.submit(verdict, m): m for m in mutants}
         for done in as_completed(waiting):
             yield waiting[done], done.result()

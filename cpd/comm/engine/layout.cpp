@@ -20,7 +20,7 @@ Part Part::Cut(std::int64_t begin, std::int64_t end) const {
   std::int64_t at = 0;
   for (const Segment& segment : segments) {
     const std::int64_t from = std::clamp(begin - at, std::int64_t{0}, segment.count);
-    const std::int64_t to = std::clamp(end - at, from, segment.count);
+    const std::int64_t to = std::clamp(end - at, std::int64_t{0}, segment.count);
     cut.Add({segment.layer, segment.begin + from, to - from});
     at += segment.count;
   }

@@ -114,6 +114,8 @@ struct ScaledRun {
   const float* outer = nullptr;
   const std::uint32_t* random = nullptr;
   std::int64_t random_stride = 0;
+  /// Leaves the outermost level's scales out of the values.
+  bool apart = false;
 };
 
 }  // namespace cpd

@@ -204,14 +204,14 @@ def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> 
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
 ) -> Factor:
-    """An operand as it enters its product: `arrange` gives it, cast by what it is given. Short
-    values are bfloat16."""
+    """An operand as it enters its product: `arrange` gives it, cast by what it is given. Values
+    apart from their scale are float32, in which torch's kernels multiply them."""
     made = Factor(torch.empty(()))
 
     def cast(x: Tensor, axis: int) -> Tensor:
         nonlocal made
-        made = call.factor(which, x, axis, dtype)
-        return made.values if made.scale is None else made.values.bfloat16()
+        made = call.factor(which, x, axis, dtype, narrow=False)
+        return made.values
 
     return Factor(arrange(cast), made.scale)
 
@@ -245,12 +245,11 @@ def _cast_gradients(
     """The gradient as it enters the products of the input's gradient and of the weight's."""
     axes = (1, 0) if groups == 1 else (2, 0)
     parts = g if groups == 1 else g.unflatten(1, (groups, -1))
-    found = call.gradients(parts, needs, axes, dtype)
-    made = []
-    for values, scale, _ in found:
-        values = values if scale is None else values.bfloat16()
-        made.append(Factor(values if groups == 1 else values.flatten(1, 2), scale))
-    return made[0], made[1]
+    found = call.gradients(parts, needs, axes, dtype, narrow=False)
+    first, second = (
+        Factor(values if groups == 1 else values.flatten(1, 2), scale) for values, scale, _ in found
+    )
+    return first, second
 
 
 def _setup_convolution(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:

@@ -111,8 +111,13 @@ def _native_product(
                 return x @ y if c is None else torch.addmm(c, x, y)
             if x is None or y is None:
                 a_short, b_short = False, False
-        made = _in_float32(a, b, a_short, b_short)
-        made = scaled(made, [scale for scale in (first, second) if scale is not None])
+        scales = [scale for scale in (first, second) if scale is not None]
+        brief = (a_short or a.dtype == torch.bfloat16) and (b_short or b.dtype == torch.bfloat16)
+        if brief and a.is_cpu:
+            finished = _of_bfloat16(a, b, c, scales, dtype)
+            if finished is not None:
+                return finished
+        made = scaled(_in_float32(a, b, brief), scales)
         return (made if c is None else made.add_(c)).to(dtype)
 
 
@@ -123,34 +128,56 @@ def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
     return x.to(dtype) if short and holds_values(dtype, x) else None
 
 
-def _in_float32(a: Tensor, b: Tensor, a_short: bool, b_short: bool) -> Tensor:
-    """a b in float32."""
-    brief = (a_short or a.dtype == torch.bfloat16) and (b_short or b.dtype == torch.bfloat16)
+def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
+    """a b in float32; `brief`: bfloat16 holds all values."""
     if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
         if brief:
             a, b = a.bfloat16(), b.bfloat16()
         if a.dtype == b.dtype and a.dtype in HALVES:
             return torch.mm(a, b, out_dtype=torch.float32)
-    if brief and a.is_cpu:
-        made = _of_bfloat16(a, b)
-        if made is not None:
-            return made
     return a.float() @ b.float()
 
 
-def _of_bfloat16(a: Tensor, b: Tensor) -> Tensor | None:
-    """a b in float32, of values that bfloat16 holds, by the CPU's instructions for them; None where
-    it has none or a sum might be subnormal. Torch multiplies such values with a float32 result only
-    in a mode of the whole process, in which other threads' float32 products lose bits."""
-    out = a.new_empty(product_shape(a.shape, b.shape), dtype=torch.float32)
+def _of_bfloat16(
+    a: Tensor, b: Tensor, c: Tensor | None, scales: Sequence[Tensor], dtype: torch.dtype
+) -> Tensor | None:
+    """(a b) times the scales, plus c, in `dtype`, of values that bfloat16 holds, by the CPU's
+    instructions for them; None where it has none or a sum might be subnormal. Torch multiplies such
+    values with a float32 result only in a mode of the whole process, in which other threads'
+    float32 products lose bits."""
+    shape = product_shape(a.shape, b.shape)
+    rows, columns = shape[-2:]
+    is_bias = c is None or (c.dim() == 1 and c.shape[0] == columns)
+    in_one = dtype in _FINISHED and is_bias and all(_is_of_lines(s, a.dim()) for s in scales)
+    out = a.new_empty(shape, dtype=dtype if in_one else torch.float32)
     if b.dim() == 2:
         a, b = a.reshape(1, -1, a.shape[-1]), b.unsqueeze(0)
+        rows = a.shape[1]
     else:
         batch = out.shape[:-2]
         a, b = (x.expand(*batch, -1, -1).reshape(-1, *x.shape[-2:]) for x in (a, b))
     a, b = (x if 1 in x.stride()[1:] else x.contiguous() for x in (a, b))
-    sums = out.view(a.shape[0], a.shape[1], b.shape[-1])
-    return out if ops.product_of_bf16(a, b, sums) else None
+    sums = out.view(a.shape[0], rows, columns)
+    bias = None if c is None else c.float().contiguous()
+    if in_one:
+        spread: list[Any] = [s.expand(rows, columns) for s in scales]
+        spread += [None] * (2 - len(spread))
+        return out if ops.product_of_bf16(a, b, *spread, bias, sums) else None
+    if not ops.product_of_bf16(a, b, None, None, None, sums):
+        return None
+    made = scaled(out, scales)
+    return (made if c is None else made.add_(c)).to(dtype)
+
+
+def _is_of_lines(scale: Tensor, rank: int) -> bool:
+    """Returns whether a scale covers all of a product, or a row or column of a matrix each."""
+    if scale.dtype != torch.float32 or not scale.is_contiguous():
+        return False
+    return scale.numel() == 1 or (scale.dim() == 2 and rank == 2 and 1 in scale.shape)
+
+
+_FINISHED = frozenset((torch.float32, torch.bfloat16))
+"""The types into which the kernel of such products rounds."""
 
 
 def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:

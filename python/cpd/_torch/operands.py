@@ -7,6 +7,7 @@ that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Rec
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -88,6 +89,12 @@ def significant_bits(f: Format) -> int:
 
 
 @constant
+def fits_bfloat16(text: str) -> bool:
+    """Returns whether bfloat16 holds all values of the cast of that text, which has no scales."""
+    return bool(text) and not parts(text)[1] and keeps_type("bfloat16", text)
+
+
+@constant
 def narrows(text: str) -> bool:
     """Returns whether `narrow_operand` takes a cast: to a scaled format of short values, without
     factor and transform."""
@@ -116,23 +123,37 @@ def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)
 @constant
 def splits(text: str, rank: int) -> bool:
     """Whether `split_operand` takes the cast of that text, of tensors of that many dimensions: a
-    scale of the whole tensor, or of each row of a matrix, times values that are short."""
+    scale of the whole tensor, or of each row of a matrix, times values that bfloat16 holds."""
     spec = operand_spec(text)
     if isinstance(spec, CastSpec) or spec.factor != 1:
         return False
     q = spec.scaled
-    covers, bits = q.block, significant_bits(q.element)
+    covers, factors = q.block, [q.element]
     if q.tensor_scale is not None:
-        covers, bits = q.outer, bits + significant_bits(q.scale)
+        covers, factors = q.outer, [q.element, q.scale]
     if q.tensor_scale is not None and q.tensor_scale.name != "fp32":
         return False
-    return bits <= SHORT and (covers == "tensor" or (covers == "row" and rank == 2))
+    is_held = (
+        sum(map(significant_bits, factors)) <= SHORT
+        and math.prod(f.min_subnormal or 0.0 for f in factors) >= _LEAST_BFLOAT16
+        and math.prod(max(f.max, -f.lowest) for f in factors) <= torch.finfo(torch.bfloat16).max
+    )
+    return is_held and (covers == "tensor" or (covers == "row" and rank == 2))
+
+
+_LEAST_BFLOAT16 = 2.0**-133
 
 
 def split_operand(
-    x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
+    x: Tensor,
+    text: str,
+    axis: int,
+    numbers: Pair = (None, None),
+    multiplier: Tensor | None = None,
+    narrow: bool = False,
 ) -> Factor:
-    """`cast_operand`, of a text that `splits`: the short values apart from the scale."""
+    """`cast_operand`, of a text that `splits`: the short values apart from the scale. `narrow`: in
+    bfloat16 instead of float32, on the CPU."""
     _, scaled, how, size, _, history = parts(text)
     if x.numel() == 0:
         return Factor(x.float(), None, True)
@@ -142,6 +163,10 @@ def split_operand(
         return Factor(values, multiplier.reciprocal(), True)
     if size:
         x = whole_transforms(x.float(), axis, size)
+    if x.is_cpu:
+        dtype = torch.bfloat16 if narrow else torch.float32
+        values, scales = ops.cast_scaled_apart(x, scaled, axis, how, *numbers, dtype)
+        return Factor(values, scales, dtype == torch.float32)
     codes, blocks, outer = ops.encode_scaled(x, scaled, axis, how, None, None, None, *numbers, None)
     q, shape = named_scaled(scaled), list(x.shape)
     if q.tensor_scale is None:

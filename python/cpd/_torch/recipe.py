@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from cpd._torch.operands import (
     cast_operand_both,
     casts_both,
     factor_of,
+    fits_bfloat16,
     is_plain,
     is_short,
     narrow_operand,
@@ -110,17 +111,24 @@ class RecipeCall(NamedTuple):
             return self.narrowed(x, _SUM_OF[operand])
         return cast_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
 
-    def factor(self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype) -> Factor:
+    def factor(
+        self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype, narrow: bool = True
+    ) -> Factor:
         """`cast`, for a product whose result has type `dtype`: where that is a 16-bit type and the
-        sum native, short values are apart from their scale, outside of differentiated code."""
+        sum native, short values are apart from their scale, outside of differentiated code; with
+        `narrow`, in bfloat16 on the CPU."""
         text = self.rounding(operand)
         native = self.rounding(_SUM_OF[operand]) == NATIVE
         if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
-            return split_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
-        narrow = native and dtype == torch.bfloat16 and text and narrows(text)
-        if narrow and is_plain(x) and not _differentiates():
+            pair, multiplier = self.pair(operand), self.multiplier(operand)
+            return split_operand(x, text, axis, pair, multiplier, narrow=narrow)
+        powers = native and dtype == torch.bfloat16 and text and narrows(text)
+        if powers and is_plain(x) and not _differentiates():
             return Factor(narrow_operand(x, text, axis, self.pair(operand)))
         y = self.cast(operand, x, axis)
+        fits = native and dtype == torch.bfloat16 and narrow and fits_bfloat16(text)
+        if fits and not _differentiates():
+            return Factor(of_type(y, torch.bfloat16))
         return Factor(y, None, y.dtype == torch.float32 and is_short(text))
 
     def narrowed(self, x: Tensor, purpose: Purpose) -> Tensor:
@@ -136,14 +144,20 @@ class RecipeCall(NamedTuple):
         return self.narrow
 
     def gradients(
-        self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int], dtype: torch.dtype
+        self,
+        g: Tensor,
+        needs: Sequence[bool],
+        axes: tuple[int, int],
+        dtype: torch.dtype,
+        narrow: bool = True,
     ) -> tuple[Factor, Factor]:
         """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
-        as they are needed; cast once where one cast serves as both. `dtype`: of their results."""
+        as they are needed; cast once where one cast serves as both. `dtype`: of their results;
+        `narrow`: as of `factor`."""
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
         if first == second and (not first or is_whole(operand_spec(first))):
-            cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype)
+            cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype, narrow)
             return cast, cast
         both = all(needs) and first == second and casts_both(first) and g.is_contiguous()
         if both and not (dtype in HALVES and splits(first, g.dim())):
@@ -151,9 +165,12 @@ class RecipeCall(NamedTuple):
             short = is_short(first) and once.dtype == torch.float32
             return Factor(once, None, short), Factor(again, None, short)
         return (
-            self.factor(Purpose.cast_gradient, g, axes[0], dtype) if for_input else Factor(g),
-            self.factor(Purpose.recast_gradient, g, axes[1], dtype) if for_weight else Factor(g),
+            self._factor_if(for_input, Purpose.cast_gradient, g, axes[0], dtype, narrow),
+            self._factor_if(for_weight, Purpose.recast_gradient, g, axes[1], dtype, narrow),
         )
+
+    def _factor_if(self, needed: bool, operand: Purpose, x: Tensor, *how: Any) -> Factor:
+        return self.factor(operand, x, *how) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
         """Whether the operands of the forward product have factors, which its result must lose."""

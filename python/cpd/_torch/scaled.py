@@ -195,6 +195,13 @@ def _(x: Tensor, scaled: str, axes: Sequence[int], how: str, dtype: torch.dtype 
     return x.new_empty((2, *x.shape), dtype=dtype)
 
 
+@torch.library.register_fake("cpd::cast_scaled_apart")
+def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor]:
+    q = named_scaled(scaled)
+    grid = _grid(q.block if q.tensor_scale is None else q.outer, x.shape, axis)
+    return x.new_empty(x.shape, dtype=args[-1]), x.new_empty(grid, dtype=torch.float32)
+
+
 @torch.library.register_fake("cpd::encode_scaled")
 def _(x: Tensor, scaled: str, axis: int, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     q = named_scaled(scaled)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd.cli.options import Commands, add_command
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
-from cpd.numeric.accumulator import Accumulator, BlockFma, PresetInfo, presets
+from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, PresetInfo, presets
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -55,6 +55,7 @@ def _run(options: argparse.Namespace) -> int:
 def _describe(preset: PresetInfo) -> dict[str, Any]:
     made = Accumulator(preset=preset.name)
     unit = _unit(preset)
+    cuts = unit.adder not in UNCUT
     scales = (
         {} if unit.scale is None else {"scale": str(unit.scale), "scale_block": unit.scale_block}
     )
@@ -62,8 +63,8 @@ def _describe(preset: PresetInfo) -> dict[str, Any]:
         "name": preset.name,
         "operands": [str(unit.a), str(unit.b)],
         "block": unit.block,
-        "fraction_bits": unit.fraction_bits,
-        "min_exponent": unit.min_exponent,
+        "fraction_bits": unit.fraction_bits if cuts else None,
+        "min_exponent": unit.min_exponent if cuts else None,
         "sum": str(unit.sum),
         "rounding": unit.rounding,
         "promote": unit.promote,
@@ -113,7 +114,7 @@ def _table(presets: list[PresetInfo]) -> Table:
             preset.name,
             str(unit.a),
             str(unit.block),
-            str(unit.fraction_bits),
+            "-" if unit.adder in UNCUT else str(unit.fraction_bits),
             str(unit.sum),
             unit.rounding,
             preset.evidence,

@@ -22,7 +22,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, draws
-from cpd.ops.arguments import check_storage, holds
+from cpd.ops.arguments import holds
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -54,17 +54,22 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether the first argument is a tensor of another float type than the weights,
-    outside of torch.autocast. Torch's layers of products refuse such an input."""
-    x = arguments[0] if arguments else None
-    weight = next((w for w in module._parameters.values() if w is not None), None)
-    return (
-        isinstance(x, Tensor)
-        and weight is not None
-        and x.dtype != weight.dtype
-        and {x.dtype, weight.dtype} <= _TYPES
-        and autocast_type(x) is None
-    )
+    """Returns whether arguments, those in tuples included, and parameters have several float
+    types, outside of torch.autocast. Torch's layers of products refuse that."""
+    types: dict[torch.dtype, Tensor] = {}
+    for value in (*arguments, *module._parameters.values()):
+        for x in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(x, Tensor) and x.dtype in _TYPES:
+                types.setdefault(x.dtype, x)
+    return len(types) > 1 and autocast_type(next(iter(types.values()))) is None
+
+
+def check_types(what: str, *operands: Tensor) -> None:
+    """Raises ValueError for operands of several types, outside of torch.autocast."""
+    types = dict.fromkeys(x.dtype for x in operands)
+    if len(types) > 1 and autocast_type(operands[0]) is None:
+        given = " and ".join(map(operators.name_of, types))
+        raise ValueError(f"{what} must have one type outside of torch.autocast, got {given}")
 
 
 _TYPES = {torch.float32, torch.bfloat16, torch.float16}
@@ -104,6 +109,8 @@ class Arguments(NamedTuple):
     ) -> Arguments:
         """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
         format that the recipe puts into it, or the state of delayed scaling is missing."""
+        if dtype is None:
+            check_types("operands without dtype=", x, w)
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
         element = _element(how, x, dtype)
@@ -209,16 +216,19 @@ def pair_of(
 def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     """The type of the sums."""
     element = operators.result_type(x, dtype)
-    if isinstance(how.output, CastSpec):
-        check_storage(operators.name_of(element), how.output.format.name)
+    name = operators.name_of(element)
+    off = ""
+    if element == autocast_type(x) != x.dtype:
+        off = ", or turn torch.autocast off around the layer"
+    if isinstance(how.output, CastSpec) and not holds(name, how.output.format.name):
+        raise ValueError(
+            f"the result's type, {name}, does not hold the recipe's output, {how.output.format}: "
+            f"give dtype=, a type that does, such as float32, or another recipe{off}"
+        )
     if is_native(how.forward):
         return element if how.output is None else torch.float32
-    if not holds(operators.name_of(element), how.forward.format.name):  # type: ignore[union-attr]
+    if not holds(name, how.forward.format.name):  # type: ignore[union-attr]
         if how.output is None:
-            name = operators.name_of(element)
-            off = ""
-            if element == autocast_type(x) != x.dtype:
-                off = ", or turn torch.autocast off around the layer"
             raise ValueError(
                 f"the result's type, {name}, does not hold {how.forward.format}: give the recipe "
                 f"output={_SHORT[element]!r}, into which its sums are then rounded, or dtype=, a "

@@ -43,7 +43,7 @@ from torch.nn.functional import _mha_shape_check  # type: ignore[attr-defined]
 from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
-from cpd.nn.arguments import autocast_type, check_operand
+from cpd.nn.arguments import autocast_type, check_operand, check_types
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.delayed import attending_at
 from cpd.nn.functional import linear, matmul
@@ -295,6 +295,18 @@ def _check(query: Any, key: Any, value: Any, attn_mask: Tensor | None, is_causal
         )
     if is_causal and attn_mask is not None:
         raise ValueError("is_causal goes without attn_mask: give one of them")
+    check_types("query, key and value", query, key, value)
+    if attn_mask is not None and refuses_mask(query, attn_mask):
+        raise ValueError(
+            f"attn_mask must be bool, float32 or of the query's type, "
+            f"{operators.name_of(query.dtype)}, got {operators.name_of(attn_mask.dtype)}"
+        )
+
+
+def refuses_mask(query: Tensor, mask: Tensor) -> bool:
+    """Returns whether torch refuses the mask's type."""
+    allowed = (torch.bool, torch.float32, query.dtype)
+    return mask.dtype not in allowed and autocast_type(query) is None
 
 
 def _check_dense(query: Any, key: Any, value: Any) -> None:

@@ -45,6 +45,9 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     into. Attention that is written out of matmul and softmax takes the recipe itself: `cpd.convert`
     knows attention as such.
 
+    In a 16-bit type, alpha times a product plus beta times an input is formed in float32 and
+    rounded once.
+
     Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
     einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
     DTensors raise TypeError.
@@ -138,7 +141,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         if not _are_ours(tensors) or (out is not None and not _takes(out, tensors)):
             return NotImplemented
         asks = any(isinstance(x, torch.dtype) for x in (*args, *keywords.values()))  # out_dtype
-        if name in _OF_ONE_TYPE and not asks and _mixes_types(tensors[:3]):
+        if not asks and _refuses_types(name, tensors):
             return NotImplemented  # torch's function raises
         if name not in ADDITIONS:
             for x in tensors:
@@ -358,11 +361,19 @@ _OF_ONE_TYPE = {
     *("bilinear", "grouped_mm", "scaled_dot_product_attention"),
 }
 """Functions that torch refuses for operands of two types."""
+_NORMS = ("layer_norm", "group_norm", "batch_norm", "instance_norm")
 
 
-def _mixes_types(tensors: Sequence[Tensor]) -> bool:
-    """Returns whether tensors have several float types, outside of torch.autocast."""
-    types = {x.dtype for x in tensors if x.is_floating_point()}
+def _refuses_types(name: str, tensors: Sequence[Tensor]) -> bool:
+    """Returns whether torch's function of that name refuses the tensors' types."""
+    if name in _NORMS:
+        return norms.mixes_types(tensors[0], tensors[1:])
+    if name not in _OF_ONE_TYPE:
+        return False
+    is_masked = name == "scaled_dot_product_attention" and len(tensors) > 3
+    if is_masked and attention.refuses_mask(tensors[0], tensors[3]):
+        return True
+    types = {x.dtype for x in tensors[:3] if x.is_floating_point()}
     return len(types) > 1 and autocast_type(tensors[0]) is None
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cpd._torch.native import HALVES
 from cpd.nn import functional
 from cpd.nn.arguments import autocast_type
 from cpd.ops.arguments import MAX_RANK
@@ -29,8 +30,17 @@ def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None)
     return functional.linear(input, weight, bias, **mode.next())
 
 
-def _matmul(mode: Any, input: Tensor, other: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+def _matmul(
+    mode: Any,
+    input: Tensor,
+    other: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    in_float32: bool = False,
+) -> Tensor:
     how = mode.next()
+    if in_float32:
+        return functional.matmul_in_float32(input, other, **how)
     return functional.matmul(input, other, how.pop("recipe"), dtype=dtype, **how)
 
 
@@ -38,12 +48,12 @@ def _rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
     return _matmul(mode, input, other)
 
 
-def _outer(mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), dtype=dtype)
+def _outer(mode: Any, a: Tensor, b: Tensor, **of_result: Any) -> Tensor:
+    return _matmul(mode, a.unsqueeze(1), b.unsqueeze(0), **of_result)
 
 
-def _batch_summed(mode: Any, a: Tensor, b: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
-    return _pair(mode, a, b, [*"bik"], [*"bkj"], [*"ij"])
+def _batch_summed(mode: Any, a: Tensor, b: Tensor, **of_result: Any) -> Tensor:
+    return _pair(mode, a, b, [*"bik"], [*"bkj"], [*"ij"], **of_result)
 
 
 # ---- operands of fixed ranks ---------------------------------------------------------------------
@@ -88,7 +98,8 @@ def _product(kind: Kind) -> Form:
 
 
 def _adding(kind: Kind) -> Form:
-    """The form of beta * input + alpha * (a product of this kind)."""
+    """The form of beta * input + alpha * (a product of this kind), of one rounding into a 16-bit
+    type."""
 
     def compute(
         mode: Any,
@@ -106,10 +117,18 @@ def _adding(kind: Kind) -> Form:
         is_bias = kind is _MM and list(input.shape) == shape[1:]
         if is_bias and beta == 1 and alpha == 1 and out_dtype is None:
             return linear(mode, a, b.t(), input)
-        made = kind.compute(mode, a, b, dtype=out_dtype)
-        if autocast_type(a) is not None:  # torch.autocast casts `input` as it does a and b
-            input = input.to(made.dtype)
+        narrow = autocast_type(a)
+        dtype = out_dtype or narrow or a.dtype
+        if narrow is not None:  # torch.autocast casts `input` as it does a and b
+            input = input.to(dtype)
+        is_half = dtype in HALVES
+        how = {"in_float32": True} if is_half else {"dtype": out_dtype}
+        made = kind.compute(mode, a, b, **how)
         made = made if alpha == 1 else alpha * made
+        if is_half and beta != 0:
+            both = torch.promote_types(dtype, input.dtype)
+            return torch.add(made, input.float(), alpha=beta).to(both)
+        made = made.to(dtype) if is_half else made
         return _ignoring(input, made) if beta == 0 else torch.add(made, input, alpha=beta)
 
     return compute
@@ -220,7 +239,13 @@ def _labels(text: str, rank: int) -> list[str] | None:
 
 
 def _pair(
-    mode: Any, a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
+    mode: Any,
+    a: Tensor,
+    b: Tensor,
+    in_a: list[str],
+    in_b: list[str],
+    out: list[str],
+    **of_result: Any,
 ) -> Tensor:
     """The product of two tensors by the labels of their dimensions: `out` are the result's, and the
     sums run over the others, which both tensors have, in a's order. A size of 1 broadcasts."""
@@ -239,7 +264,7 @@ def _pair(
 
     left, right = arranged(a, in_a, rows, summed), arranged(b, in_b, summed, columns)
     has = batch + rows + columns
-    made = _matmul(mode, left, right).reshape([size[x] for x in has])
+    made = _matmul(mode, left, right, **of_result).reshape([size[x] for x in has])
     return made.permute([has.index(x) for x in out])
 
 

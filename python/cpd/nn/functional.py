@@ -2,8 +2,9 @@
 """Torch's products in a customized precision: matmul, linear and conv2d, each a GEMM whose sums,
 and those of its two backward GEMMs, are computed as a `cpd.Recipe` says.
 
-Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. The result has the first
-operand's type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
+Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of `torch.autocast`
+operands must have one type, or `dtype` must be given: else ValueError. The result has the
+operands' type unless `dtype` says otherwise; it must hold the forward accumulator's format, or the
 recipe's `output` (the sums are then formed in float32). A gradient has its operand's type; where
 that does not hold the sums they are formed in float32 and rounded once into it, to nearest-even.
 The bias is what the sums start from (c of `cpd.gemm`), so it is rounded into the accumulator's
@@ -97,6 +98,25 @@ def matmul(
         if isinstance(acc, Recipe):
             raise ValueError("backward goes with an accumulator; a recipe has its own")
         how = Recipe(sums=(how.forward, backward, backward))
+    return _product(a, b, how, dtype, stream, delayed)
+
+
+def matmul_in_float32(
+    a: Tensor, b: Tensor, recipe: Recipe, *, stream: Number | None = None, delayed: Any = None
+) -> Tensor:
+    """`matmul` whose sums are float32, to be rounded into the result's type by the caller."""
+    return _product(a, b, recipe, None, stream, delayed, in_float32=True)
+
+
+def _product(
+    a: Tensor,
+    b: Tensor,
+    how: Recipe,
+    dtype: torch.dtype | None,
+    stream: Number | None,
+    delayed: Any,
+    in_float32: bool = False,
+) -> Tensor:
     for name, x in (("a", a), ("b", b)):
         check_operand(name, x, like="a")
         if x.dim() == 0:
@@ -106,6 +126,8 @@ def matmul(
     product_shape(x.shape, y.shape)
     check_places(a, b=b)
     arguments = Arguments.of(how, a, b, dtype, stream, delayed)
+    if in_float32:
+        arguments = arguments._replace(element=torch.float32)
     x, y = entering(arguments, x, y)
     in_one = y.dim() == 2
     out = run(

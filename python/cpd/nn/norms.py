@@ -12,7 +12,7 @@ stream, or from `stream`, by the elements of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -225,6 +225,8 @@ class _Rounding(NamedTuple):
             check_operand("input", input, like="input")
             element = operators.result_type(input, self.dtype)
             check_storage(operators.name_of(element), how.norm.format.name)
+            if mixes_types(input, others):
+                compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
             y = rounded(y, how.norm, how.norm, stream=self.stream, layer=how.layer).to(element)
@@ -232,6 +234,13 @@ class _Rounding(NamedTuple):
             if running is not None:
                 running.copy_(new.detach())
         return y
+
+
+def mixes_types(input: Tensor, others: Iterable[Tensor | None]) -> bool:
+    """Returns whether torch may refuse the types of parameters and statistics: it takes the input's
+    and float32."""
+    types = {x.dtype for x in others if x is not None and x.is_floating_point()}
+    return types not in (set(), {input.dtype}, {torch.float32})
 
 
 def _values(others: tuple[Tensor | None, ...], dtype: torch.dtype | None = None) -> list[Any]:

@@ -16,6 +16,7 @@ from cpd.numeric.accumulator import (
     BlockFma,
     FixedPoint,
     accumulator,
+    presets,
 )
 from cpd.numeric.cast import CastLike, CastSpec, cast_spec
 from cpd.numeric.formats import is_scaled
@@ -84,11 +85,14 @@ def names_cast(text: str) -> bool:
 
 
 def _names_sum(text: str) -> bool:
-    """Returns whether a text names an accumulator, or has a scheme's word and so means one."""
+    """Returns whether a text names an accumulator, or means one by a scheme's word or a preset's
+    name with options."""
     try:
         accumulator(text)
     except ValueError:
-        return not set(SCHEMES).isdisjoint(text.split()[1:])
+        head, *rest = text.split() or [""]
+        is_preset = bool(rest) and head in [one.name for one in presets()]
+        return is_preset or not set(SCHEMES).isdisjoint(rest)
     return True
 
 

@@ -21,6 +21,8 @@ SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 REDUCE_SCHEMES: tuple[str, ...] = tuple(one for one in SUM_SCHEMES if one != "fixed")
 """The schemes that all-reduce supports: its sums are floating-point numbers."""
 DEFAULT_CHUNK: int = _core.SCHEME_CHUNK
+UNCUT = ("exact", "flushed_pairs")
+"""Adders of matrix units that cut no term, and so refuse `fraction_bits` and `min_exponent`."""
 
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
@@ -57,8 +59,7 @@ class BlockFma(Spec):
         adder: how a block's products and the running sum are added:
 
             - `aligned` (default): as said above.
-            - `exact`: the exact sum, rounded once (CDNA1); `fraction_bits` and `min_exponent` do
-              not matter.
+            - `exact`: the exact sum, rounded once (CDNA1).
             - `flushed_pairs`: in binary32 without subnormals, ((p0 + p1) + (p2 + p3)) + sum, or
               with a block of 2 (p0 + p1) + sum; subnormal operands and a subnormal sum count as +0,
               subnormal results as zeros of their sign (CDNA2).
@@ -73,7 +74,8 @@ class BlockFma(Spec):
               FP8).
 
             All but `aligned` take no scale; all but `aligned` and `exact` sum in fp32, rounded to
-            `nearest_even`.
+            `nearest_even`. `exact` and `flushed_pairs` cut no term, and refuse `fraction_bits` and
+            `min_exponent`.
         group, stride, take: the order of k: within each `group` of k, a multiple of `block` up to
             64, first come those with k mod `stride` < `take`, then the next `take`, and so on, each
             ascending; blocks are of successive k in that order. Places of a last group beyond the
@@ -152,6 +154,8 @@ class BlockFma(Spec):
             hidden += ["scale", "scale_block", "dot"]
         if self.adder == "aligned":
             hidden += ["adder"]
+        if self.adder in UNCUT:
+            hidden += ["fraction_bits", "min_exponent"]
         if self.group == 0:
             hidden += ["group", "stride", "take"]
         shown = [one.name for one in fields(self) if one.repr and one.name not in hidden]

@@ -90,12 +90,15 @@ class Spec:
 
 
 def _with_effect(text: str) -> str:
-    """A text as version 0.7 pickled it, without `random_bits` and `variant` that nothing draws by,
-    which are refused now."""
+    """A text as version 0.7 pickled it, without the options that have no effect and are refused
+    now: `random_bits` and `variant` that nothing draws by, cuts of an adder that cuts no term."""
     words = text.split(" ")
-    if "rounding=stochastic" in words:
-        return text
-    return " ".join(w for w in words if w.partition("=")[0] not in ("random_bits", "variant"))
+    without: tuple[str, ...] = ()
+    if "rounding=stochastic" not in words:
+        without += ("random_bits", "variant")
+    if "adder=exact" in words or "adder=flushed_pairs" in words:
+        without += ("fraction_bits", "min_exponent")
+    return " ".join(w for w in words if w.partition("=")[0] not in without)
 
 
 def named_word(name: str, value: Any) -> str:

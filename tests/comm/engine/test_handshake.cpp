@@ -236,6 +236,10 @@ TEST(Refusals, ReachTheOthersWhole) {
                                  std::string(600, 'a') + "…", std::string(5000, 'b') + lines}) {
     EXPECT_EQ(heard_of(why), "rank 1 refuses: " + why);
   }
+  for (const std::size_t length : {900, 1000, 1024, 1100, 1500}) {  // around what travels at once
+    const std::string why = std::string(length, 'c') + "…";
+    EXPECT_EQ(heard_of(why), "rank 1 refuses: " + why);
+  }
   EXPECT_EQ(heard_of(std::string("a\0b", 3)), "rank 1 refuses: a b");
   EXPECT_EQ(heard_of(""), "rank 1 refuses: no reason was given");
 }

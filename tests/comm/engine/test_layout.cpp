@@ -28,6 +28,9 @@ TEST(Part, AddsAndCutsByPosition) {
   EXPECT_EQ(cut.segments[1].begin, 3);
   EXPECT_EQ(cut.segments[1].count, 3);
   EXPECT_EQ(part.Cut(5, 5).count, 0);
+  const Part first = part.Cut(1, 3);  // nothing of the segment behind
+  EXPECT_EQ(first.count, 2);
+  EXPECT_EQ(first.segments.size(), 1U);
   const Part last = part.Cut(11, 12);
   EXPECT_EQ(last.count, 1);
   ASSERT_EQ(last.segments.size(), 1U);

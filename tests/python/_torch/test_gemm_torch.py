@@ -311,7 +311,7 @@ def operators():
     gradient = "e5m2 rounding=stochastic random_bits=8"
     draws = f"{STOCHASTIC}; grad_input=e4m3 kahan; gradient={gradient}"
     blocks = (
-        "native; activation=mxfp8; weight=e4m3; gradient=nvfp4 rounding=stochastic; "
+        "native; activation=mxfp8; weight=(4,3); gradient=nvfp4 rounding=stochastic; "
         "grad_input_weight=mxfp4 factor=0.75; grad_weight_gradient=mxfp4"
     )
     ops = torch.ops.cpd

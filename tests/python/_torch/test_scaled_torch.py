@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from cpd._torch import operands  # noqa: E402
 from cpd._torch import scaled as scaled_operators  # noqa: E402
+from cpd.numeric.scaled import named_scaled  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 FORMATS = (
@@ -468,3 +469,53 @@ def test_encoded_is_a_tree():
     assert same(run(encoded), cpd.decode(encoded) * 2)
     bits = 8 * sum(leaf.numel() for leaf in tree_leaves(encoded[:2]))
     assert math.isclose(bits / x.numel(), encoded.format.bits_per_value((3, 40)), rel_tol=0.02)
+
+
+# ---- casts apart from the outermost scales -------------------------------------------------------
+
+APART = (
+    *("fp8-tensor arithmetic=te", "e5m2 tensor scale=fp32 arithmetic=te", "int8 row", "nvfp4"),
+    *("nvfp4 16x16", "nvfp4 outer=row", "nvfp4 transform=hadamard16:te", "fp8-row", "mxfp8"),
+)
+
+
+@pytest.mark.parametrize("draws", [False, True])
+@pytest.mark.parametrize("name", APART)
+def test_values_and_scales_apart_are_those_of_the_codes(name, draws):
+    q = named_scaled(name)
+    how = q.element.name + " rounding=stochastic" * draws
+    scale = q.scale if q.tensor_scale is None else q.tensor_scale
+    numbers = (torch.tensor([5]), torch.tensor([9])) if draws else (None, None)
+    ops = torch.ops.cpd
+    for shape, axis in (((48, 160), -1), ((160, 48), 0), ((3, 32, 64), 1), ((2, 16, 5, 3), 1)):
+        for x in (normal(*shape), normal(*shape).bfloat16(), normal(*shape[::-1]).permute(
+            *reversed(range(len(shape))))):  # fmt: skip
+            levels = (None,) * 3
+            codes, blocks, outer = ops.encode_scaled(x, name, axis, how, *levels, *numbers, None)
+            packed = blocks if q.tensor_scale is None else outer
+            for dtype in (torch.float32, torch.bfloat16):
+                values, scales = ops.cast_scaled_apart(x, name, axis, how, *numbers, dtype)
+                if q.tensor_scale is None:
+                    expected = ops.decode(codes, q.element.name, list(shape), torch.float32)
+                else:
+                    ones = torch.ones(scales.numel()).view(torch.uint8)
+                    expected = ops.decode_scaled(
+                        codes, name, axis, blocks, ones, list(shape), torch.float32
+                    )
+                assert values.dtype == dtype
+                assert same(values.float(), expected)
+                grid = list(scales.shape)
+                assert same(scales, ops.decode(packed, scale.name, grid, torch.float32))
+
+
+def test_operands_are_split_where_bfloat16_holds_their_values():
+    x = normal(2, 32)
+    for name in ("nvfp4 16x16", "fp8-tensor arithmetic=te", "int8 row", "(8,3) tensor scale=fp32"):
+        assert operands.splits(name, 2)
+        for narrow, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+            values, scale, short = operands.split_operand(x, name, -1, narrow=narrow)
+            assert values.dtype == dtype
+            assert short == (dtype == torch.float32)
+            assert same(values.float() * scale, cpd.cast(x, name, axis=-1))
+    assert not operands.splits("e4m3fn 16 scale=(8,3) tensor_scale=fp32", 2)  # 2^-138 … 2^136
+    assert not operands.splits("(8,3) 16 scale=e2m1 tensor_scale=fp32", 2)  # 2^-130 … 2^130

@@ -13,6 +13,7 @@ import numpy as np
 
 import cpd
 from golden import Cases, Make, error_of, floats, numpy, recorded
+from patience import scaled
 
 SIZES = (33, 1, 0, 20)
 DRAW = "rounding=stochastic random_bits=8"
@@ -131,7 +132,7 @@ def simulate_all_reduce_cases(make: Make) -> Cases:
 
 def _over(world: int, call: Callable[[Any], Any], chunk: int = 1 << 20) -> Any:
     """What `call` gives on every rank, which must be the same but for the last part, or a list."""
-    with cpd.comm.local(world, timeout=60, chunk=chunk) as group:
+    with cpd.comm.local(world, timeout=scaled(60), chunk=chunk) as group:
         return group.run(call)
 
 

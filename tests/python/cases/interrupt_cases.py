@@ -168,7 +168,7 @@ def waits_local() -> dict[str, Any]:
     """Rank 0 is this thread, rank 1 waits too, rank 2 comes late."""
     others: dict[int, Any] = {}
     interrupted = threading.Event()
-    with cpd.comm.local(3, timeout=60) as group:
+    with cpd.comm.local(3, timeout=scaled(60)) as group:
 
         def wait(comm: Communicator) -> None:
             if comm.rank == 2:
@@ -272,7 +272,7 @@ def run_waits() -> dict[str, Any]:
         cpd.gemm(a, a, SLOW)
 
     before = threading.active_count()
-    group = cpd.comm.local(3, timeout=60)
+    group = cpd.comm.local(3, timeout=scaled(60))
     seen = met_by_ctrl_c(lambda: group.run(work))
     until = time.monotonic() + scaled(10)  # on a busy host a thread may have been left behind
     while threading.active_count() > before and time.monotonic() < until:
@@ -407,13 +407,13 @@ GROUPS: list[LocalGroup] = []  # stay until the end
 
 
 def ends_in_local_wait() -> None:
-    GROUPS.append(cpd.comm.local(2, timeout=60))
+    GROUPS.append(cpd.comm.local(2, timeout=scaled(60)))
     in_a_thread(GROUPS[0].ranks[0].barrier, again=False)
 
 
 def ends_in_local_loop() -> None:
     """Both ranks reduce for ever."""
-    GROUPS.append(cpd.comm.local(2, timeout=60))
+    GROUPS.append(cpd.comm.local(2, timeout=scaled(60)))
     x = [values(10_000)]
     for comm in GROUPS[0].ranks:
         in_a_thread(lambda comm=comm: comm.all_reduce(x, SPEC))

@@ -32,8 +32,11 @@ def test_presets_as_json(capsys, tmp_path):
         acc = cpd.Accumulator(preset=one.name)
         assert (row["evidence"], row["source"], row["text"]) == (one.evidence, one.source, str(acc))
         assert row["operands"] == [str(acc.unit.a), str(acc.unit.b)]
-        for name in ("block", "fraction_bits", "min_exponent", "rounding", "promote"):
+        for name in ("block", "rounding", "promote"):
             assert row[name] == getattr(acc.unit, name)
+        cuts = acc.unit.adder not in ("exact", "flushed_pairs")
+        for name in ("fraction_bits", "min_exponent"):
+            assert row[name] == (getattr(acc.unit, name) if cuts else None)
         assert cpd.Format(row["sum"]) == acc.unit.sum
         assert row["outputs"] == ["fp32", *["fp16"] * (one.name in WITH_FP16_RESULTS)]
         is_amd = one.name.startswith("cdna")
@@ -60,7 +63,8 @@ def test_presets_table_cuts_nothing(capsys, monkeypatch, columns):
     for one in cpd.presets():
         unit = cpd.Accumulator(preset=one.name).unit
         assert unit is not None
-        figures = [str(unit.a), *map(str, (unit.block, unit.fraction_bits, unit.sum))]
+        kept = "-" if unit.adder in ("exact", "flushed_pairs") else unit.fraction_bits
+        figures = [str(unit.a), *map(str, (unit.block, kept, unit.sum))]
         assert [*figures, unit.rounding, one.evidence] in [line[1:] for line in lines]
         assert columns < 80 or one.name in [line[0] for line in lines if line]
         assert one.source in notes

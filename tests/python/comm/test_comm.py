@@ -27,7 +27,7 @@ pytestmark = [
 
 
 def run(world, function, **options):
-    with cpd.comm.local(world, timeout=60.0, **options) as group:
+    with cpd.comm.local(world, timeout=scaled(60), **options) as group:
         return group.run(function)
 
 
@@ -521,10 +521,10 @@ def test_errors_can_be_pickled():
 
 
 def test_properties_and_closing():
-    group = cpd.comm.local(2, timeout=7, chunk=99)
+    group = cpd.comm.local(2, timeout=0.5, chunk=99)
     comm = group.ranks[1]
     assert (comm.rank, comm.size, comm.name) == (1, 2, "local")
-    assert (comm.timeout, comm.chunk, comm.broken) == (7.0, 99, "")
+    assert (comm.timeout, comm.chunk, comm.broken) == (0.5, 99, "")
     assert repr(comm) == "<cpd.comm.Communicator local, rank 1 of 2>"
     with comm as same:
         assert same is comm
@@ -538,7 +538,7 @@ def test_properties_and_closing():
 
 def test_the_gil_is_let_go():
     """A rank waits while another thread of Python works."""
-    group = cpd.comm.local(2, timeout=60)
+    group = cpd.comm.local(2, timeout=scaled(60))
     threading.Timer(0.3, group.ranks[1].barrier).start()
     counted = 0
 
@@ -556,7 +556,7 @@ def test_the_gil_is_let_go():
 
 
 def test_calls_of_two_threads_take_turns():
-    group = cpd.comm.local(2, timeout=60)
+    group = cpd.comm.local(2, timeout=scaled(60))
     spec = cpd.ReduceSpec("fp32")
     x = [np.ones(1000, np.float32)]
     totals = []
@@ -581,7 +581,7 @@ def test_import_is_light():
         "cpd.comm.local(1).ranks[0].barrier()\n"
         "assert 'torch' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=scaled(60))
 
 
 def test_no_torch_group():

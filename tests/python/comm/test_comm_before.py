@@ -4,6 +4,7 @@ by gloo; and a subgroup of those that are left works."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ def test_a_rank_is_lost_before(transport: str, way: str, kind: str, victims: lis
 def test_twenty_times(transport: str) -> None:
     for way, kind, victims in trials(transport, 20):
         check(trial(transport, way, kind, victims), way, victims)
+
+
+def test_a_free_port_is_not_given_to_an_outgoing_connection() -> None:
+    """Between its choice and the rank that listens, other programs connect."""
+    with socket.socket() as other, socket.socket() as outgoing:
+        other.listen()
+        outgoing.connect(other.getsockname())
+        taken = {one.getsockname()[1] for one in (other, outgoing)}
+    ports = {lost_before.free_port() for _ in range(20)}
+    assert max(ports) < min(taken)
+    for port in ports:
+        with socket.socket() as rank:
+            rank.bind(("127.0.0.1", port))
+            rank.listen()
 
 
 STORE_IN_RANK_0 = """

@@ -19,6 +19,7 @@ cpd = pytest.importorskip("cpd")
 import comm_cases  # noqa: E402
 from front_ends import GPU_IS_CPU, few_on_cpu, require_gpu_itself  # noqa: E402
 from gpu_ranks import on_cpu, on_gpu  # noqa: E402
+from patience import scaled  # noqa: E402
 from spawn import spawn_ranks  # noqa: E402
 
 pytestmark = [
@@ -42,7 +43,7 @@ def _gpu() -> None:
 def test_all_reduce(world: int) -> None:
     """Every order, exchange and group; over threads of one process."""
     sizes = (5000, 0, 1, 33, 70_001)
-    with cpd.comm.local(world, timeout=60, chunk=4096) as group:
+    with cpd.comm.local(world, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
             spec, special = comm_cases.spec_at(world, index), index % 4 == 3
 
@@ -72,7 +73,7 @@ def test_other_operations() -> None:
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, sizes, 5)]
             assert comm_cases.same(on_cpu(layers), casts)
 
-    with cpd.comm.local(3, timeout=60) as group:
+    with cpd.comm.local(3, timeout=scaled(60)) as group:
         group.run(calls)
 
 
@@ -100,7 +101,7 @@ def test_layouts_types_and_out() -> None:
         comm.all_reduce([mine], FP32, out=[mine])
         assert torch.equal(mine, 2 * x)
 
-    with cpd.comm.local(2, timeout=60) as group:
+    with cpd.comm.local(2, timeout=scaled(60)) as group:
         group.run(calls)
 
 
@@ -116,7 +117,7 @@ def test_the_current_stream_counts() -> None:
             (got,) = comm.all_reduce([x], FP32)
             return float((got + 1).min())
 
-    with cpd.comm.local(2, timeout=60) as group:
+    with cpd.comm.local(2, timeout=scaled(60)) as group:
         assert group.run(calls) == [201.0, 201.0]
 
 
@@ -140,7 +141,7 @@ def test_processes_that_share_a_gpu(transport: str) -> None:
 def test_nccl_of_one() -> None:
     require_gpu_itself("NCCL")
     try:
-        comm = cpd.comm.nccl(cpd.comm.nccl_id(), 0, 1, timeout=60)
+        comm = cpd.comm.nccl(cpd.comm.nccl_id(), 0, 1, timeout=scaled(60))
     except ValueError as error:
         pytest.skip(f"no NCCL: {error}")
     with comm:
@@ -158,7 +159,7 @@ def test_a_torch_group_with_nccl() -> None:
         pytest.skip("torch has no NCCL")
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with cpd.comm.torch(timeout=60) as comm:
+        with cpd.comm.torch(timeout=scaled(60)) as comm:
             assert (comm.name, comm.size) == ("nccl", 1)
             (got,) = comm.all_reduce([torch.ones(5, device="cuda")], FP32)
             assert got.tolist() == [1.0] * 5
@@ -254,7 +255,7 @@ def test_codecs(text: str) -> None:
         calls = [comm.all_reduce(ranks[comm.rank], spec, states=kept) for _ in range(3)]
         return [np.asarray(x.cpu()) for sums in calls for x in sums]
 
-    with cpd.comm.local(3, timeout=60) as group:
+    with cpd.comm.local(3, timeout=scaled(60)) as group:
         wanted = group.run(lambda comm: sums_of(layers, comm))
         got = group.run(lambda comm: sums_of(there, comm))
     assert all(map(comm_cases.same, got, wanted))

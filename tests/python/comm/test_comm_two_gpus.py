@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 
 import comm_cases  # noqa: E402
 from front_ends import few_on_cpu  # noqa: E402
+from patience import scaled  # noqa: E402
 from tensors import normal, same  # noqa: E402
 
 pytestmark = [
@@ -42,7 +43,7 @@ def from_(device: str, layers: list[torch.Tensor]) -> list[Any]:
 
 def test_ranks_with_a_gpu_each() -> None:
     """Threads, in which the first GPU is current."""
-    with cpd.comm.local(2, timeout=60, chunk=4096) as group:
+    with cpd.comm.local(2, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(2))), 1):
             spec = comm_cases.spec_at(2, index)
 
@@ -86,7 +87,7 @@ def test_states_of_codecs_change_gpus(text: str) -> None:
 
     assert comm_cases.same(virtual(turns), virtual(["cpu"] * 3))
     swapped = [(FIRST, SECOND), (SECOND, FIRST), (FIRST, SECOND)]
-    with cpd.comm.local(2, timeout=60) as group:
+    with cpd.comm.local(2, timeout=scaled(60)) as group:
         wanted = group.run(functools.partial(real, [("cpu", "cpu")] * 3))
         got = group.run(functools.partial(real, swapped))
     for one, other in zip(got, wanted, strict=True):
@@ -105,7 +106,7 @@ def test_streams_of_the_second() -> None:
             (got,) = comm.all_reduce([x], FP32)
             return float((got + 1).min())
 
-    with cpd.comm.local(2, timeout=60) as group:
+    with cpd.comm.local(2, timeout=scaled(60)) as group:
         assert group.run(calls) == [21.0, 21.0]
 
 
@@ -124,7 +125,7 @@ def test_other_operations() -> None:
             casts = [cpd.cast(x, "e4m3") for x in comm_cases.layers_of(rank, SIZES, 5)]
             assert comm_cases.same(from_(place, layers), casts)
 
-    with cpd.comm.local(2, timeout=60) as group:
+    with cpd.comm.local(2, timeout=scaled(60)) as group:
         group.run(calls)
 
 

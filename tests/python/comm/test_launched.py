@@ -13,7 +13,12 @@ import spawn
 from cpd.comm import launched
 from patience import scaled
 
-ALONE = "import cpd; comm = cpd.comm.mpi(timeout=60); print('size', comm.size); comm.close()"
+ALONE = """
+import sys, cpd
+comm = cpd.comm.mpi(timeout=float(sys.argv[1]))
+print("size", comm.size)
+comm.close()
+"""
 TRAIN = ["-m", "cpd", "train", "--epochs", "1", "--batch", "128", "--transport", "mpi"]
 NAMES = tuple(launched._SIZES)
 
@@ -73,11 +78,12 @@ def test_mpirun_keeps_its_promise_within_an_allocation(monkeypatch: pytest.Monke
 
 
 def test_srun_without_pmix_is_warned_of() -> None:
-    done = python("-c", ALONE, SLURM_NTASKS="4", SLURM_PROCID="0")
+    timeout = str(scaled(30))
+    done = python("-c", ALONE, timeout, SLURM_NTASKS="4", SLURM_PROCID="0")
     assert done.stdout == "size 1\n"
     assert "SLURM_NTASKS is 4, but MPI has started 1 rank" in done.stderr
     assert "srun --mpi=pmix" in done.stderr
-    quiet = python("-c", ALONE)
+    quiet = python("-c", ALONE, timeout)
     assert (quiet.stdout, quiet.stderr) == ("size 1\n", "")
 
 

@@ -17,6 +17,7 @@ import cpd
 from comm_cases import SHAPES, WIRES, codec_layers, same
 from cpd import compress
 from cpd.comm import reduce_spec
+from patience import scaled
 
 QSGD = "qsgd bits=4 bucket=512"
 SPEC = cpd.ReduceSpec(wire=QSGD)
@@ -256,7 +257,7 @@ def test_ranks_of_a_process_have_states_of_their_own():
     states = compress.States()
     layers = [np.ones(10**6, np.float32)]
     with (
-        cpd.comm.local(2, timeout=60) as group,
+        cpd.comm.local(2, timeout=scaled(60)) as group,
         pytest.raises(
             (RuntimeError, cpd.comm.Mismatch), match="each rank of a process needs its own"
         ),

@@ -102,7 +102,7 @@ def test_any_accumulator_and_chosen_sets(
     assert (row.matches, row.total) == (60, 60)
     (row,) = replay(path, "cdna1-fp16", operands="fp16", mutations=True)
     assert row.matches == 60
-    assert row.mutations["F + 1"] == 0  # an exact adder has no F
+    assert not {"F - 1", "F + 1"} & set(row.mutations)  # an exact adder has no F
     (row,) = replay(
         path, "fp32 block_fma a=fp16 b=fp16 block=4 adder=exact sum_rounding=nearest_even"
     )

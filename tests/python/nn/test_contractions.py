@@ -104,6 +104,36 @@ def test_beta_0_when_compiled():
     assert same(call(torch.full((2, 4), NAN), a, b), a @ b)
 
 
+@pytest.mark.parametrize("under_autocast", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ADDING)
+def test_a_sum_with_a_16_bit_input_is_rounded_once(name, dtype, under_autocast):
+    of_input, (*batch, m, k), (*_, n) = (5, 7), *{
+        "addmm": ((5, 40), (40, 7)),
+        "addmv": ((5, 40), (40, 1)),
+        "addr": ((5, 1), (1, 7)),
+        "addbmm": ((3, 5, 40), (3, 40, 7)),
+        "baddbmm": ((3, 5, 40), (3, 40, 7)),
+    }[name]  # fmt: skip
+    a, b = whole(*batch, m, k), whole(*batch, k, n, seed=1)
+    exact = a.double() @ b.double()
+    if name == "addmv":
+        b, exact, of_input = b[:, 0], exact[:, 0], (5,)
+    if name == "addr":
+        a, b = a[:, 0], b[0]
+    if name == "addbmm":
+        exact = exact.sum(0)
+    x = normal(*of_input, seed=2).to(dtype)
+    wanted = (0.75 * exact + 1.25 * x.double()).to(dtype)
+    if not under_autocast:
+        a, b = a.to(dtype), b.to(dtype)
+    for recipe in (EXACT, cpd.Recipe("native")):
+        with torch.autocast("cpu", dtype, enabled=under_autocast), cpd.autocast(recipe) as mode:
+            y = getattr(torch, name)(x, a, b, beta=1.25, alpha=0.75)
+        assert not mode.left
+        assert equal(y, wanted)
+
+
 @pytest.mark.filterwarnings("ignore:This overload of")
 def test_factors_by_position():
     a, b, x = whole(2, 3), whole(3, 4, seed=1), whole(2, 4, seed=2)

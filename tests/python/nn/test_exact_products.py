@@ -18,6 +18,7 @@ from torch import nn  # noqa: E402
 
 from cpd import functional  # noqa: E402
 from cpd._torch.operands import narrow_operand  # noqa: E402
+from patience import scaled  # noqa: E402
 
 ROWS, INPUTS, OUTPUTS = 256, 512, 384
 
@@ -46,6 +47,7 @@ RECIPES = {
     "mxfp8": cpd.recipe("mxfp8"),
     "mxfp4": _of("mxfp4"),
     "e4m3fn": _of("e4m3fn", gradient="e5m2"),
+    "e5m9": _of("e5m9"),
     "factor": _of("mxfp4 factor=0.75"),
     **WEIGHT_ONLY,
 }
@@ -425,7 +427,7 @@ def test_another_threads_products_keep_their_bits():
             assert all(map(torch.equal, layers(), wanted))
     finally:
         done.set()
-        other.join(60)
+        other.join(scaled(60))
     assert found
     assert all(found)
 
@@ -482,8 +484,9 @@ def test_transforms_of_16_bit_layers():
     (wanted,) = torch.autograd.grad(loss(w.requires_grad_(), x), w)
     found = torch.func.grad(loss)(w.detach(), x)
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-6)
-    rows = torch.func.vmap(lambda x: functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))(x)
-    assert torch.equal(rows, functional.linear(x, w.detach(), recipe=RECIPES["mxfp8"]))
+    half = w.detach().bfloat16()
+    rows = torch.func.vmap(lambda x: functional.linear(x, half, recipe=RECIPES["mxfp8"]))(x)
+    assert torch.equal(rows, functional.linear(x, half, recipe=RECIPES["mxfp8"]))
 
 
 def test_a_weight_that_is_used_twice():
@@ -506,3 +509,27 @@ def test_gradients_of_gradients_in_16_bits():
     through = 2 * torch.ones(8, 64) @ qw.T
     wanted = through.T @ qx + (2 * qx @ qw.T).T @ torch.ones(8, 64)
     assert (of_w.float() - wanted).norm() <= 0.1 * wanted.norm()
+
+
+@pytest.mark.parametrize("name", ["te-current", "mxfp8", "nvfp4"])
+def test_a_nan_activation_gives_a_row_of_nan_as_in_float32(name):
+    layer = nn.Linear(64, 32)
+    cpd.convert(layer, RECIPES[name], coverage=False)
+    x = values(16, 64)
+    x[3, 5] = float("nan")
+    with torch.no_grad():
+        wanted = layer(x).isnan()
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.equal(layer(x).isnan(), wanted)
+
+
+def test_values_beyond_bfloat16s_range_are_not_put_apart_from_their_scale():
+    layer = nn.Linear(64, 32, bias=False)
+    cpd.convert(layer, _of("e2m1 16 scale=(8,3) tensor_scale=fp32"), coverage=False)
+    x = values(16, 64)
+    with torch.no_grad():
+        wanted = layer(x.bfloat16().float())
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x.bfloat16())
+    assert torch.isfinite(y).all()
+    assert share(y, wanted.double()) <= 0.01

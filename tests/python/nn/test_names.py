@@ -186,10 +186,13 @@ def test_near_names():
         cpd.recipe("mxpf8")
 
 
-@pytest.mark.parametrize("given", ["int8 kahan", "fp32 fma chunk=3", "e9m9 block_fma"])
+@pytest.mark.parametrize(
+    "given", ["int8 kahan", "fp32 fma chunk=3", "e9m9 block_fma", "cdna1-fp16 fraction_bits=20"]
+)
 def test_a_wrong_accumulator_is_one(given):
-    """A scheme's word makes a text an accumulator, also where it is refused as one."""
+    """A scheme's word, or a unit's name with options, makes a text an accumulator, also where it is
+    refused as one."""
     with pytest.raises(ValueError, match=r"is an accumulator, .* give it as sums="):
         cpd.recipe(given)
-    with pytest.raises(ValueError, match=r"must be|chunk|exp"):
+    with pytest.raises(ValueError, match=r"must be|chunk|exp|has no effect"):
         cpd.Recipe(sums=given)

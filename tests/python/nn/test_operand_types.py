@@ -137,6 +137,166 @@ def test_layers_refuse_inputs_that_torchs_layers_refuse(kind, recipe, of_weight,
             layer(*inputs)
 
 
+# ---- other operands of another type: states, masks, biases, parameters of norms ------------------
+
+B16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+TYPES = [(B16, F32), (F32, B16), (B16, F16)]
+ROUNDED = cpd.Recipe("native", activation="e4m3fn", weight="e4m3fn", norm="(4,3)", softmax="(4,3)")
+
+
+def outcome(call):
+    """The error, or the result's type."""
+    try:
+        made = call()
+    except (RuntimeError, ValueError) as error:
+        return type(error), str(error)
+    while isinstance(made, tuple):
+        made = made[0]
+    return made.dtype
+
+
+def with_bias(layer, dtype):
+    layer.bias = nn.Parameter(layer.bias.detach().to(dtype))
+    return layer
+
+
+MHA = nn.MultiheadAttention
+"""Of a layer of one type and a tensor of another: the layer, and its arguments from both."""
+OTHERS = {
+    "bilinear": (lambda p, q: nn.Bilinear(8, 8, 4, dtype=p), lambda x, y: (x(4, 8), y(4, 8))),
+    "linear's bias": (lambda p, q: with_bias(nn.Linear(8, 8, dtype=p), q), lambda x, y: (x(4, 8),)),
+    "conv's bias": (
+        lambda p, q: with_bias(nn.Conv2d(8, 8, 3, dtype=p), q),
+        lambda x, y: (x(2, 8, 4, 4),),
+    ),
+    "lstm cell": (
+        lambda p, q: nn.LSTMCell(8, 8, dtype=p),
+        lambda x, y: (x(2, 8), (y(2, 8), y(2, 8))),
+    ),
+    "gru cell": (lambda p, q: nn.GRUCell(8, 8, dtype=p), lambda x, y: (x(2, 8), y(2, 8))),
+    "rnn cell": (lambda p, q: nn.RNNCell(8, 8, dtype=p), lambda x, y: (x(2, 8), y(2, 8))),
+    "lstm": (
+        lambda p, q: nn.LSTM(8, 8, dtype=p),
+        lambda x, y: (x(3, 2, 8), (y(1, 2, 8), y(1, 2, 8))),
+    ),
+    "gru": (lambda p, q: nn.GRU(8, 8, dtype=p), lambda x, y: (x(3, 2, 8), y(1, 2, 8))),
+    "rnn": (lambda p, q: nn.RNN(8, 8, dtype=p), lambda x, y: (x(3, 2, 8), y(1, 2, 8))),
+    "key": (lambda p, q: MHA(8, 2, dtype=p), lambda x, y: (x(3, 2, 8), y(3, 2, 8), x(3, 2, 8))),
+    "value": (lambda p, q: MHA(8, 2, dtype=p), lambda x, y: (x(3, 2, 8), x(3, 2, 8), y(3, 2, 8))),
+    "padding": (lambda p, q: MHA(8, 2, dtype=p), lambda x, y: (*[x(3, 2, 8)] * 3, y(2, 3))),
+    "mask": (
+        lambda p, q: MHA(8, 2, dtype=p),
+        lambda x, y: (*[x(3, 2, 8)] * 3, None, True, y(3, 3)),
+    ),
+    "layer norm": (lambda p, q: nn.LayerNorm(8, dtype=p), lambda x, y: (y(4, 8),)),
+    "rms norm": (lambda p, q: nn.RMSNorm(8, dtype=p), lambda x, y: (y(4, 8),)),
+    "group norm": (lambda p, q: nn.GroupNorm(2, 8, dtype=p), lambda x, y: (y(4, 8, 3),)),
+    "batch norm": (lambda p, q: nn.BatchNorm1d(8, dtype=p), lambda x, y: (y(4, 8, 3),)),
+    "batch norm, eval": (
+        lambda p, q: nn.BatchNorm2d(8, dtype=p).eval(),
+        lambda x, y: (y(2, 8, 3, 3),),
+    ),
+    "statistics": (
+        lambda p, q: with_statistics(nn.BatchNorm1d(8, dtype=p), q),
+        lambda x, y: (x(4, 8),),
+    ),
+    "instance norm": (
+        lambda p, q: nn.InstanceNorm1d(8, affine=True, track_running_stats=True, dtype=p),
+        lambda x, y: (y(2, 8, 5),),
+    ),
+    "norm without parameters": (
+        lambda p, q: nn.LayerNorm(8, elementwise_affine=False),
+        lambda x, y: (y(4, 8),),
+    ),
+}
+
+
+def with_statistics(layer, dtype):
+    layer.running_mean, layer.running_var = (
+        x.to(dtype) for x in (layer.running_mean, layer.running_var)
+    )
+    return layer
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+@pytest.mark.parametrize(("first", "second"), TYPES)
+def test_layers_take_and_refuse_the_types_that_torchs_layers_do(kind, first, second):
+    """torch alone takes an LSTM cell's c of another type: its result then has that type."""
+    make, arguments = OTHERS[kind]
+    plain = make(first, second)
+    layer = copy.deepcopy(plain)
+    cpd.convert(layer, ROUNDED, coverage=False)
+    assert type(layer) is not type(plain)
+    given = arguments(*(lambda *shape, of=of: values(*shape).to(of) for of in (first, second)))
+    wanted = outcome(lambda: plain(*given))
+    assert outcome(lambda: layer(*given)) == wanted
+    assert (
+        kind in ("rms norm", "norm without parameters")
+        or isinstance(wanted, tuple)
+        or ("norm" in kind and first == F32)
+    )
+    with torch.autocast("cpu", B16):
+        got = outcome(lambda: layer(*given))
+        if "norm" in kind or kind == "statistics":  # which torch.autocast leaves alone
+            assert got == outcome(lambda: plain(*given))
+        else:
+            assert got in (B16, F32)
+
+
+FORMS = {
+    "linear": lambda x, y: ((x(4, 8), y(6, 8)), {}),
+    "matmul": lambda x, y: ((x(4, 8), y(8, 6)), {}),
+    "bilinear": lambda x, y: ((x(4, 8), x(4, 8), y(3, 8, 8)), {}),
+    "conv1d": lambda x, y: ((x(2, 8, 5), y(8, 8, 3)), {}),
+    "conv2d": lambda x, y: ((x(2, 8, 5, 5), y(8, 8, 3, 3)), {}),
+    "conv3d": lambda x, y: ((x(2, 8, 4, 4, 4), y(8, 8, 3, 3, 3)), {}),
+    "conv_transpose2d": lambda x, y: ((x(2, 8, 5, 5), y(8, 8, 3, 3)), {}),
+    "scaled_dot_product_attention": lambda x, y: ((x(2, 4, 8), y(2, 4, 8), y(2, 4, 8)), {}),
+    "scaled_dot_product_attention, value": lambda x, y: ((x(2, 4, 8), x(2, 4, 8), y(2, 4, 8)), {}),
+    "scaled_dot_product_attention, mask": lambda x, y: ((*[x(2, 4, 8)] * 3, y(4, 4)), {}),
+    "grouped_mm": lambda x, y: (
+        (x(4, 16), y(2, 16, 16)),
+        {"offs": torch.tensor([2, 4], dtype=torch.int32)},
+    ),
+    "layer_norm": lambda x, y: ((x(4, 8), (8,), y(8)), {}),
+    "rms_norm": lambda x, y: ((x(4, 8), (8,), y(8)), {}),
+    "group_norm": lambda x, y: ((x(4, 8), 2, y(8)), {}),
+    "batch_norm": lambda x, y: ((x(4, 8), None, None, y(8), None, True), {}),
+    "batch_norm, statistics": lambda x, y: ((x(4, 8), y(8), y(8).abs(), x(8)), {}),
+    "instance_norm": lambda x, y: ((x(2, 8, 3), None, None, y(8)), {}),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(("first", "second"), TYPES)
+def test_functions_refuse_the_types_that_torchs_functions_do(name, first, second):
+    """A functional form by ValueError, as for every argument that torch refuses; cpd.autocast by
+    torch's own error."""
+    args, keywords = FORMS[name](
+        *(lambda *shape, of=of: values(*shape).to(of) for of in (first, second))
+    )
+    which = name.partition(",")[0]
+    theirs = getattr(F, which, None) or getattr(torch, which)
+    wanted = outcome(lambda: theirs(*args, **keywords))
+    with cpd.autocast(ROUNDED):
+        assert outcome(lambda: theirs(*args, **keywords)) == wanted
+    ours = getattr(functional, which)
+    how = (ROUNDED,) if which == "matmul" else ()
+    named = {} if which == "matmul" else {"recipe": ROUNDED}
+    got = outcome(lambda: ours(*args, *how, **keywords, **named))
+    if not isinstance(wanted, tuple):
+        assert got == wanted
+        return
+    assert isinstance(got, tuple), got
+    assert got[0] is ValueError
+    if "mask" in name:
+        assert "attn_mask must be bool, float32 or of the query's type, " in got[1]
+    if which in ("linear", "matmul") or "conv" in which:
+        assert "operands without dtype= must have one type outside of torch.autocast, got" in got[1]
+        y = ours(*args, *how, **keywords, **named, dtype=torch.float32)
+        assert y.dtype == torch.float32
+
+
 def test_autocast_of_recipes_refuses_what_torch_refuses():
     x, w = values(4, 64), values(32, 64, seed=1).bfloat16()
     with (
@@ -144,6 +304,19 @@ def test_autocast_of_recipes_refuses_what_torch_refuses():
         pytest.raises(RuntimeError, match="have the same dtype"),
     ):
         F.linear(x, w)
+
+
+def test_an_output_that_autocasts_type_does_not_hold():
+    layer = cpd.nn.Linear(8, 8, recipe=cpd.recipe("fp16"))
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        pytest.raises(ValueError, match=r"bfloat16, does not hold the recipe's output, .*autocast"),
+    ):
+        layer(values(4, 8))
+    with torch.autocast("cpu", torch.float16):
+        assert layer(values(4, 8)).dtype == torch.float16
+    with pytest.raises(ValueError, match=r"output, .*give dtype=.* or another recipe$"):
+        functional.linear(values(4, 8).bfloat16(), layer.weight.bfloat16(), recipe="fp16")
 
 
 def test_sums_that_autocasts_type_does_not_hold():

@@ -211,7 +211,9 @@ ADDERS: dict[str, tuple[tuple[str, str], dict[str, Any]]] = {
 def adder_products(name: str) -> list[Call]:
     operands, options = ADDERS[name]
     adder = name if "_" in name or name == "exact" else "aligned"
-    unit = cpd.BlockFma(*operands, **{"adder": adder, "fraction_bits": 24} | options)
+    uncut = options.get("adder", adder) in ("exact", "flushed_pairs")
+    cut = {} if uncut else {"fraction_bits": 24}
+    unit = cpd.BlockFma(*operands, **{"adder": adder} | cut | options)
     acc = cpd.Accumulator("fp32", unit=unit)
     assert cpd.Accumulator.parse(str(acc)) == acc
     generator = random.Random(name)

@@ -18,6 +18,7 @@ from cpd.numeric.compiling import constant
 from cpd.numeric.formats import named
 from cpd.ops.arguments import product_shape
 from cpd.ops.flat import host_values
+from patience import scaled
 
 X = np.linspace(-4, 4, 24, dtype=np.float32).reshape(4, 6)
 
@@ -198,5 +199,5 @@ def test_a_warning_from_a_thread_of_torchs_points_behind_the_package():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _thread.start_new_thread(names["outer"], ())  # without a frame of threading's
-        assert names["done"].wait(60)
+        assert names["done"].wait(scaled(60))
     assert [warning.filename for warning in caught] == [theirs]

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import psutil
 import pytest
 
 import forked
+from lost_before import free_port
 from patience import scaled
 from spawn import TRANSPORTS, Spawned, skip_without, spawn_ranks
 
@@ -202,10 +202,7 @@ def test_a_training_over_processes_is_interrupted() -> None:
     first one's process.)"""
     pytest.importorskip("sklearn")
     skip_without("gloo")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     first, second = (train("torch", RANK=str(rank), **place) for rank in range(2))
     assert has_begun(first, second)
     second.send_signal(signal.SIGINT)

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+from cpd.papers.catalogue import STUDIES
+
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "python/docs/papers.md").read_text(encoding="utf-8")
 
@@ -15,6 +17,14 @@ def figures(study, table, label):
     stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
     (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
     return [re.match(r"[\d.]*", text)[0] for text in row[1:]]
+
+
+def ends(study, table, label):
+    """The lowest and the highest figure over seeds of a row of a stored table."""
+    stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
+    (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
+    low, high = re.search(r"\(([\d.]+) … ([\d.]+)\)", row[1]).groups()
+    return float(low), float(high)
 
 
 def answer(command):
@@ -60,6 +70,27 @@ def test_terngrad():
         for name in ("float", "TernGrad"):
             label = f"{name}, {workers} workers, momentum"
             assert figures("terngrad-workers", 0, label)[0] in said, label
+    for name in ("float", "TernGrad"):
+        assert figures("terngrad-workers", 1, f"{name}, 8 workers")[0] in said, name
+    low, high = ends("terngrad-workers", 1, "float, 8 workers")
+    assert f"seeds that lie {high - low:.0f} points apart" in said
+
+
+def test_rows_that_are_not_run():
+    missing, minutes = {}, 0.0
+    for path in sorted((ROOT / "benchmarks/results/papers").glob("*.json")):
+        stored = json.loads(path.read_text())
+        rows = [
+            row[0] for table in stored["tables"] for row in table["rows"] if row[1] == "not run"
+        ]
+        if rows:
+            cells = STUDIES[path.stem].cells("small", 3)
+            minutes += sum(cell.minutes for cell in cells if cell.label in rows)
+            missing[path.stem] = len(rows)
+    *first, last = (f"{count} of `{study}`" for study, count in missing.items())
+    total = sum(missing.values())
+    said = f"{total} rows of stored tables say 'not run': {', '.join(first)} and {last}. "
+    assert f"{said}They need about {minutes:.0f} minutes" in " ".join(PAGE.split())
 
 
 def test_how_many_claims_are_judged():

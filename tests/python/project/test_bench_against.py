@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -234,6 +235,43 @@ def test_a_compilers_time_is_the_processors(tmp_path):
     broken = made | {"command": f"{sys.executable} -c raise(SystemExit(1)) -o a.o -c a.cpp"}
     with pytest.raises(against.FailedError, match=r"a\.cpp does not compile"):
         against.processor_seconds(broken)
+
+
+def test_compile_times_are_of_the_same_sources_and_confirmed(tmp_path, monkeypatch):
+    """A source of one version alone is left out; a difference takes three rounds that agree."""
+    cast, cost = entry("cpd_kernels_avx2.dir", "cast.cpp"), entry("cpd.dir", "cost.cpp")
+    listed = [[cast, cost], [cost, cast, entry("cpd.dir", "new.cpp")]]
+    versions = [against.Version(name, tmp_path / name) for name in ("REV", "this tree")]
+    for version, entries in zip(versions, listed, strict=True):
+        version.built.mkdir(parents=True)
+        (version.built / "compile_commands.json").write_text(json.dumps(entries))
+    seconds = {"cast.cpp": iter([10, 10, 9, 10, 10, 9]), "cost.cpp": iter([4, 4.05])}
+    monkeypatch.setattr(
+        against, "processor_seconds", lambda one: float(next(seconds[Path(one["file"]).name]))
+    )
+    found = against.Found()
+    rows = {row.name: row for row in against.compile_times(versions, found, lambda _: None)}
+    assert rows["compile/libcpd"].other == [4.0]
+    assert rows["compile/libcpd"].this == [4.05]
+    assert rows["compile/kernels"].ratios == [1.0]
+    assert found.notes == ["compile/libcpd leaves out 1 objects of one version alone"]
+    seconds = {"cast.cpp": iter([9, 10, 9, 10, 11, 10]), "cost.cpp": iter([9, 10, 9, 10, 9, 10])}
+    rows = {row.name: row for row in against.compile_times(versions, found, lambda _: None)}
+    assert rows["compile/libcpd"].verdict == "slower"
+    assert len(rows["compile/libcpd"].ratios) == against.LEAST_ROUNDS
+    assert rows["compile/kernels"].verdict == ""  # the third round disagrees
+
+
+def test_a_name_without_rows_is_refused_before_the_other_version_is_built(repository, monkeypatch):
+    monkeypatch.setattr(against, "ROOT", repository)
+    own = against.Version("this tree", repository)
+    options = Namespace(name="nosuchrow", all=False, floats=1, values=1, repeats=3, seed=1)
+    against.check_name(options, own)  # the repository's benchmarks have rows of any name
+    monkeypatch.setattr(against.Server, "ask", lambda _: [])
+    with pytest.raises(against.FailedError, match="no row of this tree has 'nosuchrow' in its na"):
+        against.check_name(options, own)
+    options.name = ""
+    against.check_name(options, own)
 
 
 def test_both_versions_get_the_same_options_of_cmake():

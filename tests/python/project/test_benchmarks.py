@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,27 @@ def test_each_row_of_products_has_a_mixture():
         assert bounds.mixture_of({"name": case.name, "backend": case.backend or "avx512"})
     names = [case.name for case in cases]
     assert len(names) == len(set(names))
+
+
+def test_bits_of_bf16_products_are_compared(monkeypatch):
+    torch = pytest.importorskip("torch")
+    gemm_bf16, rows_of = map(importlib.import_module, ("gemm_bf16", "selection"))
+    options = Namespace(seed=1, repeats=3, selection=rows_of.selection("bf16-products"))
+    monkeypatch.setattr(gemm_bf16, "SIZES", (64,))
+    found = list(gemm_bf16.rows(options))
+    assert [row["name"] for row in found] == [
+        f"gemm/bf16-products/{t}/64" for t in ("bf16", "fp32")
+    ]
+    if any("skipped" in row for row in found):
+        pytest.skip("no AVX-512 BF16")
+    assert not any("wrong" in row for row in found)
+    assert [row["against"] for row in found] == ["torch bf16 mm", "torch fp32 mm"]
+    rate = {"avx512/pairs=0.5": 8.0}
+    assert bounds.with_bound(found[0], rate)["bound"] == 256.0  # two products in each of 16 lanes
+    a = torch.tensor([[2.0**24, 1.0, -(2.0**24), 0.5]])  # 1, 2^24, 2^24, 0; in order of k 0.5
+    assert gemm_bf16.defined(a, torch.ones(4, 1)).item() == 0
+    monkeypatch.setattr(gemm_bf16, "product", lambda a, b: gemm_bf16.defined(a, b) + 1)
+    assert all("definition" in row["wrong"] for row in gemm_bf16.rows(options))
 
 
 # ---- files by CPU --------------------------------------------------------------------------------

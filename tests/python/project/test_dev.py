@@ -78,3 +78,22 @@ def test_a_build_that_waits_for_another_says_so(tmp_path: Path) -> None:
     assert first == "waiting until process 4711 has built this tree (build/lock)\n"
     assert (waiting.returncode, rest) == (0, "built\n")
     assert lock.read_text() == f"{waiting.pid}\n"
+
+
+def test_a_revision_is_looked_for_before_anything_is_compiled(tmp_path: Path) -> None:
+    """For `bench --against`; an option in its place is left to the program that reads them."""
+    die = 'die() { echo "$1"; exit 2; }; build() { echo built; exit; }\n'
+    for words, wanted in (
+        ("--against nosuchrevision cast", "'nosuchrevision' is not a revision of this repository"),
+        ("--against HEAD cast", "built"),
+        ("cast", "built"),
+    ):
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{die}{function('bench')}bench {words}"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert wanted in done.stdout
+        assert ("built" in done.stdout) == (done.returncode == 0)

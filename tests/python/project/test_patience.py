@@ -1,14 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits that scale with the machine, and the marks that conftest.py reads."""
 
+import ast
 import os
 import time
+from pathlib import Path
 
 import pytest
 
+import forked
 import patience
 
+WAITS = ("wait", "join", "communicate")
+SHARED = (forked.FOLDER, "PYTHONPATH")
+"""What conftest.py sets in the environment for programs of the tests."""
 MARKED = """
+import os
+import time
 import pytest
 
 @pytest.mark.few("many", 3)
@@ -26,6 +34,13 @@ def test_limit(request):
 
 def test_without_limit(request):
     print("default:", [mark.args[0] for mark in request.node.iter_markers("timeout")])
+
+def test_other_work_begins():
+    os.environ["CPD_TEST_SLOWNESS"] = f"4@{int(time.time())}"
+
+@pytest.mark.timeout(40)
+def test_after_other_work_begins(request):
+    print("later:", [mark.args[0] for mark in request.node.iter_markers("timeout")])
 
 @pytest.mark.slow("a large network")
 def test_slow():
@@ -62,8 +77,19 @@ def test_a_fast_machine_has_the_limits_of_an_idle_one(monkeypatch):
 pytest_plugins = ["pytester"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    """A session within a test configures itself: the tests that follow must not see that. They
+    would fork their programs from a process that is started anew."""
+    before = {name: os.environ.get(name) for name in SHARED}
+    yield
+    assert {name: os.environ.get(name) for name in SHARED} == before
+
+
 @pytest.fixture
 def marked(pytester, monkeypatch, request):
+    for name in SHARED:
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # is restored after the test
     monkeypatch.setenv(patience.NAME, f"2.5@{int(time.time())}")
     pytester.makeconftest(request.config.rootpath.joinpath("tests/python/conftest.py").read_text())
     pytester.makepyprojecttoml(request.config.rootpath.joinpath("pyproject.toml").read_text())
@@ -78,8 +104,9 @@ def test_one_in_so_many_cases_is_quick(marked):
 
     quick, rest = collected("not exhaustive"), collected("exhaustive")
     others = {"test_cases[one]", "test_cases[many-0]", "test_limit", "test_without_limit"}
+    others |= {"test_other_work_begins", "test_after_other_work_begins"}
     assert {*others, "test_slow", "test_front_ends[eager]"} <= quick
-    assert len(quick) + len(rest) == 36
+    assert len(quick) + len(rest) == 38
     for prefix, fewest, most in (("test_cases[many", 1, 6), ("test_front_ends[compiled", 12, 23)):
         assert fewest <= sum(name.startswith(prefix) for name in rest) <= most
     assert all(name.startswith(("test_cases[many-", "test_front_ends[compiled-")) for name in rest)
@@ -88,6 +115,37 @@ def test_one_in_so_many_cases_is_quick(marked):
 def test_limits_scale(marked):
     told = marked.runpytest("-s", "-k", "limit").stdout
     told.fnmatch_lines(["*limits: [[]100.0, 40]*", "*default: [[]750.0]*"])
+
+
+def test_limits_scale_with_the_load_when_the_test_begins(marked):
+    """pytest reads marks minutes before the last test begins."""
+    told = marked.runpytest("-s", "-k", "begins").stdout
+    told.fnmatch_lines(["*later: [[]160.0, 40]*"])
+
+
+def fixed_limits(path):
+    """Waits of a test file whose limit is a number of a second or more."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        limits = [word.value for word in node.keywords if word.arg == "timeout"]
+        if isinstance(node.func, ast.Attribute) and node.func.attr in WAITS:
+            limits += node.args[:1]
+        values = [limit.value for limit in limits if isinstance(limit, ast.Constant)]
+        if any(isinstance(value, (int, float)) and value >= 1 for value in values):
+            yield f"{path.name}:{node.lineno}: {ast.unparse(node)}"
+
+
+def test_limits_follow_the_load(tmp_path):
+    """A fixed number of seconds passes on an idle machine only. Shorter limits are to run out."""
+    program = tmp_path / "waits.py"
+    program.write_text("a.wait(60)\nb.run(timeout=5.0)\nc.join(scaled(9))\nd.run(timeout=0.5)\n")
+    assert list(fixed_limits(program)) == [
+        "waits.py:1: a.wait(60)",
+        "waits.py:2: b.run(timeout=5.0)",
+    ]
+    tests = Path(__file__).parents[1]
+    assert [limit for path in sorted(tests.rglob("*.py")) for limit in fixed_limits(path)] == []
 
 
 def test_a_limit_of_the_command_line_is_not_scaled(marked):

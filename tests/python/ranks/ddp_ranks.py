@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import cpd
 from cpd.comm import Communicator
+from patience import scaled
 
 STOCHASTIC = cpd.ReduceSpec(
     "e4m3",
@@ -245,7 +246,7 @@ class Held:
         self.go = threading.Event()
 
     def all_reduce(self, *arguments, **options):
-        assert self.go.wait(30)
+        assert self.go.wait(scaled(30))
         return self.comm.all_reduce(*arguments, **options)
 
 

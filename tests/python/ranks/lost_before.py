@@ -7,13 +7,16 @@ prints a table of so many trials (20) over MPI and over gloo. `trial` is one, fo
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from patience import scaled
@@ -34,6 +37,8 @@ WAYS = {
 being there; among those that connect, having said that it is there; before it makes a subgroup of
 what another loss has left."""
 KINDS = ("kill", "stop", "exit")
+OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""The lowest and the highest port that the kernel gives to outgoing connections."""
 
 
 def end(kind: str) -> None:
@@ -44,9 +49,14 @@ def end(kind: str) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Returns a port on which nobody listens, below the ports of outgoing connections: the kernel
+    may give one of those to another program before the rank that is to listen has begun."""
+    lowest = int(OUTGOING.read_text().split()[0]) if OUTGOING.exists() else 32768
+    for port in random.sample(range(10_000, lowest), 100):
+        with contextlib.suppress(OSError), socket.socket() as one:
+            one.bind(("", port))
+            return port
+    raise OSError(f"none of 100 ports from 10000 to {lowest - 1} is free")
 
 
 def start_mpi() -> None:

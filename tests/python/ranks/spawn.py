@@ -62,14 +62,15 @@ def _missing(transport: str) -> str:
         return "" if dist.is_available() and dist.is_gloo_available() else "torch has no gloo"
     if shutil.which("mpirun") is None:
         return "there is no mpirun"
-    program = "import cpd; c = cpd.comm.mpi(timeout=60); print('size', c.size); c.close()"
+    limit = scaled(60)
+    program = f"import cpd; c = cpd.comm.mpi(timeout={limit}); print('size', c.size); c.close()"
     try:
         done = subprocess.run(
             ["mpirun", "-n", "1", sys.executable, "-c", program],
             env=os.environ | _MPI_SETTINGS,
             capture_output=True,
             text=True,
-            timeout=scaled(60),
+            timeout=limit,
             check=False,
         )
     except subprocess.TimeoutExpired:

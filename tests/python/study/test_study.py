@@ -12,6 +12,7 @@ import pytest
 import cpd
 import cpd.comm
 import study_ranks
+from patience import scaled
 from spawn import TRANSPORTS, spawn_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::cpd.comm.spec.StallWarning")
@@ -41,7 +42,7 @@ def test_ranks_that_are_threads_recommend_alike() -> None:
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.ReduceSpec("e4m3", order="ring")
-    with cpd.comm.local(4, timeout=60) as group:
+    with cpd.comm.local(4, timeout=scaled(60)) as group:
         made = group.run(
             lambda c: cpd.study.recommend_over(
                 c, ranks[c.rank], spec, [1, 2, 4], alpha=1e-6, beta=1e-9

@@ -15,20 +15,19 @@ import numpy as np
 from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
 from cpd.hardware.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
 from cpd.hardware.probe.tree import Ask, Mask, Tree, is_binary
-from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, presets
+from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, FixedPoint, presets
 from cpd.numeric.formats import Format, as_format
 from cpd.numeric.spec import arguments
 
 STANDARD = ("fp32", "fp16", "bf16", "tf32")
 _ROUNDINGS = ("nearest_even", "toward_zero", "nearest_away", "up", "down", "to_odd")
 _FRACTIONS = range(1, 31)  # of BlockFma
-_UNCUT = ("exact", "flushed_pairs")  # adders to which neither these nor min_exponent matter
 _MOST_TOLD = 6  # other rules that are reported
 _FIRST = 32  # rows on which every candidate is tested
 _MOST_KEPT = 12  # candidates of a group that are kept
 _LEAST_EXPONENT, _MOST_EXPONENT = -400, 127  # of BlockFma
 _MOST_CUT = 48  # binades between the greatest min_exponent that may be and the least
-_USUAL_EXPONENT = -133
+_USUAL_EXPONENT, _USUAL_FRACTION = -133, 25
 _MOST_NEAR = 24  # values of min_exponent that are kept
 
 
@@ -309,7 +308,7 @@ def _units(
 ) -> Iterator[Rule]:
     """The rules of matrix units. `narrower`: the result is rounded into a format of its own."""
     wider = [as_format("fp32")] if shape.promote else []
-    fractions = _FRACTIONS if fields.get("adder") not in _UNCUT else [24]
+    fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
     for total, rounding, fraction in itertools.product(
         dict.fromkeys([*sums, *wider]), ("toward_zero", "nearest_even"), fractions
     ):
@@ -419,7 +418,7 @@ def with_exponents(
     If all small values agree, the rules have BlockFma's default and the greatest values. The least
     powers that pass show where to search.
     """
-    if not has_unit(rule) or unit_in(rule).adder in _UNCUT or unit_in(rule).scale is not None:
+    if not has_unit(rule) or unit_in(rule).adder in UNCUT or unit_in(rule).scale is not None:
         return [rule] if alike(rule) else []
     mosts = [
         one.low + unit_in(rule).fraction_bits for one in passing
@@ -488,7 +487,7 @@ def _one_field(rule: Rule, other: Rule) -> bool:
 
 def _unsure_unit(rule: Rule, alike: Callable[[Rule | None], bool]) -> Iterator[str]:
     unit = unit_in(rule)
-    if unit.adder in _UNCUT:
+    if unit.adder in UNCUT:
         return
     exponents = least_exponents(alike, rule, [unit.min_exponent])
     if exponents[0] == _LEAST_EXPONENT:

@@ -34,6 +34,9 @@ class EmulatedNorm:
 
     def forward(self, input: Tensor) -> Tensor:
         forward = super().forward  # type: ignore[misc]  # the module's
+        parameters = (*self._parameters.values(), *self._buffers.values())  # type: ignore[attr-defined]
+        if norms.mixes_types(input, parameters):
+            forward(input)  # raises torch's error where torch refuses the types
         y: Tensor = run_with(_FUNCTIONS, self.cpd, forward, input)
         return y
 
