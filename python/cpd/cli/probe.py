@@ -8,7 +8,7 @@ from typing import Any
 from cpd.cli.errors import RunError, UsageError, users_mistakes
 from cpd.cli.options import Commands, add_command, integer, seconds
 from cpd.cli.output import check_writable, is_stdout
-from cpd.numeric.accumulator import accumulator
+from cpd.numeric.accumulator import as_accumulator
 from cpd.numeric.formats import as_format
 
 _TEXT = """\
@@ -72,7 +72,7 @@ def _run(options: argparse.Namespace) -> int:
         formats = [None if name is None else as_format(name) for name in formats]
         function: Any
         if options.acc is not None:
-            function = Known(accumulator(options.acc)).sums
+            function = Known(as_accumulator(options.acc)).sums
         else:
             function = Command(
                 options.command_line, *formats, result=options.result, timeout=options.timeout

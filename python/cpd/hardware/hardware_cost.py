@@ -45,7 +45,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator
+from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
 from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
@@ -123,7 +123,7 @@ def hardware_cost(
     """
     first = format_or_scaled(a)
     second = first if b is None else format_or_scaled(b)
-    total = accumulator(acc)
+    total = as_accumulator(acc)
     left, right = _element(first), _element(second)
     if total.unit is not None:
         left, right = total.unit.a, total.unit.b

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, accumulator, presets
+from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator, presets
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format
 from cpd.ops import cast, gemm
@@ -215,7 +215,7 @@ def _accumulator(one: _Set, acc: AccumulatorLike | None) -> Accumulator:
         return one.unit
     if isinstance(acc, str) and _is_preset(acc):
         return Accumulator(one.output, preset=acc, operands=one.operands)
-    return accumulator(acc)
+    return as_accumulator(acc)
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:

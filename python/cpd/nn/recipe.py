@@ -26,7 +26,7 @@ from cpd.nn.recipe_parts import Kept, kept, unit_scales_at
 from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
-from cpd.numeric.accumulator import Accumulator, accumulator
+from cpd.numeric.accumulator import Accumulator, as_accumulator
 from cpd.numeric.cast import CastLike as CastLike
 from cpd.numeric.cast import CastSpec as CastSpec
 from cpd.numeric.cast import cast_spec as cast_spec
@@ -574,7 +574,7 @@ def product_recipe(given: RecipeLike | SumLike) -> Recipe:
     if isinstance(given, Recipe):
         return given
     if not isinstance(given, str):
-        return Recipe(sums=accumulator(given))  # type: ignore[arg-type]  # which it checks
+        return Recipe(sums=as_accumulator(given))  # type: ignore[arg-type]  # which it checks
     return _named_product(given) if is_compiling() else _kept_product(given)
 
 

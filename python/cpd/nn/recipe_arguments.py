@@ -15,7 +15,7 @@ from cpd.numeric.accumulator import (
     AccumulatorLike,
     BlockFma,
     FixedPoint,
-    accumulator,
+    as_accumulator,
     presets,
 )
 from cpd.numeric.cast import CastLike, CastSpec, cast_spec
@@ -52,7 +52,7 @@ def formats(value: Any) -> OperandSpec | None:
     if isinstance(value, str) and value == NATIVE:
         return None
     if isinstance(value, (Accumulator, BlockFma, FixedPoint)):
-        raise TypeError(_is_sum(str(accumulator(value))))
+        raise TypeError(_is_sum(str(as_accumulator(value))))
     try:
         operand_spec(value)
     except TypeError:
@@ -88,7 +88,7 @@ def _names_sum(text: str) -> bool:
     """Returns whether a text names an accumulator, or means one by a scheme's word or a preset's
     name with options."""
     try:
-        accumulator(text)
+        as_accumulator(text)
     except ValueError:
         head, *rest = text.split() or [""]
         is_preset = bool(rest) and head in [one.name for one in presets()]
@@ -111,7 +111,7 @@ def sums(value: Any) -> tuple[Any, ...]:
 
 def sum_(name: str, value: SumLike) -> Sum:
     """Reads a sum."""
-    return NATIVE if isinstance(value, str) and value == NATIVE else accumulator(value)
+    return NATIVE if isinstance(value, str) and value == NATIVE else as_accumulator(value)
 
 
 def usual_bias(forward: Sum) -> SumLike:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
-from cpd.numeric.accumulator import Accumulator, accumulator
+from cpd.numeric.accumulator import Accumulator, as_accumulator
 from cpd.numeric.cast import CastSpec, parsed_cast
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number
@@ -213,7 +213,7 @@ def _spec(key: str, value: Any) -> Any:
                 f"must be a text, or a table of text, seed and stream, got {shown(value)}"
             )
         if key in _OF_SUMS:
-            return accumulator(value)
+            return as_accumulator(value)
         refuse_e4m3(key, value)
         return operand_spec(value)
     unknown = sorted(set(value) - {"text", "seed", "stream"})

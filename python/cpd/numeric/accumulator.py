@@ -437,7 +437,7 @@ AccumulatorLike: TypeAlias = "Accumulator | BlockFma | FixedPoint | FormatLike"
 sequential sum is then meant."""
 
 
-def accumulator(acc: AccumulatorLike) -> Accumulator:
+def as_accumulator(acc: AccumulatorLike) -> Accumulator:
     """`acc` itself, what a text says, or the sequential accumulator of a format."""
     if isinstance(acc, Accumulator):
         return acc
@@ -458,7 +458,7 @@ def accumulator(acc: AccumulatorLike) -> Accumulator:
 
 def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
     """`acc` where it can sum terms that are given, with one of these schemes."""
-    made = accumulator(acc)
+    made = as_accumulator(acc)
     if made.scheme not in schemes:
         others = " and cpd.sum" if made.scheme in SUM_SCHEMES else ""
         raise ValueError(

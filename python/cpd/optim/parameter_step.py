@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from cpd.numeric.cast import CastSpec
 from cpd.numeric.scaled_cast import OperandSpec
-from cpd.ops.operations import add
+from cpd.ops.arithmetic import add
 from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
 

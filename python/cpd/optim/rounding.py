@@ -13,7 +13,7 @@ from torch import Tensor
 from cpd import _core
 from cpd.numeric.options import Options
 from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
-from cpd.ops.operations import cast
+from cpd.ops.casts import cast
 
 _RUN = 256
 """Random integers are made in runs of so many."""

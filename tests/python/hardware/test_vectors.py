@@ -299,14 +299,14 @@ def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
 def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from cpd.hardware.vectors import rules
 
-    right = rules.operations.mul
+    right = rules.ops.mul
 
     def wrong(*operands: Any, **how: Any) -> Any:
         values, flags = right(*operands, **how)
         values[7] *= np.float32(2)
         return values, flags
 
-    monkeypatch.setattr(rules.operations, "mul", wrong)
+    monkeypatch.setattr(rules.ops, "mul", wrong)
     file = tmp_path / "x.tv"
     file.write_text("before")
     with pytest.raises(DisagreementError, match="line 7 of a batch"):
@@ -317,12 +317,12 @@ def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_flags_that_differ_stop_all(monkeypatch: pytest.MonkeyPatch) -> None:
     from cpd.hardware.vectors import rules
 
-    right = rules.operations.add
+    right = rules.ops.add
 
     def wrong(*operands: Any, **how: Any) -> Any:
         values, flags = right(*operands, **how)
         return values, flags ^ np.uint8(2)
 
-    monkeypatch.setattr(rules.operations, "add", wrong)
+    monkeypatch.setattr(rules.ops, "add", wrong)
     with pytest.raises(DisagreementError, match="oracle"):
         list(make("add", "e4m3").batches())

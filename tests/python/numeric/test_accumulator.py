@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.numeric.accumulator import accumulator
+from cpd.numeric.accumulator import as_accumulator
 
 UNIT = cpd.BlockFma("fp16", "e5m2", block=4, fraction_bits=23, rounding="nearest_even", promote=8)
 
@@ -42,8 +42,8 @@ def test_text_copies_and_equality(acc):
         assert same == acc
         assert hash(same) == hash(acc)
         assert str(same) == str(acc)
-    assert accumulator(acc) is acc
-    assert accumulator(str(acc)) == acc
+    assert as_accumulator(acc) is acc
+    assert as_accumulator(str(acc)) == acc
 
 
 def test_all_are_different():
@@ -74,12 +74,12 @@ def test_what_the_arguments_mean():
 def test_a_text_a_preset_or_a_unit_alone_says_it_all():
     """As GEMM takes them."""
     for text in ("h100-fp8", "H100-FP8", "v100", "h100-fp8 a=e5m2", "e4m3 kahan", "e4m3"):
-        assert cpd.Accumulator(text) == accumulator(text) == cpd.Accumulator.parse(text)
+        assert cpd.Accumulator(text) == as_accumulator(text) == cpd.Accumulator.parse(text)
     assert cpd.Accumulator("h100-fp8") == cpd.Accumulator(preset="h100-fp8")
-    assert cpd.Accumulator("h100-fp8", operands=("e5m2", "e4m3fn")) == accumulator(
+    assert cpd.Accumulator("h100-fp8", operands=("e5m2", "e4m3fn")) == as_accumulator(
         "h100-fp8 a=e5m2"
     )
-    assert cpd.Accumulator(UNIT) == cpd.Accumulator(unit=UNIT) == accumulator(UNIT)
+    assert cpd.Accumulator(UNIT) == cpd.Accumulator(unit=UNIT) == as_accumulator(UNIT)
     assert cpd.Recipe(sums=UNIT).grad_weight == cpd.Accumulator(unit=UNIT)
     seeded = cpd.Accumulator("e4m3 rounding=stochastic kahan", seed=3, stream=4)
     assert seeded == cpd.Accumulator("e4m3", "kahan", rounding="stochastic", seed=3, stream=4)
@@ -132,7 +132,7 @@ def test_orders_of_k_and_adders():
     ],
 )
 def test_texts_that_people_write(given, canonical):
-    assert str(accumulator(given)) == str(cpd.Accumulator(given)) == canonical
+    assert str(as_accumulator(given)) == str(cpd.Accumulator(given)) == canonical
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_texts_that_people_write(given, canonical):
 )
 def test_near_misses_are_suggested(text, meant):
     with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
-        accumulator(text)
+        as_accumulator(text)
 
 
 def numbers(value):
@@ -256,12 +256,12 @@ def test_matrix_units():
     assert (v100.unit.block, v100.unit.fraction_bits) == (4, 23)
     assert v100 == cpd.Accumulator("fp32", "block_fma", preset="v100")
     assert v100 == cpd.Accumulator(unit=v100.unit)
-    assert v100 == accumulator("v100")
+    assert v100 == as_accumulator("v100")
     half = cpd.Accumulator("fp16", preset="v100")
     assert (half.unit.sum.name, half.unit.rounding) == ("fp16", "nearest_even")
     mixed = cpd.Accumulator(preset="h100-fp8", operands=(cpd.Format("e5m2"), "e4m3fn"))
     assert (mixed.unit.a.name, mixed.unit.b.name) == ("e5m2", "e4m3fn")
-    assert mixed == accumulator("h100-fp8 a=e5m2")
+    assert mixed == as_accumulator("h100-fp8 a=e5m2")
     assert cpd.Accumulator(unit=UNIT).format == UNIT.sum == cpd.Format("fp32")
     assert dataclasses.replace(UNIT, promote=0).promote == 0
 

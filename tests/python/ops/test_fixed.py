@@ -21,7 +21,7 @@ import cpd
 import fixed_oracle
 import oracle
 from arrays import fixed_of, from_bits, spec_of, to_bits
-from cpd.numeric.accumulator import accumulator
+from cpd.numeric.accumulator import as_accumulator
 from front_ends import Call, FrontEnd, every_front_end
 
 F32 = npt.NDArray[np.float32]
@@ -294,7 +294,7 @@ def test_short_names() -> None:
         "int32 overflow=ieee",
     ):
         assert cpd.Accumulator(same) == plain, same
-        assert accumulator(same) == plain
+        assert as_accumulator(same) == plain
     assert cpd.Accumulator("int1024").fixed == cpd.FixedPoint(1024)
     assert cpd.Accumulator("fixed<40,-3>", rounding="up").fixed == cpd.FixedPoint(40, -3)
     assert cpd.Accumulator("fixed<8,-1> sum_rounding=down").fixed == cpd.FixedPoint(8, -1, "down")

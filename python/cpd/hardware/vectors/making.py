@@ -11,8 +11,7 @@ from cpd.hardware.vectors.inputs import MOST_LINES, exhaustive_lines
 from cpd.hardware.vectors.rules import OPERANDS, ElementRule
 from cpd.hardware.vectors.sums import SUMS, SumRule
 from cpd.hardware.vectors.vectors import Vectors
-from cpd.numeric.accumulator import AccumulatorLike
-from cpd.numeric.accumulator import accumulator as to_accumulator
+from cpd.numeric.accumulator import AccumulatorLike, as_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.numeric.numbers import integer
@@ -153,7 +152,7 @@ def sum_rule(
     _check_tininess(tininess)
     if acc is None:
         raise ValueError(f"{operation} needs an accumulator, such as h100-fp8 or 'e6m9 kahan'")
-    made = to_accumulator(acc)
+    made = as_accumulator(acc)
     unit = made.unit
     if operation in ("block_fma", "mma") and unit is None:
         raise ValueError(f"{operation} is of matrix units, such as h100-fp8, got {made}")

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
+from cpd import ops
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.near import near_roundings
 from cpd.hardware.vectors.values import has_signalling, values_of
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
-from cpd.ops import operations
 
 Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """Field names → n numbers, or n × count elements."""
@@ -161,7 +161,7 @@ class ElementRule:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
         how = self.options._asdict() | {"random": random}
         how |= {"flags": True, "tininess": self.tininess}
-        kernel, raised = getattr(operations, self.operation)(*values, self.result, **how)
+        kernel, raised = getattr(ops, self.operation)(*values, self.result, **how)
         missing = codes == NO_CODE
         if not missing.any():
             same = kernel.view(np.uint32) == values_of(self.result, codes).view(np.uint32)

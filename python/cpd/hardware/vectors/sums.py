@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd import _core
+from cpd import _core, ops
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import corner_of, corner_of_integer
 from cpd.hardware.vectors.fields import Field
@@ -31,7 +31,6 @@ from cpd.hardware.vectors.values import packed, values_of
 from cpd.numeric.accumulator import Accumulator, FixedPoint
 from cpd.numeric.formats import Format, as_format
 from cpd.numeric.scaled import Scaled
-from cpd.ops import operations
 from cpd.ops.encoded import Encoded
 
 SUMS = ("dot", "sum", "block_fma", "mma")
@@ -263,13 +262,13 @@ class SumRule:
         a = values_of(self.formats[0], codes["a"])
         how: dict[str, Any] = {"flags": True, "tininess": self.tininess}
         if self.operation == "sum":
-            return operations.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
+            return ops.sum(a, self.accumulator, 1, random=random, **how)  # type: ignore[no-any-return]
         fixed = self.accumulator.fixed
         if integers is not None and fixed is not None:
             b = values_of(self.formats[1], codes["b"])
             first, second = _as_products(fixed, integers)
             a, b = np.concatenate([first, a], axis=1), np.concatenate([second, b], axis=1)
-            values, flags = operations.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
+            values, flags = ops.gemm(a[:, None], b[:, :, None], self.accumulator, **how)
             return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
         c = values_of(self.formats[2], codes["c"])[:, None, None]
         if self.scale is not None:
@@ -279,9 +278,9 @@ class SumRule:
         if random is not None:
             how["random"] = random.reshape(len(c), 1, 1, -1)
         if not self.has_trace:
-            product: Any = operations.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
+            product: Any = ops.gemm(a[:, None, :], b[:, :, None], self.accumulator, c)
             return np.ascontiguousarray(product[:, 0, 0]), None
-        values, flags = operations.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
+        values, flags = ops.gemm(a[:, None, :], b[:, :, None], self.accumulator, c, **how)
         return np.ascontiguousarray(values[:, 0, 0]), flags[:, 0, 0]
 
     def _scaled(self, codes: Columns, c: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -299,7 +298,7 @@ class SumRule:
             elements = packed(codes[name].reshape(-1), f.bits)
             operands.append(Encoded(elements, scales, q, shape, axis))
         a, b = operands
-        product: Any = operations.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
+        product: Any = ops.gemm(a, b, self.accumulator, c, scales_at="block")  # type: ignore[type-var]
         return np.ascontiguousarray(product[:, 0, 0])
 
     def _corners(self, codes: Columns, columns: Columns) -> npt.NDArray[np.uint16]:

@@ -8,9 +8,8 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from cpd import _core
+from cpd import _core, ops
 from cpd.numeric.formats import Format
-from cpd.ops import operations
 
 
 def values_of(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
@@ -32,7 +31,7 @@ def has_signalling(f: Format) -> bool:
 
 
 def _decoded(f: Format, codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    values: npt.NDArray[np.float32] = operations.decode(packed(codes, f.bits), f, codes.shape)
+    values: npt.NDArray[np.float32] = ops.decode(packed(codes, f.bits), f, codes.shape)
     if has_signalling(f):
         signalling = np.isnan(values) & (codes >> np.uint32(f.man - 1) & np.uint32(1) == 0)
         values.view(np.uint32)[signalling] = 0x7F800001

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cpd import ops
-from cpd.numeric.accumulator import Accumulator, BlockFma, accumulator
+from cpd.numeric.accumulator import Accumulator, BlockFma, as_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format, is_scaled
 from cpd.numeric.options import Options
@@ -251,7 +251,7 @@ def _operands(name: str, scales: Iterable[str]) -> Iterator[str]:
 
 def _sum(text: str) -> str:
     """The canonical text of an accumulator; a matrix unit keeps its name."""
-    made = accumulator(text)
+    made = as_accumulator(text)
     return made.text if made.unit is None else text
 
 

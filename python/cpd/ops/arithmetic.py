@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic that rounds once: add, mul, fma, div, sqrt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cpd.numeric.formats import Format, FormatLike, as_format, flag
+from cpd.numeric.numbers import Number, is_torch
+from cpd.numeric.options import Options
+from cpd.ops import front_ends, on_numpy
+from cpd.ops.arguments import ArrayT
+
+
+def front_end_of(x: object) -> Any:
+    """The module that works on arrays of `x`'s kind."""
+    return front_ends.on_tensors() if is_torch(x) else on_numpy
+
+
+def rounded(
+    operation: str,
+    operands: tuple[Any, ...],
+    to: Format,
+    options: Options,
+    out: Any,
+    random: Any,
+    flags: bool,
+    tininess: str,
+) -> Any:
+    """Returns one elementwise operation's values, with their flags where `flags` is true."""
+    front_end = front_end_of(operands[0])
+    run = getattr(front_end, operation)
+    if flags is False or not flag("flags", flags):
+        return run(*operands, to, options, out, random)
+    raised = front_end.flags(
+        operation, operands, to, options, random, tininess
+    )  # before out, an operand
+    return run(*operands, to, options, out, random), raised
+
+
+def add(
+    x: ArrayT,
+    y: ArrayT,
+    to: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Adds x and y exactly, then rounds once.
+
+    Operands are any values, including float64's whole range.
+
+    Args:
+        x: the first operand, of any values; it is not rounded first (cast it to do so).
+        y: the second operand, of x's type; operands broadcast.
+        to: the format of the result: a `cpd.Format`, or what its constructor takes.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            the result's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The rounded values, in x's type; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
+            stochastic rounding), or x's type does not hold the format.
+        TypeError: an argument has another type.
+
+    >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
+    240.0
+    >>> add(np.float64([1e300]), np.float64([-1e300]), "e4m3").item()
+    0.0
+    >>> add(np.float64([1.0625]), np.float64([1e-300]), "e4m3").item()     # just beyond a tie
+    1.125
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return rounded("add", (x, y), as_format(to), options, out, random, flags, tininess)
+
+
+def mul(
+    x: ArrayT,
+    y: ArrayT,
+    to: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Multiplies x and y exactly, then rounds once.
+
+    Args:
+        x: the first operand, of any values; it is not rounded first (cast it to do so).
+        y: the second operand, of x's type; operands broadcast.
+        to: the format of the result: a `cpd.Format`, or what its constructor takes.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            the result's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The rounded values, in x's type; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
+            stochastic rounding), or x's type does not hold the format.
+        TypeError: an argument has another type.
+
+    >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
+    1.25
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return rounded("mul", (x, y), as_format(to), options, out, random, flags, tininess)
+
+
+def fma(
+    x: ArrayT,
+    y: ArrayT,
+    z: ArrayT,
+    to: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Returns x * y + z, computed exactly and rounded once.
+
+    Args:
+        x: the first operand, of any values; it is not rounded first (cast it to do so).
+        y: the second operand, of x's type; operands broadcast.
+        z: the addend, of x's type.
+        to: the format of the result: a `cpd.Format`, or what its constructor takes.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            the result's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The rounded values, in x's type; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
+            stochastic rounding), or x's type does not hold the format.
+        TypeError: an argument has another type.
+
+    >>> one = np.float32([1.125])
+    >>> fma(one, one, np.float32([-1.25]), "e4m3").item()
+    0.015625
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return rounded("fma", (x, y, z), as_format(to), options, out, random, flags, tininess)
+
+
+def div(
+    x: ArrayT,
+    y: ArrayT,
+    to: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Divides x by y exactly, then rounds once.
+
+    Args:
+        x: the first operand, of any values; it is not rounded first (cast it to do so).
+        y: the second operand, of x's type; operands broadcast.
+        to: the format of the result: a `cpd.Format`, or what its constructor takes.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            the result's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The rounded values, in x's type; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
+            stochastic rounding), or x's type does not hold the format.
+        TypeError: an argument has another type.
+
+    >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
+    [0.34375, 0.6875, inf]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return rounded("div", (x, y), as_format(to), options, out, random, flags, tininess)
+
+
+def sqrt(
+    x: ArrayT,
+    to: FormatLike,
+    rounding: str = "nearest_even",
+    overflow: str = "ieee",
+    out: ArrayT | None = None,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Returns the square root of x, computed exactly and rounded once.
+
+    The root of -0 is -0, of a negative number NaN.
+
+    Args:
+        x: the operand, of any values; it is not rounded first.
+        to: the format of the result: a `cpd.Format`, or what its constructor takes.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            the result's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The rounded values, in x's type; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect (`random_bits` and `variant` without
+            stochastic rounding), or x's type does not hold the format.
+        TypeError: an argument has another type.
+
+    >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()
+    [1.375, 2.0, nan]
+    """
+    options = Options(rounding, overflow, seed, stream, random_bits, variant)
+    return rounded("sqrt", (x,), as_format(to), options, out, random, flags, tininess)

@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roundings of arrays: cast, encode and decode, the Hadamard transform, and the random integers of
+stochastic rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from cpd.numeric.formats import Format, FormatLike, flag
+from cpd.numeric.hadamard import HadamardLike, hadamard_spec
+from cpd.numeric.numbers import Number, int32
+from cpd.numeric.options import Options
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
+from cpd.ops import on_numpy
+from cpd.ops.arguments import ArrayT, ScaleSource, Shape
+from cpd.ops.arithmetic import front_end_of, rounded
+from cpd.ops.encoded import Encoded
+
+
+def cast(
+    x: ArrayT,
+    to: FormatLike | ScaledLike,
+    rounding: str = "nearest_even",
+    overflow: str | None = None,
+    out: ArrayT | None = None,
+    *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+    dtype: Any = None,
+) -> Any:
+    """Rounds each element of x to a value of a format.
+
+    A scaled format computes scales from blocks of x along `axis`, rounds x / scale to the elements'
+    format and gives element * scale, rounded once into binary32, in the result's type, which is not
+    float64. Its gradient is straight through, scales included. With a transform (`cpd.Scaled`)
+    values, tangents and gradients are those of `hadamard`.
+
+    Args:
+        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
+            is rounded from its 53 bits. NaN stays NaN.
+        to: the format of the values: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
+            take.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max; the default
+            of scaled formats.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
+        axis: the axis of the blocks of a scaled format; default -1, the last.
+        scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
+            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, of which
+            the blocks' may be None. Default: None.
+        amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
+            place of x's own (delayed scaling). Default: None.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            x's shape; default: None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
+            16 invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+        dtype: the type of the result, which holds x's values; default: x's own. x is widened to it
+            first, except for a scaled format without a transform, whose scales follow from x in its
+            own type (`arithmetic=te`).
+
+    Returns:
+        The rounded values, of x's shape and kind; with `flags` a pair.
+
+    Raises:
+        ValueError: an option is out of range or has no effect, or the result's type does not hold
+            the result: bfloat16 and float16 hold elements times scales only if scales are powers of
+            two and the elements short (mxfp8, not nvfp4).
+        TypeError: an argument has another type.
+
+    >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
+    >>> cast(x, "e4m3").tolist()
+    [0.3125, 16.0, inf, -0.0]
+    >>> cast(x, "e4m3", overflow="saturate").tolist()
+    [0.3125, 16.0, 240.0, -0.0]
+    >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
+    1.0
+    """
+    target = format_or_scaled(to)
+    options = Options(rounding, overflow_of(target, overflow), seed, stream, random_bits, variant)
+    if dtype is not None and (not isinstance(target, Scaled) or target.transform is not None):
+        x = front_end_of(x).widened(x, dtype)
+    if isinstance(target, Scaled):
+        x, target = _transformed(x, target, axis)
+        source = ScaleSource(scales, amax)
+        if flag("flags", flags):
+            raise ValueError(f"flags are for formats without scales, got {target}")
+        along = int32("axis", axis)
+        return front_end_of(x).cast_scaled(x, target, options, out, along, source, random, dtype)
+    _check_unscaled(target, axis, scales, amax)
+    return rounded("cast", (x,), target, options, out, random, flags, tininess)
+
+
+def encode(
+    x: ArrayT,
+    to: FormatLike | ScaledLike,
+    rounding: str = "nearest_even",
+    overflow: str | None = None,
+    *,
+    axis: int = -1,
+    scales: Any = None,
+    amax: Any = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    random_bits: int = 24,
+    variant: str = "A",
+    random: ArrayT | None = None,
+) -> Any:
+    """Rounds like `cast` and packs the codes of the elements.
+
+    Codes are in row-major order, least significant bit first, without gaps; the bits behind the
+    last code are 0. Codes have no gradients.
+
+    Args:
+        x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
+            is rounded from its 53 bits.
+        to: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
+            take.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`.
+        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
+            neither; roundings directed inward give the max. `saturate`: always the max; the default
+            of scaled formats.
+        axis: the axis of the blocks of a scaled format; default -1, the last.
+        scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
+            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, of which
+            the blocks' may be None. Default: None.
+        amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
+            place of x's own (delayed scaling). Default: None.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
+            integers in [0, 2^N).
+        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            x's shape; default: None.
+
+    Returns:
+        The codes: uint8, 1-D, ceil(n * to.bits / 8) long. A scaled format gives a pair: the
+        elements' codes, and the scales' codes, packed the same way in the row-major order of the
+        grid of blocks; with two levels the scales' codes are a pair too, the blocks' and the
+        tensor's. An element of a block whose scale is NaN has code 0 if its format has no NaN.
+
+    Raises:
+        ValueError: an option is out of range or has no effect, or x has a NaN and the format none.
+        TypeError: an argument has another type.
+
+    >>> encode(np.float32([1.0, -6.0, 0.5]), "e2m1").tolist()
+    [242, 1]
+    >>> codes, scales = encode(np.float32([[3.0, -24.0], [0.5, 0.25]]), "mxfp4")
+    >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
+    ([242, 70], [129, 124])
+    """
+    target = format_or_scaled(to)
+    options = Options(rounding, overflow_of(target, overflow), seed, stream, random_bits, variant)
+    if isinstance(target, Scaled):
+        x, target = _transformed(x, target, axis)
+        source = ScaleSource(scales, amax)
+        return front_end_of(x).encode_scaled(
+            x, target, options, int32("axis", axis), source, random
+        )
+    _check_unscaled(target, axis, scales, amax)
+    return front_end_of(x).encode(x, target, options, random)
+
+
+def decode(
+    codes: ArrayT | Encoded,
+    format: FormatLike | ScaledLike | None = None,
+    shape: Shape | None = None,
+    dtype: Any = None,
+    out: ArrayT | None = None,
+    *,
+    axis: int = -1,
+    scales: Any = None,
+) -> ArrayT:
+    """Returns the values of packed codes: the inverse of `encode`.
+
+    Args:
+        codes: uint8, 1-D, of exactly the length that the shape needs; every pattern is valid. Or an
+            `Encoded`, which has format, shape, axis and scales itself.
+        format: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
+            take.
+        shape: the shape of the values, an int or a sequence of ints.
+        dtype: the type of the result; default float32, or out's.
+        out: where to write the result; default: a new array.
+        axis: the axis of the blocks of a scaled format, as in `encode`; default -1.
+        scales: the scales of a scaled format, as from `encode`.
+
+    Returns:
+        The values, of that shape, of the codes' kind.
+
+    Raises:
+        ValueError: codes, scales and shape do not fit, or the type does not hold the format.
+        TypeError: an argument has another type, or format and shape are missing.
+
+    >>> decode(np.array([242, 1], np.uint8), "e2m1", 3).tolist()
+    [1.0, -6.0, 0.5]
+    >>> codes, scales = encode(np.float32([3.0, -24.0]), "mxfp4")
+    >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
+    [4.0, -24.0]
+    """
+    if isinstance(codes, Encoded):
+        if format is not None or shape is not None or scales is not None or axis != -1:
+            raise ValueError("format, shape, axis and scales are in the Encoded: leave them out")
+        codes, scales, format, shape, axis = codes
+    if format is None or shape is None:
+        raise TypeError("decode takes codes, a format and a shape, or an Encoded alone")
+    to = format_or_scaled(format)
+    if isinstance(to, Scaled):
+        where = int32("axis", axis)
+        return front_end_of(codes).decode_scaled(codes, to, shape, dtype, out, where, scales)  # type: ignore[no-any-return]
+    _check_unscaled(to, axis, scales, None)
+    return front_end_of(codes).decode(codes, to, shape, dtype, out)  # type: ignore[no-any-return]
+
+
+def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
+    """x transformed as a scaled format says, and the format without its transform."""
+    if q.transform is None:
+        return x, q
+    return front_end_of(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
+
+
+def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
+    if scales is not None or amax is not None or int32("axis", axis) != -1:
+        raise ValueError(f"axis, scales and amax are for scaled formats, got the format {to.name}")
+
+
+def hadamard(
+    x: ArrayT,
+    transform: HadamardLike,
+    axis: int = -1,
+    inverse: bool = False,
+    out: ArrayT | None = None,
+) -> ArrayT:
+    """Transforms each group of neighboring values of x along an axis by a Hadamard matrix.
+
+    Derivatives (torch): the gradient is the inverse transform of the gradient, a tangent the
+    transform of the tangent; the rounding into bf16 is straight through.
+
+    Args:
+        x: float32, bfloat16 or float16; the extent along the axis is a multiple of the transform's
+            size. NaN and infinities are those of the operations.
+        transform: a `cpd.Hadamard`, which defines every rounding, or its text.
+        axis: the axis of the groups; default -1, the last.
+        inverse: True transforms by the transpose; default False.
+        out: where to write the result; default: a new array. It may be `x`.
+
+    Returns:
+        The transformed values, of x's shape and type: the binary32 result, rounded once to
+        nearest-even. A transform into bf16 gives bf16 values, which float16 does not hold.
+
+    Raises:
+        ValueError: the extent is no multiple of the size, or the type does not hold the result.
+        TypeError: an argument has another type.
+
+    >>> x = np.float32([1, 2, 3, 4])
+    >>> hadamard(x, "hadamard4").tolist()
+    [5.0, -1.0, -2.0, 0.0]
+    >>> hadamard(hadamard(x, "hadamard4:signs=0x5"), "hadamard4:signs=0x5", inverse=True).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    how = hadamard_spec(transform), axis, flag("inverse", inverse), out
+    return front_end_of(x).hadamard(x, *how)  # type: ignore[no-any-return]
+
+
+def random_integers(
+    shape: Shape, seed: Number = 0, stream: Number = 0, random_bits: int = 24
+) -> npt.NDArray[np.uint32]:
+    """Returns the integers that stochastic rounding uses.
+
+    Args:
+        shape: the shape of the result, an int or a sequence of ints.
+        seed: the seed, an int in [0, 2^64); default 0.
+        stream: the stream, an int in [0, 2^64); default 0.
+        random_bits: the number of bits N of an integer, 1 to 24 (default).
+
+    Returns:
+        A uint32 array of integers in [0, 2^N), whose element i (row-major) is what `cast` uses for
+        element i with the same seed and stream.
+
+    Raises:
+        ValueError: an argument is out of range.
+        TypeError: an argument has another type.
+
+    >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
+    True
+    """
+    options = Options("stochastic", "ieee", seed, stream, random_bits, "A")
+    return on_numpy.random_integers(shape, options)

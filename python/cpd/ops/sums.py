@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of terms and of products, rounded at each step: sum, gemm."""
+
+from __future__ import annotations
+
+from typing import Any, Never
+
+from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
+from cpd.numeric.formats import flag
+from cpd.numeric.renamed import refuse_renamed
+from cpd.ops.arguments import ArrayT
+from cpd.ops.arithmetic import front_end_of
+from cpd.ops.encoded import Encoded
+from cpd.ops.products import gemm_encoded
+
+
+def sum(
+    x: ArrayT,
+    accumulator: AccumulatorLike,
+    axis: int | None = None,
+    *,
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+    **renamed: Never,
+) -> Any:
+    """Sums terms in index order and rounds each step.
+
+    The sum starts from the first term, rounded; then s = round(s + term), or Kahan's four
+    operations. `chunked` sums each chunk of terms so into `inner`, then the chunks' sums.
+    `pairwise` is a tree: neighbors first, an odd one passes up, each sum of two rounded; a single
+    term is rounded. An empty sum is +0. float64 terms are not rounded before they are added.
+
+    Args:
+        x: an array or a tensor of floating-point numbers, of any shape and strides.
+        accumulator: a `cpd.Accumulator` or its text, or a format for its sequential sum.
+        axis: the axis to sum over, index ascending, negative from the end. Default None: all
+            elements, in row-major order.
+        random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
+            ones, of the result's shape and, last, `accumulator.sum_draws(terms)`. An element's
+            integers are used by its roundings in program order: sequential, term by term; kahan,
+            the first term's, then four for each further term; chunked, each chunk's terms and after
+            its last the outer sum's; pairwise, as soon as two neighboring trees are of equal size,
+            at the end those that remain, the smallest first. Default None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that the roundings of each sum raise: 1 inexact, 2 underflow, 4 overflow, 16
+            invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+        renamed: no keyword; names of version 0.7 raise TypeError.
+
+    Returns:
+        The sums, of x's type, and of x's shape without the axis (None: no axes); with `flags` a
+        pair.
+
+    Raises:
+        ValueError: the axis or the accumulator is invalid, or x's type does not hold its format.
+        TypeError: an argument has another type.
+
+    >>> x = np.ones(40, np.float32)
+    >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
+    16.0
+    >>> sum(x, "e4m3 pairwise").item()
+    40.0
+    >>> sum(x.reshape(8, 5), "e4m3", axis=0).tolist()
+    [8.0, 8.0, 8.0, 8.0, 8.0]
+    >>> acc = "e4m3 sequential rounding=stochastic random_bits=1"
+    >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
+    18.0
+    """
+    if renamed:
+        refuse_renamed("sum", renamed, {"dim": "axis"})
+    when = (tininess,) if flag("flags", flags) else ()
+    return front_end_of(x).sum(x, sum_accumulator(accumulator), axis, random, *when)
+
+
+def gemm(
+    a: ArrayT,
+    b: ArrayT,
+    accumulator: AccumulatorLike,
+    c: ArrayT | None = None,
+    *,
+    dtype: Any = None,
+    blas: bool = False,
+    scales_at: str | None = None,
+    random: ArrayT | None = None,
+    flags: bool = False,
+    tininess: str = "after",
+) -> Any:
+    """Multiplies matrices; every sum is computed in an accumulator.
+
+    Element (i, j) starts from c[i, j], rounded (+0 without c), and adds the products
+    a[i, k] * b[k, j], k ascending, by the accumulator's scheme (see `cpd.Accumulator`). Each exact
+    product is rounded into `accumulator.product`, unless products are exact, and every sum into the
+    accumulator's format. Random bits of stochastic rounding depend on seed, stream and the
+    row-major number of the element in the result alone: not on the number of threads, strides or
+    the backend.
+
+    Args:
+        a: … × M × K: float32, bfloat16 or float16, of any strides, or an `Encoded`. Any of M, N, K
+            may be 0; K = 0 gives c, rounded. Values are not rounded first: cast them if they should
+            be values of a narrower format (a matrix unit's must be). Pass torch's float8 tensors as
+            bfloat16 or float16, which hold them. NaN and infinities are those of the operations.
+        b: … × K × N, like a; the dimensions before the last two broadcast.
+        accumulator: a `cpd.Accumulator`, its text, or a format for its sequential sum.
+        c: the addend, which broadcasts to the result; default None.
+        dtype: the type of the result, which holds the accumulator's format; default a's. bfloat16
+            matrices summed in fp32 need `dtype=torch.float32`, say.
+        blas: True computes the product by a BLAS (cuBLAS for CUDA tensors, else OpenBLAS), at its
+            speed and in its order of sums. All is float32 then, and the accumulator sequential fp32
+            to nearest-even. Default False.
+        scales_at: where the scales of encoded operands are applied, as below: `operand` (default),
+            `block` or `epilogue`.
+        random: for stochastic rounding, integers in [0, 2^random_bits) in place of the generated
+            ones, of the result's shape and, last, `accumulator.gemm_draws(K)`. An element's first
+            is for the rounding of c (not used without c). Its roundings use the others in program
+            order: for each k the product's, unless products are exact, then its sum's (kahan: four;
+            pairwise: of each two neighboring trees of equal size, and at the end of those that
+            remain and of c; chunked: after a chunk's last also the outer sum's); of a matrix unit,
+            the promotions or the result. By the general path, which is slower. Gradients draw from
+            seed and stream. Default None.
+        flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
+            flags that the roundings of each sum raise: 1 inexact, 2 underflow, 4 overflow, 16
+            invalid (`help(cpd.ops)`). On the CPU; default False.
+        tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
+            `before`.
+
+    Returns:
+        The product, … × M × N; with `flags` a pair.
+
+    Raises:
+        ValueError: shapes, types or options do not go together.
+        TypeError: an argument has another type.
+
+    **Encoded operands.** a and b may be `cpd.Encoded`, blocks along k (a's axis is its last, b's
+    its last but one). `scales_at` selects where scales are applied (fl: one rounding to binary32):
+
+    - `operand` (default): values, rounded into binary32 first, are multiplied as above.
+    - `block`: for each block of k, ascending, the elements' products are summed in the
+      accumulator from +0; then total = fl(total + fl(fl(sa * sb) * sum)). The two blocks are
+      equal, or one a multiple of the other. A matrix unit with scales of its own applies them in
+      its fused sums.
+    - `epilogue`: all of k is summed in the accumulator, then total = fl(fl(sa * sb) * sum): for
+      scales of rows and tensors.
+
+    With second levels ta, tb then y = fl(fl(ta * tb) * total); finally c is added in binary32. The
+    result is float32; codes have no gradients.
+
+    >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
+    >>> from cpd import Encoded, encode
+    >>> x, y = np.float32([[448, 1, 0.5, 0.25]]), np.ones((4, 1), np.float32)
+    >>> left = Encoded(*encode(x, q), q, x.shape)
+    >>> right = Encoded(*encode(y, q, axis=-2), q, y.shape, -2)
+    >>> gemm(left, right, "fp32", scales_at="block").item()
+    449.75
+
+    Gradients (torch): a's is a GEMM of the gradient with b transposed, b's one of a transposed with
+    the gradient, both with the accumulator and `blas`; where a or b was broadcast, k also runs over
+    the broadcast dimensions, before the matrix's own. c's is the gradient, summed in fp32 in
+    row-major order over the dimensions that were broadcast. They draw from the streams XOR 4 << 60,
+    5 << 60 and 6 << 60 (see `cpd.Recipe`, which chooses their accumulators). A result that the type of a, b
+    or c does not hold is computed in float32 and rounded once into it, to nearest-even. Tangents:
+    the GEMM of a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60),
+    both with the accumulator and `blas`, and c's tangent, added in float32.
+
+    >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
+    >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8
+    8.0
+    >>> gemm(a, b, "e4m3 chunked chunk=8").item()
+    32.0
+    >>> gemm(a, b, "fp32", np.float32([0.25])).item()
+    32.25
+    """
+    if flag("flags", flags) and blas:
+        raise ValueError("a BLAS reports no flags")
+    if isinstance(a, Encoded) or isinstance(b, Encoded):
+        if flag("blas", blas) or flags:
+            taker = "a BLAS" if blas else "flags=True"
+            raise ValueError(f"{taker} takes no encoded operands")
+        codes = a.codes if isinstance(a, Encoded) else b.codes
+        how = as_accumulator(accumulator), c, dtype, scales_at, random
+        return gemm_encoded(front_end_of(codes), a, b, *how)
+    if scales_at is not None:
+        raise ValueError(f"scales_at is for cpd.Encoded operands, got a: {type(a).__name__}")
+    when = tininess if flags else None
+    return front_end_of(a).gemm(
+        a, b, as_accumulator(accumulator), c, dtype, flag("blas", blas), random, when
+    )
