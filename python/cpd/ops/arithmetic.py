@@ -91,6 +91,7 @@ def add(
             stochastic rounding), or x's type does not hold the format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> add(np.float32([240.0]), np.float32([7.9]), "e4m3").item()
     240.0
     >>> add(np.float64([1e300]), np.float64([-1e300]), "e4m3").item()
@@ -153,6 +154,7 @@ def mul(
             stochastic rounding), or x's type does not hold the format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
     1.25
     """
@@ -213,6 +215,7 @@ def fma(
             stochastic rounding), or x's type does not hold the format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> one = np.float32([1.125])
     >>> fma(one, one, np.float32([-1.25]), "e4m3").item()
     0.015625
@@ -272,6 +275,7 @@ def div(
             stochastic rounding), or x's type does not hold the format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
     [0.34375, 0.6875, inf]
     """
@@ -330,6 +334,7 @@ def sqrt(
             stochastic rounding), or x's type does not hold the format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()
     [1.375, 2.0, nan]
     """

@@ -57,6 +57,7 @@ def sum(
         ValueError: the axis or the accumulator is invalid, or x's type does not hold its format.
         TypeError: an argument has another type.
 
+    >>> import numpy as np
     >>> x = np.ones(40, np.float32)
     >>> sum(x, "e4m3").item()        # 16 + 1 rounds back to 16
     16.0
@@ -146,6 +147,7 @@ def gemm(
     With second levels ta, tb then y = fl(fl(ta * tb) * total); finally c is added in binary32. The
     result is float32; codes have no gradients.
 
+    >>> import numpy as np
     >>> q = "e4m3fn 2"     # blocks of 2 values, with scales in e8m0
     >>> from cpd import Encoded, encode
     >>> x, y = np.float32([[448, 1, 0.5, 0.25]]), np.ones((4, 1), np.float32)
