@@ -8,8 +8,8 @@ A module is public if the reference, the guides or the examples name it, and no 
 begins with an underscore. Its public names are those in `__all__`, those that it imports when they
 are first used, and those that the same pages take from it. A name that two public modules export
 counts twice, because a reader meets it twice. A module within a module is counted as a module, not
-as a name. `cpd.compat`, and the functions of `cpd.functional` that torch has by the same name, are
-counted apart and enter no other count.
+as a name. `cpd.compat`, `cpd.train`, and the functions of `cpd.functional` that torch has by the
+same name are counted apart and enter no other count.
 
 --json writes the counts and the names (`-`: to standard output, in place of the table). --store
 writes them to the file of the ratchet test, `tests/python/project/surface.json`.
@@ -35,6 +35,8 @@ STORED = ROOT / "tests/python/project/surface.json"
 GUIDES = ("README.md", "python/*.md", "python/docs/*.md", "python/docs/tasks/*.md")
 EXAMPLES = ("examples/**/*.py", "examples/**/*.ipynb")
 REFERENCE = ("python/docs/api/*.md",)
+APART = ("cpd.compat", "cpd.train")
+"""The modules whose names are counted apart."""
 
 SPECS = {
     *("Accumulator", "BlockFma", "Cast", "CastSpec", "Codec", "FixedPoint", "Format", "Hadamard"),
@@ -234,8 +236,7 @@ def grammars() -> list[str]:
 def surface() -> dict[str, Any]:
     """Counts the package's surface: `counts`, what is counted `apart`, and the `names`."""
     modules = {path: names_of(path, taken) for path, taken in public_modules(mentioned()).items()}
-    compat = {path: names for path, names in modules.items() if path.startswith("cpd.compat")}
-    own = {path: names for path, names in modules.items() if names and path not in compat}
+    own = {path: it for path, it in modules.items() if it and not path.startswith(APART)}
     every = {f"{path}.{name}": it for path, names in own.items() for name, it in names.items()}
     names = {name: it for name, it in sorted(every.items()) if not is_mirror(name, it)}
     things = {id(it): it for it in names.values()}.values()
@@ -255,9 +256,10 @@ def surface() -> dict[str, Any]:
         "text grammars": len(grammars()),
     }
     apart = {
-        "names of cpd.compat": sum(map(len, compat.values())),
-        "mirrors of torch in cpd.functional": len(every) - len(names),
+        f"names of {part}": sum(len(it) for path, it in modules.items() if path.startswith(part))
+        for part in APART
     }
+    apart["mirrors of torch in cpd.functional"] = len(every) - len(names)
     return {"counts": counts, "apart": apart, "names": list(names)}
 
 
