@@ -105,9 +105,10 @@ class Scaled(_Spec):
 
     def __init__(
         self,
-        element: _ScaledLike | _FormatLike,
+        format: _ScaledLike | _FormatLike | None = None,
         /,
         *,
+        element: _FormatLike | None = None,
         block: int | str | tuple[int, int] | None = None,
         scale: _FormatLike | None = None,
         rule: str | None = None,
