@@ -65,8 +65,8 @@ def recipe_file(name: str, kind: str) -> str:
 # ---- texts ---------------------------------------------------------------------------------------
 
 READERS: dict[str, Callable[[str], Any]] = {
-    "format": cpd.format,
-    "scaled": cpd.scaled,
+    "format": cpd.Format.parse,
+    "scaled": cpd.Scaled.parse,
     "hadamard": cpd.Hadamard.parse,
     "cast": cpd.CastSpec.parse,
     "scaled cast": cpd.ScaledCast.parse,
@@ -74,7 +74,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "matrix unit": cpd.BlockFma.parse,
     "integer accumulator": cpd.FixedPoint.parse,
     "recipe": cpd.recipe,
-    "codec": cpd.compress.codec,
+    "codec": cpd.compress.Codec,
     "all-reduce": cpd.comm.reduce_spec,
 }
 """What reads each kind of text."""
@@ -204,7 +204,7 @@ def objects() -> dict[str, Any]:
     wire = cpd.ReduceSpec(wire="feedback qsgd bits=2")
     cpd.simulate_all_reduce([[x[0]], [x[1]]], wire, states=states)
     return {
-        "scaled": cpd.scaled("nvfp4 block=16x16 transform=hadamard16:te"),
+        "scaled": cpd.Scaled.parse("nvfp4 block=16x16 transform=hadamard16:te"),
         "scaled cast": cpd.ScaledCast("fp8-tensor", "stochastic", seed=3, stream=4, history=16),
         "hadamard": cpd.Hadamard(16, signs="te"),
         "fixed point": cpd.FixedPoint(40, 12),
@@ -216,7 +216,7 @@ def objects() -> dict[str, Any]:
         "encoded": encoded(x, "nvfp4"),
         "encoded by columns": encoded(x, "fp8-row", 0),
         "states": states,
-        "packet": cpd.compress.codec("qsgd bits=4").encode(x[0]),
+        "packet": cpd.compress.Codec("qsgd bits=4").encode(x[0]),
         "machine": cpd.study.machine("alpha=1e-5 beta=1e9 gpus=4 beta_between=1.25e8"),
         "network": cpd.study.network("resnet50"),
     }
