@@ -49,9 +49,13 @@ check_lint() {
 
 # mypy looks for the compiled module's types, which the build has made, next to the package's sources.
 check_types() {
+  local failed=0
   say mypy
   cp "$("$kVenv/bin/python" -c "import sysconfig; print(sysconfig.get_path('platlib'))")/cpd/_core.pyi" python/cpd/ || return 1
-  "$kVenv/bin/mypy"
+  "$kVenv/bin/mypy" || failed=1
+  say "mypy: the stubs of the next API"
+  "$kVenv/bin/mypy" --config-file= --strict --python-version 3.11 --cache-dir=build/mypy_api python/api/cpd || failed=1
+  return "$failed"
 }
 
 check_tidy() {

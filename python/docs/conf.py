@@ -42,7 +42,7 @@ html_title = f"CPD {release}"
 extensions = ["sphinx.ext.autodoc", "myst_parser", "notebooks", "api_text"]
 root_doc = "python/docs/index"
 include_patterns = ["*.md", "**/*.md", "examples/*.ipynb"]
-exclude_patterns = ["build", "out", "**/.*", ".*"]
+exclude_patterns = ["build", "out", "python/api", "**/.*", ".*"]
 source_suffix = {".md": "markdown", ".ipynb": "notebook"}
 
 myst_heading_anchors = 4

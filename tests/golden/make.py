@@ -19,7 +19,9 @@ PYTHON = Path(__file__).parents[1] / "python"
 sys.path[:0] = [str(PYTHON / name) for name in ("oracles", "cases", "ranks", "package")]
 
 import golden  # noqa: E402
+import golden_files  # noqa: E402
 import golden_stored  # noqa: E402
+import golden_training  # noqa: E402
 
 
 def write_json(name: str, value: object) -> None:
@@ -34,6 +36,8 @@ def writers() -> dict[str, Callable[[], None]]:
         "checkpoint.pt": golden_stored.write_checkpoint,
         "modules.pt": golden_stored.write_modules,
         "names.json": lambda: write_json("names", golden_stored.names()),
+        **golden_files.writers(),
+        **golden_training.writers(),
     }
     if not (golden.FOLDER / "names.json").exists():
         found["names.json"]()  # which the tests read as they are imported

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's surface is counted as its definition says, and does not grow."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import inspect
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
+
+import surface
+
+pytestmark = pytest.mark.timeout(120)
+
+PAGE = """# Models
+.. automodule:: cpd.nn
+   :no-members:
+.. automodule:: cpd.optim
+   :members:
+.. currentmodule:: cpd
+.. autofunction:: convert
+.. autoclass:: observe
+   :members:
+"""
+GUIDE = """Give `cpd.Recipe.parse(text)` to `cpd.nn.functional.linear`, see python/cpd/README.md.
+>>> from cpd.train.models import Gpt, TextLstm as Lstm
+>>> from cpd.comm import (
+...     local,
+...     mpi)
+>>> import torch
+"""
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Any]:
+    return surface.surface()
+
+
+def test_the_surface_does_not_grow(found: dict[str, Any]) -> None:
+    """A change that makes a count smaller stores it: `tests/testing/surface.py --store`."""
+    stored = json.loads(surface.STORED.read_text())
+    mirrors = "mirrors of torch in cpd.functional"
+    counts, limits = (one["counts"] | one["apart"] for one in (found, stored))
+    assert counts.keys() == limits.keys()
+    grown = {
+        name: (limits[name], count)
+        for name, count in counts.items()
+        if count > limits[name] and name != mirrors
+    }
+    added = sorted(set(found["names"]) - set(stored["names"]))
+    assert not grown, f"grown: {grown}; new names: {added}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cpd.cast", "cpd.convert", "cpd.compress.codec", "cpd.functional.recipe"),
+        *("cpd.parallel.ddp.HookState", "cpd.nn.register", "cpd.hardware.testbench.Ports"),
+    ],
+)
+def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None:
+    """Also what no `__all__` lists, and what is imported when it is first used."""
+    assert name in found["names"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("cpd.comm", "cpd.functional.linear", "cpd.functional.lstm_cell"),
+        *("cpd.compat.qpytorch.Quantizer", "cpd.train.train", "cpd.train.models.Gpt"),
+        *("cpd.numeric.formats.named", "cpd.nn.convert"),
+    ],
+)
+def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
+    """Modules, torch's functions, what is counted apart, and what no page names."""
+    assert name not in found["names"]
+
+
+def test_what_is_counted_apart(found: dict[str, Any]) -> None:
+    """The lists that the modules themselves have are a lower bound."""
+    import cpd.functional
+    import cpd.train
+    from cpd.compat import cpd2020, qpytorch, transformer_engine
+
+    compat = [name for module in (cpd2020, qpytorch, transformer_engine) for name in module.__all__]
+    apart = found["apart"]
+    assert apart["names of cpd.compat"] == len(compat)
+    assert apart["names of cpd.train"] >= len(cpd.train.__all__)
+    assert 20 <= apart["mirrors of torch in cpd.functional"] < len(cpd.functional.__all__)
+
+
+def test_names_that_mislead() -> None:
+    import cpd
+    import cpd.functional
+    import cpd.hardware
+
+    names = {
+        "cpd.recipe": cpd.recipe,
+        "cpd.functional.recipe": cpd.functional.recipe,
+        "cpd.hardware.probe": cpd.hardware.probe,
+        "cpd.study.probe": cpd.hardware.probe,
+        "cpd.cast": cpd.cast,
+    }
+    assert surface.ambiguous(names) == {"recipe"}
+    assert surface.hiding(names) == ["cpd.hardware.probe"]
+
+
+def test_names_of_the_reference() -> None:
+    names = list(surface.documented(PAGE))
+    assert names == ["cpd.optim", "cpd.convert", "cpd.observe"]
+
+
+def test_names_of_a_module_without_a_list() -> None:
+    names = surface.members_of("cpd.parallel.ddp")
+    assert names[0] == "cpd.parallel.ddp"
+    assert {"cpd.parallel.ddp.ddp_hook", "cpd.parallel.ddp.HookState"} <= set(names)
+    assert not {"cpd.parallel.ddp.Communicator", "cpd.parallel.ddp.nn"} & set(names)
+    assert surface.members_of("cpd.optim") == ["cpd.optim"]
+
+
+def test_names_of_guides_and_examples() -> None:
+    assert sorted(surface.used(GUIDE)) == [
+        "cpd.Recipe.parse",
+        "cpd.comm",
+        "cpd.comm.local",
+        "cpd.comm.mpi",
+        "cpd.nn.functional.linear",
+        "cpd.train.models",
+        "cpd.train.models.Gpt",
+        "cpd.train.models.TextLstm",
+    ]
+
+
+def test_names_of_files_are_none(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("See cpd._core.Format, and cpd/nn.")
+    assert surface.mentioned(tmp_path) == {"cpd"}
+
+
+def test_a_module_counts_once() -> None:
+    modules = surface.public_modules({"cpd.parallel.ddp.ddp_hook", "cpd.ddp.HookState"})
+    assert modules == {"cpd.ddp": {"ddp_hook", "HookState"}}
+
+
+def test_a_function_wins_over_a_module_of_its_name() -> None:
+    assert inspect.isfunction(surface.found_at("cpd.hardware.probe"))
+    assert inspect.ismodule(surface.found_at("cpd.nn.registered"))
+    assert surface.found_at("cpd.nn.nothing") is None
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+    _hidden: int = 0
+
+    def moved(self, by: int, *, times: int = 1) -> Point:
+        return self
+
+    @property
+    def norm(self) -> float:
+        return 0.0
+
+
+class Scaled(Point):
+    def __init__(self, scale: int) -> None:
+        pass
+
+    @classmethod
+    def parse(cls, text: str) -> Scaled:
+        return cls(0)
+
+    @functools.cached_property
+    def kept(self) -> int:
+        return 0
+
+    def _own(self, a: int) -> None:
+        pass
+
+
+def test_what_a_class_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataclass's constructor takes its attributes, and is not counted a second time."""
+    monkeypatch.setattr(surface, "is_ours", lambda cls: cls is not object)
+    assert set(surface.members(Point)) == {"moved", "norm"}
+    assert set(surface.members(Scaled)) == {"moved", "norm", "parse", "kept"}
+    assert surface.attributes(Scaled) == {"x", "y"}
+    assert surface.parameters(Point) == []
+    assert surface.parameters(Scaled) == ["scale"]
+    assert surface.parameters_of(Point) == 2
+    assert surface.parameters_of(Scaled) == 4
+
+
+def test_options_of_subcommands_count() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("file")
+    parser.add_argument("--seed", "-s", type=int)
+    commands = parser.add_subparsers()
+    inner = commands.add_parser("run", aliases=["r"])
+    inner.add_argument("--json")
+    assert [action.dest for action in surface.actions(parser)] == ["file", "seed", "json"]
+
+
+@pytest.mark.parametrize("grammar", surface.GRAMMARS)
+def test_every_grammar_has_its_reader(grammar: str) -> None:
+    assert callable(surface.found_at(surface.GRAMMARS[grammar]))
+
+
+def test_every_public_spec_has_its_keys_counted(found: dict[str, Any]) -> None:
+    """A class that has a canonical text and makes itself of one is a spec."""
+    classes = [surface.found_at(name) for name in found["names"]]
+    specs = {
+        cls.__name__
+        for cls in filter(inspect.isclass, classes)
+        if "text" in surface.members(cls).keys() | surface.attributes(cls) and hasattr(cls, "parse")
+    }
+    assert specs <= surface.SPECS
+    assert surface.spec_keys({"cpd.Format": surface.found_at("cpd.Format")})["Format"] == [
+        *("exp", "man", "bias", "encoding", "signed", "subnormals")
+    ]
+
+
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {"counts": {"public names": 2}, "apart": {"mirrors": 1}, "names": ["cpd.a", "cpd.b"]}
+    monkeypatch.setattr(surface, "surface", lambda: made)
+    monkeypatch.setattr(surface, "STORED", tmp_path / "stored.json")
+    assert surface.main(["--json", str(tmp_path / "counts.json"), "--store"]) == 0
+    assert capsys.readouterr().out == "    2  public names\n    1  mirrors\n"
+    assert json.loads((tmp_path / "counts.json").read_text()) == made
+    assert json.loads((tmp_path / "stored.json").read_text()) == made
+    assert surface.main(["--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == made
