@@ -160,10 +160,10 @@ def gemm(
     the gradient, both with the accumulator and `blas`; where a or b was broadcast, k also runs over
     the broadcast dimensions, before the matrix's own. c's is the gradient, summed in fp32 in
     row-major order over the dimensions that were broadcast. They draw from the streams XOR 4 << 60,
-    5 << 60 and 6 << 60 (see `cpd.Recipe`, which chooses their accumulators). A result that the type of a, b
-    or c does not hold is computed in float32 and rounded once into it, to nearest-even. Tangents:
-    the GEMM of a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13 << 60),
-    both with the accumulator and `blas`, and c's tangent, added in float32.
+    5 << 60 and 6 << 60 (see `cpd.Recipe`, which chooses their accumulators). A result that the type
+    of a, b or c does not hold is computed in float32 and rounded once into it, to nearest-even.
+    Tangents: the GEMM of a's tangent with b (stream XOR 12 << 60), that of a with b's tangent (13
+    << 60), both with the accumulator and `blas`, and c's tangent, added in float32.
 
     >>> a, b = np.full((1, 64), 0.5, np.float32), np.ones((64, 1), np.float32)
     >>> gemm(a, b, "e4m3").item()     # 8 + 0.5 is a tie and stays at 8

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd import _core
-from cpd import ops
+from cpd import _core, ops
 from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.near import near_roundings
