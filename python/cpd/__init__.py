@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
+from cpd._since import missing
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
-    from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
     from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
@@ -118,7 +118,7 @@ __all__ = [
 _MODULES = {
     **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
     **{name: f"cpd.{name}" for name in ("optim", "outer", "study", "track")},
-    **{name: f"cpd.parallel.{name}" for name in ("ddp", "fsdp")},
+    "fsdp": "cpd.parallel.fsdp",
 }
 _NAMES = {
     "Codec": "cpd.compress.codecs",
@@ -141,8 +141,6 @@ _NAMES = {
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""
-_GONE = {"format": "cpd.Format(…)", "scaled": "cpd.Scaled(…)"}
-"""Names of version 0.7 and what took their place."""
 
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
@@ -153,9 +151,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_NAMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if name in _GONE:
-        raise AttributeError(f"cpd.{name} is gone: use {_GONE[name]}")
-    raise AttributeError(f"module 'cpd' has no attribute {name!r}")
+    raise missing("cpd", name)
 
 
 def __dir__() -> list[str]:

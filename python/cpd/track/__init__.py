@@ -6,9 +6,16 @@ all-reduce took, to TensorBoard, Weights & Biases, accelerate, Lightning and Hug
 of theirs is imported before it is used.
 """
 
+from typing import Any
+
+from cpd._since import missing
 from cpd.track.hugging_face import hugging_face
 from cpd.track.lightning import lightning
 from cpd.track.tracker import Tracker
-from cpd.track.writers import Writer, writer_of
+from cpd.track.writers import Writer
 
-__all__ = ["Tracker", "Writer", "hugging_face", "lightning", "writer_of"]
+__all__ = ["Tracker", "Writer", "hugging_face", "lightning"]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.track", name)

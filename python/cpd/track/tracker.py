@@ -33,7 +33,10 @@ class Tracker:
 
     Args:
         model: whose calls are observed; converted or not, in DDP or not.
-        writer: what `cpd.track.writer_of` takes; None: `step` only returns the numbers.
+        writer: what the numbers are written to: anything with `write(scalars, step)`, such as a
+            `Writer`; TensorBoard's `SummaryWriter`; a run of Weights & Biases; an accelerate
+            `Accelerator`; a logger of Lightning; or several in a list. None: `step` only returns
+            the numbers.
         every: how often the model is observed, in its calls in the mode that it has now; 0: never.
         what_if: recipes, their names or texts, or a dict of them, as `cpd.observe` takes.
         reducer: the state of `cpd.ddp_hook`, a `cpd.VirtualNodes`, or the reduce-scatters that

@@ -135,11 +135,6 @@ def spec() -> Any:
     return cpd.ReduceSpec("e4m3")
 
 
-def measurements() -> dict[int, Any]:
-    per_rank = [[torch.ones(4)], [torch.ones(4)]]
-    return {1: cpd.study.Contributions(per_rank).measure(spec(), 1)}
-
-
 RIGHT: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("x", "y", "z", "a", "b", "input", "query", "key", "value"), square),
     **dict.fromkeys(("f", "format", "operand", "result"), lambda: "e4m3"),
@@ -180,7 +175,6 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "inner": lambda: "e4m3",
     "fraction": lambda: 0.1,
     "operation": lambda: "cast",
-    "measured": measurements,
     "function": lambda: lambda a, b, c=None: a @ b,
     "rounding": lambda: "nearest",
     "path": lambda: "vectors.txt",
@@ -223,10 +217,6 @@ def vectors() -> Any:
     return vectors.make("cast", "e4m3", random=4)
 
 
-def bucket_state() -> Any:
-    return HookState(cpd.Schedule(spec()))
-
-
 SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     **{f"cpd.functional.conv{n}d": convolution(n) for n in (1, 2, 3)},
     **{f"cpd.functional.conv_transpose{n}d": convolution(n) for n in (1, 2, 3)},
@@ -257,20 +247,13 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         ("query", "key", "value"), lambda: torch.ones(2, 3, 4)
     ),
     "cpd.simulate_all_reduce": {"numbers": lambda: None},
-    "cpd.study.choose": {"measured": measurements, "sizes": lambda: [4]},
     "cpd.hardware.testbench.write_testbench": {"vectors": vectors, "module": lambda: None},
-    "cpd.hardware.testbench.unit_of": {
-        "head": lambda: vectors().head,
-        "fields": lambda: vectors().fields,
-        "module": lambda: None,
-    },
     "cpd.hardware.vectors.Vectors": {
         "rule": lambda: vectors().rule,
         "source": lambda: "directed",
         "random": lambda: 1,
     },
     "cpd.hardware.vectors.check": {"rule": lambda: vectors().rule},
-    "cpd.parallel.ddp.all_reduce_hook": {"state": bucket_state},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
     "cpd.check_cuda": {},
@@ -342,7 +325,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.outer.DiLoCo": lambda: cpd.outer.DiLoCo([model(), model()], None, "e4m3", 2),
     "cpd.outer.WeightAverage": lambda: cpd.outer.WeightAverage([model(), model()], None, "e4m3", 2),
     "cpd.parallel.ddp.HookState": lambda: HookState(cpd.Schedule(spec())),
-    "cpd.study.Contributions": lambda: cpd.study.Contributions([[square()], [square()]]),
     "cpd.hardware.vectors.Vectors": vectors,
 }
 
@@ -444,7 +426,7 @@ EXEMPT = {
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
 }
-INTERNAL = ("cpd.study.Sweep.of", "cpd.study.Measurement.of", "cpd.comm.Communicator")
+INTERNAL = ("cpd.study.Sweep.of", "cpd.comm.Communicator")
 """Made of what only the package makes."""
 
 

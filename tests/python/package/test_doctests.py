@@ -16,6 +16,7 @@ import cpd
 
 MODULES = (
     "cpd",
+    "cpd._since",
     "cpd.comm",
     "cpd.comm.communicator",
     "cpd.comm.local",
@@ -99,17 +100,10 @@ SHOWN_BY = {
     "Choice": "recommend",
     "Recommendation": "recommend",
     "Cost": "cost",
-    "Measurement": "Contributions",
     "Roundoff": "roundoff",
-    "Source": "Contributions",
-    "Replay": "replay",
-    "Mismatch": "replay",
     "Sweep": "sweep",
     "Tensor": "sweep",
     "Row": "sweep",
-    "Round": "rounds",
-    "choose": "recommend",
-    "check_recommended": "recommend",
 }
 NEED_A_LAUNCHER = {
     *("mpi", "nccl", "nccl_id", "torch", "roundoff_over", "recommend_over"),

@@ -35,7 +35,7 @@ CPP_ORDER = (
     ("bindings",),
 )
 PYTHON_ORDER = (
-    ("cpd/_core", "cpd/_files"),
+    ("cpd/_core", "cpd/_files", "cpd/_since"),
     ("cpd/numeric",),
     ("cpd/cells",),
     ("cpd/ops",),

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of version 0.7 that are gone, and the error that names what took their place."""
+
+_STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
+_HARDWARE = (
+    "Command CommandError HardwareCost Mismatch Probed Replay dots_of_matmul hardware_cost probe"
+    " replay"
+)
+_MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
+
+GONE: dict[str, dict[str, str]] = {
+    "cpd": {
+        "ddp": "cpd.ddp_hook",
+        "format": "cpd.Format(…)",
+        "scaled": "cpd.Scaled(…)",
+    },
+    "cpd.compress": {
+        "codec": "cpd.Codec(…)",
+        **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
+    },
+    "cpd.functional": {
+        **dict.fromkeys(("AccumulatorLike", "PADDING_MODES", "Pair", "RecipeLike"), ""),
+        "CastSpec": "cpd.CastSpec",
+        "Recipe": "cpd.Recipe",
+        "recipe": "cpd.recipe",
+    },
+    "cpd.hardware.testbench": {"Unit": "", "unit_of": ""},
+    "cpd.hardware.vectors": {
+        "Field": "",
+        "File": "cpd.hardware.vectors.check(path)",
+        "rule_of": "",
+    },
+    "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
+    "cpd.study": {
+        **dict.fromkeys(_STUDY.split(), ""),
+        **{name: f"cpd.hardware.{name}" for name in _HARDWARE.split()},
+        **{name: f"cpd.{name}" for name in ("ReduceSpec", "StallWarning")},
+        **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
+    },
+    "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
+}
+"""By module, each name that is gone and what to use instead; "" for what nothing replaces."""
+
+
+def missing(module: str, name: str) -> AttributeError:
+    """The error for a name that a module does not have.
+
+    >>> missing("cpd.compress", "qsgd")
+    AttributeError('cpd.compress.qsgd is gone: use cpd.Codec("qsgd", …)')
+    """
+    instead = GONE.get(module, {}).get(name)
+    if instead is None:
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    told = f"use {instead}" if instead else "it was internal, and nothing takes its place"
+    return AttributeError(f"{module}.{name} is gone: {told}")

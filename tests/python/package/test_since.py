@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of version 0.7: each raises, and names what there is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+
+from cpd._since import GONE, missing
+
+EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
+
+
+def imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cpd":
+            raise
+        pytest.skip(f"needs {error.name}")
+
+
+@pytest.mark.parametrize(("module", "name", "new"), EACH)
+def test_names_that_are_gone(module: str, name: str, new: str) -> None:
+    found = imported(module)
+    with pytest.raises(AttributeError) as raised:
+        getattr(found, name)
+    told = f"use {new}" if new else "it was internal, and nothing takes its place"
+    assert str(raised.value) == f"{module}.{name} is gone: {told}"
+    assert name not in {*getattr(found, "__all__", ()), *dir(found)}
+
+
+@pytest.mark.parametrize("new", sorted({new for _, _, new in EACH if new}))
+def test_what_takes_their_place(new: str) -> None:
+    path, arguments = re.fullmatch(r"cpd\.([\w.]+)(\(.*\))?", new).groups()
+    found = imported("cpd")
+    for part in path.split("."):
+        found = getattr(found, part)
+    if keyword := re.search(r"(\w+)=…", arguments or ""):
+        assert keyword[1] in found.__init__.__annotations__
+    if text := re.search(r'"(\w+)"', arguments or ""):
+        assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
+    public = imported(f"cpd.{path}".rpartition(".")[0])
+    assert path.rpartition(".")[2] in {*public.__all__, *getattr(public, "_NAMES", ())}
+
+
+def test_names_that_never_were() -> None:
+    for module in GONE:
+        told = f"module '{module}' has no attribute 'powersgd'"
+        assert str(missing(module, "powersgd")) == told
+        with pytest.raises(AttributeError, match=re.escape(told)):
+            imported(module).powersgd  # noqa: B018
