@@ -12,18 +12,16 @@ and decodes a layer on its own. What it keeps between calls is in `States`.
 [0.5, 1.0, -2.0]
 """
 
-import sys
 from typing import Any
 
-from cpd._since import missing
-from cpd.compress import codecs
+from cpd._since import keep_modules, missing
 from cpd.compress.codecs import Codec, CodecLike, Packet, decode
 from cpd.compress.states import States
 from cpd.compress.table import Compressor, compressors
 
 __all__ = ["Codec", "CodecLike", "Compressor", "Packet", "States", "compressors", "decode"]
 
-sys.modules["cpd.compress.codec"] = codecs  # as pickles of 0.7 name the module
+keep_modules("cpd.compress")
 
 
 def __getattr__(name: str) -> Any:

@@ -29,8 +29,8 @@ from cpd.parallel.ddp import HookState
 
 MODULES = (
     *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress", "cpd.outer"),
-    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware.vectors"),
-    *("cpd.hardware.testbench", "cpd.hardware.probe", "cpd.compat.cpd2020", "cpd.compat.qpytorch"),
+    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware"),
+    *("cpd.compat.cpd2020", "cpd.compat.qpytorch"),
     "cpd.compat.transformer_engine",
 )
 
@@ -212,9 +212,9 @@ def state_pair(*size: int) -> Callable[[], Any]:
 
 
 def vectors() -> Any:
-    from cpd.hardware import vectors
+    from cpd.hardware import make_vectors
 
-    return vectors.make("cast", "e4m3", random=4)
+    return make_vectors("cast", "e4m3", random=4)
 
 
 SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
@@ -247,13 +247,13 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         ("query", "key", "value"), lambda: torch.ones(2, 3, 4)
     ),
     "cpd.simulate_all_reduce": {"numbers": lambda: None},
-    "cpd.hardware.testbench.write_testbench": {"vectors": vectors, "module": lambda: None},
-    "cpd.hardware.vectors.Vectors": {
+    "cpd.hardware.write_testbench": {"vectors": vectors, "module": lambda: None},
+    "cpd.hardware.Vectors": {
         "rule": lambda: vectors().rule,
         "source": lambda: "directed",
         "random": lambda: 1,
     },
-    "cpd.hardware.vectors.check": {"rule": lambda: vectors().rule},
+    "cpd.hardware.check_vectors": {"rule": lambda: vectors().rule},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
     "cpd.check_cuda": {},
@@ -325,7 +325,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.outer.DiLoCo": lambda: cpd.outer.DiLoCo([model(), model()], None, "e4m3", 2),
     "cpd.outer.WeightAverage": lambda: cpd.outer.WeightAverage([model(), model()], None, "e4m3", 2),
     "cpd.parallel.ddp.HookState": lambda: HookState(cpd.Schedule(spec())),
-    "cpd.hardware.vectors.Vectors": vectors,
+    "cpd.hardware.Vectors": vectors,
 }
 
 

@@ -147,11 +147,11 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
-    from cpd.hardware import vectors
+    from cpd.hardware import make_vectors
 
     acc = cpd.Accumulator(preset="h100-fp16")
     path = tmp_path / f"unit.{kind}"
-    made = vectors.make("block_fma", "fp16", accumulator=acc, length=20, random=200, seed=1)
+    made = make_vectors("block_fma", "fp16", accumulator=acc, length=20, random=200, seed=1)
     made.write(path, kind)
     (row,) = replay(path, mutations=True)
     assert row.accumulator == acc

@@ -16,7 +16,7 @@ import pytest
 import cpd
 import forked
 
-importlib.import_module("cpd.hardware.vectors")
+importlib.import_module("cpd.hardware")
 FILE = pathlib.Path(__file__).parents[1] / "cases/refused.toml"
 REFUSED: dict[str, list[dict[str, str]]] = tomllib.loads(FILE.read_text())
 

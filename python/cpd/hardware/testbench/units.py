@@ -121,7 +121,7 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
     """
     check_keys("head", head, "operation")
     if not all(hasattr(each, "role") for each in fields):
-        raise TypeError("fields must be of type cpd.hardware.vectors.Field")
+        raise TypeError("fields must be of type vectors.fields.Field")
     operation = head["operation"]
     if operation not in _UNITS:
         known = ", ".join(_UNITS)

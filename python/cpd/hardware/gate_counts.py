@@ -51,11 +51,11 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normaliser": 3, "exponent":
 
 
 @dataclass(frozen=True)
-class HardwareCost:
+class Gates:
     """Bits of each part of a unit, for one multiply-accumulate; a part that several share is
     divided among them.
 
-    >>> hardware_cost("e4m3fn", "fp32").multiplier
+    >>> gates("e4m3fn", "fp32").multiplier
     16.0
     """
 
@@ -67,28 +67,28 @@ class HardwareCost:
     scales: float = 0.0
 
     @property
-    def gates(self) -> float:
+    def total(self) -> float:
         """The sum, each part's bits by `GATES`."""
         return math.fsum(getattr(self, name) * each for name, each in GATES.items())
 
     def json(self) -> dict[str, Any]:
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"model": MODEL, **parts, "gates": self.gates}
+        return {"model": MODEL, **parts, "gates": self.total}
 
 
 @checked
-def hardware_cost(
+def gates(
     a: FormatLike | ScaledLike,
     acc: AccumulatorLike = "fp32",
     b: FormatLike | ScaledLike | None = None,
-) -> HardwareCost:
+) -> Gates:
     """The cost of multiplying values of formats `a` and `b` (default: a's) and adding the products
     in `acc`, by the model `cpd-2026`.
 
     Raises ValueError or TypeError for an invalid format or accumulator.
 
-    >>> narrow, wide = hardware_cost("e2m1"), hardware_cost("e4m3fn")
-    >>> narrow.gates < wide.gates
+    >>> narrow, wide = gates("e2m1"), gates("e4m3fn")
+    >>> narrow.total < wide.total
     True
     """
     first = format_or_scaled(a)
@@ -103,7 +103,7 @@ def hardware_cost(
     multiplier = float(_precision(left) * _precision(right))
     aligner, adder, normaliser, exponent = parts.tolist()
     scales = _scales(first, second, total)
-    return HardwareCost(multiplier, aligner, adder, normaliser, exponent, scales)
+    return Gates(multiplier, aligner, adder, normaliser, exponent, scales)
 
 
 def _element(q: Format | Scaled) -> Format:
@@ -190,3 +190,6 @@ def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float
 def _run(q: Scaled) -> int:
     """The number of values of the sum that share a scale."""
     return int(q.block.rpartition("x")[2])
+
+
+HardwareCost = Gates  # as pickles of 0.7 name it

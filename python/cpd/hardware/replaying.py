@@ -82,7 +82,7 @@ def replay(
     Args:
         path: `.npz` with arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`, `KIND_d_fp32` and
             `KIND_d_fp16` (n x 1) of binary32 patterns (uint32), KIND one of fp16, bf16, tf32, E4M3,
-            E5M2; or `.csv` or `.jsonl` as `cpd.hardware.vectors` writes them, of operation dot or
+            E5M2; or `.csv` or `.jsonl` as `cpd.hardware.Vectors` writes them, of operation dot or
             block_fma.
         acc: an accumulator; a preset's name means the unit with each set's operands. Default: the
             preset for the file's name (`H100.npz`), or the accumulator in its head.
@@ -96,10 +96,10 @@ def replay(
     none that fits the arguments, and OSError. Nothing in a file is executed.
 
     >>> import tempfile
-    >>> from cpd.hardware import vectors
+    >>> from cpd.hardware import make_vectors
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = f"{folder}/unit.csv"
-    ...     made = vectors.make("block_fma", accumulator="v100", random=100)
+    ...     made = make_vectors("block_fma", accumulator="v100", random=100)
     ...     written = made.write(path, "csv")
     ...     as_v100, as_a100 = replay(path), replay(path, "a100")
     >>> as_v100[0].matches == as_v100[0].total
