@@ -8,9 +8,9 @@
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
 messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
 in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers in one), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
-(torch's data parallelism), `cpd.outer` (workers that average every so many steps) and `cpd.track`
-(what a training writes to TensorBoard, Weights & Biases, Lightning and so on).
+precision), `cpd.optim` (optimizers in one, and workers that average every so many steps),
+`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track` (what a
+training writes to TensorBoard, Weights & Biases, Lightning and so on).
 """
 
 import importlib
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from cpd import hardware as hardware
     from cpd import nn as nn
     from cpd import optim as optim
-    from cpd import outer as outer
     from cpd import study as study
     from cpd import track as track
     from cpd.comm.layers import WireWarning
@@ -117,7 +116,7 @@ __all__ = [
 
 _MODULES = {
     **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
-    **{name: f"cpd.{name}" for name in ("optim", "outer", "study", "track")},
+    **{name: f"cpd.{name}" for name in ("optim", "study", "track")},
     "fsdp": "cpd.parallel.fsdp",
 }
 _NAMES = {

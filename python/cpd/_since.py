@@ -12,6 +12,7 @@ GONE: dict[str, dict[str, str]] = {
     "cpd": {
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
+        "outer": "cpd.optim",
         "scaled": "cpd.Scaled(…)",
     },
     "cpd.compress": {

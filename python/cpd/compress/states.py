@@ -87,7 +87,7 @@ class States:
         `uniform bits=gradient` chooses its bits.
 
         It is used until another is set or the layer is `reset`, and is part of `state_dict`.
-        `cpd.outer.WeightAverage` sets it by itself.
+        `cpd.optim.WeightAverage` sets it by itself.
 
         Args:
             number: the layer's, as in the call's `numbers`.

@@ -9,8 +9,8 @@ of theirs is imported before it is used.
 from typing import Any
 
 from cpd._since import missing
-from cpd.track.hugging_face import hugging_face
-from cpd.track.lightning import lightning
+from cpd.track.hugging_face_callback import hugging_face
+from cpd.track.lightning_callback import lightning
 from cpd.track.tracker import Tracker
 from cpd.track.writers import Writer
 

@@ -23,12 +23,11 @@ import cpd.compress
 import cpd.functional
 import cpd.nn
 import cpd.optim
-import cpd.outer
 import cpd.study
 from cpd.parallel.ddp import HookState
 
 MODULES = (
-    *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress", "cpd.outer"),
+    *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress"),
     *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware"),
     *("cpd.compat.cpd2020", "cpd.compat.qpytorch"),
     "cpd.compat.transformer_engine",
@@ -322,8 +321,8 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Codec": lambda: cpd.Codec("qsgd"),
     "cpd.compress.States": cpd.compress.States,
     "cpd.comm.LocalGroup": lambda: cpd.comm.local(1),
-    "cpd.outer.DiLoCo": lambda: cpd.outer.DiLoCo([model(), model()], None, "e4m3", 2),
-    "cpd.outer.WeightAverage": lambda: cpd.outer.WeightAverage([model(), model()], None, "e4m3", 2),
+    "cpd.optim.DiLoCo": lambda: cpd.optim.DiLoCo([model(), model()], None, "e4m3", 2),
+    "cpd.optim.WeightAverage": lambda: cpd.optim.WeightAverage([model(), model()], None, "e4m3", 2),
     "cpd.parallel.ddp.HookState": lambda: HookState(cpd.Schedule(spec())),
     "cpd.hardware.Vectors": vectors,
 }

@@ -19,10 +19,10 @@ MODULES = (
     "cpd._since",
     "cpd.comm",
     "cpd.comm.communicator",
-    "cpd.comm.local",
     "cpd.comm.schedule",
     "cpd.comm.spec",
     "cpd.comm.spec_text",
+    "cpd.comm.threads",
     "cpd.comm.virtual",
     "cpd.compat.cpd2020",
     "cpd.compat.qpytorch",
@@ -124,7 +124,6 @@ def public():
         "cpd.functional",
         "cpd.nn",
         "cpd.optim",
-        "cpd.outer",
         "cpd.study",
     ):
         module = importlib.import_module(name)

@@ -8,6 +8,8 @@ import pickle
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -48,7 +50,8 @@ def test_what_takes_their_place(new: str) -> None:
     if text := re.search(r'"(\w+)"', arguments or ""):
         assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
     public = imported(f"cpd.{path}".rpartition(".")[0])
-    assert path.rpartition(".")[2] in {*public.__all__, *getattr(public, "_NAMES", ())}
+    lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
+    assert path.rpartition(".")[2] in {*public.__all__, *lazy}
 
 
 def test_names_that_never_were() -> None:
@@ -57,6 +60,28 @@ def test_names_that_never_were() -> None:
         assert str(missing(module, "powersgd")) == told
         with pytest.raises(AttributeError, match=re.escape(told)):
             imported(module).powersgd  # noqa: B018
+
+
+PACKAGES = (
+    "cpd",
+    "cpd.comm",
+    "cpd.compress",
+    "cpd.hardware",
+    "cpd.optim",
+    "cpd.study",
+    "cpd.track",
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_public_name_hides_a_module(package: str) -> None:
+    found = imported(package)
+    folder = Path(found.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir()}
+    public = {*found.__all__, *getattr(found, "_NAMES", ())}
+    objects = {name for name in public if not isinstance(getattr(found, name), ModuleType)}
+    assert len(objects) > 1
+    assert objects & files == set()
 
 
 PICKLED = [

@@ -41,7 +41,8 @@ PYTHON_ORDER = (
     ("cpd/ops",),
     ("cpd/_torch", "cpd/compress"),
     ("cpd/nn", "cpd/comm"),
-    ("cpd/parallel", "cpd/optim"),
+    ("cpd/parallel",),
+    ("cpd/optim",),
     ("cpd/compat", "cpd/hardware"),
     ("cpd/study", "cpd/track"),
     ("cpd",),  # the modules at the root: public names, and how they are loaded
