@@ -120,8 +120,6 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
     Errors: ValueError for an operation, format or rounding without a unit.
     """
     check_keys("head", head, "operation")
-    if not all(hasattr(each, "role") for each in fields):
-        raise TypeError("fields must be of type vectors.fields.Field")
     operation = head["operation"]
     if operation not in _UNITS:
         known = ", ".join(_UNITS)
