@@ -14,7 +14,7 @@ import gemm
 import numpy as np
 from timing import Row, Side, timed
 
-from cpd.hardware.vectors import make
+from cpd.hardware import make_vectors
 
 LINES = 1 << 20
 WORDS = 17  # of a line of two operands
@@ -34,10 +34,12 @@ def rows(options: Namespace) -> Iterator[Row]:
         _, operation, name, _ = row.split("/")
         with TemporaryDirectory() as folder, gemm.setting("", 2):
             path = Path(folder, "lines.tv")
-            if line not in make(operation, name, directed=True).write(path).read_text().split("\n"):
+            if line not in make_vectors(operation, name, directed=True).write(
+                path
+            ).read_text().split("\n"):
                 yield {"name": row, "wrong": f"no line {line}"}
                 continue
-            made = make(operation, name, random=LINES)
+            made = make_vectors(operation, name, random=LINES)
             side = Side(lambda p=path, m=made: m.write(p), LINES * 1e3)  # type: ignore[misc]
             words = Side(lambda: np.random.PCG64(0).random_raw(WORDS * LINES), LINES * 1e3)
             peer = "NumPy's random words"

@@ -9,13 +9,11 @@ import statistics
 import time
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
 import cpd
-from cpd.study.plot import BLUE, GREEN, ORANGE, STYLE
 
 FORMATS = (
     *("mxfp8", "mxfp8-e5m2", "mxfp6-e2m3", "mxfp4", "mxint8", "nvfp4"),
@@ -23,7 +21,7 @@ FORMATS = (
 )
 SHAPE = (512, 1024)
 PICTURE = Path(__file__).parents[1] / "out" / "scaled.png"
-MARKS = {"normal": ("o", BLUE), "outliers": ("s", ORANGE), "gradient": ("^", GREEN)}
+MARKS = {"normal": ("o", "C0"), "outliers": ("s", "C1"), "gradient": ("^", "C2")}
 
 Array = npt.NDArray[np.float32]
 
@@ -60,21 +58,20 @@ def milliseconds(x: Array, q: cpd.Scaled) -> float:
 
 def draw(errors: dict[str, dict[str, float]], bits: dict[str, float]) -> None:
     names = sorted(errors, key=lambda name: bits[name])
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for row, name in enumerate(names):
-            each = [sqnr(e) for e in errors[name].values()]
-            axes.plot([min(each), max(each)], [row, row], color="#cccccc", lw=1.4, zorder=1)
-        for tensor, (mark, colour) in MARKS.items():
-            x = [sqnr(errors[name][tensor]) for name in names]
-            axes.scatter(x, range(len(names)), marker=mark, color=colour, label=tensor, zorder=2)
-        axes.set_yticks(range(len(names)), [f"{name}, {bits[name]:.2f} bits" for name in names])
-        axes.set_xlabel("SQNR in dB")
-        axes.set_title("Ten scaled formats on three tensors")
-        figure.legend(loc="outside right upper")
-        PICTURE.parent.mkdir(exist_ok=True)
-        figure.savefig(PICTURE, dpi=160, metadata={"Software": None})
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for row, name in enumerate(names):
+        each = [sqnr(e) for e in errors[name].values()]
+        axes.plot([min(each), max(each)], [row, row], color="#cccccc", lw=1.4, zorder=1)
+    for tensor, (mark, colour) in MARKS.items():
+        x = [sqnr(errors[name][tensor]) for name in names]
+        axes.scatter(x, range(len(names)), marker=mark, color=colour, label=tensor, zorder=2)
+    axes.set_yticks(range(len(names)), [f"{name}, {bits[name]:.2f} bits" for name in names])
+    axes.set_xlabel("SQNR in dB")
+    axes.set_title("Ten scaled formats on three tensors")
+    figure.legend(loc="outside right upper")
+    PICTURE.parent.mkdir(exist_ok=True)
+    figure.savefig(PICTURE, dpi=160, metadata={"Software": None})
 
 
 def main() -> None:

@@ -25,19 +25,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import cpd
-from cpd.study.plot import BLUE, GREEN, ORANGE, STYLE
 from cpd.train.models import Gpt
 from cpd.train.text import Text, load_text
 
 CHUNKED = "e6m9 chunked chunk=64"
-COLOURS = {"fp32": "black", "te-delayed": BLUE, "mxfp8": GREEN, "nvfp4": ORANGE}
+COLOURS = {"fp32": "black", "te-delayed": "C0", "mxfp8": "C2", "nvfp4": "C1"}
 LINES = {"native": "-", "(6,9)": "--", "h100-fp8": ":"}
 
 
@@ -90,18 +88,17 @@ def smooth(losses: list[float]) -> list[float]:
 
 
 def draw(curves: dict[str, list[float]], picture: Path) -> None:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for name, losses in curves.items():
-            operands, sums = name.split(", ")
-            axes.plot(smooth(losses), LINES[sums], color=COLOURS[operands], lw=1.2, label=name)
-        axes.set_xlabel("step")
-        axes.set_ylabel("loss, nats a character")
-        axes.set_title("A small GPT in scaled formats")
-        figure.legend(loc="outside right upper")
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(picture, dpi=160, metadata={"Software": None})
+    figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for name, losses in curves.items():
+        operands, sums = name.split(", ")
+        axes.plot(smooth(losses), LINES[sums], color=COLOURS[operands], lw=1.2, label=name)
+    axes.set_xlabel("step")
+    axes.set_ylabel("loss, nats a character")
+    axes.set_title("A small GPT in scaled formats")
+    figure.legend(loc="outside right upper")
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=160, metadata={"Software": None})
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:

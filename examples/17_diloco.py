@@ -4,7 +4,7 @@
 Each worker takes `--inner` steps of AdamW on images of its own; then what it moved, of each weight,
 goes through one all-reduce, and Nesterov's momentum takes the average to where all go on (Streaming
 DiLoCo, arXiv 2501.18512: the sums are FP32's). It is compared with data parallelism, which sums
-gradients at each step. Workers are models in this process: `cpd.outer.DiLoCo(model, comm, …)`
+gradients at each step. Workers are models in this process: `cpd.optim.DiLoCo(model, comm, …)`
 gives ranks the same weights, bit for bit.
 
 Run: python examples/17_diloco.py
@@ -55,7 +55,7 @@ def run(digits: Data, workers: int, inner: int, epochs: int) -> None:
     show("gradients, FP32", digits, model, FP32, workers, len(steps))
     for name, spec in OUTER.items():
         models = [digit_classifier(3, 64, seed=0) for _ in range(workers)]
-        outer = cpd.outer.DiLoCo(models, None, spec, inner)
+        outer = cpd.optim.DiLoCo(models, None, spec, inner)
         diloco(outer, models, steps)
         show(f"outer gradients, {name}", digits, models[0], spec, workers, len(steps) // inner)
 
@@ -83,7 +83,7 @@ def every_step(nodes: cpd.VirtualNodes, model: torch.nn.Module, steps: Sequence[
 
 
 def diloco(
-    outer: cpd.outer.DiLoCo, models: Sequence[torch.nn.Module], steps: Sequence[Step]
+    outer: cpd.optim.DiLoCo, models: Sequence[torch.nn.Module], steps: Sequence[Step]
 ) -> None:
     optimizers = [adam(model) for model in models]
     for step in steps:

@@ -15,8 +15,7 @@ import tempfile
 from pathlib import Path
 
 import cpd
-from cpd.hardware.testbench import write_testbench
-from cpd.hardware.vectors import make
+from cpd.hardware import make_vectors, write_testbench
 
 RTL = Path(__file__).resolve().parents[1] / "tests" / "rtl"
 PROGRAMS = {"verilator": "verilator", "icarus": "iverilog"}
@@ -36,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     accumulator = cpd.Accumulator(options.accumulator)
     unit = accumulator.unit
     operation = "mma" if unit is not None and unit.scale is not None else "block_fma"
-    vectors = make(operation, accumulator=accumulator, random=options.lines)
+    vectors = make_vectors(operation, accumulator=accumulator, random=options.lines)
     with tempfile.TemporaryDirectory() as folder:
         write_testbench(vectors, folder, sorted(RTL.glob("*.sv")))
         print(f"{accumulator}: {', '.join(field.name for field in vectors.fields)}", flush=True)

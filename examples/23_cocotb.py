@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cocotb with CPD as the model: lines of `cpd.hardware.vectors` go through a multiplier with valid
-and ready on both sides, with random gaps and back-pressure; results and flags must be the lines'.
+"""cocotb with CPD as the model: lines of `cpd.hardware.make_vectors` go through a multiplier with
+valid and ready on both sides, with random gaps and back-pressure; results and flags must be the
+lines'.
 
 Needs cocotb and Icarus, or Verilator from 5.036 on; else it says so.
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cpd.hardware.vectors import make
+from cpd.hardware import make_vectors
 
 try:
     import cocotb
@@ -40,7 +41,7 @@ SILENCE = 64  # cycles after the last result, in which no other may come
 @cocotb.test()
 async def products(dut) -> None:
     """Every directed line and 1,000 random ones, in order."""
-    batches = list(make("mul", "e4m3fn", directed=True, random=1000).batches())
+    batches = list(make_vectors("mul", "e4m3fn", directed=True, random=1000).batches())
     a, b, results, flags = (
         np.concatenate([batch[name] for batch in batches]).tolist()
         for name in ("a", "b", "result", "flags")

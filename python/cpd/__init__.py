@@ -8,9 +8,9 @@
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
 messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
 in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers in one), `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes`
-(torch's data parallelism), `cpd.outer` (workers that average every so many steps) and `cpd.track`
-(what a training writes to TensorBoard, Weights & Biases, Lightning and so on).
+precision), `cpd.optim` (optimizers in one, and workers that average every so many steps),
+`cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track` (what a
+training writes to TensorBoard, Weights & Biases, Lightning and so on).
 """
 
 import importlib
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
+from cpd._since import missing
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from cpd import hardware as hardware
     from cpd import nn as nn
     from cpd import optim as optim
-    from cpd import outer as outer
     from cpd import study as study
     from cpd import track as track
     from cpd.comm.layers import WireWarning
@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from cpd.nn.coverage import CoverageWarning as CoverageWarning
     from cpd.nn.observers import observe as observe
     from cpd.nn.quantizers import quantizer as quantizer
-    from cpd.parallel import ddp as ddp
     from cpd.parallel import fsdp as fsdp
     from cpd.parallel.ddp import ddp_hook as ddp_hook
     from cpd.parallel.virtual_nodes import VirtualNodes as VirtualNodes
@@ -117,8 +116,8 @@ __all__ = [
 
 _MODULES = {
     **{name: f"cpd.{name}" for name in ("comm", "compat", "compress", "functional", "hardware")},
-    **{name: f"cpd.{name}" for name in ("optim", "outer", "study", "track")},
-    **{name: f"cpd.parallel.{name}" for name in ("ddp", "fsdp")},
+    **{name: f"cpd.{name}" for name in ("optim", "study", "track")},
+    "fsdp": "cpd.parallel.fsdp",
 }
 _NAMES = {
     "Codec": "cpd.compress.codecs",
@@ -141,8 +140,6 @@ _NAMES = {
     "simulate_all_reduce": "cpd.comm.virtual",
 }
 """What is loaded when it is first used."""
-_GONE = {"format": "cpd.Format(…)", "scaled": "cpd.Scaled(…)"}
-"""Names of version 0.7 and what took their place."""
 
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
@@ -153,9 +150,7 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_NAMES[name]), name)
     if name in _MODULES:
         return importlib.import_module(_MODULES[name])
-    if name in _GONE:
-        raise AttributeError(f"cpd.{name} is gone: use {_GONE[name]}")
-    raise AttributeError(f"module 'cpd' has no attribute {name!r}")
+    raise missing("cpd", name)
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+from cpd._since import missing
 from cpd.nn import functional
 from cpd.nn.attention import multi_head_attention, scaled_dot_product_attention
 from cpd.nn.convolution import (
-    PADDING_MODES,
-    Pair,
     conv1d,
     conv2d,
     conv3d,
@@ -15,18 +16,10 @@ from cpd.nn.embedding import embedding
 from cpd.nn.functional import bilinear, linear, matmul
 from cpd.nn.grouped import grouped_mm
 from cpd.nn.norms import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from cpd.nn.recipe import CastSpec, Recipe, RecipeLike, recipe
 from cpd.nn.recurrent import gru, gru_cell, lstm, lstm_cell, rnn, rnn_cell
-from cpd.numeric.accumulator import AccumulatorLike
 
 __doc__ = functional.__doc__
 __all__ = [
-    "PADDING_MODES",
-    "AccumulatorLike",
-    "CastSpec",
-    "Pair",
-    "Recipe",
-    "RecipeLike",
     "batch_norm",
     "bilinear",
     "conv1d",
@@ -47,9 +40,12 @@ __all__ = [
     "lstm_cell",
     "matmul",
     "multi_head_attention",
-    "recipe",
     "rms_norm",
     "rnn",
     "rnn_cell",
     "scaled_dot_product_attention",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.functional", name)

@@ -24,7 +24,6 @@ FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns
 PUBLIC = (
     *("cpd", "cpd.comm", "cpd.compress", "cpd.functional", "cpd.hardware", "cpd.nn", "cpd.optim"),
     *(
-        "cpd.outer",
         "cpd.study",
         "cpd.track",
         "cpd.train",

@@ -62,7 +62,8 @@ def register(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from cpd._files import write_json
-    from cpd.hardware.probe import Command, CommandError, Known, probe
+    from cpd.hardware import Command, CommandError, probe
+    from cpd.hardware.probing.rules import Known
 
     check_writable(options.json)
     if bool(options.command_line) == (options.acc is not None):

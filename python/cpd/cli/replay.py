@@ -10,7 +10,7 @@ from cpd.cli.options import Commands, add_command
 from cpd.cli.output import check_writable, is_stdout, new_console, new_table
 
 if TYPE_CHECKING:
-    from cpd.hardware.replay import Replay
+    from cpd.hardware.replaying import Replay
 
 _TEXT = """\
 Runs the dot products of a file again and compares the results bit by bit: those of
@@ -51,7 +51,7 @@ def register(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from cpd._files import write_json
-    from cpd.hardware.replay import replay
+    from cpd.hardware.replaying import replay
 
     check_writable(options.json)
     with users_mistakes():

@@ -331,7 +331,7 @@ def _measure_and_print(
 
 
 def _measure(study: _Study, comm: "Communicator | None", quiet: bool) -> None:
-    from cpd.study import Contributions
+    from cpd.study.reduce import Contributions
     from cpd.study.series import measure_series
 
     per_rank = study.gradients.per_rank

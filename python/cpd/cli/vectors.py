@@ -20,7 +20,7 @@ from cpd.numeric.names import listed
 from cpd.numeric.shown import byte_size
 
 if TYPE_CHECKING:
-    from cpd.hardware.vectors import Check, Vectors
+    from cpd.hardware import VectorCheck, Vectors
     from cpd.hardware.vectors.rules import ElementRule
     from cpd.hardware.vectors.sums import SumRule
 
@@ -298,7 +298,7 @@ def _kind(options: argparse.Namespace) -> str:
 
 
 def _written(vectors: Vectors, options: argparse.Namespace) -> Path:
-    from cpd.hardware.testbench import Ports, write_testbench
+    from cpd.hardware import Ports, write_testbench
 
     if options.testbench is None:
         return vectors.write(options.output or Path(), options.kind)
@@ -378,9 +378,9 @@ def _cases(
 
 
 def _made(options: argparse.Namespace) -> Vectors:
-    from cpd.hardware.vectors import make
+    from cpd.hardware import make_vectors
 
-    return make(
+    return make_vectors(
         **_rule_options(options),
         exhaustive=options.exhaustive,
         directed=options.directed,
@@ -431,12 +431,12 @@ def _with_operands(acc: str | None, formats: list[str]) -> str | None:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from cpd.hardware.vectors import check, make
+    from cpd.hardware import check_vectors, make_vectors
 
     with users_mistakes():
-        rule = None if options.operation is None else make(**_rule_options(options)).rule
+        rule = None if options.operation is None else make_vectors(**_rule_options(options)).rule
         with _disagreement_told():
-            found = check(options.check, options.kind, rule)
+            found = check_vectors(options.check, options.kind, rule)
     _note_e4m3(options)
     console = new_console()
     for line in found.shown:
@@ -446,7 +446,7 @@ def _check(options: argparse.Namespace) -> int:
     return 1 if found.wrong else 0
 
 
-def _verdict(found: Check, options: argparse.Namespace) -> str:
+def _verdict(found: VectorCheck, options: argparse.Namespace) -> str:
     lines = counted(found.lines, "line")
     summary = f"{options.check}: {found.rule.stem}: {lines}, {found.wrong} wrong"
     places = {name: count for name, count in found.wrong_in.items() if count}

@@ -22,8 +22,8 @@ from cpd._core import DEFAULT_CHUNK, DEFAULT_TIMEOUT
 from cpd.comm.communicator import Communicator, ReduceReport, Traffic
 from cpd.comm.errors import Corrupt, Mismatch, RankLost, TransportError
 from cpd.comm.launched import broken_promise
-from cpd.comm.local import LocalGroup
 from cpd.comm.spec_text import reduce_spec
+from cpd.comm.threads import LocalGroup
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import int32, integer
 from cpd.numeric.warned import warn

@@ -12,22 +12,17 @@ and decodes a layer on its own. What it keeps between calls is in `States`.
 [0.5, 1.0, -2.0]
 """
 
-import sys
 from typing import Any
 
-from cpd.compress import codecs
+from cpd._since import keep_modules, missing
 from cpd.compress.codecs import Codec, CodecLike, Packet, decode
 from cpd.compress.states import States
-from cpd.compress.table import Compressor, compressors, is_compressor
+from cpd.compress.table import Compressor, compressors
 
 __all__ = ["Codec", "CodecLike", "Compressor", "Packet", "States", "compressors", "decode"]
 
-sys.modules["cpd.compress.codec"] = codecs  # as pickles of 0.7 name the module
+keep_modules("cpd.compress")
 
 
 def __getattr__(name: str) -> Any:
-    if name == "codec":
-        raise AttributeError("cpd.compress.codec is gone: use cpd.Codec(…)")
-    if is_compressor(name):
-        raise AttributeError(f'cpd.compress.{name} is gone: use cpd.Codec("{name}", …)')
-    raise AttributeError(f"module 'cpd.compress' has no attribute {name!r}")
+    raise missing("cpd.compress", name)

@@ -91,7 +91,7 @@ class States:
         """Sets the root mean square of a layer's gradient for later calls.
 
         `uniform bits=gradient` chooses its bits by this number. It is used until another is set or
-        the layer is `reset`, and is part of `state_dict`. `cpd.outer.WeightAverage` sets it by
+        the layer is `reset`, and is part of `state_dict`. `cpd.optim.WeightAverage` sets it by
         itself.
 
         Args:

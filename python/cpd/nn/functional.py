@@ -50,8 +50,6 @@ from cpd.nn.arguments import (
     entering,
     finished,
 )
-from cpd.nn.convolution import PADDING_MODES as PADDING_MODES
-from cpd.nn.convolution import Pair as Pair
 from cpd.nn.convolution import conv1d as conv1d
 from cpd.nn.convolution import conv2d as conv2d
 from cpd.nn.convolution import conv3d as conv3d

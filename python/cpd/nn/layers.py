@@ -13,7 +13,8 @@ from torch.nn.utils import parametrize
 
 from cpd.nn import bypasses
 from cpd.nn.arguments import mixes_types
-from cpd.nn.functional import Pair, conv2d, linear
+from cpd.nn.convolution import Pair
+from cpd.nn.functional import conv2d, linear
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.checked import checked, refused_by_torch

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose weights, state and gradients live in given formats; loss scaling; LARS.
+"""Optimizers whose weights, state and gradients live in given formats; loss scaling; LARS; workers
+that meet every so many steps (`DiLoCo`, `WeightAverage`).
 
 >>> import torch, cpd
 >>> model = torch.nn.Linear(4, 2)
@@ -12,5 +13,15 @@ from cpd.optim.lars import LARS
 from cpd.optim.loss_scaler import LossScaler
 from cpd.optim.low_precision import LowPrecision
 from cpd.optim.recipe import from_recipe
+from cpd.parallel.outer import DiLoCo, WeightAverage
 
-__all__ = ["LARS", "KahanAdamW", "KahanSGD", "LossScaler", "LowPrecision", "from_recipe"]
+__all__ = [
+    "LARS",
+    "DiLoCo",
+    "KahanAdamW",
+    "KahanSGD",
+    "LossScaler",
+    "LowPrecision",
+    "WeightAverage",
+    "from_recipe",
+]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, one_hot
 
-from cpd.outer import WeightAverage
+from cpd.optim import WeightAverage
 from cpd.train.digits import load_digits
 from cpd.train.loop import deterministic
 

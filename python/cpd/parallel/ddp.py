@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 
 from cpd import _core
+from cpd._since import missing
 from cpd.comm import Communicator
 from cpd.comm import torch as torch_communicator
 from cpd.comm.schedule import Schedule, all_reduce_numbered, as_schedule, divided
@@ -91,12 +92,10 @@ def ddp_hook(
     state = HookState(schedule, schedule.spec.step)
     state.attach(comm or _own_communicator(group), module)
     state._owns_comm = comm is None
-    return state, all_reduce_hook
+    return state, _all_reduce_hook
 
 
-@checked
-def all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tensor]:
-    """The hook that `ddp_hook` returns."""
+def _all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Tensor]:
     return state.reduce(bucket)
 
 
@@ -429,3 +428,7 @@ def _own_communicator(group: dist.ProcessGroup | None) -> Communicator:
             "torch.distributed is not initialised: call init_process_group first, or give comm="
         )
     return torch_communicator(group)
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.parallel.ddp", name)

@@ -8,9 +8,16 @@ TensorBoard, Weights & Biases, accelerate, Lightning and Hugging Face's Trainer.
 is imported at its first use.
 """
 
-from cpd.track.hugging_face import hugging_face
-from cpd.track.lightning import lightning
-from cpd.track.tracker import Tracker
-from cpd.track.writers import Writer, writer_of
+from typing import Any
 
-__all__ = ["Tracker", "Writer", "hugging_face", "lightning", "writer_of"]
+from cpd._since import missing
+from cpd.track.hugging_face_callback import hugging_face
+from cpd.track.lightning_callback import lightning
+from cpd.track.tracker import Tracker
+from cpd.track.writers import Writer
+
+__all__ = ["Tracker", "Writer", "hugging_face", "lightning"]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.track", name)

@@ -38,8 +38,9 @@ class Tracker:
 
     Args:
         model: the model whose calls are observed; converted or not, in DDP or not.
-        writer: a writer, or anything that `cpd.track.writer_of` takes. Default None: `step` only
-            returns the numbers.
+        writer: anything with `write(scalars, step)`, such as a `Writer`; TensorBoard's
+            `SummaryWriter`; a run of Weights & Biases; an accelerate `Accelerator`; a logger of
+            Lightning; or a list of these. Default None: `step` only returns the numbers.
         every: the model is observed at every `every`th call in the mode that it has now, training
             or evaluation; default 100. 0: never.
         what_if: recipes, their names or texts, or a dict of them, as in `cpd.observe`; default

@@ -14,7 +14,7 @@ def write_scalars(writer: Any, step: Step) -> None:
     all-reduce reported on all nodes, `wire/LAYER/zeros` and `/underflowed`, shares of its values,
     `/bits_a_value`, and `/bits`, the mean of those that a codec chose.
 
-    `writer`: what `cpd.track.writer_of` takes, such as TensorBoard's SummaryWriter.
+    `writer`: what `cpd.track.Tracker` takes, such as TensorBoard's SummaryWriter.
     """
     scalars = {"train/loss": step.loss, "train/rate": step.rate}
     for name, report in step.report.items():

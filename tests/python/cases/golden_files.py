@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import cpd
-import cpd.hardware.vectors
+import cpd.hardware
 from golden import FOLDER, floats, recorded
 
 STORED = FOLDER / "stored"
@@ -170,7 +170,7 @@ VECTORS: dict[str, Callable[[], Any]] = {
 
 
 def vectors(*operation: Any, **options: Any) -> Any:
-    return cpd.hardware.vectors.make(*operation, seed=5, **options)
+    return cpd.hardware.make_vectors(*operation, seed=5, **options)
 
 
 def write_vectors(name: str) -> None:

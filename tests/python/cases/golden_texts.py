@@ -395,13 +395,13 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
     ),
     "cpd.study": (
-        *("Roundoff", "roundoff", "roundoff_over", "Measurement", "Contributions", "Cost", "cost"),
-        *("transfer_time", "Choice", "Recommendation", "recommend", "recommend_over", "choose"),
+        *("Roundoff", "roundoff", "roundoff_over", "Cost", "cost"),
+        *("transfer_time", "Choice", "Recommendation", "recommend", "recommend_over"),
     ),
 }
 TORCH_PUBLIC: dict[str, Sequence[str]] = {
     "cpd": ("ddp_hook",),
-    "cpd.parallel.ddp": ("HookState", "all_reduce_hook", "ddp_hook"),
+    "cpd.parallel.ddp": ("HookState", "ddp_hook"),
     "cpd.parallel.fsdp": ("ReduceScatter", "set_reduce_scatter"),
     "cpd.functional": ("conv2d", "linear", "matmul"),
     "cpd.nn": ("Conv2d", "Linear"),

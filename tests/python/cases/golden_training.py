@@ -126,11 +126,11 @@ def nodes_result(state: dict[str, Any]) -> list[Any]:
 
 
 def outer() -> tuple[list[Any], Any]:
-    import cpd.outer
+    import cpd.optim
 
     models = [linear(860), linear(860)]
     spec = cpd.ReduceSpec("e4m3", aps=True)
-    return models, cpd.outer.DiLoCo(models, None, spec, 2, outer_lr=0.5, momentum=0.5)
+    return models, cpd.optim.DiLoCo(models, None, spec, 2, outer_lr=0.5, momentum=0.5)
 
 
 def outer_steps(models: list[Any], made: Any, steps: int) -> None:

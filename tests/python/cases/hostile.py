@@ -23,14 +23,13 @@ import cpd.compress
 import cpd.functional
 import cpd.nn
 import cpd.optim
-import cpd.outer
 import cpd.study
 from cpd.parallel.ddp import HookState
 
 MODULES = (
-    *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress", "cpd.outer"),
-    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware.vectors"),
-    *("cpd.hardware.testbench", "cpd.hardware.probe", "cpd.compat.cpd2020", "cpd.compat.qpytorch"),
+    *("cpd", "cpd.nn", "cpd.functional", "cpd.optim", "cpd.comm", "cpd.compress"),
+    *("cpd.parallel.ddp", "cpd.parallel.fsdp", "cpd.study", "cpd.hardware"),
+    *("cpd.compat.cpd2020", "cpd.compat.qpytorch"),
     "cpd.compat.transformer_engine",
 )
 
@@ -135,11 +134,6 @@ def spec() -> Any:
     return cpd.ReduceSpec("e4m3")
 
 
-def measurements() -> dict[int, Any]:
-    per_rank = [[torch.ones(4)], [torch.ones(4)]]
-    return {1: cpd.study.Contributions(per_rank).measure(spec(), 1)}
-
-
 RIGHT: dict[str, Callable[[], Any]] = {
     **dict.fromkeys(("x", "y", "z", "a", "b", "input", "query", "key", "value"), square),
     **dict.fromkeys(("f", "format", "operand", "result"), lambda: "e4m3"),
@@ -180,7 +174,6 @@ RIGHT: dict[str, Callable[[], Any]] = {
     "inner": lambda: "e4m3",
     "fraction": lambda: 0.1,
     "operation": lambda: "cast",
-    "measured": measurements,
     "function": lambda: lambda a, b, c=None: a @ b,
     "rounding": lambda: "nearest",
     "path": lambda: "vectors.txt",
@@ -218,13 +211,9 @@ def state_pair(*size: int) -> Callable[[], Any]:
 
 
 def vectors() -> Any:
-    from cpd.hardware import vectors
+    from cpd.hardware import make_vectors
 
-    return vectors.make("cast", "e4m3", random=4)
-
-
-def bucket_state() -> Any:
-    return HookState(cpd.Schedule(spec()))
+    return make_vectors("cast", "e4m3", random=4)
 
 
 SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
@@ -257,20 +246,13 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
         ("query", "key", "value"), lambda: torch.ones(2, 3, 4)
     ),
     "cpd.simulate_all_reduce": {"numbers": lambda: None},
-    "cpd.study.choose": {"measured": measurements, "sizes": lambda: [4]},
-    "cpd.hardware.testbench.write_testbench": {"vectors": vectors, "module": lambda: None},
-    "cpd.hardware.testbench.unit_of": {
-        "head": lambda: vectors().head,
-        "fields": lambda: vectors().fields,
-        "module": lambda: None,
-    },
-    "cpd.hardware.vectors.Vectors": {
+    "cpd.hardware.write_testbench": {"vectors": vectors, "module": lambda: None},
+    "cpd.hardware.Vectors": {
         "rule": lambda: vectors().rule,
         "source": lambda: "directed",
         "random": lambda: 1,
     },
-    "cpd.hardware.vectors.check": {"rule": lambda: vectors().rule},
-    "cpd.parallel.ddp.all_reduce_hook": {"state": bucket_state},
+    "cpd.hardware.check_vectors": {"rule": lambda: vectors().rule},
     "cpd.decode": {"f": lambda: "e4m3", "shape": lambda: (4,)},
     "cpd.release_cuda_memory": {},
     "cpd.check_cuda": {},
@@ -339,11 +321,10 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Codec": lambda: cpd.Codec("qsgd"),
     "cpd.compress.States": cpd.compress.States,
     "cpd.comm.LocalGroup": lambda: cpd.comm.local(1),
-    "cpd.outer.DiLoCo": lambda: cpd.outer.DiLoCo([model(), model()], None, "e4m3", 2),
-    "cpd.outer.WeightAverage": lambda: cpd.outer.WeightAverage([model(), model()], None, "e4m3", 2),
+    "cpd.optim.DiLoCo": lambda: cpd.optim.DiLoCo([model(), model()], None, "e4m3", 2),
+    "cpd.optim.WeightAverage": lambda: cpd.optim.WeightAverage([model(), model()], None, "e4m3", 2),
     "cpd.parallel.ddp.HookState": lambda: HookState(cpd.Schedule(spec())),
-    "cpd.study.Contributions": lambda: cpd.study.Contributions([[square()], [square()]]),
-    "cpd.hardware.vectors.Vectors": vectors,
+    "cpd.hardware.Vectors": vectors,
 }
 
 
@@ -444,7 +425,7 @@ EXEMPT = {
     **{("cpd.study.sweep", name): {"module"} for name in ("accuracy", "done", "tell")},
     ("cpd.comm.LocalGroup.run", "function"): {"module"},
 }
-INTERNAL = ("cpd.study.Sweep.of", "cpd.study.Measurement.of", "cpd.comm.Communicator")
+INTERNAL = ("cpd.study.Sweep.of", "cpd.comm.Communicator")
 """Made of what only the package makes."""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of workers that average their weights every N steps (`cpd.outer`), and the same by hand."""
+"""Runs of workers that average their weights every N steps (`cpd.optim`), and the same by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import nn
 
 import cpd
 from cpd.comm import Communicator
-from cpd.outer import DiLoCo, WeightAverage
+from cpd.optim import DiLoCo, WeightAverage
 from rationals import Fraction
 
 STEPS = 9

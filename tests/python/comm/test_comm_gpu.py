@@ -314,7 +314,7 @@ def test_workers_meet_on_the_gpu() -> None:
         models = [torch.nn.Linear(8, 4).to(device) for _ in range(3)]
         for model in models[1:]:
             model.load_state_dict(models[0].state_dict())
-        outer = cpd.outer.DiLoCo(models, None, "e4m3", 1)
+        outer = cpd.optim.DiLoCo(models, None, "e4m3", 1)
         for rank, model in enumerate(models):
             with torch.no_grad():
                 model.weight.add_(torch.full_like(model.weight, 0.25 * (rank + 1)))

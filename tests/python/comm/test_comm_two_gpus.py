@@ -177,7 +177,7 @@ def test_outer_workers_on_the_second() -> None:
         torch.manual_seed(0)
         first = nn.Linear(16, 8).to(place)
         workers = [first, copy.deepcopy(first)]
-        outer = cpd.outer.WeightAverage(workers, None, cpd.ReduceSpec("mxfp8"), 1)
+        outer = cpd.optim.WeightAverage(workers, None, cpd.ReduceSpec("mxfp8"), 1)
         for worker, seed in zip(workers, (1, 2), strict=True):
             with torch.no_grad():
                 worker.weight.add_(normal(8, 16, seed=seed).to(place))

@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import json
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -150,17 +149,6 @@ def test_options_are_keywords_or_text():
         cpd.Codec(own, seed=4)
     with pytest.raises(ValueError, match="seed is given twice: 4, and 3 in"):
         cpd.ReduceSpec(wire=own, seed=4)
-
-
-@pytest.mark.parametrize(
-    ("name", "new"),
-    [("codec", "cpd.Codec(…)"), *((name, f'cpd.Codec("{name}", …)') for name in ("qsgd", "top_k"))],
-)
-def test_functions_of_version_0_7_name_the_class(name, new):
-    with pytest.raises(AttributeError, match=re.escape(f"cpd.compress.{name} is gone: use {new}")):
-        getattr(cpd.compress, name)
-    with pytest.raises(AttributeError, match=r"module 'cpd.compress' has no attribute 'powersgd'"):
-        cpd.compress.powersgd  # noqa: B018
 
 
 # ---- reductions ---------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import cpd
-from cpd.hardware.probe import Command, Known
-from cpd.hardware.probe.fit import _one_field
-from cpd.hardware.probe.tree import OrderError, tree_of
+from cpd.hardware import Command
+from cpd.hardware.probing.fit import _one_field
+from cpd.hardware.probing.rules import Known
+from cpd.hardware.probing.tree import OrderError, tree_of
 from cpd.hardware.testbench.bench import _differs, _values
 from cpd.hardware.testbench.clocked import state
 from cpd.hardware.testbench.ports import Ports

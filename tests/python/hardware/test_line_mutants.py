@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import cpd
-from cpd.hardware.testbench import Ports, write_testbench
-from cpd.hardware.vectors import Vectors, make
+from cpd.hardware import Ports, Vectors, make_vectors, write_testbench
 from cpd.hardware.vectors.making import RANDOM
 from rtl_tools import RTL, SOURCES, needs
 from rtl_tools import make as run
@@ -84,7 +83,7 @@ pytestmark = needs("iverilog", "make")
 
 def lines_of(name: str, **how: Any) -> Vectors:
     """The default lines: directed and 10,000 random ones."""
-    return make(**OPERATIONS[name], **(how or {"directed": True, "random": RANDOM}))
+    return make_vectors(**OPERATIONS[name], **(how or {"directed": True, "random": RANDOM}))
 
 
 def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:

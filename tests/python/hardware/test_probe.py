@@ -15,9 +15,10 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.hardware.probe import Command, CommandError, Known, Probed, dots_of_matmul, probe
-from cpd.hardware.probe.dots import Dots, Inputs
-from cpd.hardware.probe.fit import Regimes
+from cpd.hardware import Command, CommandError, Probed, dots_of_matmul, probe
+from cpd.hardware.probing.dots import Dots, Inputs
+from cpd.hardware.probing.fit import Regimes
+from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
@@ -343,7 +344,7 @@ def test_commands_that_fail(arguments: list[str], error: str) -> None:
 
 CLOSED_PIPE = """
 import os, signal
-from cpd.hardware.probe.command import _write
+from cpd.hardware.probing.command import _write
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 read, write = os.pipe()
 os.close(read)

@@ -147,11 +147,11 @@ def test_files_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])
 def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
-    from cpd.hardware import vectors
+    from cpd.hardware import make_vectors
 
     acc = cpd.Accumulator(preset="h100-fp16")
     path = tmp_path / f"unit.{kind}"
-    made = vectors.make("block_fma", "fp16", accumulator=acc, length=20, random=200, seed=1)
+    made = make_vectors("block_fma", "fp16", accumulator=acc, length=20, random=200, seed=1)
     made.write(path, kind)
     (row,) = replay(path, mutations=True)
     assert row.accumulator == acc
@@ -159,11 +159,11 @@ def test_vectors_of_cpd(tmp_path: Path, kind: str) -> None:
     assert row.mutations["F - 1"] > 0
     (row,) = replay(path, "fp32 fma")
     assert row.matches < row.total
-    vectors.make("add", "e2m1").write(path, kind)
+    make_vectors("add", "e2m1").write(path, kind)
     with pytest.raises(ValueError, match=r"sums of products a \* b \+ c, without scales or draws"):
         replay(path)
     wide = cpd.Accumulator("fixed<40,12>")
-    vectors.make("dot", "e4m3fn", accumulator=wide, length=2, random=99).write(path, kind)
+    make_vectors("dot", "e4m3fn", accumulator=wide, length=2, random=99).write(path, kind)
     with pytest.raises(ValueError, match="takes c from binary32, which has not all of these"):
         replay(path)
 

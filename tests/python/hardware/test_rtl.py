@@ -15,9 +15,8 @@ import pytest
 
 import cpd
 import rtl_oracle
-from cpd.hardware.testbench import write_testbench
+from cpd.hardware import make_vectors, write_testbench
 from cpd.hardware.testbench.units import ROUNDINGS
-from cpd.hardware.vectors import make
 from rtl_oracle import Block
 from rtl_tools import RTL, SOURCES, call, needs
 from rtl_tools import make as run
@@ -32,7 +31,7 @@ def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
     accumulator = cpd.Accumulator(output, preset=name)
     assert accumulator.unit is not None
     operation = "block_fma" if accumulator.unit.scale is None else "mma"
-    return make(operation, accumulator=accumulator, **lines)
+    return make_vectors(operation, accumulator=accumulator, **lines)
 
 
 def of(unit: str, operation: str = "block_fma") -> Any:
@@ -40,7 +39,7 @@ def of(unit: str, operation: str = "block_fma") -> Any:
     accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
     assert accumulator.unit is not None
     formats = str(accumulator.unit.a), str(accumulator.unit.b), "fp32"
-    return make(operation, formats, accumulator=accumulator, random=9)
+    return make_vectors(operation, formats, accumulator=accumulator, random=9)
 
 
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
@@ -66,7 +65,7 @@ def test_the_linter_has_nothing_to_say(module: str) -> None:
 def test_all_pairs(tmp_path: Path, operation: str) -> None:
     """In every rounding; of 6 bits here, of 8 in the exhaustive tier."""
     for rounding in ROUNDINGS[:-1]:
-        assert passes(tmp_path, make(operation, "e3m2ieee", rounding=rounding)) == 4096
+        assert passes(tmp_path, make_vectors(operation, "e3m2ieee", rounding=rounding)) == 4096
 
 
 @pytest.mark.few("", 4)
@@ -88,7 +87,10 @@ def test_all_pairs(tmp_path: Path, operation: str) -> None:
     ],
 )
 def test_elementwise(tmp_path: Path, operation: str, formats: Any, options: Any) -> None:
-    assert passes(tmp_path, make(operation, formats, **options)) >= 4000 or "directed" in options
+    assert (
+        passes(tmp_path, make_vectors(operation, formats, **options)) >= 4000
+        or "directed" in options
+    )
 
 
 @ICARUS
@@ -116,7 +118,7 @@ def test_integers_with_their_signals(
     tmp_path: Path, formats: Any, accumulator: str, length: int
 ) -> None:
     how: Any = {"accumulator": accumulator, "length": length}
-    vectors = make("dot", formats, directed=True, random=400, **how)
+    vectors = make_vectors("dot", formats, directed=True, random=400, **how)
     assert passes(tmp_path, vectors) >= 400
     assert vectors.coverage["OF"] or accumulator in ("int32", "int64 overflow=saturate")
 
@@ -155,7 +157,7 @@ endmodule
 
 @ICARUS
 def test_the_struct_of_the_vectors_package(tmp_path: Path) -> None:
-    folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, SOURCES)
+    folder = write_testbench(make_vectors("mul", "e3m2ieee"), tmp_path, SOURCES)
     (folder / "use.sv").write_text(_USES_PACKAGE)
     done = call("iverilog", "-g2012", "-o", "x", "vectors_pkg.sv", "use.sv", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -170,7 +172,7 @@ def test_the_struct_of_the_vectors_package(tmp_path: Path) -> None:
     ],
 )
 def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
-    vectors = make("add", "e3m2ieee", rounding="down")
+    vectors = make_vectors("add", "e3m2ieee", rounding="down")
     folder = write_testbench(vectors, tmp_path, SOURCES)
     failed, count, said = run(folder, simulator, ["MUT_ZERO_SIGN_DOWN"])
     assert (failed, count) == (56, 4096)  # x - x of 28 finite magnitudes, twice
@@ -187,21 +189,23 @@ def test_a_failing_bench(tmp_path: Path, simulator: str) -> None:
 
 @ICARUS
 def test_every_run_is_of_its_own_macros(tmp_path: Path) -> None:
-    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path, SOURCES)
+    folder = write_testbench(make_vectors("mul", "e2m2", exhaustive=True), tmp_path, SOURCES)
     found = [run(folder, "icarus", macros)[0] for macros in ([], ["MUT_TIES_AWAY"], [])]
     assert found[0] == found[2] == 0 < found[1]
 
 
 @ICARUS
 def test_without_sources(tmp_path: Path) -> None:
-    folder = write_testbench(make("mul", "e2m2", exhaustive=True), tmp_path)
+    folder = write_testbench(make_vectors("mul", "e2m2", exhaustive=True), tmp_path)
     done = call("make", "-s", "-C", folder, "icarus")
     assert "give the sources under test: RTL='fp_mul.sv …'" in done.stderr
     assert done.returncode != 0
 
 
 def test_another_module(tmp_path: Path) -> None:
-    folder = write_testbench(make("mul", "e3m2ieee"), tmp_path, ["mine.sv"], module="my_mul")
+    folder = write_testbench(
+        make_vectors("mul", "e3m2ieee"), tmp_path, ["mine.sv"], module="my_mul"
+    )
     assert "  my_mul unit (\n" in (folder / "tb.sv").read_text()
     assert f"RTL ?= {Path('mine.sv').resolve()}\n" in (folder / "Makefile").read_text()
 
@@ -211,7 +215,7 @@ def test_another_module(tmp_path: Path) -> None:
 )
 def test_names_that_no_module_has(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="must be a SystemVerilog identifier"):
-        write_testbench(make("mul", "e3m2ieee"), tmp_path / "bench", SOURCES, module=name)
+        write_testbench(make_vectors("mul", "e3m2ieee"), tmp_path / "bench", SOURCES, module=name)
     assert not (tmp_path / "bench").exists()
 
 
@@ -223,7 +227,7 @@ def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
     sources = [folder / source.name for source in SOURCES]
     for source, copy in zip(SOURCES, sources, strict=True):
         copy.write_text(source.read_text())
-    bench = write_testbench(make("mul", "e2m2"), tmp_path / "tb", sources)
+    bench = write_testbench(make_vectors("mul", "e2m2"), tmp_path / "tb", sources)
     failed, count, said = run(bench, "icarus")
     assert (failed, count) == (0, 1024), said
 
@@ -231,18 +235,21 @@ def test_paths_of_any_name(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("vectors", "said"),
     [
-        (lambda: make("sqrt", "e4m3fn"), "no test bench for 'sqrt' without a module"),
-        (lambda: make("mul", "e4m3fn", nan_signals=True), "give the name of your module"),
-        (lambda: make("mul", ("e4m3fn", "e5m2"), random=9), "operands of one format"),
-        (lambda: make("mul", "e4m3fnuz"), "no test bench for the format e4m3fnuz"),
-        (lambda: make("mul", "e4m3:nosub"), "with subnormals"),
-        (lambda: make("mul", "e2m1"), "which has no NaN"),
-        (lambda: make("add", "e4m3", rounding="stochastic", random=9), "with stochastic rounding"),
+        (lambda: make_vectors("sqrt", "e4m3fn"), "no test bench for 'sqrt' without a module"),
+        (lambda: make_vectors("mul", "e4m3fn", nan_signals=True), "give the name of your module"),
+        (lambda: make_vectors("mul", ("e4m3fn", "e5m2"), random=9), "operands of one format"),
+        (lambda: make_vectors("mul", "e4m3fnuz"), "no test bench for the format e4m3fnuz"),
+        (lambda: make_vectors("mul", "e4m3:nosub"), "with subnormals"),
+        (lambda: make_vectors("mul", "e2m1"), "which has no NaN"),
         (
-            lambda: make("cast", "e4m3", rounding="stochastic", variant="B", random=9),
+            lambda: make_vectors("add", "e4m3", rounding="stochastic", random=9),
+            "with stochastic rounding",
+        ),
+        (
+            lambda: make_vectors("cast", "e4m3", rounding="stochastic", variant="B", random=9),
             "variant A",
         ),
-        (lambda: make("mul", "e4m3", tininess="before"), "tininess after"),
+        (lambda: make_vectors("mul", "e4m3", tininess="before"), "tininess after"),
         (lambda: unit("h100-fp16", length=32, random=9), "one block: length 16, got 32"),
         (lambda: unit("deepseek-promoted", random=9), "units that align products and c"),
         (lambda: of("a=fp16 b=bf16 block=4"), "a test bench takes a and b of one format, c of the"),
@@ -302,7 +309,7 @@ def test_gates_are_as_listed(name: str) -> None:
     list(itertools.product(["mul", "add"], ["e4m3fn", "e5m2", "e4m3"], ROUNDINGS[:-1])),
 )
 def test_all_pairs_of_8_bits(tmp_path: Path, operation: str, format: str, rounding: str) -> None:
-    vectors = make(operation, format, rounding=rounding, exhaustive=True)
+    vectors = make_vectors(operation, format, rounding=rounding, exhaustive=True)
     assert passes(tmp_path, vectors, "verilator") == 1 << 16
 
 
@@ -310,7 +317,7 @@ def test_all_pairs_of_8_bits(tmp_path: Path, operation: str, format: str, roundi
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("format", ["e4m3fn", "e5m2", "fp16", "bf16"])
 def test_a_million_fused_operations(tmp_path: Path, format: str) -> None:
-    vectors = make("fma", format, directed=True, random=1_000_000)
+    vectors = make_vectors("fma", format, directed=True, random=1_000_000)
     assert passes(tmp_path, vectors, "verilator") > 1_000_000
 
 
@@ -335,5 +342,5 @@ def test_many_blocks(tmp_path: Path, name: str, output: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("rounding", ["nearest_even", "down"])
 def test_all_triples_of_6_bits(tmp_path: Path, rounding: str) -> None:
-    vectors = make("fma", "e3m2ieee", rounding=rounding, exhaustive=True)
+    vectors = make_vectors("fma", "e3m2ieee", rounding=rounding, exhaustive=True)
     assert passes(tmp_path, vectors, "verilator") == 1 << 18

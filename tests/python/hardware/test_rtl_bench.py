@@ -15,9 +15,8 @@ import pytest
 import cpd
 from cpd.cli import main
 from cpd.cli.vectors import _TEXT
-from cpd.hardware.testbench import Ports, write_testbench
+from cpd.hardware import Ports, make_vectors, write_testbench
 from cpd.hardware.testbench.numbers import number_function, where_nan
-from cpd.hardware.vectors import make
 from cpd.hardware.vectors.lines import lines_of
 from cpd.hardware.vectors.values import values_of
 from rtl_tools import call, needs
@@ -105,7 +104,7 @@ FEW = {"directed": True, "random": 30}
     ],
 )
 def test_every_operation_with_plain_ports(tmp_path: Path, operation: str, options: Any) -> None:
-    vectors = make(operation, **options)
+    vectors = make_vectors(operation, **options)
     folder = bench(tmp_path, vectors, looked_up(vectors))
     failed, count, said = run(folder, "icarus")
     assert failed == 0, said
@@ -125,7 +124,7 @@ STREAM = Ports("clk", valid_in="go", valid_out="ready")
     ],
 )
 def test_clocked_modules(tmp_path: Path, simulator: str, stages: int, ports: Ports) -> None:
-    vectors = make("mul", "e2m2", exhaustive=True)
+    vectors = make_vectors("mul", "e2m2", exhaustive=True)
     folder = bench(tmp_path, vectors, looked_up(vectors, stages=stages), ports)
     assert run(folder, simulator)[:2] == (0, vectors.count)
     again = call("make", "-s", "-C", folder, simulator, "LINE=7")
@@ -134,7 +133,7 @@ def test_clocked_modules(tmp_path: Path, simulator: str, stages: int, ports: Por
 
 @ICARUS
 def test_another_latency_fails(tmp_path: Path) -> None:
-    vectors = make("mul", "e2m2", exhaustive=True)
+    vectors = make_vectors("mul", "e2m2", exhaustive=True)
     source = looked_up(vectors, stages=3)
     folder = bench(tmp_path, vectors, source, Ports("clk", latency=2, valid_in="go"))
     failed, count, _ = run(folder, "icarus")
@@ -143,7 +142,7 @@ def test_another_latency_fails(tmp_path: Path) -> None:
 
 @ICARUS
 def test_a_result_that_never_comes(tmp_path: Path) -> None:
-    vectors = make("mul", "e2m2", exhaustive=True)
+    vectors = make_vectors("mul", "e2m2", exhaustive=True)
     source = looked_up(vectors, stages=1).replace("{go, found}", "{1'b0, found}")
     folder = bench(tmp_path, vectors, source, Ports("clk", valid_in="go", valid_out="ready"))
     failed, count, said = run(folder, "icarus")
@@ -153,7 +152,7 @@ def test_a_result_that_never_comes(tmp_path: Path) -> None:
 
 @ICARUS
 def test_the_first_signal_that_differs(tmp_path: Path) -> None:
-    vectors = make("dot", "e4m3fn", accumulator="fixed<16,2>", length=4, random=20)
+    vectors = make_vectors("dot", "e4m3fn", accumulator="fixed<16,2>", length=4, random=20)
 
     def change(i: int, found: list[str]) -> list[str]:
         """Term and sum of the sixth line: another low bit."""
@@ -176,7 +175,7 @@ def test_the_first_signal_that_differs(tmp_path: Path) -> None:
 
 @ICARUS
 def test_any_nan(tmp_path: Path) -> None:
-    vectors = make("mul", "fp16", directed=True)
+    vectors = make_vectors("mul", "fp16", directed=True)
 
     def other(nan: str) -> str:
         def change(_: int, found: list[str]) -> list[str]:
@@ -193,7 +192,7 @@ def test_any_nan(tmp_path: Path) -> None:
 
 @ICARUS
 def test_without_flags(tmp_path: Path) -> None:
-    vectors = make("sqrt", "e4m3fn")
+    vectors = make_vectors("sqrt", "e4m3fn")
     source = looked_up(vectors).replace("logic [4:0] flags", "logic [4:0] others")
     source = source.replace("{result, flags}", "{result, others}")
     assert run(bench(tmp_path, vectors, source, Ports(flags=False)), "icarus")[0] == 0
@@ -251,7 +250,7 @@ def test_codes_as_numbers(tmp_path: Path, name: str) -> None:
 )
 def test_ports_that_no_module_has(tmp_path: Path, ports: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        bench(tmp_path, make("mul", "e2m1"), "", Ports(**ports))
+        bench(tmp_path, make_vectors("mul", "e2m1"), "", Ports(**ports))
     assert not (tmp_path / "tb").exists()
 
 
@@ -306,7 +305,7 @@ def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
     """In the package, and in HARDWARE.md."""
-    vectors = make("block_fma", accumulator="h100-fp16", random=3)
+    vectors = make_vectors("block_fma", accumulator="h100-fp16", random=3)
     vectors.write(tmp_path / "x.hex")
     text = (tmp_path / "x_pkg.sv").read_text()
     table = (Path(__file__).parents[3] / "python/HARDWARE.md").read_text()

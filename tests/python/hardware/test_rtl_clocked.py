@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from cpd.hardware.testbench import Ports, write_testbench
+from cpd.hardware import Ports, make_vectors, write_testbench
 from cpd.hardware.testbench.ports import header_ports
-from cpd.hardware.vectors import make
 from rtl_tools import RTL, SOURCES, call, needs
 from rtl_tools import make as run
 
@@ -41,7 +40,7 @@ FIXED: dict[str, Any] = {"clock": "clk", "reset": "rst", "valid_in": "valid_in"}
 def bench(folder: Path, module: str, ports: dict[str, Any], lines: int = 300) -> tuple[Path, int]:
     operation = "div" if module.startswith("div") else "mul"
     f = "fp16" if module == "fp16_mul_pipe" else "e4m3fn"
-    vectors = make(operation, f, random=lines, seed=3)
+    vectors = make_vectors(operation, f, random=lines, seed=3)
     sources = [*SOURCES, *CLOCKED]
     return write_testbench(vectors, folder, sources, module, Ports(**ports)), vectors.count
 
@@ -88,7 +87,7 @@ def test_a_bug_is_found_and_named(
     tmp_path: Path, simulator: str, bug: str, module: str, ports: dict[str, Any], said: str
 ) -> None:
     if bug == "LINE_LOST":
-        vectors = make("mul", "e4m3fn", directed=True)
+        vectors = make_vectors("mul", "e4m3fn", directed=True)
         sources = [*SOURCES, *CLOCKED]
         folder = write_testbench(vectors, tmp_path, sources, module, Ports(**ELASTIC))
     else:
@@ -106,7 +105,7 @@ def test_a_stuck_valid_fails_where_every_line_is_right(tmp_path: Path) -> None:
     stuck = source.replace("else valid_out <= valid_2;", "else valid_out <= valid_out | valid_2;")
     assert stuck != source
     (tmp_path / "stuck.sv").write_text(stuck)
-    vectors = make("mul", "fp16", random=200)
+    vectors = make_vectors("mul", "fp16", random=200)
     ports = Ports(**FIXED, valid_out="valid_out")
     sources = [tmp_path / "stuck.sv"]
     folder = write_testbench(vectors, tmp_path / "tb", sources, "fp16_mul_pipe", ports)
@@ -138,7 +137,7 @@ def test_a_run_ends_after_some_failing_lines(tmp_path: Path) -> None:
 
 @ICARUS
 def test_unknown_bits_are_named(tmp_path: Path) -> None:
-    vectors = make("mul", "e4m3fn", directed=True)
+    vectors = make_vectors("mul", "e4m3fn", directed=True)
     sources = [*SOURCES, *CLOCKED]
     folder = write_testbench(vectors, tmp_path, sources, "mul_elastic", Ports(**ELASTIC))
     failed, _, said = run(folder, "icarus", ["BUG_UNKNOWN"])
@@ -153,7 +152,7 @@ def test_unknown_bits_are_no_nan(tmp_path: Path, any_nan: bool) -> None:
         "module dut(input [7:0] a, b, output [7:0] result, output [4:0] flags);\n"
         "  assign result = 8'hxx; assign flags = 5'd0;\nendmodule\n"
     )
-    vectors = make("mul", "e4m3fn", random=200)
+    vectors = make_vectors("mul", "e4m3fn", random=200)
     ports = Ports(any_nan=any_nan)
     folder = write_testbench(vectors, tmp_path / "tb", [tmp_path / "dut.sv"], "dut", ports)
     failed, count, said = run(folder, "icarus")
@@ -188,7 +187,7 @@ def test_other_nan_codes_are_one_line(tmp_path: Path) -> None:
         "      .saturate(1'b0), .r(1'b0), .result(x), .flags(flags));\n"
         "  assign result = x == 8'h7f ? 8'hff : x == 8'h31 ? 8'h32 : x;\nendmodule\n"
     )
-    vectors = make("mul", "e4m3fn", directed=True, random=2000)
+    vectors = make_vectors("mul", "e4m3fn", directed=True, random=2000)
     nans = wrong = 0
     for columns in vectors.batches():
         nans += int((columns["result"] == 0x7F).sum())
@@ -228,7 +227,7 @@ def test_signals_need_special(tmp_path: Path) -> None:
         "module mma(input [511:0] a, b, input [31:0] c, output [31:0] result, output [4:0] flags,\n"
         "  output [9:0] max_exp);\nendmodule\n"
     )
-    vectors = make("block_fma", accumulator="h100-fp8", random=3)
+    vectors = make_vectors("block_fma", accumulator="h100-fp8", random=3)
     ports = Ports(signals=("max_exp",))
     with pytest.raises(ValueError, match=r"the module mma has no port special: .*--signals"):
         write_testbench(vectors, tmp_path / "tb", [tmp_path / "mma.sv"], "mma", ports)

@@ -13,8 +13,7 @@ import pytest
 
 import cpd
 import rtl_oracle
-from cpd.hardware.testbench import write_testbench
-from cpd.hardware.vectors import make as make_vectors
+from cpd.hardware import make_vectors, write_testbench
 from rtl_oracle import Block
 from rtl_tools import RTL, SOURCES, make, needs
 

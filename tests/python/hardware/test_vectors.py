@@ -14,9 +14,10 @@ import flags_oracle
 import lines_oracle
 import oracle
 from arrays import spec_of
-from cpd.hardware.vectors import DisagreementError, Vectors, make
+from cpd.hardware import Vectors, make_vectors
 from cpd.hardware.vectors.corners import CORNERS, corner_of, flags_text
 from cpd.hardware.vectors.inputs import Words
+from cpd.hardware.vectors.rules import DisagreementError
 from cpd.hardware.vectors.values import values_of
 
 
@@ -55,7 +56,7 @@ def test_lines_are_those_of_rational_numbers(
     for mode in ("nearest_even", "down", "stochastic"):
         how: dict[str, Any] = {"rounding": mode, "overflow": overflow, "tininess": tininess}
         how |= {"random_bits": 3} if mode == "stochastic" else {}
-        made = make(operation, f, random=150, seed=7, **how)
+        made = make_vectors(operation, f, random=150, seed=7, **how)
         every = columns(made)
         for i in range(made.count):
             code, flags = rational(made, every, i)
@@ -81,7 +82,7 @@ def rational(made: Vectors, every: dict[str, Any], i: int) -> tuple[oracle.Value
 
 def test_signalling_nan_are_invalid() -> None:
     """e4m3 has three of each sign; those whose first mantissa bit is 1 raise nothing."""
-    every = columns(make("mul", "e4m3", exhaustive=True))
+    every = columns(make_vectors("mul", "e4m3", exhaustive=True))
     lines = zip(every["a"], every["b"], every["flags"], strict=True)
     raised = {int(a): int(flags) for a, b, flags in lines if b == 0x38}  # times 1
     known = {code: flags for code, flags in raised.items() if code & 0x7F > 0x78}
@@ -100,8 +101,8 @@ def test_signalling_nan_are_invalid() -> None:
 )
 def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) -> None:
     """NV in lines with a NaN of a format without signalling NaN; all else is as it was."""
-    plain = make(**given, random=2000)
-    made = make(**given, random=2000, nan_signals=True)
+    plain = make_vectors(**given, random=2000)
+    made = make_vectors(**given, random=2000, nan_signals=True)
     raised = set()
     for usual, line in zip(plain.batches(), made.batches(), strict=True):
         formats = dict(zip("abc", made.rule.formats, strict=False))
@@ -122,7 +123,7 @@ def test_every_nan_is_invalid_where_asked(given: dict[str, Any], silent: Any) ->
 def test_a_head_says_so_in_one_way() -> None:
     from cpd.hardware.vectors.making import rule_of
 
-    head = make("mul", "e4m3fn", nan_signals=True).rule.describe()
+    head = make_vectors("mul", "e4m3fn", nan_signals=True).rule.describe()
     with pytest.raises(ValueError, match="nan_signals must be true or false, got 1"):
         rule_of(head | {"nan_signals": 1})
 
@@ -134,7 +135,7 @@ def make_again(made: Vectors) -> Any:
 
 
 def test_lines_by_hand() -> None:
-    every = columns(make("mul", "e4m3fn"))
+    every = columns(make_vectors("mul", "e4m3fn"))
     lines = zip(*(every[n] for n in ("a", "b", "result", "flags")), strict=True)
     known = {(a, b): (result, flags) for a, b, result, flags in lines}
     assert known[0x38, 0x38] == (0x38, 0)  # 1 * 1
@@ -143,23 +144,25 @@ def test_lines_by_hand() -> None:
     assert known[0x01, 0x81] == (0x80, 3)  # -2^-18 is -0
     assert known[0x01, 0x30] == (0x00, 3)  # a tie at half of the least number
     assert known[0x7F, 0x00] == (0x7F, 0)  # a NaN operand raises nothing
-    every = columns(make("div", "e5m2"))
+    every = columns(make_vectors("div", "e5m2"))
     division = dict(zip(zip(every["a"], every["b"], strict=True), every["flags"], strict=True))
     assert (division[0x3C, 0x00], division[0x00, 0x80], division[0x7C, 0xFC]) == (8, 16, 16)
 
 
 def test_the_operand_and_the_result_have_their_formats() -> None:
-    made = make("cast", ["fp16", "e4m3fn"])
+    made = make_vectors("cast", ["fp16", "e4m3fn"])
     assert [f.bits for f in made.fields] == [16, 8, 5]
-    assert make("cast", "e2m1").rule.formats == (cpd.Format("fp32"),)
-    assert make("cast", "fp16", "e2m1").rule.result == cpd.Format("e2m1")
-    mixed = make("fma", ["e4m3fn", "e5m2", "fp16"], "bf16", random=100)
+    assert make_vectors("cast", "e2m1").rule.formats == (cpd.Format("fp32"),)
+    assert make_vectors("cast", "fp16", "e2m1").rule.result == cpd.Format("e2m1")
+    mixed = make_vectors("fma", ["e4m3fn", "e5m2", "fp16"], "bf16", random=100)
     assert [f.bits for f in mixed.fields] == [8, 8, 16, 16, 5]
     assert columns(mixed)["result"].max() > 255
 
 
 def test_every_random_integer_is_a_line() -> None:
-    every = columns(make("cast", ["e3m2ieee", "e2m1"], rounding="stochastic", random_bits=4))
+    every = columns(
+        make_vectors("cast", ["e3m2ieee", "e2m1"], rounding="stochastic", random_bits=4)
+    )
     nan = corner_of(cpd.Format("e3m2ieee"), np.arange(64), "in") & 1 << CORNERS.index("nan_in")
     assert len(every["a"]) == 16 * np.count_nonzero(nan == 0)
     one_and_an_eighth = every["a"] == 0x0C + 0  # 1.0: exact whatever r is
@@ -167,7 +170,7 @@ def test_every_random_integer_is_a_line() -> None:
 
 
 def test_nan_without_a_code_is_left_out_and_counted() -> None:
-    made = make("cast", ["e5m2", "e2m1"])
+    made = make_vectors("cast", ["e5m2", "e2m1"])
     every = columns(made)
     assert (made.count, made.left_out) == (250, 6)
     assert len(every["a"]) == 250
@@ -177,7 +180,7 @@ def test_nan_without_a_code_is_left_out_and_counted() -> None:
 
 
 def test_a_negative_number_over_zero_raises_one_flag_in_an_unsigned_format() -> None:
-    every = columns(make("div", "int4", "binary8p3ue"))
+    every = columns(make_vectors("div", "int4", "binary8p3ue"))
     minus_eight_over_zero = (every["a"] == 0x8) & (every["b"] == 0)
     assert every["result"][minus_eight_over_zero] == 0xFF  # NaN
     assert every["flags"][minus_eight_over_zero] == 8  # DZ
@@ -186,7 +189,7 @@ def test_a_negative_number_over_zero_raises_one_flag_in_an_unsigned_format() -> 
 @pytest.mark.parametrize("name", ["fp16", "fp32", "e6m9"])
 @pytest.mark.parametrize("operation", ["add", "mul", "fma", "div", "sqrt", "cast"])
 def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
-    made = make(operation, name, "e4m3" if operation == "cast" else name, directed=True)
+    made = make_vectors(operation, name, "e4m3" if operation == "cast" else name, directed=True)
     columns(made)
     lacking = {corner for corner, count in made.coverage.items() if count == 0}
     impossible = {
@@ -204,7 +207,7 @@ def test_directed_lines_have_every_corner(operation: str, name: str) -> None:
 @pytest.mark.parametrize("formats", [("e4m3fn", "e4m3fn", "fp32"), "fp16"])
 def test_directed_lines_cancel_to_a_unit_of_the_last_place(formats: Any, seed: int) -> None:
     """c is within a unit of -a · b where both are least numbers, and a · b is half a unit of c."""
-    made = make(
+    made = make_vectors(
         "fma", formats, formats[-1] if len(formats) == 3 else None, directed=True, seed=seed
     )
     lines, rule = columns(made), made.rule
@@ -232,7 +235,7 @@ def test_random_inputs_are_those_of_the_words(operation: str, names: str) -> Non
     f, result = (given * 3)[:operands], given[-1]
     for random_bits in (0, 5):
         how = {"rounding": "stochastic", "random_bits": random_bits} if random_bits else {}
-        rule = make(operation, f, result, random=1, **how).rule
+        rule = make_vectors(operation, f, result, random=1, **how).rule
         words, expected = Words(2**64 - 1), np.random.PCG64(2**64 - 1)
         for n in (1, 700):  # the second ones follow the first
             lines = rule.random_lines(words, n)
@@ -242,7 +245,7 @@ def test_random_inputs_are_those_of_the_words(operation: str, names: str) -> Non
 
 
 def test_random_inputs_of_many_lines() -> None:
-    rule = make("fma", "bf16", random=1).rule
+    rule = make_vectors("fma", "bf16", random=1).rule
     n = 30_001
     which = [0, 1, 255, 256, 4095, 4096, 8191, 8192, 12345, n - 2, n - 1]
     lines = rule.random_lines(Words(3), n)
@@ -251,18 +254,18 @@ def test_random_inputs_of_many_lines() -> None:
 
 
 def test_a_seed_means_the_same_lines() -> None:
-    first = columns(make("fma", "fp16", random=1000, seed=3))
-    again = columns(make("fma", "fp16", random=1000, seed=3))
-    other = columns(make("fma", "fp16", random=1000, seed=4))
+    first = columns(make_vectors("fma", "fp16", random=1000, seed=3))
+    again = columns(make_vectors("fma", "fp16", random=1000, seed=3))
+    other = columns(make_vectors("fma", "fp16", random=1000, seed=4))
     assert all((first[name] == again[name]).all() for name in first)
     assert (first["a"] != other["a"]).any()
 
 
 def test_the_default_is_all_up_to_a_million_lines() -> None:
-    assert make("mul", "e4m3fn").source == "exhaustive"
-    assert make("fma", "e3m2").source == "exhaustive"
-    assert make("mul", "fp16").source == "directed+random"
-    assert make("mul", "fp16", random=5).source == "random"
+    assert make_vectors("mul", "e4m3fn").source == "exhaustive"
+    assert make_vectors("fma", "e3m2").source == "exhaustive"
+    assert make_vectors("mul", "fp16").source == "directed+random"
+    assert make_vectors("mul", "fp16", random=5).source == "random"
 
 
 @pytest.mark.parametrize(
@@ -290,7 +293,7 @@ def test_the_default_is_all_up_to_a_million_lines() -> None:
 )
 def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        make(**given)
+        make_vectors(**given)
 
 
 # ---- oracle and kernels -------------------------------------------------------------------------
@@ -310,7 +313,7 @@ def test_a_kernel_that_differs_stops_all(monkeypatch: pytest.MonkeyPatch, tmp_pa
     file = tmp_path / "x.tv"
     file.write_text("before")
     with pytest.raises(DisagreementError, match="line 7 of a batch"):
-        make("mul", "fp16", random=50).write(file)
+        make_vectors("mul", "fp16", random=50).write(file)
     assert file.read_text() == "before"
 
 
@@ -325,4 +328,4 @@ def test_flags_that_differ_stop_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rules.ops, "add", wrong)
     with pytest.raises(DisagreementError, match="oracle"):
-        list(make("add", "e4m3").batches())
+        list(make_vectors("add", "e4m3").batches())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from cpd.hardware.vectors import coverage, make
+from cpd.hardware import make_vectors
+from cpd.hardware.vectors import coverage
 from cpd.hardware.vectors.coverage import cannot_happen
 from cpd.hardware.vectors.vectors import Vectors
 
@@ -48,7 +49,7 @@ def counted(made: Vectors) -> Counter[str]:
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
     """Cases that all lines lack cannot happen, and only these, also judged from one line."""
-    every = make(operation, formats, exhaustive=True, **how)
+    every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}
     assert cannot_happen(every.rule, counts, is_exhaustive=True) == never
@@ -70,7 +71,7 @@ def test_many_inputs_are_not_tried(
     operation: str, formats: Any, never: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coverage, "exhaustive", lambda _: pytest.fail("inputs were tried"))
-    made = make(operation, formats, random=1)
+    made = make_vectors(operation, formats, random=1)
     assert cannot_happen(made.rule, dict.fromkeys(counted(made), 0)) == never
 
 
@@ -80,12 +81,12 @@ def test_inputs_are_tried_until_every_case_is_seen(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         coverage, "exhaustive", lambda fields: (tried.append(1) or each for each in every(fields))
     )
-    rule = make("fma", "e4m3", random=1).rule
+    rule = make_vectors("fma", "e4m3", random=1).rule
     assert cannot_happen(rule, {"exact": 0, "positive_zero": 0, "NX": 3}) == set()
     assert len(tried) == 1  # of 128 batches
 
 
 def test_the_sum_of_a_unit_is_never_negative_zero() -> None:
-    made = make("block_fma", accumulator="h100-fp8", random=9)
+    made = make_vectors("block_fma", accumulator="h100-fp8", random=9)
     never = cannot_happen(made.rule, dict.fromkeys(counted(made), 0))
     assert "negative_zero" in never

@@ -14,9 +14,11 @@ import pytest
 
 import cpd
 from cpd.cli import main
-from cpd.hardware.vectors import File, VectorFileError, Vectors, check, make, vectors
+from cpd.hardware import Vectors, check_vectors, make_vectors
+from cpd.hardware.vectors import vectors
 from cpd.hardware.vectors.checking import rule_by_name
 from cpd.hardware.vectors.fields import Field
+from cpd.hardware.vectors.files import File, VectorFileError
 from cpd.hardware.vectors.files import File as Lines
 from cpd.hardware.vectors.lines import KINDS, columns_of, lines_of
 from cpd.numeric.shown import byte_size
@@ -26,11 +28,11 @@ SUFFIXES = {"testfloat": "tv", "readmemh": "hex", "csv": "csv", "jsonl": "jsonl"
 
 def examples() -> list[Vectors]:
     return [
-        make("mul", "e4m3fn"),
-        make("cast", ["tf32", "e2m3"], rounding="stochastic", random_bits=7, random=500),
-        make("dot", "e2m3", accumulator="e4m3 kahan", length=5, random=100),
-        make("block_fma", accumulator="h100-fp8", random=60),
-        make("mma", accumulator="rtx-blackwell-nvfp4", random=40),
+        make_vectors("mul", "e4m3fn"),
+        make_vectors("cast", ["tf32", "e2m3"], rounding="stochastic", random_bits=7, random=500),
+        make_vectors("dot", "e2m3", accumulator="e4m3 kahan", length=5, random=100),
+        make_vectors("block_fma", accumulator="h100-fp8", random=60),
+        make_vectors("mma", accumulator="rtx-blackwell-nvfp4", random=40),
     ]
 
 
@@ -48,7 +50,7 @@ def test_what_is_written_is_read(kind: str, tmp_path: Path) -> None:
         for name in given[0]:
             there = np.concatenate([b[name] for b in read])
             np.testing.assert_array_equal(there, np.concatenate([b[name] for b in given]))
-        found = check(path)
+        found = check_vectors(path)
         assert (found.lines, found.wrong, found.other_nans) == (made.count, 0, 0)
         assert found.coverage == made.coverage
 
@@ -82,7 +84,7 @@ def test_digits_are_those_of_the_numbers(kind: str, field: Field) -> None:
 
 def test_many_batches_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No temporary file holds them, the head counts them, and each batch is reported."""
-    made = make("mul", "bf16", directed=True, random=300_000)  # four batches and more
+    made = make_vectors("mul", "bf16", directed=True, random=300_000)  # four batches and more
     seen: list[int] = []
     made.on_batch = seen.append
     monkeypatch.setattr(vectors.tempfile, "TemporaryFile", None)
@@ -98,7 +100,7 @@ def test_what_the_disk_cannot_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2^32 lines of 8 + 1 + 2 + 1 + 2 + 1 bytes, before the first one is computed."""
-    made = make("cast", ["fp32", "e4m3fn"], exhaustive=True)
+    made = make_vectors("cast", ["fp32", "e4m3fn"], exhaustive=True)
     assert made.size("testfloat") == (1 << 32, 15 << 32)
     free = shutil.disk_usage(tmp_path)._replace(free=(15 << 32) - 1)
     monkeypatch.setattr(vectors.shutil, "disk_usage", lambda _: free)
@@ -126,22 +128,22 @@ def test_a_number_of_bytes(number: int, text: str) -> None:
 
 
 def test_testfloat_lines(tmp_path: Path) -> None:
-    path = make("mul", "e4m3").write(tmp_path)
+    path = make_vectors("mul", "e4m3").write(tmp_path)
     assert path.name == "e4m3_mul_rne.tv"
     head, first, *rest = path.read_text().splitlines()
     assert head.startswith('# {"cpd": ')
     assert (first, rest[0x3939 - 1], len(rest)) == ("00 00 00 00", "39 39 3A 01", 65535)
     names = {
-        make("cast", ["fp16", "e4m3fn"], rounding="toward_zero"): "fp16_e4m3fn_cast_rtz.tv",
-        make("add", "e4m3:bias=3"): "e4m3-bias3_add_rne.tv",
-        make("dot", "e5m2", accumulator="h100-fp8 a=e5m2 b=e5m2"): None,
+        make_vectors("cast", ["fp16", "e4m3fn"], rounding="toward_zero"): "fp16_e4m3fn_cast_rtz.tv",
+        make_vectors("add", "e4m3:bias=3"): "e4m3-bias3_add_rne.tv",
+        make_vectors("dot", "e5m2", accumulator="h100-fp8 a=e5m2 b=e5m2"): None,
     }
     for made, name in names.items():
         assert name is None or made.name("testfloat") == name
 
 
 def test_a_word_is_a_struct(tmp_path: Path) -> None:
-    made = make("cast", ["fp16", "e2m3"], rounding="stochastic", random_bits=5, random=10)
+    made = make_vectors("cast", ["fp16", "e2m3"], rounding="stochastic", random_bits=5, random=10)
     path = made.write(tmp_path, "readmemh")
     word = path.read_text().splitlines()[1]
     assert [len(part) for part in word.split("_")] == [4, 2, 2, 2]
@@ -159,15 +161,15 @@ def test_files_are_overwritten_and_stdout_is_a_dash(
 ) -> None:
     path = tmp_path / "x.jsonl"
     for n in (50, 5):
-        make("add", "fp16", random=n).write(path)
+        make_vectors("add", "fp16", random=n).write(path)
     assert len(path.read_text().splitlines()) == 6
-    make("add", "fp16", random=5).write("-", "jsonl")
+    make_vectors("add", "fp16", random=5).write("-", "jsonl")
     assert capfdbinary.readouterr().out == path.read_bytes()
 
 
 # ---- files of others ----------------------------------------------------------------------------
 
-RULE = make("mul", "e4m3").rule
+RULE = make_vectors("mul", "e4m3").rule
 FOREIGN = {
     "testfloat": "# any\n\n39 39 3a 01   // as it is\n3_9 00 0_0 0\r\n\t38 38 38 00\n",
     "readmemh": "/* a\n b */ 39393A01 // one\n39_00_00_00\r\n\n3838_3800\n",
@@ -182,14 +184,14 @@ FOREIGN = {
 def test_lines_of_others_are_read(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(FOREIGN[kind].encode())
-    found = check(path, kind, RULE)
+    found = check_vectors(path, kind, RULE)
     assert (found.lines, found.wrong) == (3, 0)
 
 
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     path = tmp_path / "e4m3_mul_rne.tv"
     path.write_text("# any\n39 39 3B 01\n39 39 3A 00\n38 38 38 00\n7F 38 FC 00\n7F 00 00 00\n")
-    found = check(path)
+    found = check_vectors(path)
     assert (found.lines, found.wrong, found.other_nans) == (5, 3, 1)
     assert dict(found.wrong_in) == {"result": 2, "flags": 1}
     assert found.shown == [
@@ -201,13 +203,13 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 
 def test_a_wrong_signal_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    make("block_fma", accumulator="v100", random=30).write(path)
+    make_vectors("block_fma", accumulator="v100", random=30).write(path)
     lines = path.read_text().splitlines()
     object_ = json.loads(lines[4])
     object_["p_cut"] = f"{int(object_['p_cut'], 16) ^ 1:022X}"
     lines[4] = json.dumps(object_)
     path.write_text("\n".join(lines))
-    found = check(path)
+    found = check_vectors(path)
     assert (found.lines, found.wrong, dict(found.wrong_in)["p_cut"]) == (30, 1, 1)
     assert found.shown[0].startswith(f"{path}:5: a=")
 
@@ -279,33 +281,33 @@ def test_a_bad_line_is_named(kind: str, text: str, line: int, says: str, tmp_pat
     path = tmp_path / "foreign"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(VectorFileError, match=says) as told:
-        check(path, kind, RULE)
+        check_vectors(path, kind, RULE)
     assert str(told.value).startswith(f"{path}:{line}: ")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_truncation_is_told(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"x.{SUFFIXES[kind]}"
-    make("mul", "e4m3", random=6).write(path)
+    make_vectors("mul", "e4m3", random=6).write(path)
     whole = path.read_bytes()
     for end in [*range(0, len(whole) - 60, 17), *range(len(whole) - 60, len(whole) - 1)]:
         path.write_bytes(whole[:end])
         with pytest.raises(ValueError, match=path.name):
-            check(path)
+            check_vectors(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_flipped_bit_is_told_or_harmless(kind: str, tmp_path: Path) -> None:
     """No other exception, and no wrong line that goes unseen but for comments and numbers."""
     path = tmp_path / f"x.{SUFFIXES[kind]}"
-    make("mul", "e4m3", random=3).write(path)
+    make_vectors("mul", "e4m3", random=3).write(path)
     whole = bytearray(path.read_bytes())
     for place in range(0, len(whole), 7):
         broken = bytearray(whole)
         broken[place] ^= 1 << place % 8
         path.write_bytes(broken)
         try:
-            found = check(path)
+            found = check_vectors(path)
         except VectorFileError:
             continue
         assert found.lines <= 3
@@ -317,7 +319,7 @@ def test_no_lines_and_binary_files(kind: str, content: bytes, tmp_path: Path) ->
     path = tmp_path / "foreign"
     path.write_bytes(content)
     with pytest.raises(VectorFileError, match=f"{path}:"):
-        check(path, kind, RULE)
+        check_vectors(path, kind, RULE)
 
 
 def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
@@ -327,7 +329,7 @@ def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
         file.seek(1 << 33)  # of zeros, without room on the disk
         file.write(b"\n")
     with pytest.raises(VectorFileError, match=r"huge\.tv:2: longer than 1048576 bytes"):
-        check(path, None, RULE)
+        check_vectors(path, None, RULE)
 
 
 @pytest.mark.parametrize(
@@ -346,15 +348,15 @@ def test_a_huge_line_is_named_and_not_kept(tmp_path: Path) -> None:
 )
 def test_a_head_that_says_nonsense(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    make("mul", "e4m3", random=4).write(path)
+    make_vectors("mul", "e4m3", random=4).write(path)
     head, *lines = path.read_text().splitlines()
     path.write_text("\n".join([json.dumps(json.loads(head) | change), *lines]))
     if says:
         with pytest.raises(VectorFileError, match=says):
-            check(path)
+            check_vectors(path)
     else:
         with contextlib.suppress(VectorFileError):
-            check(path)
+            check_vectors(path)
 
 
 POSITIVE = "a field must have a name and positive numbers of bits, got "
@@ -462,13 +464,13 @@ def test_a_mistake_is_one_line(
 def test_files_of_before_integers_were_twos_complement_are_refused(
     tmp_path: Path, operation: str, how: Any
 ) -> None:
-    path = make(operation, random=20, **how).write(tmp_path / "old.tv")
-    assert check(path).wrong == 0
+    path = make_vectors(operation, random=20, **how).write(tmp_path / "old.tv")
+    assert check_vectors(path).wrong == 0
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace(f'"cpd": "{cpd.__version__}"', '"cpd": "0.6.0"'), encoding="utf-8")
     with pytest.raises(VectorFileError, match=r"tv:1: .* of CPD 0\.6\.0, in which int8 had sign"):
-        check(path)
-    plain = make("mul", "e4m3", random=20).write(tmp_path / "plain.tv")
+        check_vectors(path)
+    plain = make_vectors("mul", "e4m3", random=20).write(tmp_path / "plain.tv")
     text = plain.read_text(encoding="utf-8").replace(cpd.__version__, "0.6.0")
     plain.write_text(text, encoding="utf-8")
-    assert check(plain).wrong == 0
+    assert check_vectors(plain).wrong == 0

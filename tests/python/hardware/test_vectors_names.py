@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cpd.cli import main
-from cpd.hardware import vectors
+from cpd.hardware import make_vectors
 
 
 def _lines(path: Path) -> list[str]:
@@ -23,7 +23,7 @@ def test_a_unit_takes_the_operands_of_the_command(tmp_path: Path) -> None:
         assert main([*given, "--random", "300", "-o", str(path)]) == 0
     assert _lines(short) == _lines(whole)
     with pytest.raises(ValueError, match="needs a= and b="):
-        vectors.make("block_fma", "e4m3fn", accumulator=text, random=1)
+        make_vectors("block_fma", "e4m3fn", accumulator=text, random=1)
 
 
 @pytest.mark.parametrize("name", ["e4m3", "E4M3"])
@@ -42,5 +42,5 @@ def test_the_help_says_the_default_of_results(capsys: pytest.CaptureFixture[str]
         main(["vectors", "--help"])
     shown = " ".join(capsys.readouterr().out.split())
     assert "fma e4m3fn,e4m3fn,fp32: e4m3fn" in shown
-    made = vectors.make("fma", ["e4m3fn", "e4m3fn", "fp32"], random=5)
+    made = make_vectors("fma", ["e4m3fn", "e4m3fn", "fp32"], random=5)
     assert str(made.rule.result) == "e4m3fn"

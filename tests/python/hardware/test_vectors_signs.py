@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import cpd
-from cpd.hardware.vectors import Vectors, make
+from cpd.hardware import Vectors, make_vectors
 from cpd.hardware.vectors.values import values_of
 
 GUIDE = Path(__file__).parents[3] / "python" / "HARDWARE.md"
@@ -58,7 +58,7 @@ def test_the_sign_of_a_sum_of_zeros(
     operation: str, formats: Any, accumulator: str, ordered: bool
 ) -> None:
     """-0 where c and all terms are -0 and the sum is ordered, else +0."""
-    made = make(operation, formats, accumulator=accumulator, directed=True)
+    made = make_vectors(operation, formats, accumulator=accumulator, directed=True)
     lines, rule = joined(made), made.rule
     with np.errstate(invalid="ignore"):
         terms = values_of(rule.formats[0], lines["a"]).astype(np.float64)
@@ -96,9 +96,9 @@ def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
 @pytest.mark.parametrize("name", ["fp16", "e5m2", "e4m3fn"])
 def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
     """Inf · 0 with a quiet NaN, which raises nothing, is among the lines."""
-    fma = make("fma", name, directed=True)
+    fma = make_vectors("fma", name, directed=True)
     lines = joined(fma)
-    dot = make("dot", name, accumulator=f"{name} fma", length=1, random=1).rule
+    dot = make_vectors("dot", name, accumulator=f"{name} fma", length=1, random=1).rule
     given = {key: lines[key] for key in "abc"}
     outputs, _ = dot.results(given)
     nan = np.isnan(values_of(fma.rule.result, lines["c"]))
@@ -126,10 +126,12 @@ def test_the_code_of_a_nan(name: str) -> None:
     f = cpd.Format(name)
     expected = table()[name]
     for operation in ("cast", "add", "mul", "fma", "div", "sqrt"):
-        lines = joined(make(operation, (f, f) if operation == "cast" else f, directed=True))
+        lines = joined(make_vectors(operation, (f, f) if operation == "cast" else f, directed=True))
         values = values_of(f, lines["result"])
         assert set(lines["result"][np.isnan(values)].tolist()) == {expected}
     if f.encoding != "e8m0":
-        lines = joined(make("dot", f, accumulator=cpd.Accumulator(f), length=4, directed=True))
+        lines = joined(
+            make_vectors("dot", f, accumulator=cpd.Accumulator(f), length=4, directed=True)
+        )
         values = values_of(f, lines["result"])
         assert set(lines["result"][np.isnan(values)].tolist()) == {expected}

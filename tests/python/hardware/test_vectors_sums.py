@@ -12,8 +12,8 @@ import pytest
 import cpd
 from arrays import fixed_of
 from cpd import _core
+from cpd.hardware import Vectors, check_vectors, make_vectors
 from cpd.hardware.testbench.units import Ports, plain_unit, unit_of
-from cpd.hardware.vectors import Vectors, check, make
 from cpd.hardware.vectors.lines import SUFFIXES, head_text, lines_of
 from cpd.hardware.vectors.values import values_of
 from rationals import Fraction
@@ -69,8 +69,8 @@ SUMS = [
 def test_oracle_and_kernels_agree(operation: str, case: tuple[str, str, int]) -> None:
     f, acc, length = case
     how: dict[str, Any] = {"accumulator": acc, "length": length}
-    columns(make(operation, f, random=200, seed=5, tininess="before", **how))
-    made = make(operation, f, directed=True, random=300, **how)
+    columns(make_vectors(operation, f, random=200, seed=5, tininess="before", **how))
+    made = make_vectors(operation, f, directed=True, random=300, **how)
     every = columns(made)
     assert len(every["a"]) + made.left_out >= 300
     assert all(each.name in every for each in made.fields)
@@ -96,7 +96,7 @@ def test_an_integer_accumulators_c_and_results_are_integers(
     formats: Any, text: str, length: int
 ) -> None:
     """By Python's integers, from the codes on."""
-    made = make("dot", formats, accumulator=text, length=length, directed=True, random=300)
+    made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
     width, unit = acc.fixed.width, Fraction(2) ** -acc.fixed.fraction
     of = fixed_of(acc)
@@ -124,7 +124,7 @@ def test_an_integer_accumulators_c_and_results_are_integers(
 
 def test_the_signals_of_kahan_are_its_operations() -> None:
     f = cpd.Format("e6m9")
-    made = make("dot", "e4m3fn", accumulator="e6m9 kahan", length=6, random=500)
+    made = make_vectors("dot", "e4m3fn", accumulator="e6m9 kahan", length=6, random=500)
     every = columns(made)
     step = each_step(f, every)
     s = step["start"]
@@ -145,7 +145,9 @@ def test_the_signals_of_kahan_are_its_operations() -> None:
 
 def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
     f = cpd.Format("e6m9")
-    every = columns(make("dot", "e4m3fn", accumulator="e6m9 chunked chunk=4", length=6, random=300))
+    every = columns(
+        make_vectors("dot", "e4m3fn", accumulator="e6m9 chunked chunk=4", length=6, random=300)
+    )
     step = each_step(f, every)
     t = np.zeros_like(step["start"])
     s = step["start"]
@@ -155,7 +157,7 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
         if k in (3, 5):
             s = cpd.add(s, t, f)
             np.testing.assert_array_equal(step["sum"][:, k // 4], s)
-    every = columns(make("sum", "fp16", accumulator="e6m9 pairwise", length=4, random=300))
+    every = columns(make_vectors("sum", "fp16", accumulator="e6m9 pairwise", length=4, random=300))
     step = each_step(f, every)
     x = values_of(cpd.Format("fp16"), every["a"])
     left, right = cpd.add(x[:, 0], x[:, 1], f), cpd.add(x[:, 2], x[:, 3], f)
@@ -166,7 +168,7 @@ def test_the_signals_of_chunks_and_trees_are_their_sums() -> None:
 def test_flags_are_those_of_all_roundings() -> None:
     """Each rounding by itself, as the signals show its operands."""
     f = cpd.Format("e4m3")
-    every = columns(make("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
+    every = columns(make_vectors("dot", "e5m2", accumulator="e4m3", length=3, random=2000))
     step = each_step(f, every)
     a, b = (values_of(cpd.Format("e5m2"), every[n]) for n in "ab")
     s, flags = cpd.cast(values_of(f, every["c"]), f, flags=True)
@@ -243,7 +245,7 @@ def fraction_bits_of(made: Vectors) -> int:
 def test_the_signals_of_a_unit_are_an_aligned_sum(name: str) -> None:
     """Operands → terms → shifted and cut → sum → normalised → rounded: each step by integers."""
     unit = UNITS[name]
-    made = make("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
+    made = make_vectors("block_fma" if unit.scale is None else "mma", accumulator=name, random=120)
     every = columns(made)
     seen = 0
     for line in range(made.count):
@@ -314,7 +316,7 @@ def check_rounded(unit: cpd.BlockFma, exact: Fraction, code: Any) -> bool:
 
 def test_blocks_follow_each_other() -> None:
     """The running sum of a block is the one before's; c enters the first."""
-    made = make("block_fma", accumulator="v100", length=12, random=200)
+    made = make_vectors("block_fma", accumulator="v100", length=12, random=200)
     every = columns(made)
     sums = values_of(cpd.Format("fp32"), every["block_sum"])
     for line in range(made.count):
@@ -328,7 +330,7 @@ def test_blocks_follow_each_other() -> None:
 
 
 def test_promotion_adds_the_units_sum() -> None:
-    made = make("block_fma", accumulator="deepseek-promoted", length=256, random=60)
+    made = make_vectors("block_fma", accumulator="deepseek-promoted", length=256, random=60)
     every = columns(made)
     total = values_of(cpd.Format("fp32"), every["c"])
     unit = values_of(cpd.Format("e8m13"), every["block_sum"])
@@ -351,7 +353,7 @@ def test_a_unit_by_its_rule() -> None:
             rounding="nearest_even",
             min_exponent=-20,
         )
-        made = make("block_fma", accumulator=cpd.Accumulator("fp16", unit=unit), random=150)
+        made = make_vectors("block_fma", accumulator=cpd.Accumulator("fp16", unit=unit), random=150)
         every = columns(made)
         for line in range(made.count):
             block = Block(made, every, line, 0)
@@ -361,7 +363,7 @@ def test_a_unit_by_its_rule() -> None:
 
 def test_scales_below_every_normal_number() -> None:
     """e8m0's least scale, 2^-127, has that exponent."""
-    made = make("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
+    made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", random=2000)
     every = columns(made)
     assert (every["a_scale"] == 0).any()
 
@@ -374,7 +376,7 @@ def test_scales_below_every_normal_number() -> None:
 @pytest.mark.parametrize("kind", ["testfloat", "csv", "jsonl", "readmemh"])
 def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path: Path) -> None:
     """Which are gemm's; a file of them is read again, and a wrong line found."""
-    made = make("block_fma", accumulator=name, random=60, directed=True)
+    made = make_vectors("block_fma", accumulator=name, random=60, directed=True)
     assert [(f.name, f.role) for f in made.fields if f.role != "input"] == [("result", "output")]
     every = columns(made)
     a, b, c = (
@@ -385,18 +387,18 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
     assert np.array_equal(product, results, equal_nan=True)
     assert "tie" not in made.coverage
     path = made.write(tmp_path / f"unit{SUFFIXES[kind]}", kind)
-    found = check(path, kind)
+    found = check_vectors(path, kind)
     assert (found.lines, found.wrong) == (made.count, 0)
     assert found.coverage == made.coverage
     every["result"] = every["result"] ^ np.uint32(1)
     head = head_text(kind, made.head, made.fields).encode()
     path.write_bytes(head + lines_of(kind, made.fields, every))
-    assert check(path, kind).wrong + check(path, kind).other_nans == made.count
+    assert check_vectors(path, kind).wrong + check_vectors(path, kind).other_nans == made.count
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     """A user's own module has no port of flags; none of those of tests/rtl is such a unit."""
-    made = make("block_fma", accumulator="cdna3-fp16", random=5)
+    made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.fields)
     unit = plain_unit(made.fields, "mma", Ports())
@@ -406,13 +408,13 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
     unit = cpd.Accumulator(preset="cdna3-fp16").unit
     drawn = cpd.Accumulator("bf16", unit=unit, rounding="stochastic")
     with pytest.raises(ValueError, match="round to nearest, not at random"):
-        make("block_fma", accumulator=drawn, random=5)
+        make_vectors("block_fma", accumulator=drawn, random=5)
 
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
     """Every line of products of two bits in three bits, which wrap, against Python's integers."""
-    made = make("dot", "int2:full", accumulator="int3", length=length)
+    made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():
         operands = (np.reshape(batch[name], (-1, length)).tolist() for name in "ab")
@@ -428,7 +430,7 @@ def test_all_sums_of_integers(length: int) -> None:
 @pytest.mark.parametrize("seed", [0, 9])
 def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
     """Alone, with a finite c, and with every special c."""
-    made = make("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
+    made = make_vectors("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
     c = values_of(cpd.Format("fp32"), lines["c"])
@@ -443,7 +445,7 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
     """The scale of either operand is NaN, and c is 0."""
-    made = make("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
+    made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")
     zero = (a * b == 0).all(axis=1) & (lines["c"] == 0)

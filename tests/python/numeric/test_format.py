@@ -157,11 +157,6 @@ def test_exponent_and_mantissa_are_a_pair_or_keywords() -> None:
             cpd.Format(**one)
 
 
-def test_the_function_of_version_0_7_names_the_class() -> None:
-    with pytest.raises(AttributeError, match=r"cpd.Format is gone: use cpd.Format"):
-        cpd.Format  # noqa: B018
-
-
 @pytest.mark.parametrize(
     "name", ["", "e4", "m3", "e4m", "e4m3fnn", "fp65", "binary8p9se", "e4m3:x"]
 )

@@ -522,5 +522,3 @@ def test_keywords_replace_what_the_text_says() -> None:
         cpd.Scaled(block=32)
     with pytest.raises(ValueError, match="unknown format 'mxpf8'"):
         cpd.Scaled("mxpf8 32")
-    with pytest.raises(AttributeError, match=r"cpd.Scaled is gone: use cpd.Scaled"):
-        cpd.Scaled  # noqa: B018

@@ -39,7 +39,7 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Lines of codes: what `cpd.hardware.vectors` gives, as far as a test bench needs it."""
+    """Lines of codes: what `cpd.hardware.make_vectors` gives, as far as a test bench needs it."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]

@@ -19,7 +19,7 @@ import cpd
 import forked
 from cpd import _core as core
 
-importlib.import_module("cpd.hardware.vectors")
+importlib.import_module("cpd.hardware")
 CASES = pathlib.Path(__file__).parents[1] / "cases"
 REFUSED: dict[str, list[dict[str, Any]]] = {
     kind: cases

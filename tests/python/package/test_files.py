@@ -20,7 +20,7 @@ import pytest
 
 from cpd import _files
 from cpd.cli import main
-from cpd.hardware import vectors
+from cpd.hardware import make_vectors
 
 OLD = "what was there"
 
@@ -212,7 +212,7 @@ def test_commands_on_a_full_disk(
     given = tmp_path / "in.npy"
     np.save(given, np.random.default_rng(0).standard_normal((4, 60), np.float32))
     if "DOTS" in words:
-        dots = vectors.make("block_fma", accumulator="v100", random=4)
+        dots = make_vectors("block_fma", accumulator="v100", random=4)
         dots.write(tmp_path / "dots.csv")
     names = {"IN": given, "DOTS": tmp_path / "dots.csv"}
     for name, path in names.items():

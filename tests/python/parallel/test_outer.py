@@ -45,7 +45,7 @@ def test_64_workers_move_in_four_bits():
     for wire in ("e3m0", "e2m1"):
         workers = [copy.deepcopy(model) for _ in range(64)]
         spec = cpd.ReduceSpec(wire, "fp32", aps=True, result="fp32")
-        outer = cpd.outer.DiLoCo(workers, None, spec, inner_steps=1)
+        outer = cpd.optim.DiLoCo(workers, None, spec, inner_steps=1)
         with torch.no_grad():
             for worker in workers:
                 worker.weight += 0.1 + 0.05 * torch.randn(2, 8)
@@ -109,7 +109,7 @@ def test_saved_and_loaded(virtual, name, saved_after):
 def test_one_step_of_torchs_own():
     """In fp32, one worker with the outer optimizer of torch."""
     model, outer_model = model_of({}), model_of({})
-    outer = cpd.outer.DiLoCo([model], None, "fp32", 1)
+    outer = cpd.optim.DiLoCo([model], None, "fp32", 1)
     parameters = [p for p in outer_model.parameters() if p.requires_grad]
     sgd = torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
     draw = torch.Generator().manual_seed(1)
@@ -129,7 +129,7 @@ def test_one_step_of_torchs_own():
 
 def two_workers(**options):
     models = [model_of({}) for _ in range(2)]
-    return models, cpd.outer.DiLoCo(models, None, FOUR_BITS, 4, **options)
+    return models, cpd.optim.DiLoCo(models, None, FOUR_BITS, 4, **options)
 
 
 def test_layers_meet_by_fragments():
@@ -203,7 +203,7 @@ def test_values_that_are_not_finite(value, weights):
 def test_what_codecs_keep():
     """It goes back where nothing is changed, and is forgotten by name."""
     models = [model_of({}) for _ in range(2)]
-    outer = cpd.outer.DiLoCo(models, None, cpd.ReduceSpec(wire="one_bit"), 1)
+    outer = cpd.optim.DiLoCo(models, None, cpd.ReduceSpec(wire="one_bit"), 1)
     models[0][0].bias.data.add_(torch.tensor([1.0, 2.0, 4.0]))
     assert outer.step()
     kept = outer.state_dict()["states"]
@@ -223,7 +223,7 @@ def test_what_codecs_keep():
 
 def test_averages_that_overflow():
     models = [model_of({}) for _ in range(2)]
-    outer = cpd.outer.DiLoCo(models, None, "e4m3", 1)
+    outer = cpd.optim.DiLoCo(models, None, "e4m3", 1)
     models[1][3].bias.data[0] -= 1000
     with pytest.raises(
         FloatingPointError,
@@ -237,7 +237,7 @@ MODEL = model_of({})
 
 def nan_on_one_rank(comm):
     model = copy.deepcopy(MODEL)  # torch's generator is one for all threads
-    outer = cpd.outer.DiLoCo(model, comm, FOUR_BITS, 1)
+    outer = cpd.optim.DiLoCo(model, comm, FOUR_BITS, 1)
     if comm.rank == 1:
         model[0].bias.data[0] = float("nan")
     try:
@@ -248,7 +248,7 @@ def nan_on_one_rank(comm):
 
 def other_options(comm):
     try:
-        cpd.outer.DiLoCo(copy.deepcopy(MODEL), comm, "bf16", 3, outer_lr=0.7 + comm.rank // 2)
+        cpd.optim.DiLoCo(copy.deepcopy(MODEL), comm, "bf16", 3, outer_lr=0.7 + comm.rank // 2)
     except ValueError as error:
         return str(error)
 
@@ -266,10 +266,10 @@ def test_every_rank_tells():
 def test_workers_that_begin_differently():
     models = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
     with pytest.raises(ValueError, match="worker 1 begins with other parameters"):
-        cpd.outer.DiLoCo(models, None, "bf16", 3)
+        cpd.optim.DiLoCo(models, None, "bf16", 3)
     named = [torch.nn.Sequential(models[0]), models[0]]
     with pytest.raises(ValueError, match="worker 1 begins with other parameters"):
-        cpd.outer.WeightAverage(named, None, "bf16", 3)
+        cpd.optim.WeightAverage(named, None, "bf16", 3)
 
 
 LINEAR = torch.nn.Linear(2, 2)
@@ -303,7 +303,7 @@ LINEAR = torch.nn.Linear(2, 2)
 def test_arguments(options, error, message):
     given = {"model": [LINEAR], "comm": None, "spec": "bf16", "inner_steps": 3} | options
     with pytest.raises(error, match=message):
-        cpd.outer.DiLoCo(**given)
+        cpd.optim.DiLoCo(**given)
 
 
 def test_states_that_do_not_fit():
@@ -314,7 +314,7 @@ def test_states_that_do_not_fit():
     with pytest.raises(ValueError, match="the state's momentum is of other layers"):
         outer.load_state_dict(state | {"momentum": {}})
     models, _ = two_workers()
-    changed = cpd.outer.DiLoCo(models, None, "bf16", 1)
+    changed = cpd.optim.DiLoCo(models, None, "bf16", 1)
     models[1][3].bias.requires_grad_(False)
     with pytest.raises(RuntimeError, match=r"gradient are others than when its DiLoCo was made"):
         changed.step()
@@ -326,7 +326,7 @@ def test_states_that_do_not_fit():
 def pair(spec: str = "uniform bits=gradient"):
     models = [torch.nn.Linear(3, 2) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    return models, cpd.outer.WeightAverage(models, None, cpd.ReduceSpec(wire=spec), period=1)
+    return models, cpd.optim.WeightAverage(models, None, cpd.ReduceSpec(wire=spec), period=1)
 
 
 def test_gradients_must_be_known():
@@ -354,7 +354,7 @@ def test_gradients_that_are_not_finite():
 
     def work(comm):
         model = copy.deepcopy(models[0])
-        outer = cpd.outer.WeightAverage(model, comm, spec, period=1)
+        outer = cpd.optim.WeightAverage(model, comm, spec, period=1)
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, torch.nan if comm.rank else 1.0)
         try:

@@ -35,13 +35,14 @@ CPP_ORDER = (
     ("bindings",),
 )
 PYTHON_ORDER = (
-    ("cpd/_core", "cpd/_files"),
+    ("cpd/_core", "cpd/_files", "cpd/_since"),
     ("cpd/numeric",),
     ("cpd/cells",),
     ("cpd/ops",),
     ("cpd/_torch", "cpd/compress"),
     ("cpd/nn", "cpd/comm"),
-    ("cpd/parallel", "cpd/optim"),
+    ("cpd/parallel",),
+    ("cpd/optim",),
     ("cpd/compat", "cpd/hardware"),
     ("cpd/study", "cpd/track"),
     ("cpd",),  # the modules at the root: public names, and how they are loaded

@@ -86,7 +86,7 @@ def with_inventory(root: Path, names: set[str]) -> Path:
 def test_public_names_without_a_page(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     names = site.public_names()
-    assert len(names) > 150
+    assert len(names) > 120
     every = {min(each) for each in names}
     assert list(site.missing(with_inventory(tmp_path, every))) == []
     without = {"cpd.cast", "cpd.ops.casts.cast"}

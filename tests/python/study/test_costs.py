@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import cpd
+from cpd.study.choices import choose
 
 FORMATS = [
     "e4m3", "e5m2", "e4m3fn", "e4m3fnuz", "e3m0", "e2m1", "e1m2", "e2m3", "e5m7", "bf16", "fp16",
@@ -180,9 +181,9 @@ def test_choices_are_of_measurements() -> None:
     how = {"alpha": 1e-6, "beta": 1e-9}
     spec = cpd.ReduceSpec("e4m3", order="ring")
     with pytest.raises(ValueError, match="at least one measurement is needed"):
-        cpd.study.choose({}, spec, 2, [4], **how)
+        choose({}, spec, 2, [4], **how)
     with pytest.raises(TypeError, match="measured\\[1\\] must be a Measurement, got int"):
-        cpd.study.choose({1: 3}, spec, 2, [4], **how)
+        choose({1: 3}, spec, 2, [4], **how)
 
 
 def test_sums_that_overflow_a_result_without_nan() -> None:

@@ -6,7 +6,8 @@ import math
 import pytest
 
 import cpd
-from cpd.study import Link, Machine, Round, machine, network
+from cpd.study import Link, Machine, machine, network
+from cpd.study.costs import Round
 from cpd.study.machines import machines
 from cpd.study.networks import networks
 

@@ -12,6 +12,7 @@ import pytest
 import cpd
 import cpd.comm
 import study_ranks
+from cpd.study.reduce import DRAWS, Contributions
 from patience import scaled
 from spawn import TRANSPORTS, spawn_ranks
 
@@ -224,7 +225,7 @@ def test_recommend_names_the_same_for_every_draw(world: int, size: int) -> None:
         best = cpd.study.recommend(ranks, spec, sizes, alpha=1e-5, beta=8e-10)
         named.add((best.by_error, best.by_time, best.compromise))
         by_equation_5.add(min(best.choices, key=lambda c: c.roundoff.error).group_size)
-        assert best.draws == cpd.study.DRAWS
+        assert best.draws == DRAWS
     assert {by_error for by_error, _, _ in named} == {size}
     assert len(named) == 1
     assert len(by_equation_5) > 1
@@ -244,9 +245,7 @@ def test_recommend_takes_the_faster_of_what_chance_tells_apart() -> None:
 def test_the_spread_is_how_far_draws_differ() -> None:
     """The standard error of one draw against what 40 draws of the same kind come to."""
     spec = cpd.ReduceSpec("e4m3", order="ring", aps=True)
-    found = [
-        cpd.study.Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)
-    ]
+    found = [Contributions(normal_ranks(8, seed, 2000)).measure(spec, 4) for seed in range(40)]
     spreads = [one.spread for one in found]
     deviation = np.std([one.total.relative_rms for one in found], ddof=1)
     assert np.mean(spreads) == pytest.approx(deviation, rel=0.35)
@@ -264,7 +263,7 @@ def test_small_layers_fill_all_blocks() -> None:
     """40 layers of two values each: every block gets five."""
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]
-    one = cpd.study.Contributions(ranks).measure(cpd.ReduceSpec("e4m3"), 2)
+    one = Contributions(ranks).measure(cpd.ReduceSpec("e4m3"), 2)
     references = [reference for _, reference in one.draws]
     assert min(references) > 5 * 4
     assert max(references) < 5 * 16
@@ -298,7 +297,7 @@ def test_nothing_beats_what_is_named(seed: int) -> None:
 
 def test_measurements_are_those_of_roundoff() -> None:
     ranks = positive_ranks(6)
-    given = cpd.study.Contributions(ranks)
+    given = Contributions(ranks)
     for average in (False, True, False):
         spec = cpd.ReduceSpec("e4m3", order="tree", aps=True, average=average)
         one = given.measure(spec, 3)
@@ -315,7 +314,7 @@ def test_what_is_no_spec_is_a_type_error_everywhere(spec: Any) -> None:
     calls = {
         "roundoff": lambda: cpd.study.roundoff(ranks, spec, [1]),
         "recommend": lambda: cpd.study.recommend(ranks, spec, [1], **times),
-        "measure": lambda: cpd.study.Contributions(ranks).measure(spec, 1),
+        "measure": lambda: Contributions(ranks).measure(spec, 1),
         "cost": lambda: cpd.study.cost(spec, 2, [3]),
         "transfer_time": lambda: cpd.study.transfer_time(spec, 2, [3], **times),
         "simulate_all_reduce": lambda: cpd.simulate_all_reduce(ranks, spec),

@@ -468,7 +468,7 @@ def test_files_of_figures(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["operand"] for row in rows] == ["e2m1", "e2m1", "e3m1", "e3m1"]
     assert float(rows[0]["sqnr"]) == found.rows[0].losses.sqnr
-    assert float(rows[3]["gates"]) == found.rows[3].cost.gates
+    assert float(rows[3]["gates"]) == found.rows[3].cost.total
     found.to_json(tmp_path / "sweep.json")
     told = json.loads((tmp_path / "sweep.json").read_text(), parse_constant=pytest.fail)
     assert told["cost_model"] == "cpd-2026"

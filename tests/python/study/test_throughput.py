@@ -8,7 +8,7 @@ import pytest
 
 import cpd
 from cpd.study import CodecRate, Link, Machine, Network, StepTime, machine, network, step_time
-from cpd.study.costs import Round, agreement
+from cpd.study.costs import Round, agreement, rounds
 from cpd.study.published import FIGURES, by_ratio, check_figure, compared, fit, rms, table
 from cpd.study.step_rows import StepRow, mark_front, step_rows
 from cpd.study.throughput import all_reduce_of, codec_values, measured_rate
@@ -229,7 +229,7 @@ def test_one_level_is_the_time_of_transfers(exchange, group, ranks):
     alpha, beta = 1e-3, 1e-6
     wanted = cpd.study.transfer_time(spec, ranks, sizes, alpha=alpha, beta=beta)
     for hosts in (1, 3, 4, 16):
-        found = cpd.study.rounds(spec, ranks, sizes, per_host=hosts)
+        found = rounds(spec, ranks, sizes, per_host=hosts)
         assert sum(one.steps * (alpha + beta * one.bytes) for one in found) == pytest.approx(wanted)
 
 
@@ -237,7 +237,7 @@ def test_one_level_is_the_time_of_transfers(exchange, group, ranks):
 @pytest.mark.parametrize("per_host", [1, 2, 3, 4, 5, 13])
 def test_where_messages_of_owner_go(ranks, per_host):
     """Step d has all ranks send to that d places on: counted one by one."""
-    found = cpd.study.rounds(cpd.ReduceSpec("fp32"), ranks, [ranks * 4], per_host=per_host)
+    found = rounds(cpd.ReduceSpec("fp32"), ranks, [ranks * 4], per_host=per_host)
     wanted: dict[tuple[int, int], int] = {}
     for step in range(1, ranks):
         pairs = [(rank // per_host, (rank + step) % ranks // per_host) for rank in range(ranks)]
@@ -252,13 +252,13 @@ def test_where_messages_of_owner_go(ranks, per_host):
 def test_groups_of_hosts_cross_once():
     """Groups that are hosts: only masters' messages cross, one of each host at a time."""
     spec = all_reduce_of("fp32", "hierarchical", 4)
-    found = cpd.study.rounds(spec, 16, [1600], per_host=4)
+    found = rounds(spec, 16, [1600], per_host=4)
     assert sum(one.steps for one in found if one.across) == 2 * (4 - 1)
     assert all(one.across == 1 and one.within == 0 for one in found if one.across)
     assert sum(one.steps for one in found if one.within) == 4 * (4 - 1)
-    two = cpd.study.rounds(spec, 16, [1600], per_host=8)
+    two = rounds(spec, 16, [1600], per_host=8)
     assert sum(one.steps for one in two if one.across) == 2 * (4 - 1)
-    three = cpd.study.rounds(spec, 16, [1600], per_host=3)  # groups across hosts
+    three = rounds(spec, 16, [1600], per_host=3)  # groups across hosts
     assert sum(one.steps for one in three) == sum(one.steps for one in found)
 
 
@@ -347,7 +347,7 @@ def test_more_wrong_steps():
     with pytest.raises(ValueError, match="above 0 GB/s"):
         CodecRate(0.0, 1.0)
     with pytest.raises(ValueError, match="ranks of a host must be at least 1, got 0"):
-        cpd.study.rounds(cpd.ReduceSpec("fp32"), 2, [4], per_host=0)
+        rounds(cpd.ReduceSpec("fp32"), 2, [4], per_host=0)
 
 
 # ---- what is published ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import nn  # noqa: E402
 import cpd  # noqa: E402
 from cpd.parallel.traffic import StepTraffic  # noqa: E402
 from cpd.track import Tracker  # noqa: E402
-from cpd.track.lightning import _called  # noqa: E402
+from cpd.track.lightning_callback import _called  # noqa: E402
 from cpd.track.writers import writer_of  # noqa: E402
 
 

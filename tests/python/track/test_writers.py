@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cpd.track import Writer, writer_of  # noqa: E402
+from cpd.track import Writer  # noqa: E402
+from cpd.track.writers import writer_of  # noqa: E402
 
 SCALARS = {"reduce/bytes": 1516.0, "0/weight/amax": 0.5}
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Self-checking SystemVerilog test benches around vectors."""
 
-from cpd.hardware.testbench.files import write_testbench
-from cpd.hardware.testbench.ports import Ports
-from cpd.hardware.testbench.units import Unit, unit_of
+from typing import Any
 
-__all__ = ["Ports", "Unit", "unit_of", "write_testbench"]
+from cpd._since import missing
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.hardware.testbench", name)

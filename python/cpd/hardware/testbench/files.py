@@ -56,7 +56,7 @@ def write_testbench(
     ends with `PASS` or `FAIL`, counts and an exit status. `make icarus LINE=N` runs one line.
 
     Args:
-        vectors: the vectors, as from `cpd.hardware.vectors.make`.
+        vectors: the vectors, as from `cpd.hardware.make_vectors`.
         directory: the folder, which is created if it is missing.
         rtl: the sources under test, the value of the Makefile's variable `RTL`, which a call can
             override (`make icarus RTL=…`); default none.
@@ -77,12 +77,12 @@ def write_testbench(
     """
     if not hasattr(vectors, "head"):
         raise TypeError(
-            f"vectors must be what cpd.hardware.vectors makes, got {type(vectors).__name__}"
+            f"vectors must be what cpd.hardware.make_vectors makes, got {type(vectors).__name__}"
         )
     head, fields = vectors.head, vectors.fields
     ports = Ports() if ports is None else ports
     if not isinstance(ports, Ports):
-        raise TypeError(f"ports must be a cpd.hardware.testbench.Ports, got {type(ports).__name__}")
+        raise TypeError(f"ports must be a cpd.hardware.Ports, got {type(ports).__name__}")
     unit = unit_of(head, fields) if module is None else plain_unit(fields, module, ports)
     undriven = [] if module is None else _checked_header(unit, ports, [Path(each) for each in rtl])
     folder = Path(directory)

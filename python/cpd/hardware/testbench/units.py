@@ -147,8 +147,6 @@ def unit_of(head: Head, fields: Sequence[Field]) -> Unit:
         TypeError: for an argument of another type.
     """
     check_keys("head", head, "operation")
-    if not all(hasattr(each, "role") for each in fields):
-        raise TypeError("fields must be of type cpd.hardware.vectors.Field")
     operation = head["operation"]
     if operation not in _UNITS:
         known = ", ".join(_UNITS)

@@ -5,21 +5,10 @@ The oracle is slow and exact. Vectors are arrays, and files that simulators read
 files from elsewhere.
 """
 
-from cpd.hardware.vectors.checking import Check, check
-from cpd.hardware.vectors.fields import Field
-from cpd.hardware.vectors.files import File, VectorFileError
-from cpd.hardware.vectors.making import make, rule_of
-from cpd.hardware.vectors.rules import DisagreementError
-from cpd.hardware.vectors.vectors import Vectors
+from typing import Any
 
-__all__ = [
-    "Check",
-    "DisagreementError",
-    "Field",
-    "File",
-    "VectorFileError",
-    "Vectors",
-    "check",
-    "make",
-    "rule_of",
-]
+from cpd._since import missing
+
+
+def __getattr__(name: str) -> Any:
+    raise missing("cpd.hardware.vectors", name)

@@ -26,8 +26,8 @@ _NAN_OUT = np.uint16(1 << CORNERS.index("nan_out"))
 
 
 @dataclass
-class Check:
-    """The result of `check`.
+class VectorCheck:
+    """The result of `check_vectors`.
 
     Attributes:
         rule: the rule of the lines.
@@ -65,7 +65,9 @@ class Check:
 
 
 @checked
-def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None) -> Check:
+def check_vectors(
+    path: Any, kind: str | None = None, rule: ElementRule | SumRule | None = None
+) -> VectorCheck:
     """Compares each line of a file with the results of oracle and kernels for its inputs.
 
     Nothing in the file is executed.
@@ -91,7 +93,7 @@ def check(path: Any, kind: str | None = None, rule: ElementRule | SumRule | None
             f"name them, as in `cpd vectors mul e4m3fn --check {path}`"
         )
     file = File(path, kind, given.fields)
-    found = Check(given)
+    found = VectorCheck(given)
     for columns in file.batches():
         _compare(found, given, file, columns)
     if not found.lines:
@@ -127,7 +129,7 @@ def rule_by_name(path: Any) -> ElementRule | None:
 
 
 def _compare(
-    found: Check, rule: ElementRule | SumRule, file: File, columns: dict[str, Any]
+    found: VectorCheck, rule: ElementRule | SumRule, file: File, columns: dict[str, Any]
 ) -> None:
     inputs = {f.name: columns[f.name] for f in rule.inputs}
     right, corners = rule.results(inputs)
@@ -153,7 +155,7 @@ def _compare(
 
 
 def _either_rule(
-    found: Check, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
+    found: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
     """Returns where the flags are right by either rule for fma(0, ∞, quiet NaN).
 
@@ -211,3 +213,6 @@ def _hex(f: Field, value: Any) -> str:
     elements = np.atleast_1d(value)
     number = sum(int(x) << f.width * k for k, x in enumerate(elements))
     return f"{number:0{f.digits}X}"
+
+
+Check = VectorCheck  # as pickles of 0.7 name it

@@ -30,7 +30,7 @@ _INTEGER = re.compile(r"\bint\d|\bfixed\b")
 
 
 @checked
-def make(
+def make_vectors(
     operation: str,
     formats: FormatLike | Sequence[FormatLike] = (),
     result: FormatLike | None = None,
@@ -90,7 +90,7 @@ def make(
             operation.
         TypeError: for an argument of another type.
 
-    >>> vectors = make("mul", "e4m3fn", exhaustive=True)
+    >>> vectors = make_vectors("mul", "e4m3fn", exhaustive=True)
     >>> [(field.name, field.bits) for field in vectors.fields]
     [('a', 8), ('b', 8), ('result', 8), ('flags', 5)]
     >>> batch = next(vectors.batches())

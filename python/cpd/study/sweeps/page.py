@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd import _core
-from cpd.hardware.hardware_cost import GATES, MODEL
+from cpd.hardware.gate_counts import GATES, MODEL
 from cpd.study.pages import fill
 from cpd.study.svg import to_svg
 from cpd.study.sweeps.picture import NAMES, draw
@@ -56,7 +56,7 @@ def _front(found: Rows, cost: str) -> dict[str, Any]:
                 row.cell.rounding,
                 row.cell.total,
                 f"{row.bits:.4g}",
-                f"{row.cost.gates:,.0f}",
+                f"{row.cost.total:,.0f}",
                 _value(found, row),
                 f"{row.losses.sqnr:.1f}",
             )
@@ -85,7 +85,7 @@ def _few(rows: list[Row], most: int = 4) -> list[Row]:
 
 def _parts(row: Row) -> list[str]:
     bits = [f"{getattr(row.cost, name):.3g}" for name in _PARTS]
-    return [row.cell.operand, row.cell.total, *bits, f"{row.cost.gates:,.0f}"]
+    return [row.cell.operand, row.cell.total, *bits, f"{row.cost.total:,.0f}"]
 
 
 def _by_tensor(found: Rows, rows: list[Row]) -> list[list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cpd._files import write_json, write_text
-from cpd.hardware.hardware_cost import hardware_cost
+from cpd.hardware.gate_counts import gates
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
 from cpd.study.sweeps.cells import Cell, Losses
@@ -142,7 +142,7 @@ def _row(measured: Measured, tensors: Sequence[Tensor]) -> Row:
         measured.losses,
         measured.accuracy,
         _bits(cell, tensors),
-        hardware_cost(cell.format, cell.sum),
+        gates(cell.format, cell.sum),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from cpd.hardware.hardware_cost import MODEL, HardwareCost
+from cpd.hardware.gate_counts import MODEL, Gates
 from cpd.numeric.checked import checked
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.cells import Cell, Losses
@@ -59,7 +59,7 @@ class Row:
     tensors: tuple[Losses, ...]
     accuracy: float | None
     bits: float
-    cost: HardwareCost
+    cost: Gates
 
     def __str__(self) -> str:
         dots, score = self.losses.dot_error, self.accuracy
@@ -67,7 +67,7 @@ class Row:
             f"{self.cell}: {self.bits:.4g} bits, SQNR {self.losses.sqnr:.1f} dB"
             + ("" if dots is None else f", dot error {share(dots)}")
             + ("" if score is None else f", accuracy {score:.4f}")
-            + f", {self.cost.gates:.0f} gates"
+            + f", {self.cost.total:.0f} gates"
         )
 
     def value(self, name: str) -> float:
@@ -280,7 +280,7 @@ def _columns(found: Rows) -> list[tuple[str, Callable[[Row], str]]]:
         columns.append(("Dot error", lambda row: share(row.losses.dot_error or 0.0)))
     if any(row.accuracy is not None for row in found.rows):
         columns.append(("Accuracy", lambda row: f"{row.accuracy:.4f}"))
-    columns.append(("Gates", lambda row: f"{row.cost.gates:.0f}"))
+    columns.append(("Gates", lambda row: f"{row.cost.total:.0f}"))
     return columns
 
 

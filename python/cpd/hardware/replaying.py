@@ -99,7 +99,7 @@ def replay(
     Args:
         path: the file, in one of two forms. `.npz` has arrays `KIND_a`, `KIND_b` (n x k), `KIND_c`,
             `KIND_d_fp32` and `KIND_d_fp16` (n x 1) of binary32 patterns (uint32). KIND is fp16,
-            bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` are as `cpd.hardware.vectors` writes them,
+            bf16, tf32, E4M3 or E5M2. `.csv` and `.jsonl` are as `cpd.hardware.Vectors` writes them,
             of operation dot or block_fma.
         acc: an accumulator. A preset's name means the unit with each set's operands. Default: the
             preset for the file's name (`H100.npz`), or the accumulator in its head.
@@ -119,10 +119,10 @@ def replay(
         OSError: if the file cannot be read.
 
     >>> import tempfile
-    >>> from cpd.hardware import vectors
+    >>> from cpd.hardware import make_vectors
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = f"{folder}/unit.csv"
-    ...     made = vectors.make("block_fma", accumulator="v100", random=100)
+    ...     made = make_vectors("block_fma", accumulator="v100", random=100)
     ...     written = made.write(path, "csv")
     ...     as_v100, as_a100 = replay(path), replay(path, "a100")
     >>> as_v100[0].matches == as_v100[0].total

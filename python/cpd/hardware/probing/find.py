@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from cpd.hardware.probe import fit
-from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
-from cpd.hardware.probe.rules import Known, Rule, nodes, same
-from cpd.hardware.probe.tree import Mask, Node, OrderError, Tree, text, tree_of
+from cpd.hardware.probing import fit
+from cpd.hardware.probing.dots import F32, Dots, Inputs, Powers, joined
+from cpd.hardware.probing.rules import Known, Rule, nodes, same
+from cpd.hardware.probing.tree import Mask, Node, OrderError, Tree, text, tree_of
 from cpd.numeric.accumulator import Accumulator, BlockFma
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format

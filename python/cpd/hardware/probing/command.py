@@ -31,7 +31,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
-from cpd.hardware.probe.dots import F32
+from cpd.hardware.probing.dots import F32
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike, as_format
 from cpd.ops import decode, encode
@@ -47,7 +47,7 @@ class CommandError(RuntimeError):
     >>> Command(["false"], "fp16")(np.zeros((1, 2)), np.zeros((1, 2)), np.zeros(1))
     Traceback (most recent call last):
     ...
-    cpd.hardware.probe.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
+    cpd.hardware.probing.command.CommandError: 'false' ended with status 1 after 0 of 1 answers
     """
 
 

@@ -57,7 +57,7 @@ GATES = {"multiplier": 6, "aligner": 3, "adder": 5, "normaliser": 3, "exponent":
 
 
 @dataclass(frozen=True)
-class HardwareCost:
+class Gates:
     """The bits of each part of a unit, for one multiply-accumulate.
 
     The bits of a part that several multiply-accumulates share are divided among them.
@@ -70,7 +70,7 @@ class HardwareCost:
         exponent: bits of the exponents' arithmetic.
         scales: bits of the block scales' arithmetic; default 0.
 
-    >>> hardware_cost("e4m3fn", "fp32").multiplier
+    >>> gates("e4m3fn", "fp32").multiplier
     16.0
     """
 
@@ -82,22 +82,22 @@ class HardwareCost:
     scales: float = 0.0
 
     @property
-    def gates(self) -> float:
+    def total(self) -> float:
         """The cost in two-input gates: the sum of all parts, each part's bits times `GATES`."""
         return math.fsum(getattr(self, name) * each for name, each in GATES.items())
 
     def json(self) -> dict[str, Any]:
         """Returns the model's name, the bits of each part, and the gates, for JSON."""
         parts = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {"model": MODEL, **parts, "gates": self.gates}
+        return {"model": MODEL, **parts, "gates": self.total}
 
 
 @checked
-def hardware_cost(
+def gates(
     a: FormatLike | ScaledLike,
     acc: AccumulatorLike = "fp32",
     b: FormatLike | ScaledLike | None = None,
-) -> HardwareCost:
+) -> Gates:
     """Estimates the cost of a multiply-accumulate in hardware, by the model `cpd-2026`.
 
     The unit multiplies a value of format `a` by one of format `b` and adds the product in `acc`.
@@ -111,14 +111,14 @@ def hardware_cost(
         b: the format of the second operand; default the format of a.
 
     Returns:
-        The bits of each part; the property `gates` is their sum in two-input gates.
+        The bits of each part; the property `total` is their sum in two-input gates.
 
     Raises:
         ValueError: for an invalid format or accumulator.
         TypeError: for an argument of another type.
 
-    >>> narrow, wide = hardware_cost("e2m1"), hardware_cost("e4m3fn")
-    >>> narrow.gates < wide.gates
+    >>> narrow, wide = gates("e2m1"), gates("e4m3fn")
+    >>> narrow.total < wide.total
     True
     """
     first = format_or_scaled(a)
@@ -133,7 +133,7 @@ def hardware_cost(
     multiplier = float(_precision(left) * _precision(right))
     aligner, adder, normaliser, exponent = parts.tolist()
     scales = _scales(first, second, total)
-    return HardwareCost(multiplier, aligner, adder, normaliser, exponent, scales)
+    return Gates(multiplier, aligner, adder, normaliser, exponent, scales)
 
 
 def _element(q: Format | Scaled) -> Format:
@@ -224,3 +224,6 @@ def _scales(a: Format | Scaled, b: Format | Scaled, total: Accumulator) -> float
 def _run(q: Scaled) -> int:
     """The number of values of the sum that share a scale."""
     return int(q.block.rpartition("x")[2])
+
+
+HardwareCost = Gates  # as pickles of 0.7 name it

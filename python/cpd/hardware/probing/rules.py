@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from cpd.hardware.probe.dots import F32, Dots
-from cpd.hardware.probe.tree import Node, Tree, join
+from cpd.hardware.probing.dots import F32, Dots
+from cpd.hardware.probing.tree import Node, Tree, join
 from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpd.hardware.probe.dots import F32, Dots, Inputs, Powers, joined
-from cpd.hardware.probe.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
-from cpd.hardware.probe.tree import Ask, Mask, Tree, is_binary
+from cpd.hardware.probing.dots import F32, Dots, Inputs, Powers, joined
+from cpd.hardware.probing.rules import Blocks, Known, OrderTree, Rule, same, schemes_of, units_of
+from cpd.hardware.probing.tree import Ask, Mask, Tree, is_binary
 from cpd.numeric.accumulator import UNCUT, Accumulator, BlockFma, FixedPoint, presets
 from cpd.numeric.formats import Format, as_format
 from cpd.numeric.spec import arguments

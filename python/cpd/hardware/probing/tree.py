@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from cpd.hardware.probe.dots import Dots, Inputs, Powers
+from cpd.hardware.probing.dots import Dots, Inputs, Powers
 
 Ask: TypeAlias = Callable[[Dots], npt.NDArray[np.float32]]
 _MOST_ROWS = 2**22  # values of an operand in one batch

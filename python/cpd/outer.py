@@ -1,6 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-from cpd.parallel import outer
-from cpd.parallel.outer import DiLoCo, WeightAverage
-
-__doc__ = outer.__doc__
-__all__ = ["DiLoCo", "WeightAverage"]

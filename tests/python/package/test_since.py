@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of version 0.7: each raises, and names what there is."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cpd._since import GONE, MODULES, missing
+from patience import scaled
+
+EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
+
+
+def imported(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "cpd":
+            raise
+        pytest.skip(f"needs {error.name}")
+
+
+@pytest.mark.parametrize(("module", "name", "new"), EACH)
+def test_names_that_are_gone(module: str, name: str, new: str) -> None:
+    found = imported(module)
+    with pytest.raises(AttributeError) as raised:
+        getattr(found, name)
+    told = f"use {new}" if new else "it was internal, and nothing takes its place"
+    assert str(raised.value) == f"{module}.{name} is gone: {told}"
+    assert name not in {*getattr(found, "__all__", ()), *dir(found)}
+
+
+@pytest.mark.parametrize("new", sorted({new for _, _, new in EACH if new.startswith("cpd.")}))
+def test_what_takes_their_place(new: str) -> None:
+    path, arguments = re.fullmatch(r"cpd\.([\w.]+)(\(.*\))?", new).groups()
+    found = imported("cpd")
+    for part in path.split("."):
+        found = getattr(found, part)
+    if keyword := re.search(r"(\w+)=…", arguments or ""):
+        assert keyword[1] in found.__init__.__annotations__
+    if text := re.search(r'"(\w+)"', arguments or ""):
+        assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
+    public = imported(f"cpd.{path}".rpartition(".")[0])
+    lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
+    assert path.rpartition(".")[2] in {*public.__all__, *lazy}
+
+
+def test_names_that_never_were() -> None:
+    for module in GONE:
+        told = f"module '{module}' has no attribute 'powersgd'"
+        assert str(missing(module, "powersgd")) == told
+        with pytest.raises(AttributeError, match=re.escape(told)):
+            imported(module).powersgd  # noqa: B018
+
+
+PACKAGES = (
+    "cpd",
+    "cpd.comm",
+    "cpd.compress",
+    "cpd.hardware",
+    "cpd.optim",
+    "cpd.study",
+    "cpd.track",
+)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_public_name_hides_a_module(package: str) -> None:
+    found = imported(package)
+    folder = Path(found.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} | {path.name for path in folder.iterdir()}
+    public = {*found.__all__, *getattr(found, "_NAMES", ())}
+    objects = {name for name in public if not isinstance(getattr(found, name), ModuleType)}
+    assert len(objects) > 1
+    assert objects & files == set()
+
+
+PICKLED = [
+    ("cpd.compress.codec", "Codec", "Codec"),
+    ("cpd.hardware.hardware_cost", "HardwareCost", "Gates"),
+    ("cpd.hardware.probe.command", "Command", "Command"),
+    ("cpd.hardware.probe.find", "Probed", "Probed"),
+    ("cpd.hardware.replay", "Replay", "Replay"),
+    ("cpd.hardware.vectors.checking", "Check", "VectorCheck"),
+    ("cpd.hardware.vectors.vectors", "Vectors", "Vectors"),
+]
+"""Module and name as in pickles of 0.7, and the class's name now."""
+
+
+@pytest.mark.parametrize(("module", "name", "now"), PICKLED)
+def test_pickles_of_0_7_find_their_classes(module: str, name: str, now: str) -> None:
+    stored = f"c{module}\n{name}\n.".encode()  # as protocol 0 names a class
+    program = f"import pickle; print(pickle.loads({stored!r}).__qualname__)"
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=scaled(120)
+    )
+    assert (run.stdout, run.stderr) == (f"{now}\n", "")
+    found = pickle.loads(stored)
+    again = pickle.loads(pickle.dumps(found))
+    assert again is found
+    assert found.__module__ == MODULES.get(module, module)
