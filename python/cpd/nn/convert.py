@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers, ranks
+from cpd.nn import bypasses, clock, layers, notes, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -25,7 +25,7 @@ from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import NATIVE, OPERANDS, CastSpec, Recipe, RecipeLike, Sums, is_native
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Decision, Rule, Rules
@@ -275,10 +275,10 @@ class _Plan:
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
-        self.notes = [*self._unused(len(rules)), *_notes(how), *_of_layers(self.layers)]
+        self.notes = [*self._unused(len(rules)), *notes.on_recipe(how), *_of_layers(self.layers)]
         own = {name: m for name, m in self._modules.items() if self._mixins[name] is None}
         self.unseen = _unseen(own)
-        self.elsewhere = _elsewhere(how)
+        self.elsewhere = notes.elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
         """Notes on the recipe's rules without a match. Raises ValueError for such of `convert`."""
@@ -487,26 +487,13 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
     }
 
 
-def _notes(how: Recipe) -> list[str]:
-    """Notes on the recipe as a whole."""
-    found = []
-    if how.is_native and not how.rounds and not how.schedule:
-        found.append("the recipe rounds nothing in layers: they compute as torch does")
-    if how.residual is not None:
-        found.append(
-            "residual: additions are rounded in modules of transformers and timm that name them, "
-            "and where cpd.nn.register says so; cpd.autocast rounds all"
-        )
-    return found
-
-
 def _of_layers(layers: list[_Layer]) -> list[str]:
     """Notes on recipes of layers that may mean something else than what their words say, and on
     weights whose type does not hold what the recipe makes of them."""
     found: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
         for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
-            for note in (*_of_integers(how), *_of_types(how, layer.module)):
+            for note in (*notes.of_integers(how), *notes.of_types(how, layer.module)):
                 found.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in found.items()]
 
@@ -553,38 +540,3 @@ def _check_results(how: Recipe, layer: _Layer) -> None:
 
 
 _NAMES = {"bfloat16": "bf16", "float16": "fp16"}
-
-
-def _of_integers(how: Recipe) -> Iterator[str]:
-    for name in OPERANDS:
-        spec = getattr(how, name)
-        if isinstance(spec, CastSpec) and spec.format.encoding == "int":
-            f = spec.format.name
-            yield f"{name}={f!r} rounds to whole numbers: it has no scale; '{f} row' has one"
-
-
-def _of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        return
-    held = operators.name_of(weight.dtype)
-    if isinstance(how.weight, CastSpec) and not holds(held, how.weight.format.name):
-        yield (
-            f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
-            "to: calls will raise; make them float32"
-        )
-
-
-def _elsewhere(how: Recipe) -> list[str]:
-    """Notes on the parts of the recipe that other functions apply."""
-    found = []
-    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
-    if beside:
-        arguments = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
-        found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
-    if how.wire is not None:
-        found.append(
-            f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "
-            "its spec (VirtualNodes, ddp_hook)"
-        )
-    return found
