@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional forms share: checks of operands, a recipe as the operators take it, and the
-casts before and after a product."""
+"""Parts that the functional forms share.
+
+Checks of operands, a recipe as the operators take it, and the casts before and after a product.
+"""
 
 from __future__ import annotations
 
@@ -54,8 +56,11 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether the first argument is a tensor of another float type than the weights,
-    outside of torch.autocast. Torch's layers of products refuse such an input."""
+    """Returns whether the first argument's float type differs from the weights'.
+
+    False outside of tensors and within torch.autocast. Torch's layers of products refuse such an
+    input.
+    """
     x = arguments[0] if arguments else None
     weight = next((w for w in module._parameters.values() if w is not None), None)
     return (
@@ -102,8 +107,11 @@ class Arguments(NamedTuple):
         stream: Number | None = None,
         delayed: Any = None,
     ) -> Arguments:
-        """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
-        format that the recipe puts into it, or the state of delayed scaling is missing."""
+        """The arguments of a call with operands `x` and `w`.
+
+        Raises where a type does not hold a format that the recipe puts into it, or the state of
+        delayed scaling is missing.
+        """
         narrow = None if dtype is not None else autocast_type(x)
         dtype = narrow if dtype is None else dtype
         element = _element(how, x, dtype)
@@ -127,8 +135,11 @@ class Arguments(NamedTuple):
 
 
 def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
-    """Whether the operator casts activation and weight itself, for each GEMM: where torch's kernels
-    multiply 16-bit values, apart from their scales if possible (`cpd._torch.native`)."""
+    """Returns whether the operator casts activation and weight itself, for each GEMM.
+
+    It does where torch's kernels multiply 16-bit values, apart from their scales if possible
+    (`cpd._torch.native`).
+    """
     if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
         return False
     return not any(spec is not None and draws(spec) for spec in how.cast_before)

@@ -156,8 +156,10 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def next(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call of so many products, and returns the keywords of its functional form: the
-        recipe, the stream."""
+        """Counts a call of `products` products.
+
+        Returns the keywords of its functional form: the recipe, the stream.
+        """
         if not self.recipe.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
@@ -229,8 +231,10 @@ def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: 
 
 
 def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """The entry of `FORMS` for a functional form of so many products, whose arguments are those of
-    torch's function."""
+    """Returns the entry of `FORMS` for a functional form of `products` products.
+
+    The arguments are those of torch's function.
+    """
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
         return form(*args, **kwargs, **mode.next(products))
@@ -344,8 +348,10 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors are dense and of types that products take; indices and masks do not count.
-    Products refuse nested tensors by themselves."""
+    """Returns whether tensors are dense and of types that products take.
+
+    Indices and masks do not count. Products refuse nested tensors by themselves.
+    """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
     exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)

@@ -42,6 +42,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Measured:
+        """Returns the measurements of several tensors together."""
         values, zeros, nonfinite, least, most, amax, smallest, squares = zip(*parts, strict=True)
         return cls(
             sum(values),
@@ -75,6 +76,7 @@ class Judged(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
+        """Returns the losses of several tensors together."""
         values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
         counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
         return cls(*counts, sum(errors), min(low), max(high))
@@ -110,10 +112,12 @@ def measure(x: Tensor) -> FiniteValues:
 
 
 def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
-    """What a cast of `x`, without NaN and infinities, to `spec` loses, its blocks along `axis`.
-    `multiplier`: of delayed scaling; where there is none, the scale follows from the tensor itself.
-    With a transform the transformed values are judged. The cast's result is float32, as the
-    operands that layers multiply are, since 16-bit types do not hold elements times scales."""
+    """Returns the losses of a cast of `x`, without NaN and infinities, to `spec`.
+
+    Blocks run along `axis`. `multiplier`: of delayed scaling; None: the scale follows from the
+    tensor itself. With a transform the transformed values are judged. The cast's result is float32,
+    as the operands that layers multiply are, since 16-bit types do not hold elements times scales.
+    """
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
@@ -145,8 +149,11 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
-    """Where a magnitude exceeds the format's max times the scale by more than the scale's rounding.
-    With a scale of 0 values become 0, which is not an overflow."""
+    """Returns where a magnitude exceeds the format's max times the scale.
+
+    The excess must be more than the scale's rounding. With a scale of 0 values become 0, which is
+    not an overflow.
+    """
     return (magnitudes > limit * (1 + NOISE)) & (limit > 0)
 
 
@@ -161,8 +168,11 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """The cast of `x` in float32; `x` in float32, or transformed; the factor that the first has
-    more than the second; the scale that decodes each element, or None."""
+    """Returns the cast of `x` in float32, and `x` in float32, or transformed.
+
+    Also the factor that the first has more than the second, and the scale that decodes each
+    element, or None.
+    """
     values = x.float()
     if isinstance(spec, CastSpec):
         return _rounded(values, spec), values, 1.0, None

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations of torch and of ours are products of matrices, convolutions or attention, and
-how many multiply-accumulates each computes: `macs`."""
+"""The operations of torch and CPD that are products, and their multiply-accumulates.
+
+Products are those of matrices, convolutions and attention. `macs` counts.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -17,8 +19,10 @@ from torch.utils.flop_counter import flop_registry
 
 
 def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
-    """The multiply-accumulates of one call of an overload of torch.ops, its biases not counted;
-    None where the operation is no product."""
+    """Returns the multiply-accumulates of one call of an overload of torch.ops.
+
+    Biases are not counted. None if the operation is not a product.
+    """
     packet = _packet(operation)
     name = getattr(packet, "_qualified_op_name", "")
     if name in _MACS:
@@ -112,8 +116,11 @@ def _sampled(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) ->
 
 
 def _slid(images: Sequence[int], w: Sequence[int]) -> int:
-    """Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
-    `images` are the results of a convolution, or what a transposed one takes."""
+    """Returns the multiply-accumulates of a convolution.
+
+    Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
+    `images` are the results of a convolution, or what a transposed one takes.
+    """
     return images[0] * math.prod(images[2:]) * math.prod(w)
 
 

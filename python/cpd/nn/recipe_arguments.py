@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the arguments of `cpd.Recipe`: each function checks one and converts it to what a recipe
-holds."""
+"""Reads the arguments of `cpd.Recipe`.
+
+Each function checks one argument and converts it to what a recipe holds.
+"""
 
 from __future__ import annotations
 

@@ -19,8 +19,10 @@ _FROM = {"type": "integer", "minimum": 0}
 
 
 def schema() -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of what `Recipe.from_toml` and `Recipe.from_json` read: keys,
-    types and bounds. What the texts of formats and accumulators mean, it does not check.
+    """Returns a JSON schema (draft 2020-12) of what `Recipe.from_toml` and `from_json` read.
+
+    It has keys, types and bounds. The meaning of the texts of formats and accumulators is not
+    checked.
 
     >>> list(schema()["$defs"]["recipe"]["properties"])[:3]
     ['format', 'sums', 'forward']

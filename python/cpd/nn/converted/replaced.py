@@ -15,8 +15,11 @@ from cpd.nn.recipe import Recipe
 
 
 class Replaced(TorchFunctionMode):
-    """A context in which ours replace functions of torch, {theirs: ours}, with the further keywords
-    `how`; each replaced function is appended to `answered`. Ours call torch's own ones."""
+    """A context in which CPD's functions replace functions of torch, {theirs: ours}.
+
+    They get the further keywords `how`; each replaced function is appended to `answered`. CPD's
+    functions call torch's own ones.
+    """
 
     def __init__(
         self,
@@ -85,7 +88,9 @@ def lacks(state: State, part: str) -> str:
 
 def idle(state: State, *parts: str) -> str:
     """Why a layer in which the recipe rounds nothing is not emulated; empty: it rounds something.
-    `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses."""
+
+    `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses.
+    """
     for how in state.phases():
         casts = [*how.operands, how.output, *(getattr(how, part) for part in parts)]
         if not how.is_native or any(spec is not None for spec in casts):
