@@ -32,7 +32,7 @@ MASTER, COMPENSATION = "master", "compensation"
 
 
 class Formats(NamedTuple):
-    """What is rounded to which format; None: not at all."""
+    """The format of each part of an optimizer; None: it is not rounded."""
 
     weight: OperandSpec | None
     kahan: bool
@@ -51,6 +51,7 @@ class Formats(NamedTuple):
         second_moment: OperandLike | None,
         gradient: OperandLike | None,
     ) -> Formats:
+        """Reads the arguments of `LowPrecision`, and checks that they fit."""
         if update is not None and update not in UPDATES:
             raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {shown(update)}")
         spec = storage_spec("weight", _rounding(weight, update))
@@ -78,6 +79,7 @@ class Formats(NamedTuple):
         )
 
     def of_state(self, name: str) -> OperandSpec | None:
+        """Returns the format of the state tensor with this name, or None."""
         if name in MOMENTA:
             return self.momentum
         return self.second_moment if name in SECOND_MOMENTS else None

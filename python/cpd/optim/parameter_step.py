@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parameter in a step of `LowPrecision`: what the inner optimizer works on in its place, and
-what is rounded before and after."""
+"""One parameter in a step of `LowPrecision`.
+
+It has what the inner optimizer works on in the parameter's place, and what is rounded before and
+after.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,11 @@ _GRADIENT, _MASTER, _STATE = 1, 2, 3
 
 
 class ParameterStep:
-    """A parameter, and the values and gradient that the inner optimizer takes for it: the parameter
-    itself where no format asks for a copy. `state` is what the optimizer keeps of it; `scale` that
-    of its gradient, divided out after rounding if `unscale`."""
+    """A parameter, and the values and gradient that the inner optimizer takes for it.
+
+    The values are the parameter itself unless a format asks for a copy. `state` is the optimizer's
+    for it; `scale` its gradient's, divided out after rounding if `unscale`.
+    """
 
     def __init__(
         self,
@@ -103,8 +108,10 @@ class ParameterStep:
 
 
 class SwappedParameters:
-    """A context in which an optimizer has the steps' values in the place of their parameters, with
-    gradients and state."""
+    """A context in which an optimizer has the steps' values in the place of their parameters.
+
+    Gradients and state are replaced too.
+    """
 
     def __init__(self, inner: Optimizer, steps: list[ParameterStep]) -> None:
         self._inner, self._steps = inner, steps
