@@ -21,9 +21,12 @@ class Ranks(Protocol):
     """The nodes of a training: `world` in all, of which this process computes `mine`."""
 
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """The number of nodes."""
+
     @property
-    def mine(self) -> range: ...
+    def mine(self) -> range:
+        """The numbers of the nodes in this process."""
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
         """[node][tensor] of all nodes, from [my node][tensor]; fp32."""

@@ -80,6 +80,7 @@ class Generators:
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Generators:
+        """Returns the present states."""
         return cls(torch.get_rng_state(), {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus})
 
     @classmethod
@@ -90,6 +91,7 @@ class Generators:
         return cls(host.get_state(), {gpu: one.get_state() for gpu, one in made.items()})
 
     def restore(self) -> None:
+        """Sets torch's generators to these states."""
         torch.set_rng_state(self.host)
         for gpu, state in self.gpus.items():
             torch.cuda.set_rng_state(state, gpu)
@@ -105,9 +107,11 @@ class Randomness:
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Randomness:
+        """Returns the present states."""
         return cls(Generators.now(gpus), random.getstate(), np.random.get_state())
 
     def restore(self) -> None:
+        """Sets all generators to these states."""
         self.generators.restore()
         random.setstate(self.python)
         np.random.set_state(self.numpy)
