@@ -58,8 +58,8 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
     """Returns whether the first argument's float type differs from the weights'.
 
-    False outside of tensors and within torch.autocast. Torch's layers of products refuse such an
-    input.
+    False if it is not a tensor, and within torch.autocast. Torch's layers of products refuse such
+    an input.
     """
     x = arguments[0] if arguments else None
     weight = next((w for w in module._parameters.values() if w is not None), None)

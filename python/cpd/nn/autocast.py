@@ -30,20 +30,23 @@ from cpd.ops.arguments import check_whole
 
 
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
-    """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
+    """Computes torch's functions as a recipe says, within `with cpd.autocast(recipe):`.
 
-    These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
-    `attention`), grouped_mm, bilinear, the normalisations, softmax and embedding (rounded as the
-    recipe says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors;
-    addmm, addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul
-    and those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors
-    of one shape: all calls to them, also those that torch's own modules make, by position or by
-    name, and with `out=`. A converted layer keeps its own recipe. All other products (lstm, cdist,
-    multi_dot, einsum of three tensors, …), those of sparse operands, and those of other types than
-    float32, bfloat16 and float16, stay torch's; `left` counts them by name, or as aten's operation,
-    except in compiled code and within operators that other packages define, which are not looked
-    into. Attention that is written out of matmul and softmax takes the recipe itself: `cpd.convert`
-    knows attention as such.
+    The functions are:
+
+    - of torch.nn.functional: linear, the convolutions, attention (by the recipe's `attention`),
+      grouped_mm, bilinear, the normalizations, softmax and embedding (rounded as the recipe says);
+    - matmul: @, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm, addmv,
+      addbmm, baddbmm, addr, which add to the product by torch; torch.linalg.matmul and those of
+      torch.ops.aten;
+    - if the recipe has `residual`: the addition of two tensors of one shape.
+
+    All calls to them count, also by torch's own modules, by position or by name, and with `out=`. A
+    converted layer has its own recipe. All other products (lstm, cdist, multi_dot, einsum of three
+    tensors, …) remain torch's, and so do products of sparse operands and of other types than
+    float32, bfloat16 and float16. `left` counts them by name, or as aten's operation. It does not
+    see compiled code, nor operators that other packages define. Attention that is written out of
+    matmul and softmax takes the recipe itself: `cpd.convert` knows attention as such.
 
     Arguments mean what they mean in torch: `beta=0` ignores the input, a size of 1 broadcasts in
     einsum and tensordot, and shapes that torch refuses raise torch's error. Nested tensors and
@@ -53,18 +56,21 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     the order in which the first operand has them.
 
     Args:
-        recipe: as for `cpd.convert`; its rules and schedule are ignored. Raises ValueError where
-            its scaling is delayed.
-        stream: of all random bits, instead of the streams of the recipe's parts: a tensor, for
-            compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
-            number << 20.
-        watch: whether `left` also counts what is called below the level of torch's functions. That
-            takes some microseconds for each operation of torch within the context, which small
-            models notice; False: it counts functions alone.
+        recipe: as for `cpd.convert`; its rules and schedule are ignored.
+        stream: the stream of all random bits, in place of the streams of the recipe's parts; a
+            tensor, for compiled steps. Calls are numbered from 0 whenever the context is entered,
+            and use this stream XOR number << 20. Default 0.
+        watch: whether `left` also counts what is called below the level of torch's functions.
+            Counting takes some microseconds for each operation of torch within the context, which
+            small models notice. Default True; False: it counts functions alone.
 
-    Works under torch.compile, inside the compiled function and around it. A function under
+    Raises:
+        ValueError: if the recipe's scaling is delayed.
+
+    It works under torch.compile, inside the compiled function and around it. A function under
     activation checkpointing must enter the context itself, as it is recomputed outside of any
-    context around it: else a call raises RuntimeError. Not for several threads at once.
+    context around it: else a call raises RuntimeError. One context is not for several threads at
+    once.
 
     >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
