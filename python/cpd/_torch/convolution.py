@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution on torch tensors: the operator convolution, modelled on torch.ops.aten.convolution,
-and those of its input's and its weight's gradients, by GEMMs (`cpd._torch.conv`) or torch's own
-kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.recipe`."""
+"""Convolution on torch tensors: the operator convolution, and those of its gradients.
+
+It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
+GEMMs (`cpd._torch.conv`) or torch's own kernels. Documented in `cpd.functional`; what it takes of a
+recipe, in `cpd._torch.recipe`.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -65,7 +68,9 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
     """The gradient of the input: a transposed convolution for a convolution, and vice versa.
-    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter."""
+
+    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter.
+    """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
         return _input_of_torch(g, w, size, like, moves, dtype)
@@ -76,8 +81,10 @@ def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *r
 def _convolution_weight(
     g: Tensor, x: Tensor, size: Ints, like: Tensor | None, *rest: Any
 ) -> Tensor:
-    """The gradient of the weight; in a transposed convolution g and x change places. `like`: the
-    weight, or None."""
+    """The gradient of the weight; in a transposed convolution g and x change places.
+
+    `like`: the weight, or None.
+    """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
         return _weight_of_torch(g, x, size, like, moves, dtype)
@@ -204,8 +211,10 @@ def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> 
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
 ) -> Factor:
-    """An operand as it enters its product: `arrange` gives it, cast by what it is given. Short
-    values are bfloat16."""
+    """An operand as it enters its product: `arrange` gives it, cast by what it is given.
+
+    Short values are bfloat16.
+    """
     made = Factor(torch.empty(()))
 
     def cast(x: Tensor, axis: int) -> Tensor:
@@ -395,9 +404,12 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
 
 def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """The gradients of `operator`'s operands, of which the first is the gradient g of a
-    convolution's result. Convolution, its input's gradient and its weight's are one another's
-    derivatives. With emulated sums that is a RuntimeError."""
+    """Returns a function of the gradients of `operator`'s operands.
+
+    Its first operand is the gradient g of a convolution's result. Convolution, its input's gradient
+    and its weight's are one another's derivatives. With emulated sums the function raises
+    RuntimeError.
+    """
 
     def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
         if ctx.text != NATIVE:

@@ -39,8 +39,11 @@ _is_profiled = torch.autograd._profiler_enabled
 
 
 def is_plain(args: tuple[Any, ...]) -> bool:
-    """Whether a call is the kernel's and reverse-mode autograd's alone: no mode, transform, tracer
-    or profiler is on, and all tensors are torch's own dense ones, without a pending negation."""
+    """Returns whether a call concerns only the kernel and reverse-mode autograd.
+
+    No mode, transform, tracer or profiler is on, and all tensors are torch's own dense ones,
+    without a pending negation.
+    """
     if (
         _included().raw_repr() != _NO_MODE
         or _functions() > 0

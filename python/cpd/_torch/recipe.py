@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as the operators torch.ops.cpd.matmul and convolution take it: by its text
-(`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast and summed, and by
-tensors, whose values may change from call to call."""
+"""A recipe as the operators torch.ops.cpd.matmul and convolution take it.
+
+They take its text (`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast
+and summed, and tensors, whose values may change from call to call.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -111,8 +113,11 @@ class RecipeCall(NamedTuple):
         return cast_operand(x, text, axis, self.pair(operand), self.multiplier(operand))
 
     def factor(self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype) -> Factor:
-        """`cast`, for a product whose result has type `dtype`: where that is a 16-bit type and the
-        sum native, short values are apart from their scale, outside of differentiated code."""
+        """Returns `cast`, for a product whose result has type `dtype`.
+
+        If that is a 16-bit type and the sum native, short values are apart from their scale,
+        outside of differentiated code.
+        """
         text = self.rounding(operand)
         native = self.rounding(_SUM_OF[operand]) == NATIVE
         if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
@@ -138,8 +143,10 @@ class RecipeCall(NamedTuple):
     def gradients(
         self, g: Tensor, needs: Sequence[bool], axes: tuple[int, int], dtype: torch.dtype
     ) -> tuple[Factor, Factor]:
-        """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
-        as they are needed; cast once where one cast serves as both. `dtype`: of their results."""
+        """Returns the gradient as it enters the two backward GEMMs, as far as they are needed.
+
+        It is cast once if one cast serves as both. `dtype`: of their results.
+        """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
         if first == second and (not first or is_whole(operand_spec(first))):
@@ -184,8 +191,11 @@ _SUM_OF = {
 
 
 def _differentiates() -> bool:
-    """Whether what is computed now is differentiated itself, so that operands must be tensors that
-    follow from their sources: the scales and codes of `split_operand` have no derivatives."""
+    """Returns whether the present computation is differentiated itself.
+
+    Operands must then be tensors that follow from their sources: the scales and codes of
+    `split_operand` have no derivatives.
+    """
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 
