@@ -84,10 +84,9 @@ class Linear(nn.Linear):
             The layer.
 
         Raises:
-            TypeError: for a module that cannot be taken over: a subclass with its own forward, or
-                another class. The error names the way out.
-            ValueError: for a module that is parametrized, compiled by itself or lazy, and out_proj
-                of torch.nn.MultiheadAttention, which never calls it.
+            TypeError: for a module of another class, a subclass with its own forward, and out_proj
+                of torch.nn.MultiheadAttention, which never calls it. The error names the way out.
+            ValueError: for a module that is parametrized, compiled by itself or lazy.
 
         >>> import cpd
         >>> Linear.from_torch(torch.nn.Linear(3, 4, bias=False), cpd.Recipe(sums="fp32"))
