@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments held to their annotations before a call: `checked`. What an argument of the right type
-may be is checked by who takes it."""
+"""Arguments held to their annotations before a call: `checked`.
+
+What an argument of the right type may be is checked by who takes it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ Test = Callable[[Any], bool]
 
 
 def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """The same function, or class with its methods, whose arguments are checked first: TypeError
-    says which one is not what its annotation says, ValueError names a text that UTF-8 cannot hold.
+    """Returns the same function, or class with its methods, with its arguments checked first.
+
+    TypeError says which one does not match its annotation, ValueError names a text that UTF-8
+    cannot hold.
 
     `own`: arguments that are left to the function's own checks.
 
-    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not held
-    against anything. Compiled programs call the function itself.
+    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not checked.
+    Compiled programs call the function itself.
 
     >>> @checked
     ... def twice(number: int, name: str = "") -> int:
@@ -43,8 +47,11 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
 
 def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """As `checked`, for a function that has torch compute: an error by which torch refuses shapes
-    or values is a ValueError with torch's sentence. `own`: arguments that it checks itself."""
+    """Returns `checked` of a function that has torch compute.
+
+    An error by which torch refuses shapes or values becomes a ValueError with torch's sentence.
+    `own`: arguments that the function checks itself.
+    """
     function = _checked_function(of, own)
 
     @functools.wraps(of)

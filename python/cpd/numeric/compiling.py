@@ -13,8 +13,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def constant(function: FunctionT) -> FunctionT:
-    """Marks a function of plain values whose results are kept, and are constants to a compiled
-    program, as torch.compiler.assume_constant_result says."""
+    """Marks a function of plain values whose results are stored.
+
+    They are constants to a compiled program, as torch.compiler.assume_constant_result documents.
+    """
     kept = functools.lru_cache(maxsize=1024)(function)
 
     @functools.wraps(function)

@@ -33,12 +33,14 @@ def integer(name: str, value: Any) -> int:
 
 
 def int32(name: str, value: Any) -> int:
+    """Returns `value` as an integer of 32 bits; raises TypeError or ValueError otherwise."""
     if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
         return value
     return _ranged(name, value, 31)
 
 
 def int64(name: str, value: Any) -> int:
+    """Returns `value` as an integer of 64 bits; raises TypeError or ValueError otherwise."""
     return _ranged(name, value, 63)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rounding of a layer is for: `Purpose`, and the sums and operands of a layer's three GEMMs
-by it (cpd/spec/recipe.h)."""
+"""The purpose of a rounding of a layer: `Purpose`.
+
+Also the sums and operands of a layer's three GEMMs by purpose (cpd/spec/recipe.h).
+"""
 
 from cpd import _core
 from cpd._core import Purpose as Purpose

@@ -90,8 +90,10 @@ class Spec:
 
 
 def _with_effect(text: str) -> str:
-    """A text as version 0.7 pickled it, without `random_bits` and `variant` that nothing draws by,
-    which are refused now."""
+    """Returns a text that version 0.7 pickled, without `random_bits` and `variant` of no effect.
+
+    They are refused now.
+    """
     words = text.split(" ")
     if "rounding=stochastic" in words:
         return text
