@@ -38,6 +38,7 @@ class Binade:
 
     @property
     def count(self) -> int:
+        """The number of values."""
         return int((self.last - self.first) / 2.0**self.spacing) + 1
 
 
@@ -102,6 +103,7 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Format, b: Format) -> Comparison:
+        """Compares two formats, binade by binade."""
         positive = sum(shared(binade(a, k), binade(b, k)) for k in binades(a, b))
         signs = 2 if a.signed and b.signed else 1
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
@@ -136,6 +138,7 @@ class Spacing:
     """Positive values of each format, and of both."""
 
     def add(self, k: int, counts: tuple[int, ...]) -> None:
+        """Adds the counts of binade `k`."""
         self.last = k
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 

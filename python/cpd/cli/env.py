@@ -26,6 +26,7 @@ _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYT
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `env`."""
     parser = add_command(commands, "env", _run, "what to paste into a report", _TEXT)
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 

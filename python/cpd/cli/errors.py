@@ -40,8 +40,10 @@ def users_mistakes() -> Iterator[None]:
 
 @contextmanager
 def stalls_reported(command: str) -> Iterator[None]:
-    """Warns once, in one line, that a sum may stall, by rank 0 of a training. The other commands
-    measure what a sum loses."""
+    """Warns once, in one line, that a sum may stall, by rank 0 of a training.
+
+    The other commands measure what a sum loses.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("once" if command == "train" else "ignore", StallWarning)
         show = warnings.showwarning

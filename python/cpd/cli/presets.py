@@ -26,6 +26,7 @@ add in other ways, which the list below the table names (cpd.BlockFma says more)
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `presets`."""
     parser = add_command(commands, "presets", _run, "matrix units and their evidence", _TEXT)
     parser.add_argument(
         "--json",

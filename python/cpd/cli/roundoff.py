@@ -84,6 +84,7 @@ _FORMAT = "e5m2"
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `roundoff`."""
     parser = add_command(commands, "roundoff", _run, "round-off by group size", _TEXT)
     reduce_arguments(parser, _FORMAT, "on", several=True)
     group = parser.add_argument_group("the sum")
@@ -423,8 +424,10 @@ def _network(options: argparse.Namespace) -> "Network | None":
 
 
 def _check_source(options: argparse.Namespace) -> None:
-    """Refuses options of a file's gradients without one, of a model's with a file, and files that
-    cannot be read."""
+    """Refuses options that do not fit the source of gradients, and files that cannot be read.
+
+    Options of a file's gradients need a file, options of a model's gradients need a model.
+    """
     if options.gradients is None:
         if options.round:
             raise UsageError("--round needs --gradients")

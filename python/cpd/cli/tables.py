@@ -24,12 +24,16 @@ class WholeConsole(Console):
     """Cuts no line at the window's edge."""
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Prints without cropping, unless `crop`."""
         super().print(*objects, crop=crop, **options)
 
 
 class WholeTable(Table):
-    """Cuts no number where the window is narrow: headers are then broken into lines and columns set
-    closer, and where that is not enough the table is wider. A pipe's edge is at 80 columns."""
+    """A table that cuts no number if the window is narrow.
+
+    Headers are then broken into lines and columns set closer; if that is not enough the table is
+    wider. A pipe's edge is at 80 columns.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         is_pipe = not console.file.isatty() and "COLUMNS" not in os.environ

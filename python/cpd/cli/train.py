@@ -80,6 +80,7 @@ _OF_WIRE = ("format", "aps", "loss_scale", "kahan", "order", "rounding", "exchan
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `train`."""
     parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
     reduce_arguments(parser, "fp32", "off")
     parser.add_argument(
@@ -315,8 +316,10 @@ _MOST_EPOCHS = 8
 
 @contextmanager
 def _step_writer(folder: Path | None) -> Iterator[Callable[[Step], bool | None] | None]:
-    """A function that writes a step for TensorBoard; None without a folder. Raises UsageError where
-    the package is not installed."""
+    """A function that writes a step for TensorBoard; None without a folder.
+
+    Raises UsageError where the package is not installed.
+    """
     if folder is None:
         yield None
         return
@@ -367,6 +370,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
+    """Returns the training's options from the command's."""
     from dataclasses import fields
 
     from cpd.train import TrainOptions
