@@ -19,8 +19,11 @@ _DIFFER = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNN
 
 
 def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """The cross entropy of classes, pixels or characters: `outputs` are N x classes,
-    N x classes x H x W or N x T x classes, with targets N, N x H x W or N x T."""
+    """Returns the cross entropy of classes, pixels or characters.
+
+    `outputs` are N x classes, N x classes x H x W or N x T x classes, with targets N, N x H x W or
+    N x T.
+    """
     if outputs.ndim == 4:
         outputs = outputs.permute(0, 2, 3, 1)
     if outputs.ndim > 2:  # rows of classes: as images, this has no deterministic form on GPUs

@@ -58,9 +58,11 @@ class RateSchedule:
 
 @lru_cache(maxsize=64)
 def rate_schedule(text: str) -> RateSchedule:
-    """The schedule of a text: `constant`, `steps 40 80`, `steps 0.5 0.75 factor 0.2`, `linear`,
-    `polynomial` (of power 0.5) or `polynomial power 2`, with `warmup 5` or `warmup 5 from 0.1` in
-    front of any. `warmup 5` alone stays constant after it.
+    """Returns the schedule of a text.
+
+    Texts are `constant`, `steps 40 80`, `steps 0.5 0.75 factor 0.2`, `linear`, `polynomial` (of
+    power 0.5) or `polynomial power 2`, with `warmup 5` or `warmup 5 from 0.1` in front of any.
+    `warmup 5` alone stays constant after it.
 
     Raises ValueError for any other text.
 

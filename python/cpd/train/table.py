@@ -256,8 +256,10 @@ def sample_of(data: str, augment: str, length: int) -> Sample:
 
 
 def defaults_of(model: str, data: str | None = None) -> dict[str, Any]:
-    """The defaults that depend on the model and its data (None: the model's own). Raises ValueError
-    for other names, and for data that the model does not take."""
+    """The defaults that depend on the model and its data (None: the model's own).
+
+    Raises ValueError for other names, and for data that the model does not take.
+    """
     known = model_named(model)
     name = known.data[0] if data is None else checked_name("data", data, DATA)
     if name not in known.data:

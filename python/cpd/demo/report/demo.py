@@ -31,8 +31,11 @@ ROUNDOFF_FORMAT = "e5m2"
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What `cpd demo` can vary. The rows of the accuracy table are run with `seeds` seeds, `seed`
-    and those behind it; all else is of the first one."""
+    """What `cpd demo` can vary.
+
+    The rows of the accuracy table are run with `seeds` seeds, `seed` and those behind it; all else
+    is of the first one.
+    """
 
     seed: int = 0
     seeds: int = 1
@@ -73,12 +76,15 @@ def other_seeds(options: DemoOptions) -> list[TrainOptions]:
 
 
 def base_options(options: DemoOptions) -> TrainOptions:
+    """Returns the options that all trainings share."""
     return TrainOptions(seed=options.seed, epochs=options.epochs, nodes=options.nodes)
 
 
 def table_options(base: TrainOptions) -> list[TrainOptions]:
-    """The accuracy table, without the row of the best loss scale. The last row is the paper's
-    hybrid: a third of the epochs in fp32, then 8 bits."""
+    """The accuracy table, without the row of the best loss scale.
+
+    The last row is the paper's hybrid: a third of the epochs in fp32, then 8 bits.
+    """
     return [
         replace(base, format="fp32"),
         replace(base, format="e4m3"),
@@ -92,10 +98,12 @@ def table_options(base: TrainOptions) -> list[TrainOptions]:
 
 
 def search_options(base: TrainOptions, exponents: tuple[int, ...]) -> list[TrainOptions]:
+    """Returns the trainings that search a loss scale."""
     return [replace(base, format="e4m3", loss_scale=2.0**k) for k in exponents]
 
 
 def shallow_options(base: TrainOptions) -> list[TrainOptions]:
+    """Returns the trainings of the shallow network, in fp32 and e4m3."""
     shallow = replace(base, depth=SHALLOW_DEPTH)
     return [replace(shallow, format="fp32"), replace(shallow, format="e4m3")]
 

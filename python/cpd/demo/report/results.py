@@ -70,6 +70,7 @@ class Run:
 
     @classmethod
     def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
+        """Returns the run of a training's result."""
         options, spec = result.options, result.options.spec
         return cls(
             label=options.label(),
@@ -107,9 +108,11 @@ class Run:
 
     @property
     def bits_a_value(self) -> float:
+        """The mean number of bits that a value takes on the wire."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     def total(self, name: str) -> int:
+        """Returns the sum of a count over all layers."""
         return sum(getattr(layer, name) for layer in self.layers)
 
     @property
@@ -120,6 +123,7 @@ class Run:
 
     @property
     def diverged(self) -> bool:
+        """True if the training diverged."""
         return self.state != "finished"
 
     def row(self) -> Json:
@@ -208,6 +212,7 @@ class Demo:
         return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
 
     def save(self, folder: Path) -> None:
+        """Writes the results to files in `folder`."""
         results = {
             "accuracy": [
                 {**run.row(), "accuracies": {one.seed: one.accuracy for one in every}}

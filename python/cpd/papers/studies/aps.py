@@ -88,8 +88,10 @@ def _judge4(measured: Measured) -> list[Finding]:
 
 
 def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
-    """Of table 4: 8 bits with APS keep fp32's accuracy, and 4 bits train with APS alone. Without
-    APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits."""
+    """Of table 4: 8 bits with APS keep fp32's accuracy, and 4 bits train with APS alone.
+
+    Without APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits.
+    """
     quote = name.split()[0]
     kept = [
         keeps(measured, "aps.T4", f"{name}: {wire} with APS keeps fp32's accuracy",
