@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's functions in a customized precision: the forms of `cpd.nn`'s modules.
-
-`cpd.nn.functional` documents what holds for all products.
-"""
+"""Torch's functions in a customized precision; `help` shows the text of `cpd.nn.functional`."""
 
 from cpd.nn import functional
 from cpd.nn.attention import multi_head_attention, scaled_dot_product_attention

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Workers that train alone and meet; `help` shows the text of `cpd.parallel.outer`."""
+
 from cpd.parallel import outer
 from cpd.parallel.outer import DiLoCo, WeightAverage
 
