@@ -137,7 +137,7 @@ def _has_no_memory(x: Tensor) -> bool:
 
 
 def _are_disjoint(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are contiguous and share no byte: a quick check of the usual case."""
+    """Returns whether two tensors are contiguous and share no byte: a quick check."""
     if not (x.is_contiguous() and y.is_contiguous()):
         return False
     of_x, of_y = x.data_ptr(), y.data_ptr()

@@ -181,7 +181,7 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 @constant
 def has_tiles(text: str) -> bool:
-    """Whether the blocks of the cast of that text have two dimensions."""
+    """Returns whether the blocks of the cast of that text have two dimensions."""
     spec = operand_spec(text) if text else None
     return isinstance(spec, ScaledCast) and "x" in spec.scaled.block
 

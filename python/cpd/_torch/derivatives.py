@@ -69,7 +69,7 @@ def differentiable(
 
 _fragment = torch.library.Library("cpd", "FRAGMENT")
 _defined: dict[str, Callable[..., Any]] = {}
-"""What computes each operator that Python defines."""
+"""The functions that compute the operators that Python defines."""
 
 
 def define(
@@ -88,9 +88,9 @@ class _Operator(NamedTuple):
 
     dispatched: Any
     undifferentiated: Any
-    """What torch calls for the operator <name>_plain, which has none; None: there is none."""
+    """The operator <name>_plain, without derivatives; None: there is none."""
     computes: Callable[..., Tensor]
-    """What gives its result of dense tensors, without derivatives."""
+    """Computes its result of dense tensors, without derivatives."""
     function: Any
     """Its autograd function."""
 
@@ -120,13 +120,13 @@ def _met_again() -> bool:
 
 
 def _forward_mode() -> bool:
-    """Whether forward mode is on, as far as Python knows; compiled programs enter it unseen."""
+    """Returns whether Python knows of forward mode; compiled programs enter it unseen."""
     on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     return on and forward_ad._is_fwd_grad_enabled()
 
 
 def _may_differentiate(args: tuple[Any, ...]) -> bool:
-    """Whether a gradient, a tangent or a transform of torch.func may go through a call."""
+    """Returns whether a gradient, a tangent or a transform of torch.func may go through a call."""
     return (
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0

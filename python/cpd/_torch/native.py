@@ -81,7 +81,7 @@ def without_autocast(function: Any, *operands: Tensor) -> Tensor:
 
 
 def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
-    """Whether `dtype` holds all values of `x`, read by the host."""
+    """Returns whether `dtype` holds all values of `x`, read by the host."""
     if x.dtype == dtype:
         return True
     if x.numel() == 0 or x.is_meta or isinstance(x, FakeTensor):

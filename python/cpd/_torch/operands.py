@@ -73,7 +73,7 @@ def keeps_type(dtype: str, text: str) -> bool:
 
 @constant
 def is_short(text: str) -> bool:
-    """Whether values of the cast of that text have at most eight significant bits."""
+    """Returns whether values of the cast of that text have at most eight significant bits."""
     return bool(text) and _is_short(text)
 
 
@@ -177,14 +177,14 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
 
 @constant
 def operand_draws(text: str) -> bool:
-    """Whether the cast of that text rounds stochastically."""
+    """Returns whether the cast of that text rounds stochastically."""
     spec = _parsed(text)
     return spec is not None and draws(spec)
 
 
 @constant
 def covers_a_tensor(text: str) -> bool:
-    """Whether one scale of the cast of that text covers a whole tensor."""
+    """Returns whether one scale of the cast of that text covers a whole tensor."""
     spec = _parsed(text)
     if spec is None or isinstance(spec, CastSpec):
         return False

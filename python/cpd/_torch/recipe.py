@@ -39,7 +39,7 @@ from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 from cpd.numeric.scaled_cast import is_whole, operand_spec
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
-"""What an operator takes of a recipe, and the type of its result."""
+"""The arguments that an operator takes of a recipe, and the type of its result."""
 
 
 class _Parsed(NamedTuple):
@@ -81,7 +81,7 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """Where scales are applied: `operand`, `block` or `epilogue`."""
+        """The place where scales are applied: `operand`, `block` or `epilogue`."""
         return _parsed(self.text).scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
@@ -163,7 +163,7 @@ class RecipeCall(NamedTuple):
         )
 
     def leaves_factors(self) -> bool:
-        """Whether the operands of the forward product have factors, which its result must lose."""
+        """True if the operands of the forward product have factors, which its result loses."""
         return _parsed(self.text).left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
@@ -175,7 +175,7 @@ class RecipeCall(NamedTuple):
         return self._replace(text=_of_cast(self.text))
 
     def draws(self) -> bool:
-        """Whether a rounding is stochastic, in the backward pass too."""
+        """Returns whether a rounding is stochastic, in the backward pass too."""
         return bool(_parsed(self.text).drawing)
 
 

@@ -268,7 +268,7 @@ for _writer in ("cast_scaled_out", "decode_scaled_out"):
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Whether one scale covers a whole example."""
+    """Returns whether one scale covers a whole example."""
     q = named_scaled(call.arguments["scaled"])
     return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
 

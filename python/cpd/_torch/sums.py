@@ -51,7 +51,7 @@ class Sum(NamedTuple):
         return dtype if holds(name_of(dtype), parsed(self.text).format.name) else torch.float32
 
     def is_native(self) -> bool:
-        """Whether torch's own kernel forms them."""
+        """Returns whether torch's own kernel forms them."""
         return self.text == NATIVE
 
     def is_stochastic(self) -> bool:

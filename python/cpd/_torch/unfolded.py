@@ -22,7 +22,7 @@ _COLUMN_BYTES = 1 << 28
 
 
 class Windows(NamedTuple):
-    """How the kernel of a convolution moves over an image (padded already)."""
+    """The moves of a convolution's kernel over an image (padded already)."""
 
     kernel: Ints
     stride: Ints
@@ -30,7 +30,7 @@ class Windows(NamedTuple):
     groups: int
 
     def places(self, image: Ints) -> tuple[int, ...]:
-        """How many windows an image has along each of its dimensions."""
+        """The number of windows that an image has along each of its dimensions."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
@@ -53,7 +53,7 @@ class Windows(NamedTuple):
         ).mT
 
     def terms(self, x: Tensor) -> int:
-        """How many products each sum of a group takes."""
+        """The number of products of each sum of a group."""
         return x.shape[1] // self.groups * math.prod(self.kernel)
 
     def bytes(self, x: Tensor) -> int:
@@ -85,7 +85,7 @@ def _windows(moves: Moves, kernel: Ints) -> Windows:
 
 
 def _images(x: Tensor, windows: Windows) -> int:
-    """How many images to unfold at a time."""
+    """Returns the number of images to unfold at a time."""
     return max(1, _COLUMN_BYTES // max(1, windows.bytes(x)))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How torch.vmap calls the operators torch.ops.cpd.*; `cpd.ops` documents their random bits."""
+"""Calls of torch.ops.cpd.* by torch.vmap; `cpd.ops` documents their random bits."""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -129,12 +129,12 @@ def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> 
 
 
 def sum_draws(text: str) -> bool:
-    """Whether an accumulator rounds stochastically."""
+    """Returns whether an accumulator rounds stochastically."""
     return parsed(text).rounding == "stochastic"
 
 
 def cast_draws(text: str) -> bool:
-    """Whether a cast rounds stochastically."""
+    """Returns whether a cast rounds stochastically."""
     return parsed_cast(text).rounding == "stochastic"
 
 

@@ -22,7 +22,7 @@ pickled."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16
-"""Of a cluster where nothing is said."""
+"""The default number of jobs on a cluster."""
 _LOGS = "jobs"
 
 

@@ -104,5 +104,5 @@ def _register(commands: Commands, parser: Parser, *modules: str) -> None:
 
 
 def _parts() -> str:
-    """Which optional parts the library has."""
+    """Returns the optional parts that the library has."""
     return f"built with {', '.join(PARTS.split())}" if PARTS else "built without optional parts"

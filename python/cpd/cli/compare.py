@@ -65,7 +65,7 @@ def binades(*formats: Format) -> range:
 
 
 def shared(one: Binade | None, other: Binade | None) -> int:
-    """How many values of a binade both have."""
+    """Returns the number of values of a binade that both have."""
     if one is None or other is None:
         return 0
     step = 2.0 ** max(one.spacing, other.spacing)
@@ -184,7 +184,7 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
 
 
 def specials(f: Format) -> dict[str, bool]:
-    """Which values besides finite numbers a format holds."""
+    """Returns whether a format holds each kind of value besides finite numbers."""
     x = np.array([np.inf, -0.0], np.float32)
     infinite, zero = cast(x, f).tolist()
     return {
@@ -244,7 +244,7 @@ def _spacings_table(found: Comparison) -> Table:
 
 
 def _alone_line(found: Comparison, one: Format, other: Format) -> str:
-    """How many values one format alone has, and some of them."""
+    """Returns the number of values that one format alone has, and some of them."""
     count = one.num_values - found.common
     if count == 0:
         return f"none in {one} alone"

@@ -22,7 +22,7 @@ _PACKAGES = (
     "torchvision", "torchao", "transformers", "accelerate", "lightning", "wandb", "tensorboard",
 )  # fmt: skip
 _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYTORCH_")
-"""How the variables begin that are printed where they are set."""
+"""Prefixes of the environment variables that are printed if set."""
 
 
 def register(commands: Commands) -> None:

@@ -69,7 +69,7 @@ def number(text: str) -> float:
 
 
 class Neighbours(NamedTuple):
-    """What a format holds at and next to a value; NaN where it holds nothing there."""
+    """The values that a format holds at and next to a value; NaN if it holds nothing there."""
 
     below: float
     nearest: float

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands' options are made of, and those that several commands have."""
+"""Parsers of the commands' options, and options that several commands have."""
 
 import argparse
 import json
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Where argparse refuses a value that is none of the choices; it names no near one."""
+        """Refuses a value that is not a choice, with the nearest one, which argparse lacks."""
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
             meant = did_you_mean(value, known)

@@ -110,7 +110,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Whether a result goes to standard output, which then takes nothing else."""
+    """Returns whether a result goes to standard output, which then takes nothing else."""
     return path == STDOUT
 
 

@@ -154,7 +154,7 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
 
 
 def _takes_pairs(preset: PresetInfo) -> bool:
-    """Whether its fp16 results come from another order of k."""
+    """Returns whether its fp16 results come from another order of k."""
     if "fp16" not in _outputs(preset):
         return False
     unit = Accumulator("fp16", preset=preset.name).unit

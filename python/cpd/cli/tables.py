@@ -17,7 +17,7 @@ _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported h
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
 _BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
-"""Where a word of such a column is broken that is longer than the column is wide."""
+"""Matches the parts into which a word that is longer than its column is broken."""
 
 
 class WholeConsole(Console):

@@ -393,7 +393,7 @@ def _check_results(options: argparse.Namespace) -> None:
 
 
 def headlines(chosen: TrainOptions, data: Data) -> list[str]:
-    """What is trained, and on what."""
+    """Returns the lines on model and data."""
     kind = _INPUTS[data.kind]
     what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
     if chosen.model != "mlp":
@@ -418,7 +418,7 @@ def headlines(chosen: TrainOptions, data: Data) -> list[str]:
 
 
 def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
-    """What a run ends with."""
+    """Returns the last lines of a run."""
     from cpd.demo.shares import percent
 
     nonzero = result.total("nonzero")
@@ -449,7 +449,7 @@ def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> li
 
 
 def _codec_lines(result: TrainResult) -> list[str]:
-    """What a codec made of the gradients, and chose for each layer; nothing of a format."""
+    """Returns a codec's report on gradients and layers; empty for a format."""
     from cpd.demo.shares import percent
 
     if result.options.spec.format is not None or not result.total("values"):

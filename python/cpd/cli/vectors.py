@@ -357,7 +357,7 @@ def _port_names(text: str | None) -> dict[str, str]:
 
 @contextmanager
 def _disagreement_told() -> Iterator[None]:
-    """Where oracle and kernels differ nothing is written, and that is no mistake of the user's."""
+    """Makes a difference of oracle and kernels a failure of the run: nothing is written."""
     try:
         yield
     except RuntimeError as error:

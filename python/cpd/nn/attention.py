@@ -309,7 +309,7 @@ def _weighted(
 
 
 def _are_cast(how: Recipe) -> bool:
-    """Whether the weights are cast as they enter a product."""
+    """Returns whether the weights are cast as they enter a product."""
     of = how.attention
     if of is None:
         return False

@@ -80,7 +80,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """
 
     forms: ClassVar[Mapping[str, Callable[..., Any]]]
-    """What computes torch's functions, by their names in `_NAMES`."""
+    """The functional forms of torch's functions, by their names in `_NAMES`."""
 
     def __init__(self, recipe: RecipeLike, *, stream: Number = 0, watch: bool = True) -> None:
         super().__init__()
@@ -379,7 +379,7 @@ def _mixes_types(tensors: Sequence[Tensor]) -> bool:
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether a form may write into `out=`. torch refuses it where a gradient is asked for."""
+    """Returns whether a form may write into `out=`; torch refuses it with gradients."""
     if not isinstance(out, Tensor) or not _are_ours([out]):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)))

@@ -270,7 +270,7 @@ class Clock:
         self.reach_layer(False)
 
     def _is_due(self, training: bool) -> bool:
-        """Whether a layer's forward in that mode, with gradients on, begins a step."""
+        """Returns whether a layer's forward in that mode, with gradients on, begins a step."""
         if True in self._within:
             return False
         if training:
@@ -278,7 +278,7 @@ class Clock:
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
-        """Whether calls now are no part of a step: recomputation, transforms, traces."""
+        """Returns whether calls now are no part of a step: recomputation, transforms, traces."""
         if torch.compiler.is_compiling():
             return False
         return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)

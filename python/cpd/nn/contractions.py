@@ -137,14 +137,14 @@ def _in_place(form: Form) -> Form:
 
 
 def _expands(input: Tensor, shape: Sequence[int]) -> bool:
-    """Whether `input` broadcasts to this shape."""
+    """Returns whether `input` broadcasts to this shape."""
     sizes = tuple(input.shape)
     last = shape[len(shape) - len(sizes) :]
     return len(sizes) <= len(shape) and all(n in (1, m) for n, m in zip(sizes, last, strict=True))
 
 
 def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
-    """Whether a product of a's type may have `out_dtype`: as in torch its own type or float32."""
+    """Returns whether a product of a's type may have `out_dtype`: its own or float32."""
     return out_dtype in (None, a.dtype, torch.float32)
 
 

@@ -36,7 +36,7 @@ from cpd.ops.arguments import holds
 
 RESIDUAL = "residual"
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""What is emulated of layers that "first N" and "last N" do not count."""
+"""Kinds of layers that "first N" and "last N" do not count."""
 
 
 @checked
@@ -276,7 +276,7 @@ class _Layer:
 
 
 class _Plan:
-    """What `convert` does with each module; nothing is changed before `carry_out`."""
+    """The plan of `convert` for each module; nothing is changed before `carry_out`."""
 
     def __init__(
         self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None
@@ -355,7 +355,7 @@ class _Plan:
         return any(each.residual is not None for each in phases)
 
     def _passed_over(self, name: str) -> str:
-        """Why the module's own forward is not the one to emulate; "" where it is."""
+        """Returns why the module's own forward cannot be emulated; "" if it can."""
         parent, _, last = name.rpartition(".")
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
@@ -422,7 +422,7 @@ class _Plan:
 
 
 def _rounds_alone(mixin: Any) -> bool:
-    """Whether a mixin rounds additions between the results of other layers."""
+    """Returns whether a mixin rounds additions between the results of other layers."""
     return bool(mixin.what == RESIDUAL)
 
 
@@ -471,7 +471,7 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """What a layer of a known class computes in a way of its own, or lacks; "" where nothing."""
+    """Returns what a layer of a known class computes in another way, or lacks; "" if nothing."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)

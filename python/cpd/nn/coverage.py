@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a training step ran emulated: `Coverage`, counted by a `Census`."""
+"""The share of a training step that ran emulated: `Coverage`, counted by a `Census`."""
 
 # torch's modes and graphs are untyped.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -79,7 +79,7 @@ class Counter(TorchDispatchMode):
 
     @property
     def is_open(self) -> bool:
-        """Whether a call is under way."""
+        """True if a call is under way."""
         return bool(self._within)
 
     # ---- the forward pass ----
@@ -206,7 +206,7 @@ class Counter(TorchDispatchMode):
         self._calls = how
 
     def end(self) -> Coverage:
-        """What was counted."""
+        """The counts."""
         self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
@@ -249,7 +249,7 @@ def weights(module: nn.Module) -> list[Tensor]:
 
 
 def _is_attention(module: nn.Module, operation: str) -> bool:
-    """Whether an operation multiplies queries, keys, values and their weights, no parameters."""
+    """Returns whether an operation multiplies queries, keys, values and their weights."""
     if "scaled_dot_product" in operation:
         return True
     return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
@@ -392,7 +392,7 @@ class Census:
         self._counter.begin(module, args, kwargs)
 
     def _counts(self) -> bool:
-        """Whether a count is under way. Forgets one of eval mode that no backward pass reached."""
+        """Returns whether it counts. Forgets a count of eval mode that no backward pass reached."""
         counter = self._counter
         if counter is None or counter.failed:
             return False
@@ -517,7 +517,7 @@ def _traced(variable: Any) -> Any:
 
 
 def coverage_of(model: nn.Module) -> Coverage | None:
-    """What the first training step of a converted model counted; None: there was none."""
+    """The counts of the first training step of a converted model; None: no such step yet."""
     census = _CENSUSES.get(model)
     return None if census is None else census.finish()
 
@@ -547,6 +547,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _is_looked_at(model: nn.Module) -> bool:
-    """Whether `model` is the one that was converted, not a part of it."""
+    """Returns whether `model` is the one that was converted, not a part of it."""
     hooks = model._forward_pre_hooks.values()
     return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step's products ran as: `Coverage`, which `cpd.nn.coverage` counts."""
+"""The result of a count by `cpd.nn.coverage`: `Coverage`."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tens
 
 
 def _groups(a: Tensor, b: Tensor, offs: Tensor | None) -> tuple[list[int], list[int]]:
-    """Where each group begins and ends. Raises ValueError for ends that are none."""
+    """Returns where each group begins and ends. Raises ValueError for invalid ends."""
     if offs is None or offs.dim() != 1 or offs.is_floating_point():
         raise ValueError("offs must be a vector of integers, the end of each group")
     whole = b if b.dim() == 3 else a

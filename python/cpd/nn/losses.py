@@ -57,7 +57,7 @@ class Measured(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a cast does to tensors: counts of values, with NaN and infinities left out."""
+    """The losses of a cast: counts of values, with NaN and infinities left out."""
 
     values: float
     """The number of values; a transform may have appended zeros."""

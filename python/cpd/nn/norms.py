@@ -307,7 +307,7 @@ def _with_statistics(
 
 
 class _Rounding(NamedTuple):
-    """How a result is rounded: the arguments that all forms have."""
+    """The rounding of a result: the arguments that all forms have."""
 
     recipe: RecipeLike
     stream: Number | None

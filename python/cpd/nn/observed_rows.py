@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers find: a `Row` for each recipe of each tensor, and how rows are written."""
+"""The results of observers: a `Row` for each recipe of each tensor, and their output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key: TypeAlias = tuple[str, str, str, str]
 """Layer, role, recipe and GEMM; the latter two empty for the range."""
 
 EXEMPT = "left in torch by the rule"
-"""How `Row.why` begins of a layer that a rule exempts."""
+"""The beginning of `Row.why` for a layer that a rule exempts."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 

@@ -251,7 +251,7 @@ class Watch:
         how: Recipe,
         x: Tensor,
     ) -> None:
-        """What a recipe loses of a tensor, for each GEMM whose operand is cast in its own way."""
+        """Returns a recipe's losses of a tensor, for each GEMM with a separate cast."""
         kept = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
@@ -273,7 +273,7 @@ class Watch:
 
 @dataclass
 class _Step:
-    """What is measured while a step is looked at; vectors of float64, on their devices."""
+    """The measurements of the present step; vectors of float64, on their devices."""
 
     number: int
     choices: dict[str, Choice]
@@ -433,7 +433,7 @@ def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient:
 
 
 def _is_repeated() -> bool:
-    """Whether a layer runs within a backward pass, as activation checkpointing repeats it."""
+    """Returns whether a layer runs within a backward pass, repeated by a checkpoint."""
     return torch._C._current_graph_task_id() != -1
 
 
@@ -497,7 +497,7 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def _is_measurable(x: Tensor) -> bool:
-    """Whether a tensor has floating-point numbers that can be measured."""
+    """Returns whether a tensor has floating-point numbers that can be measured."""
     return (
         x.is_floating_point()
         and x.layout == torch.strided

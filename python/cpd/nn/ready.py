@@ -247,4 +247,4 @@ SUMMARIES = {
     "bf16": "bf16 operands and results, fp32 sums and weights",
     "fp16": "fp16 operands and results, fp32 sums and weights, loss scaling",
 }
-"""What each named recipe does, in one line."""
+"""A line for each named recipe."""

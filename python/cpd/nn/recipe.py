@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model computes: `Recipe`.
+"""The arithmetic of a model: `Recipe`.
 
 A recipe has the sums of the three GEMMs of layers, the casts of their operands, and the roundings
 of the rest of a training step.
@@ -43,7 +43,7 @@ from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 NAMED: dict[str, Callable[[], Recipe]] = {}
-"""What makes the named recipes, by name; `cpd.nn.ready` adds them."""
+"""Functions that make the named recipes, by name; `cpd.nn.ready` adds them."""
 
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None]"
@@ -53,7 +53,7 @@ Rules: TypeAlias = (
 @checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
-    """How the layers of a model compute their three GEMMs, and the rest of a step's roundings.
+    """The arithmetic of a model's layers: their three GEMMs, and a step's other roundings.
 
     `cpd.convert`, `cpd.nn` and `cpd.functional` take it. Immutable, hashable, picklable.
 
@@ -82,9 +82,9 @@ class Recipe:
             uncast gradient.
         grad_input_gradient: the cast of the gradient in the input's GEMM, if it differs from
             `gradient`; None: no cast. Default `"same"`.
-        grad_input_weight: the cast of the weight there, if it differs from `weight`.
+        grad_input_weight: the cast of the weight in that GEMM, if it differs from `weight`.
         grad_weight_activation: the cast of the activation in the weight's GEMM, if it differs.
-        grad_weight_gradient: the cast of the gradient there, if it differs.
+        grad_weight_gradient: the cast of the gradient in that GEMM, if it differs.
         scales_at: where the scales of scaled operands are applied: to each `operand` (to its
             values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
             (see `cpd.gemm`). The last two are for linear layers and products of matrices with
@@ -326,7 +326,7 @@ class Recipe:
 
     @property
     def is_native(self) -> bool:
-        """Whether all sums are torch's own."""
+        """True if all sums are torch's own."""
         return all(map(is_native, self.sums))
 
     @property
@@ -336,19 +336,19 @@ class Recipe:
 
     @property
     def rounds(self) -> bool:
-        """Whether an operand or a result of a layer is cast."""
+        """True if an operand or a result of a layer is cast."""
         return any(spec is not None for spec in self.casts) or self.attention is not None
 
     @property
     def draws(self) -> bool:
-        """Whether a rounding of a layer is stochastic: attention's, norms' and so on included."""
+        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
         return any(draws(part) for part in (*self.sums, *self.casts)) or (
             self.attention is not None and self.attention.draws
         )
 
     @property
     def delays(self) -> bool:
-        """Whether an operand's scale follows from former steps."""
+        """True if an operand's scale follows from former steps."""
         return self._kept.delays
 
     def for_layer(self, layer: int) -> Recipe:

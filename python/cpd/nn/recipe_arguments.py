@@ -77,7 +77,7 @@ def _is_sum(text: str) -> str:
 
 
 def names_cast(text: str) -> bool:
-    """Whether a text names a format or a cast of operands."""
+    """Returns whether a text names a format or a cast of operands."""
     try:
         operand_spec(text)
     except ValueError:

@@ -33,12 +33,12 @@ def is_native(sum: Any) -> bool:
 
 
 def is_same(operand: Any) -> bool:
-    """Whether an operand of one GEMM has the tensor's own cast."""
+    """Returns whether an operand of one GEMM has the tensor's own cast."""
     return isinstance(operand, str)
 
 
 class Kept(NamedTuple):
-    """What each call of a layer needs of its recipe, computed once."""
+    """The parts of a recipe that each call of a layer needs, computed once."""
 
     text: str
     gemms: str
@@ -103,7 +103,7 @@ def _check_histories(parts: dict[str, Any]) -> None:
 
 
 def draws(part: Any) -> bool:
-    """Whether a sum or a cast, if there is one, rounds stochastically."""
+    """Returns whether a sum or a cast, if there is one, rounds stochastically."""
     return part is not None and not is_native(part) and part.rounding == "stochastic"
 
 

@@ -77,7 +77,7 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(documented: type) -> dict[str, str]:
-    """What a docstring's section `Args` says of each name, in one line; of several, of all."""
+    """Returns the text of each name in a docstring's section `Args`, in one line."""
     text = inspect.getdoc(documented) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}

@@ -397,7 +397,7 @@ class _Kind(NamedTuple):
     step: Callable[..., Sequence[Tensor]]
     """Computes the next state from the products of the input and of the hidden state."""
     carries: bool
-    """Whether `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
+    """True if `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
     native: recurrent_native.Cell
     """`step`, and its derivative, for products with torch's own sums."""
 
@@ -440,7 +440,7 @@ class _Order(NamedTuple):
 
 
 class _How(NamedTuple):
-    """How a layer's products are computed."""
+    """The arithmetic of a layer's products."""
 
     recipe: Recipe
     stream: Number | None
@@ -571,7 +571,7 @@ def _step_by_step(
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
-    """How many examples have a row at each time step."""
+    """The number of examples that have a row at each time step."""
     wanted = 3 if batch_sizes is None else 2
     if x.dim() != wanted:
         raise ValueError(f"input must have {wanted} dimensions, got shape {tuple(x.shape)}")

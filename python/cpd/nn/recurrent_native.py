@@ -140,7 +140,7 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
 
 
 class Cell(NamedTuple):
-    """What the steps of a kind of layer compute between products."""
+    """The computations between products of the steps of a kind of layer."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
     """From the products of input and hidden state, and the state: the next state (hidden, before
@@ -254,7 +254,7 @@ class Steps(NamedTuple):
     cell: Cell
     how: Recipe
     sizes: list[int]
-    """How many examples have a row at each time step."""
+    """The number of examples that have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
     """The definition: a function of the operands of `over_time`."""
@@ -388,7 +388,7 @@ class _StateGradients:
         self.came_in: list[list[Tensor]] = [[] for _ in of_last]
 
     def before(self, count: int) -> list[list[Tensor | None]]:
-        """Those of the state that a step leaves, which has that many examples."""
+        """Returns the gradients of the state after a step, for that number of examples."""
         have, self.count = self.count, count
         if self.terms is None:
             return [[None if g is None else g[:count]] for g in self.of_last]
@@ -409,7 +409,7 @@ class _StateGradients:
         return [[None if g is None else g[:count]] for g in joined]
 
     def of_first(self) -> Gradients:
-        """Those of the first state."""
+        """Returns the gradients of the first state."""
         assert self.terms is not None  # there is a step
         made = []
         for each, rows in zip(self.terms, self.came_in, strict=True):

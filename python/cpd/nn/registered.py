@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules that are not torch's `cpd.convert` emulates, and how: `register`."""
+"""Modules other than torch's that `cpd.convert` emulates: `register`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _mixin_of(cls: Any) -> type[Any] | None:
 
 
 def is_registered(cls: type[nn.Module]) -> bool:
-    """Whether modules of a class are emulated by their own forward."""
+    """Returns whether modules of a class are emulated by their own forward."""
     return mixin_of(cls) is not None and MIXINS.get(_known_base(cls)) is not mixin_of(cls)
 
 
@@ -136,6 +136,6 @@ def _of_packages(cls: type) -> type[Any] | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Whether the class's own forward has one of those names."""
+    """Returns whether the class's own forward has one of those names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

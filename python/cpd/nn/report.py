@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cpd.convert` did to a model: `Report`."""
+"""The report of `cpd.convert`: `Report`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpd.nn.coverage import Census, Coverage
 
 @dataclass(frozen=True)
 class Row:
-    """What `cpd.convert` did with one module.
+    """The conversion of one module.
 
     Attributes:
         name: the module's qualified name; "" for the model itself.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe a layer of a model gets: rules, of which the first that matches decides."""
+"""Rules that give a layer of a model its recipe; the first that matches decides."""
 
 from __future__ import annotations
 

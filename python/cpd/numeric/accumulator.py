@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sums are formed: `Accumulator`.
+"""Accumulators of sums: `Accumulator`.
 
 `BlockFma` is the rule of a matrix unit, `FixedPoint` an integer.
 """
@@ -283,7 +283,7 @@ class Accumulator(Spec):
     is the name of a preset and options, `h100-fp8 a=e5m2`; or that of a two's complement integer
     and options: `int8` … `int1024`, or `fixed<40,12>`, its width and fraction; it wraps unless
     `overflow=saturate`. Functions that take an accumulator also take such a text, a `BlockFma`, a
-    `FixedPoint`, or a format for its sequential sum. `smN` may be the running sum's, `intN` may not.
+    `FixedPoint`, or a format for its sequential sum. `smN` may be that of the sum, `intN` not.
 
     Immutable, hashable, picklable; equal if all fields are. Seed and stream count by their values,
     which may change in a tensor: they do not enter the hash. `dataclasses.replace` preserves
@@ -319,7 +319,7 @@ class Accumulator(Spec):
     random_bits: int
     variant: str
     text: str = field(init=False, compare=False)
-    """What str() gives."""
+    """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
     _NUMBERS = ("seed", "stream")
 
@@ -388,7 +388,7 @@ class Accumulator(Spec):
 
     @property
     def options(self) -> Options:
-        """How each operation is rounded."""
+        """The options of each operation's rounding."""
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )
@@ -488,7 +488,7 @@ def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES
 
 
 class PresetInfo(NamedTuple):
-    """What a preset stands on."""
+    """The evidence of a preset."""
 
     name: str
     evidence: str

@@ -35,7 +35,7 @@ class CastSpec(Spec):
     random_bits: int
     variant: str
     text: str = field(init=False, repr=False)
-    """What str() gives; without seed and stream."""
+    """The text that str() returns; without seed and stream."""
     _held: _core.CastSpec = field(init=False, repr=False, compare=False)
     _SPECS = {"format": named}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
@@ -65,7 +65,7 @@ class CastSpec(Spec):
 
     @property
     def options(self) -> Options:
-        """How it rounds."""
+        """The options of its rounding."""
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )

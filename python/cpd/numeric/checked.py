@@ -131,7 +131,7 @@ def _check_methods(cls: type, own: tuple[str, ...]) -> None:
 
 
 def is_compiling() -> bool:
-    """Whether torch.compile traces this call."""
+    """Returns whether torch.compile traces this call."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
 
@@ -142,7 +142,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def _is_of_arguments(error: BaseException) -> bool:
-    """Whether an error of torch says that arguments are wrong, as far as that can be known."""
+    """Returns whether an error of torch is about wrong arguments, as far as is known."""
     if type(error) in (IndexError, AssertionError, ZeroDivisionError):
         return True
     return type(error) in (RuntimeError, NotImplementedError) and not _OF_THE_MACHINE.search(
@@ -159,10 +159,10 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Kind(NamedTuple):
-    """What an argument may be."""
+    """The types that an argument may have."""
 
     tests: tuple[Test, ...]
-    """Of which one must hold; none: anything may be."""
+    """The alternatives; one must hold. Empty: anything is allowed."""
     noun: str
 
     def check(self, name: str, value: Any) -> None:
@@ -198,7 +198,7 @@ def _text_of(annotation: Any) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """What a union consists of."""
+    """Returns the members of a union."""
     text, depth, parts = text.strip("\"' "), 0, [""]
     for letter in text:
         depth += (letter in "[(") - (letter in "])")
@@ -265,7 +265,7 @@ def _is_torch(value: Any, name: str) -> bool:
 
 
 def _is_named(name: str, package: str) -> Test:
-    """Whether a value is of a class of that name in a package, which is not imported for that."""
+    """Returns whether a value's class has that name in a package, which is not imported."""
 
     @functools.lru_cache(maxsize=256)
     def is_one(cls: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile is told about functions of this package, without importing torch."""
+"""Marks functions of this package for torch.compile, without importing torch."""
 
 from __future__ import annotations
 

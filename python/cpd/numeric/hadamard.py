@@ -18,7 +18,7 @@ from cpd.numeric.spec import Spec
 @functools.partial(checked, own=("signs",))
 @dataclass(frozen=True, init=False, eq=False)
 class Hadamard(Spec):
-    """A Hadamard transform of groups of `size` neighbouring values: x' = 1/√size · H · diag(s) · x.
+    """A Hadamard transform of groups of `size` neighboring values: x' = 1/√size · H · diag(s) · x.
 
     H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
     `size`: a power of two, 2…128. `signs`: an int whose bit i is set where input i is multiplied by
@@ -44,7 +44,7 @@ class Hadamard(Spec):
     signs: int
     bf16: bool
     text: str = field(init=False, repr=False)
-    """What str() gives."""
+    """The text that str() returns."""
     _held: _core.Hadamard = field(init=False, repr=False, compare=False)
     _SPECS = {"signs": lambda digits: int(digits, 16)}  # noqa: RUF012 - an annotation would make it a field
 

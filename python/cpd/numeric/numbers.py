@@ -78,11 +78,11 @@ def plain_number(name: str, value: Number) -> Number:
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Whether two seeds or streams are the same number, be they ints or tensors."""
+    """Returns whether two seeds or streams are the same number, be they ints or tensors."""
     return a is b or number("a", a) == number("b", b)
 
 
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:
-    """Whether `x` is a torch tensor; does not import torch."""
+    """Returns whether `x` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)

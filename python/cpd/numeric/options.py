@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to round: `Options`."""
+"""Options of roundings: `Options`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (str, str, int, int, int, str)
 
 
 class Options(NamedTuple):
-    """How to round: the arguments that every rounding operation takes."""
+    """Options of a rounding: the arguments that every rounding operation takes."""
 
     rounding: str = "nearest_even"
     overflow: str = "ieee"

@@ -57,7 +57,7 @@ class ScaledCast(Spec):
     history: int
     amax: str
     text: str = field(init=False)
-    """What str() gives: `operand_spec(text)` is the cast but for seed and stream."""
+    """The text of the cast: `operand_spec(text)` is the cast but for seed and stream."""
     _held: _core.ScaledCast = field(init=False, repr=False, compare=False)
     _SPECS = {"scaled": named_scaled, "cast": parsed_cast}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
@@ -109,7 +109,7 @@ class ScaledCast(Spec):
 
     @property
     def rounding(self) -> str:
-        """How elements round."""
+        """The options of the elements' rounding."""
         return self.cast.rounding
 
     @property
@@ -133,13 +133,13 @@ class ScaledCast(Spec):
 
 
 OperandSpec: TypeAlias = "CastSpec | ScaledCast"
-"""What an operand of a product is cast to."""
+"""The cast of an operand of a product."""
 OperandLike: TypeAlias = "OperandSpec | Scaled | FormatLike"
 """The same, or a format, scaled or not, to which is then rounded to nearest-even, or a text."""
 
 
 def operand_spec(given: OperandLike) -> OperandSpec:
-    """What an operand is cast to: `given` itself, or the cast that it names.
+    """Returns the cast of an operand: `given` itself, or the cast that it names.
 
     >>> operand_spec("e4m3fn rounding=stochastic").text, operand_spec("mxfp8").scaled.block
     ('e4m3fn rounding=stochastic', '32')
@@ -174,7 +174,7 @@ def is_whole(spec: OperandSpec) -> bool:
 
 
 def draws(spec: OperandSpec) -> bool:
-    """Whether it rounds stochastically."""
+    """Returns whether it rounds stochastically."""
     return spec.rounding == "stochastic"
 
 

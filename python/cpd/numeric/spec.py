@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What specs have in common: `Spec`."""
+"""The base of specs: `Spec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spec:
     """
 
     text: str
-    """What str() gives."""
+    """The text that str() returns."""
     _held: Any
 
     _SPECS: ClassVar[dict[str, Callable[[str], Any]]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of an optimizer are rounded to which formats: `Formats`."""
+"""The formats of the parts of an optimizer: `Formats`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Formats(NamedTuple):
         return self.second_moment if name in SECOND_MOMENTS else None
 
     def kept(self) -> tuple[str, ...]:
-        """What is kept of a parameter in addition to the inner optimizer's state."""
+        """The names of a parameter's state in addition to the inner optimizer's."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_storage(self, dtype: torch.dtype) -> None:
@@ -124,7 +124,7 @@ def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | N
 
 
 def storage_spec(name: str, f: OperandLike | None) -> OperandSpec | None:
-    """What a part of an optimizer is rounded to; `name`, for errors."""
+    """Returns the format of a part of an optimizer; `name`, for errors."""
     if f is None:
         return None
     try:

@@ -78,7 +78,7 @@ class _Kahan(Optimizer, ABC):
 
     @abstractmethod
     def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """Of what is kept of a parameter."""
+        """Names of the per-parameter state tensors."""
 
     @abstractmethod
     def _changed(

@@ -186,7 +186,7 @@ class LossScaler:
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Of the parameters that have one; a sparse one's values, which are changed in place."""
+    """Yields the parameters' gradients; a sparse one's values, which are changed in place."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:

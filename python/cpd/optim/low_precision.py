@@ -25,7 +25,7 @@ from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
 STEPS = "low_precision_steps"
-"""How many steps were made: an entry of each parameter group."""
+"""The number of steps made: an entry of each parameter group."""
 MAX_PARAMETERS = 1 << 16
 
 _SHARED = tuple(
@@ -93,7 +93,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """Whether formats for state that the optimizer does not keep are left out: a recipe's are."""
+    """True if formats for state that the optimizer does not keep are left out: a recipe's are."""
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
-"""What random bits are for: the low bits of a stream; 0, the weight."""
+"""The purposes of random bits: the low bits of a stream; 0: the weight."""
 
 
 class ParameterStep:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe says of the optimizer: `from_recipe`, and the texts that it reads."""
+"""The optimizer's part of a recipe: `from_recipe`, and the texts that it reads."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tens
 
 
 def local(x: Any) -> Tensor:
-    """What this rank has of a DTensor; any other tensor itself."""
+    """Returns this rank's part of a DTensor; any other tensor itself."""
     return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be measured of a cell, by name: `KINDS`."""
+"""The measurements of a cell, by name: `KINDS`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies found, as one HTML page and as a JSON file each."""
+"""The findings of studies, as one HTML page and as a JSON file each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cpd.papers.study import Finding, Measured, Results, Shown, Study, Table
 from cpd.study.pages import fill
 
 HOLDS = {True: "yes", False: "no", None: "cannot tell"}
-"""What a finding's `holds` is called."""
+"""The words for a finding's `holds`."""
 
 
 def summary(study: Study, results: Results) -> dict[str, Any]:

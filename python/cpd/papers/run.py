@@ -83,7 +83,7 @@ def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
 
 
 def is_stale(found: Found) -> bool:
-    """Whether the sources that decide the result, or the library's version, are others now."""
+    """Returns whether the sources that decide the result, or the version, have changed."""
     return (found.version, found.sources) != (VERSION, sources_of(found.cell.kind))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study is: `Cell`, one measurement; `Study`, a table of them; `Shown`, what they say."""
+"""Studies: `Cell`, one measurement; `Study`, a table of them; `Shown`, their results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Results:
 
     @property
     def labels(self) -> list[str]:
-        """Of the rows, each once."""
+        """The labels of the rows, each once."""
         return list(dict.fromkeys(one.cell.label for one in self.found))
 
     def of(self, label: str) -> list[Found]:
@@ -134,7 +134,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a study's results say. `pictures`: SVG elements by their titles."""
+    """The tables and pictures of a study's results. `pictures`: SVG elements by their titles."""
 
     tables: Sequence[Table] = ()
     findings: Sequence[Finding] = ()

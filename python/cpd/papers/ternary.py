@@ -15,7 +15,7 @@ from cpd.train import sampled_gradients, train
 Array = npt.NDArray[np.float32]
 _CLIP = 2.5
 _BINS = np.linspace(-5.125, 5.125, 42)
-"""Of histograms, in standard deviations: a quarter each, one of them around 0."""
+"""The bins of histograms, in standard deviations: a quarter each, one around 0."""
 
 
 def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class HookState:
     names: list[str] | None
     """The parameters' names in their order, where the model was given."""
     states: States
-    """What a codec keeps of this rank's layers; each rank's checkpoint has its own."""
+    """A codec's state for this rank's tensors; each rank's checkpoint has its own."""
     error: BaseException | None
     """The first error of the thread that reduces."""
 
@@ -164,7 +164,7 @@ class HookState:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """What the all-reduce of the last backward pass that has ended took on this rank."""
+        """The all-reduce's bytes and seconds of the last ended backward pass on this rank."""
         return self._meter.last
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:

@@ -116,7 +116,7 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """What this module's reduce-scatter took on this rank in the last backward pass."""
+        """The bytes and seconds of this module's reduce-scatter in the last backward pass."""
         return self._meter.last
 
     def allocate(

@@ -46,11 +46,11 @@ class _Workers(abc.ABC):
     names: list[str]
     """The layers'."""
     steps: int
-    """Of each worker so far."""
+    """The number of steps of each worker so far."""
     report: dict[str, LayerReport]
-    """What happened to each layer when they last met, by name."""
+    """The report of each tensor of the last meeting, by name."""
     states: States
-    """What a codec keeps of the layers of this process's workers."""
+    """A codec's state for the tensors of this process's workers."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _Workers(abc.ABC):
         return bool(numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in addition to the workers' models and optimizers."""
+        """Returns what a run needs to continue, beside the workers' models and optimizers."""
         return {
             "steps": self.steps,
             "world_size": self.world_size,
@@ -130,7 +130,7 @@ class _Workers(abc.ABC):
 
     @abc.abstractmethod
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
-        """What a worker gives for a layer, of which it has the weights `local`: float32."""
+        """Returns a worker's contribution to a tensor with its weights `local`: float32."""
 
     @abc.abstractmethod
     def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
@@ -211,7 +211,7 @@ class _Workers(abc.ABC):
                         self.states.set_gradient(n, _rms(parameter.grad), rank)
 
     def _on_one_gpu(self) -> bool:
-        """Whether all workers' layers are on the same GPU, which then sums them."""
+        """Returns whether all workers' layers are on the same GPU, which then sums them."""
         workers = range(len(self.models))
         places = {p.device for worker in workers for p in self._parameters(worker)}
         return len(places) == 1 and places.pop().type == "cuda"
@@ -258,7 +258,7 @@ class _Workers(abc.ABC):
         return digest.digest()
 
     def _options(self) -> tuple[Any, ...]:
-        """What all workers must have in common, in addition to what an all-reduce compares."""
+        """Returns what all workers must share, in addition to what an all-reduce compares."""
         return type(self).__name__, self.period
 
 

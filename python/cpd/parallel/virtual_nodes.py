@@ -347,7 +347,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Of this step, whose bytes are those of all of the first steps, or of all after them."""
+        """Returns this step's traffic, equal in all of the first steps, and in all after them."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
@@ -366,7 +366,7 @@ class VirtualNodes:
         return parameters
 
     def _both_folds(self) -> list[Folds]:
-        """Of the schedule's first steps, and of those after them, without values."""
+        """Returns the folds of the schedule's first steps, and of later ones, without values."""
         layers = named_parameters(self.model)
         return [self._folds(layers, step) for step in (0, self.schedule.first_steps)]
 
@@ -387,7 +387,7 @@ class VirtualNodes:
 
 
 class Added(NamedTuple):
-    """What steps in `no_sync` leave."""
+    """The result of steps in `no_sync`."""
 
     gradients: Keep
     buffers: list[Values]
@@ -475,7 +475,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, LayerReport]]:
-        """What the sums give when all nodes have come as often as they are awaited."""
+        """Returns the sums when all nodes have come as often as they are awaited."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():

@@ -33,7 +33,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def data_folder() -> Path:
-    """Where data is looked for: `$CPD_DATA`, else `../shared/data`, from where one is."""
+    """Returns `$CPD_DATA`, else `../shared/data`, relative to the working directory."""
     return Path(os.environ.get("CPD_DATA", "../shared/data"))
 
 

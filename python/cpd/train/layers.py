@@ -28,7 +28,7 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of its values."""
         return math.prod(self.shape)
 
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def seeded(seed: int, make: Callable[[], T]) -> T:
-    """What `make` returns where torch's generator begins at `seed`; its state comes back after."""
+    """Returns `make()` with torch's generator seeded; its state is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()

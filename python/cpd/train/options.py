@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run depends on; the options of `cpd train` in one value: `TrainOptions`."""
+"""The options of a training run, as of `cpd train`: `TrainOptions`."""
 
 import math
 import re
@@ -165,7 +165,7 @@ class TrainOptions:
 
     @property
     def sample(self) -> Sample:
-        """What the model is made for."""
+        """The sizes of the model."""
         return sample_of(self.data, self.augment, self.length)
 
     @property

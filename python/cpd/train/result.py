@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training gives: `TrainResult`, and while it runs `Step`."""
+"""The result of a training: `TrainResult`, and while it runs `Step`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpd.train.options import TrainOptions
 
 @dataclass
 class LayerCounts:
-    """What the all-reduce did to one layer, over all steps and nodes."""
+    """The all-reduce's counts for one layer, over all steps and nodes."""
 
     name: str
     values: int = 0

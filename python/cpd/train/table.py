@@ -83,7 +83,7 @@ DATA: dict[str, Source] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model is made for: the shape of one input, the number of classes, a run's length."""
+    """The sizes of a model: the shape of one input, the number of classes, a run's length."""
 
     shape: tuple[int, ...]
     classes: int
@@ -246,7 +246,7 @@ def model_named(name: object) -> Model:
 
 
 def sample_of(data: str, augment: str, length: int) -> Sample:
-    """What a model on this data is made for."""
+    """The sizes of a model on this data."""
     source = DATA[checked_name("data", data, DATA)]
     checked_name("augment", augment, AUGMENTS)
     shape = source.shape

@@ -103,13 +103,13 @@ def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., An
 
 
 def _new(mixin: type[Any], cls: _Class) -> nn.Module:
-    """What unpickling calls: the module, without its state."""
+    """Returns the module, without its state, for unpickling."""
     made = emulated(mixin, cls)
     return made.__new__(made)
 
 
 def is_emulated(module: nn.Module) -> bool:
-    """Whether the module's class is one that `emulated` made."""
+    """Returns whether the module's class is one that `emulated` made."""
     return hasattr(type(module), "_cpd_class")
 
 

@@ -20,9 +20,9 @@ from cpd.nn.converted.state import State
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 
 _POSITIONS = 256
-"""Of one call in the stream of its module: the parts of an attention, or groups."""
+"""The positions of one call in its module's stream, for attention's parts or groups."""
 _HISTORIES = 16
-"""How many products of a module keep scales of their own, where scaling is delayed."""
+"""The number of products of a module that have their own delayed scales."""
 
 
 class ByRecipe(autocast):
@@ -275,7 +275,7 @@ class EmulatedResult:
 
 
 class EmulatedOwnNorm(EmulatedResult):
-    """A normalisation."""
+    """A normalization."""
 
     what: ClassVar[str] = "norm"
     part: ClassVar[str] = "norm"

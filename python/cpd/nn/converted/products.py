@@ -21,7 +21,7 @@ from cpd.nn.functional import linear
 
 
 class Product:
-    """What the layers here have in common."""
+    """The parts that the layers here share."""
 
     what: ClassVar[str] = "products"
     one_type: ClassVar[bool] = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mixins share that run torch's own forward with the function in it replaced."""
+"""Parts of the mixins that run torch's own forward with its function replaced."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def described(state: State, part: str) -> str:
 
 
 def lacks(state: State, part: str) -> str:
-    """Why a layer that uses one part of a recipe alone cannot be emulated; empty: it can."""
+    """Returns why a layer that uses one part of a recipe cannot be emulated; "" if it can."""
     has = any(getattr(how, part) is not None for how in state.phases())
     return "" if has else f"the recipe has no format for it ({part}=)"
 
 
 def idle(state: State, *parts: str) -> str:
-    """Why a layer in which the recipe rounds nothing is not emulated; empty: it rounds something.
+    """Returns why a layer in which the recipe rounds nothing is not emulated; "" otherwise.
 
     `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses.
     """

@@ -59,7 +59,7 @@ class State:
         return None if self.clock is None else self.clock.stream()
 
     def arguments(self) -> dict[str, Any]:
-        """What the functional form of a product takes."""
+        """Returns the keywords of a product's functional form."""
         return {"recipe": self.recipe, "stream": self.stream(), "delayed": self.delayed}
 
     def set_off(self, off: bool) -> None:
@@ -84,7 +84,7 @@ class State:
             self._choose()
 
     def awaits_epochs(self) -> bool:
-        """Whether the schedule counts epochs, and no epoch was given."""
+        """Returns whether the schedule counts epochs, and no epoch was given."""
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:

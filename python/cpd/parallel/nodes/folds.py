@@ -55,7 +55,7 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """How many times nodes come by, each time in ascending order."""
+        """The number of times that nodes come by, each time in ascending order."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:

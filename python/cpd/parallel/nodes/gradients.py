@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one node computes: its loss, and the gradients of that alone."""
+"""The computation of one node: its loss, and the gradients of that alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gradients stay until every node has computed its own."""
+"""Stores gradients until every node has computed its own."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ class RealNode:
     """
 
     report: dict[str, LayerReport]
-    """What happened to each layer in the last step, on all nodes."""
+    """The report of each tensor in the last step, on all nodes."""
     states: States
-    """What a codec keeps of this node's layers."""
+    """A codec's state for this node's tensors."""
 
     def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
         self._model = model
