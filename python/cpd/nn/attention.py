@@ -11,7 +11,7 @@
    recipe casts them, else in the query's type; then dropout;
 3. weights · value, in the query's type, or torch.autocast's.
 
-Query and weights are the activations of the two products, key and value their weights, so that each
+Query and weights are the activations of the two products, key and value their weights. So each
 operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
 `attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
 

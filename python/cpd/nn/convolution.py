@@ -163,10 +163,10 @@ def conv2d(
     gradient; gradients of gradients are torch's too.
 
     Blocks of scaled operands run along channels at each pixel, within a group, for the result and
-    the input's gradient (a weight's along its input channels and along its outputs), along the
-    batch for the weight's gradient; a last block may be short. Tiles R × C of a weight divide its
-    out × in matrices, one for each index in the kernel; an image's have R along the last dimension.
-    Scales are applied to each operand.
+    the input's gradient; a weight's run along its input channels and along its outputs. For the
+    weight's gradient blocks run along the batch. A last block may be short. Tiles R × C of a weight
+    divide its out × in matrices, one for each index in the kernel; an image's have R along the last
+    dimension. Scales are applied to each operand.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)

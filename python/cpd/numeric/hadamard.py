@@ -25,10 +25,10 @@ class Hadamard(Spec):
     −1, the same as a text (`"0x…"`), None for no such input, or `"te"`: Transformer Engine's of 16
     inputs. The inverse transform is the transpose, 1/√size · diag(s) · H.
 
-    The roundings, in binary32, are those of this order: the signs; log2(size) stages at distances
-    d = 1, 2, 4, …, where of values i and i + d (bit d of i clear) the first becomes their sum and
-    the second the first minus the second; the multiplication by 1/√size, rounded to nearest (a
-    power of two where log2(size) is even); in the inverse transform the signs only here.
+    The roundings, in binary32, have this order. First the signs. Then log2(size) stages at
+    distances d = 1, 2, 4, …: of values i and i + d (bit d of i clear) the first becomes their sum,
+    the second the first minus the second. Then the multiplication by 1/√size, rounded to nearest
+    (a power of two if log2(size) is even). The inverse transform applies the signs only here.
 
     `bf16`: the same in binary64, then rounded once into bf16, to nearest-even; an exact zero is +0.
     For bf16 inputs and size 16 that is the exact sum rounded once, where the exponents of a group's

@@ -71,9 +71,9 @@ class LowPrecision(Optimizer):
     rounded once. (`KahanSGD` and `KahanAdamW` form d in the format itself.) Only parameters that
     have a gradient take part. Gradients remain unchanged.
 
-    Step k, counted from 0, uses for parameter i, in the order of the groups, the random bits of
-    stream k << 36 | i << 20 | what, by an element's number in the whole parameter (of a DTensor
-    too). `what` is 0 for the weight, 1 for the gradient, 2 for the master copy, and from 3 on for
+    Step k, counted from 0, uses stream k << 36 | i << 20 | what for the random bits of parameter i,
+    in the order of the groups. An element's number in the whole parameter (of a DTensor too) is its
+    counter. `what` is 0 for the weight, 1 for the gradient, 2 for the master copy, from 3 on for
     the state, by name. Weights are first rounded after the first step; `round_weights` does it at
     once.
 
