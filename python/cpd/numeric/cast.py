@@ -20,8 +20,21 @@ _format = format  # the parameter of the same name hides it
 class CastSpec(Spec):
     """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
 
-    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and leave
-    the hash as it is.
+    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and do not
+    enter the hash.
+
+    Args:
+        format: the format, or its text.
+        rounding: as for `cpd.cast`; default "nearest_even".
+        overflow: as for `cpd.cast`; default "ieee".
+        seed: as for `cpd.cast`; default 0.
+        stream: as for `cpd.cast`; default 0.
+        random_bits: as for `cpd.cast`; default 24.
+        variant: as for `cpd.cast`; default "A".
+
+    Raises:
+        ValueError: for an invalid option.
+        TypeError: for an argument of another type.
 
     >>> CastSpec("e5m2", "stochastic", random_bits=8).format
     cpd.format('e5m2')

@@ -168,7 +168,12 @@ class HookState:
         return self._meter.last
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
-        """Uses this communicator and this model's parameters from now on."""
+        """Uses this communicator and this model's parameters from now on.
+
+        Args:
+            comm: the communicator; default None: unchanged.
+            module: the model; default None: unchanged.
+        """
         _check_module(module)
         _check_comm(comm, self.schedule)
         if comm is not None:
