@@ -47,9 +47,10 @@ def write_npz(path: str | Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def replaced(path: str | Path) -> Iterator[BinaryIO]:
-    """A stream of bytes that become the file's content when the block ends, and not before: they
-    are written to a new file in the same folder, flushed to the disk and renamed. Where the block
-    raises or the disk is full, the file is as it was.
+    """A stream of bytes that become the file's content when the block ends, and not before.
+
+    The bytes are written to a new file in the same folder, flushed to the disk and renamed. If the
+    block raises or the disk is full, the file is as before.
 
     Of a symbolic link the target is replaced; mode and owner stay. Anything but a regular file (a
     pipe, a device, `/dev/stdout`) and `-`, which is standard output, are written directly; so is a
@@ -74,8 +75,10 @@ def replaced_together(paths: Sequence[str | Path]) -> Iterator[list[BinaryIO]]:
 
 
 def is_replaceable(path: Path) -> bool:
-    """True for a regular file, existing or not: `replaced` writes it beside itself. False for pipes
-    and devices, and for a process's own stream under another name."""
+    """True for a regular file, existing or not: `replaced` writes it beside itself.
+
+    False for pipes and devices, and for a process's own stream under another name.
+    """
     return _target(path) is not None
 
 
@@ -134,8 +137,10 @@ _PART = ".cpd-part-"
 
 
 def _target(path: Path) -> Path | None:
-    """The regular file that `path` is or will be, links followed; None where it is something else,
-    or a process's own stream under another name."""
+    """Returns the regular file that `path` is or will be, links followed.
+
+    None if it is something else, or a process's own stream under another name.
+    """
     for _ in range(40):
         path = path.parent.resolve() / path.name
         if path.is_relative_to("/proc"):
@@ -147,8 +152,11 @@ def _target(path: Path) -> Path | None:
 
 
 def _beside(target: Path) -> tuple[Path, BinaryIO] | None:
-    """A new file, open, in the target's folder, of the target's mode and owner; None where there
-    can be none. Raises OSError where the target must not be written, or its folder is missing."""
+    """Returns a new file, open, in the target's folder, of the target's mode and owner.
+
+    None if there can be none. Raises OSError if the target must not be written, or its folder is
+    missing.
+    """
     old = target.stat() if target.exists() else None
     if old is not None:
         os.close(os.open(target, os.O_WRONLY))

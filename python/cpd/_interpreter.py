@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imported before all else of the package: raises ImportError in a subinterpreter, where the native
-module would wait for ever for the GIL of the main one."""
+"""Raises ImportError in a subinterpreter; imported before all else of the package.
+
+There the native module would wait forever for the GIL of the main interpreter.
+"""
 
 try:
     import _interpreters as interpreters  # type: ignore[import-not-found]  # from Python 3.13 on

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Torch's functions in a customized precision; `help` shows the text of `cpd.nn.functional`."""
+
 from typing import Any
 
 from cpd._since import missing

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is set up for torch without importing it: the operations on tensors are loaded with the
-first tensor, and torch.load, by default, reads checkpoints that hold specs of this package, which
-become safe globals once torch is imported, before or after this package."""
+"""Prepares torch without importing it.
+
+The operations on tensors are loaded with the first tensor. torch.load, by default, reads
+checkpoints that hold specs of this package: they become safe globals once torch is imported, before
+or after this package.
+"""
 
 from __future__ import annotations
 

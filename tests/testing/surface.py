@@ -53,7 +53,7 @@ GRAMMARS = {
     "matrix unit": "cpd.numeric.accumulator.BlockFma.parse",
     "integer accumulator": "cpd.numeric.accumulator.FixedPoint.parse",
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
-    "codec": "cpd.compress.codec",
+    "codec": "cpd.compress.codecs",
     "all-reduce": "cpd.comm.spec_text.reduce_spec",
     "pattern of exempt layers": "cpd.comm.schedule.Schedule.is_exempt",
     "recipe": "cpd.nn.recipe.Recipe.parse",

@@ -137,7 +137,7 @@ def _has_no_memory(x: Tensor) -> bool:
 
 
 def _are_disjoint(x: Tensor, y: Tensor) -> bool:
-    """Whether two tensors are contiguous and share no byte: a quick check of the usual case."""
+    """Returns whether two tensors are contiguous and share no byte: a quick check."""
     if not (x.is_contiguous() and y.is_contiguous()):
         return False
     of_x, of_y = x.data_ptr(), y.data_ptr()
@@ -152,8 +152,10 @@ def _region(x: Tensor) -> Region:
 def cast_arguments(
     f: Format, options: Options, x: Tensor
 ) -> tuple[str, Tensor | None, Tensor | None]:
-    """Format and options, checked, as elementwise operators take them: their text, and seed and
-    stream where the rounding uses these."""
+    """Returns format and options, checked, as elementwise operators take them.
+
+    They are the text, and seed and stream if the rounding uses them.
+    """
     text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
     return text, *random_numbers(options, x)
 
@@ -166,8 +168,10 @@ def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor |
 
 
 def number_of(name: str, value: Number, x: Tensor) -> Tensor:
-    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits. One on a GPU
-    stays there, without a synchronization."""
+    """A seed or stream, checked, as a 0-d int64 tensor with the number's 64 bits.
+
+    One on a GPU stays there, without a synchronization.
+    """
     if not isinstance(value, Tensor):
         return torch.full((), value - 2**64 if value >= 2**63 else value, dtype=torch.int64)
     if value.device.type != "cpu" and value.device != x.device:
@@ -177,8 +181,10 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
 
 
 def stream_number(stream: Number, x: Tensor) -> Tensor:
-    """`number_of` of a stream that many layers share, such as a converted model's: from another
-    device it is copied to x's, between GPUs without waiting."""
+    """Returns `number_of` of a stream that many layers share, such as a converted model's.
+
+    From another device it is copied to x's, between GPUs without waiting.
+    """
     kept = plain_number("stream", stream)
     if isinstance(kept, Tensor) and kept.is_cuda and not x.is_meta:
         kept = kept.to(x.device)
@@ -188,8 +194,11 @@ def stream_number(stream: Number, x: Tensor) -> Tensor:
 def stacked_numbers(
     pairs: Sequence[tuple[Tensor | None, Tensor | None]], x: Tensor
 ) -> Tensor | None:
-    """Seeds and streams as an operator takes them, int64, n x 2, with zeros for missing ones; None
-    where all are missing. They are on the CPU if all came from there, else on x's device."""
+    """Returns seeds and streams as an operator takes them, int64, n x 2.
+
+    Missing ones are zeros; None if all are missing. They are on the CPU if all came from there,
+    else on x's device.
+    """
     present = [number for pair in pairs for number in pair if number is not None]
     if not present:
         return None
@@ -201,8 +210,11 @@ def stacked_numbers(
 
 
 def _on(place: torch.device, number: Tensor) -> Tensor:
-    """The number there. One from the CPU is written by a kernel, which a CUDA graph can capture and
-    the host does not wait for, as it would for a copy."""
+    """The number there.
+
+    One from the CPU is written by a kernel, which a CUDA graph can capture and the host does not
+    wait for, as it would for a copy.
+    """
     if number.device == place or torch.compiler.is_compiling() or _has_no_memory(number):
         return number.to(place)
     return torch.full((), int(number), dtype=torch.int64, device=place)
@@ -217,7 +229,9 @@ def checked_draws(
     like: str = "x",
 ) -> Tensor:
     """The random integers of an ordered sum, checked: `draws()` for each element of the result.
-    (While torch compiles, `draws` must not be called; the library checks the shape then.)"""
+
+    (While torch compiles, `draws` must not be called; the library checks the shape then.)
+    """
     if torch.compiler.is_compiling():
         return checked_integers(random, x, None, "", acc, like)
     count = draws()
@@ -233,8 +247,10 @@ def checked_integers(
     options: Rounded,
     like: str = "x",
 ) -> Tensor:
-    """Random integers, checked, as int32 (they are below 2^24). `wanted`: `shape` in words; a
-    `shape` of None leaves that check to the library."""
+    """Random integers, checked, as int32 (they are below 2^24).
+
+    `wanted`: `shape` in words; a `shape` of None leaves that check to the library.
+    """
     check_random_is_used(options.rounding)
     if not isinstance(random, Tensor) or random.dtype not in _INTEGERS:
         raise TypeError(f"random must be a tensor of integers, got {describe(random)}")
@@ -251,8 +267,11 @@ def checked_integers(
 
 
 def _checked_by_kernels(random: Tensor) -> bool:
-    """Whether integers out of range are what `cpd.check_cuda` raises: on a GPU, where looking at
-    them would wait for it. Those of 64 bits lose what does not fit, so they are looked at."""
+    """Returns whether `cpd.check_cuda` raises for integers out of range.
+
+    It does on a GPU, where reading them would wait for it. Integers of 64 bits lose what does not
+    fit, so they are read.
+    """
     is_kept = random.element_size() <= 4
     return random.device.type == "cuda" and is_kept and os.environ.get("CPD_CHECK") != "sync"
 

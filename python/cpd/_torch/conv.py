@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and the gradients of their inputs and weights as GEMMs of images of any number of
-dimensions, which are read in place on the CPU and unfolded on a GPU. The operators are in
-`cpd._torch.convolution`."""
+"""Convolutions and the gradients of their inputs and weights as GEMMs of images.
+
+Images have any number of dimensions. They are read in place on the CPU and unfolded on a GPU. The
+operators are in `cpd._torch.convolution`.
+"""
 
 # torch's tensors are partly untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -20,7 +22,7 @@ _TYPES = torch.float32, torch.bfloat16, torch.float16
 
 
 def reads_images(*operands: Tensor) -> bool:
-    """Whether products read images of these operands in place, without unfolding them."""
+    """Returns whether products read images of these operands in place, without unfolding them."""
     return all(t.device.type == "cpu" and t.dtype in _TYPES for t in operands)
 
 
@@ -34,8 +36,11 @@ def _convolve(
     how: Sum,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Weights w, with the kernel in reverse where `turned`, by the windows of x, which are as many
-    as `places`. `along`: their step, dilation, before and spread (`cpd/ops/image_operand.h`)."""
+    """Multiplies weights w, with the kernel in reverse if `turned`, by the windows of x.
+
+    There are as many windows as `places`. `along`: their step, dilation, before and spread
+    (`cpd/ops/image_operand.h`).
+    """
     c = None if c is None else c.squeeze(-1)
     sums = how.text, how.seed, how.stream, how.into(dtype)
     y = ops.convolve(x, w, turned, c, *along, places, *sums)
@@ -45,8 +50,10 @@ def _convolve(
 def slide(
     x: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """A convolution, the kernel at each place of the padded image: k runs over (channel, place in
-    the kernel). c: groups x outputs of a group x 1."""
+    """Computes a convolution: the kernel at each index of the padded image.
+
+    k runs over (channel, index in the kernel). c: groups x outputs of a group x 1.
+    """
     outputs, inputs, *kernel = w.shape
     how, w = how.swapped(), w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel)
     if not reads_images(x, w):
@@ -58,9 +65,12 @@ def slide(
 def spread(
     g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """The transpose of `slide`: the windows of g, spread by the stride amid zeros, by the turned
-    kernel. k runs over (channel, place in the kernel) of g's windows, wholly within one sum. Random
-    bits depend on places in the padded result, so with them it is computed whole, then cut."""
+    """Computes the transpose of `slide`: the windows of g, by the turned kernel.
+
+    g is spread by the stride amid zeros. k runs over (channel, index in the kernel) of g's windows,
+    wholly within one sum. Random bits depend on indices in the padded result, so with them it is
+    computed whole, then cut.
+    """
     outputs, inputs, *kernel = w.shape
     w = w.reshape(moves.groups, outputs // moves.groups, inputs, *kernel).transpose(1, 2)
     how, padding = how.swapped(), moves.padding
@@ -83,8 +93,10 @@ def spread(
 def correlate(
     g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """The weight's gradient, g at each place in the kernel by the image under it: k runs over
-    (image, window), row-major."""
+    """Computes the weight's gradient, g at each index in the kernel by the image under it.
+
+    k runs over (image, window), row-major.
+    """
     if not reads_images(g, x):
         return unfolded.correlate_unfolded(g, x, size, moves, how).to(dtype)
     along = size[2:], moves.stride, moves.dilation, moves.padding

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolution on torch tensors: the operator convolution, modelled on torch.ops.aten.convolution,
-and those of its input's and its weight's gradients, by GEMMs (`cpd._torch.conv`) or torch's own
-kernels. Documented in `cpd.functional`; what it takes of a recipe, in `cpd._torch.recipe`."""
+"""Convolution on torch tensors: the operator convolution, and those of its gradients.
+
+It is modeled on torch.ops.aten.convolution. The input's and the weight's gradients are computed by
+GEMMs (`cpd._torch.conv`) or torch's own kernels. Documented in `cpd.functional`; what it takes of a
+recipe, in `cpd._torch.recipe`.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -65,7 +68,9 @@ def _along_channels(bias: Tensor, rank: int) -> Tensor:
 
 def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *rest: Any) -> Tensor:
     """The gradient of the input: a transposed convolution for a convolution, and vice versa.
-    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter."""
+
+    `like`: the input, or None, for the layout of torch's own gradient; its values do not matter.
+    """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
         return _input_of_torch(g, w, size, like, moves, dtype)
@@ -77,7 +82,8 @@ def _convolution_weight(
     g: Tensor, x: Tensor, size: Ints, like: Tensor | None, *rest: Any
 ) -> Tensor:
     """Returns the gradient of the weight. A transposed convolution swaps g and x. `like`: the
-    weight, or None."""
+    weight, or None.
+    """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
         return _weight_of_torch(g, x, size, like, moves, dtype)
@@ -174,7 +180,7 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 
 @constant
 def has_tiles(text: str) -> bool:
-    """Whether the blocks of the cast of that text have two dimensions."""
+    """Returns whether the blocks of the cast of that text have two dimensions."""
     spec = operand_spec(text) if text else None
     return isinstance(spec, ScaledCast) and "x" in spec.scaled.block
 
@@ -205,7 +211,8 @@ def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
 ) -> Factor:
     """An operand as it enters its product: `arrange` gives it, cast by what it is given. Values
-    apart from their scale are float32, in which torch's kernels multiply them."""
+    apart from their scale are float32, in which torch's kernels multiply them.
+    """
     made = Factor(torch.empty(()))
 
     def cast(x: Tensor, axis: int) -> Tensor:
@@ -394,9 +401,12 @@ def _tangent_of_gradient(operator: Any) -> Callable[[Any, Tangents], Tensor]:
 
 
 def _second_gradients(operator: Any) -> Callable[[Any, Tensor], tuple[Any, ...]]:
-    """The gradients of `operator`'s operands, of which the first is the gradient g of a
-    convolution's result. Convolution, its input's gradient and its weight's are one another's
-    derivatives. With emulated sums that is a RuntimeError."""
+    """Returns a function of the gradients of `operator`'s operands.
+
+    Its first operand is the gradient g of a convolution's result. Convolution, its input's gradient
+    and its weight's are one another's derivatives. With emulated sums the function raises
+    RuntimeError.
+    """
 
     def backward(ctx: Any, h: Tensor) -> tuple[Any, ...]:
         if ctx.text != NATIVE:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed scaling on torch tensors: the operators torch.ops.cpd.cast_delayed, record_amax and
-update_delayed, opaque to torch.compile, so that eager and compiled programs give the same bits.
-Documented in `cpd.nn.delayed`.
+"""Delayed scaling on torch tensors.
+
+The operators torch.ops.cpd.cast_delayed, record_amax and update_delayed are opaque to
+torch.compile, so that eager and compiled programs give the same bits. Documented in
+`cpd.nn.delayed`.
 
 `history` is float32, steps x columns; `scale` is float32, one a column; column c belongs to operand
 c % 3 of product c // 3. `most` and `margin` are three numbers, one an operand: the format's largest
@@ -33,8 +35,11 @@ def _cast(x: Tensor, how: str, scale: Tensor, seed: Tensor | None, stream: Tenso
 
 
 def _record(history: Tensor, x: Tensor, which: int, clock: int = -1) -> None:
-    """history[0, which] = max(it, |x|), NaN where x has one. `clock`: the number of the clock of a
-    layer in eval mode, which records only while it trains in that mode; -1: it records."""
+    """history[0, which] = max(it, |x|), NaN where x has one.
+
+    `clock`: the number of the clock of a layer in eval mode, which records only while it trains in
+    that mode; -1: it records.
+    """
     if x.numel() == 0 or (clock >= 0 and not CLOCKS[clock].trains_in_eval):
         return
     low, high = torch.aminmax(x)
@@ -49,8 +54,10 @@ def _update(
     margin: Sequence[float],
     most_recent: bool,
 ) -> None:
-    """TransformerEngine's update in its Python form, in which `most / amax` is amax's reciprocal
-    times `most`; then the history advances by a step."""
+    """Updates scales as TransformerEngine does in its Python form.
+
+    There `most / amax` is amax's reciprocal times `most`. Then the history advances by a step.
+    """
     amax = history[0] if most_recent else history.amax(0)
     by_column = (_repeated(tuple(x), len(scale), scale.device) for x in (most, margin))
     new = amax.reciprocal().mul_(next(by_column)).div_(next(by_column))

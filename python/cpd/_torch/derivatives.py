@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode, for autograd and for
-torch.func's transforms.
+"""Derivatives of the operators torch.ops.cpd.*, in reverse and forward mode.
 
-`differentiable` replaces torch.library.register_autograd, which drops tangents silently and refuses
-torch.func's transforms. `run` is how this package calls an operator: past torch's dispatcher where
-that has nothing to add.
+They are for autograd and for torch.func's transforms. `differentiable` replaces
+torch.library.register_autograd, which drops tangents silently and refuses torch.func's transforms.
+`run` is how this package calls an operator: past torch's dispatcher where that has nothing to add.
 """
 
 # torch's registries are untyped.
@@ -41,8 +40,11 @@ def differentiable(
     backward: Callable[[Any, Tensor], Gradients],
     tangent: Callable[[Any, Tangents], Tensor],
 ) -> None:
-    """Registers the derivatives of torch.ops.cpd.<name>, which gives one tensor: `backward`, the
-    gradients of the operands, and `tangent`, the result's, where an operand has one."""
+    """Registers the derivatives of torch.ops.cpd.<name>, which returns one tensor.
+
+    `backward` computes the gradients of the operands, `tangent` the result's tangent, if an operand
+    has one.
+    """
     operator = getattr(ops, name).default
     plain = getattr(ops, f"{name}_plain", None)
     undifferentiated = None if plain is None else plain.default
@@ -67,7 +69,7 @@ def differentiable(
 
 _fragment = torch.library.Library("cpd", "FRAGMENT")
 _defined: dict[str, Callable[..., Any]] = {}
-"""What computes each operator that Python defines."""
+"""The functions that compute the operators that Python defines."""
 
 
 def define(
@@ -86,9 +88,9 @@ class _Operator(NamedTuple):
 
     dispatched: Any
     undifferentiated: Any
-    """What torch calls for the operator <name>_plain, which has none; None: there is none."""
+    """The operator <name>_plain, without derivatives; None: there is none."""
     computes: Callable[..., Tensor]
-    """What gives its result of dense tensors, without derivatives."""
+    """Computes its result of dense tensors, without derivatives."""
     function: Any
     """Its autograd function."""
 
@@ -97,9 +99,12 @@ _operators: dict[str, _Operator] = {}
 
 
 def _below(operator: Any, undifferentiated: Any) -> Callable[..., Tensor]:
-    """A function that calls an operator without its derivatives: `undifferentiated`, where there is
-    one, so that compiled programs call that. But transforms of torch.func and exported programs
-    dispatch it again, and then ask for derivatives: for them it keeps its name."""
+    """Returns a function that calls an operator without its derivatives.
+
+    It calls `undifferentiated`, if there is one, so that compiled programs call that. Transforms of
+    torch.func and exported programs dispatch the operator again, and then ask for derivatives: for
+    them it has its name.
+    """
 
     def below(keyset: Any, *args: Any) -> Tensor:
         if undifferentiated is not None and not _met_again():
@@ -115,13 +120,13 @@ def _met_again() -> bool:
 
 
 def _forward_mode() -> bool:
-    """Whether forward mode is on, as far as Python knows; compiled programs enter it unseen."""
+    """Returns whether Python knows of forward mode; compiled programs enter it unseen."""
     on = forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
     return on and forward_ad._is_fwd_grad_enabled()
 
 
 def _may_differentiate(args: tuple[Any, ...]) -> bool:
-    """Whether a gradient, a tangent or a transform of torch.func may go through a call."""
+    """Returns whether a gradient, a tangent or a transform of torch.func may go through a call."""
     return (
         torch._C._are_functorch_transforms_active()
         or forward_ad._current_level >= 0
@@ -143,9 +148,12 @@ def _dual(x: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def run(name: str, *args: Any) -> Tensor:
-    """The result of torch.ops.cpd.<name>, which has derivatives. What the dispatcher would call is
-    called directly where it is known, which a small layer's time is made of; and where Python knows
-    that nothing is to be differentiated, the operator without derivatives."""
+    """The result of torch.ops.cpd.<name>, which has derivatives.
+
+    What the dispatcher would call is called directly where it is known, which a small layer's time
+    is made of; and where Python knows that nothing is to be differentiated, the operator without
+    derivatives.
+    """
     if torch.compiler.is_compiling():
         return getattr(ops, name)(*args)
     operator = _operators[name]
@@ -168,7 +176,9 @@ _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None:
     """Calls an operator that writes into `out`, which `check_no_derivative` has checked.
-    `undifferentiated`: the one that does not mark `out` as changed for autograd: this does."""
+
+    `undifferentiated`: the one that does not mark `out` as changed for autograd: this does.
+    """
     if torch.compiler.is_compiling() or out.is_inference():
         operator(*args, out=out)
         return
@@ -177,8 +187,11 @@ def write(operator: Any, undifferentiated: Any, *args: Any, out: Tensor) -> None
 
 
 class _CallModes(NamedTuple):
-    """The dispatch keys and the modes in which an operator was called: an autograd function runs
-    with both modes off, while outer transforms of torch.func need them as they were."""
+    """The dispatch keys and the modes in which an operator was called.
+
+    An autograd function runs with both modes off, while outer transforms of torch.func need them as
+    they were.
+    """
 
     keyset: Any
     reverse: bool
@@ -193,9 +206,12 @@ def _function(
     backward: Callable[..., Any],
     tangent: Callable[..., Any],
 ) -> Any:
-    """The autograd function of an operator that `below` calls, for one level of torch.func's
-    transforms: those outside dispatch the operator again. Its last argument: how the dispatcher
-    called the operator; None: it did not, and `computes` gives the result."""
+    """Returns the autograd function of an operator that `below` calls.
+
+    It is for one level of torch.func's transforms: those outside dispatch the operator again. Its
+    last argument: how the dispatcher called the operator; None: the dispatcher did not, and
+    `computes` gives the result.
+    """
 
     def forward(*args: Any) -> Tensor:
         *inputs, call = args
@@ -235,8 +251,10 @@ def _function(
 
 
 def saved(ctx: Any) -> list[Any]:
-    """What `setup` saved, without tangents of this level of torch.func's transforms, and with those
-    of outer levels."""
+    """Returns the tensors that `setup` saved.
+
+    They have no tangents of this level of torch.func's transforms, but those of outer levels.
+    """
     return [None if x is None else _dual(x)[0] for x in ctx.saved_tensors]
 
 
@@ -249,8 +267,10 @@ OUT_AND_AUTOGRAD = "out= takes no part in autograd: use it under torch.no_grad()
 
 
 def check_no_derivative(*args: Any) -> None:
-    """Raises ValueError where an argument of an operator that writes into `out` needs a gradient,
-    has a tangent, or belongs to a transform of torch.func."""
+    """Raises ValueError if an argument of an operator that writes into `out` needs a derivative.
+
+    It does if it needs a gradient, has a tangent, or belongs to a transform of torch.func.
+    """
     if not _may_differentiate(args):
         return
     if torch._C._are_functorch_transforms_active() and any(map(_is_wrapped, args)):
@@ -278,9 +298,11 @@ def unwrapped(x: Tensor) -> Tensor:
 
 def writes_into_out(name: str) -> None:
     """Registers torch.ops.cpd.<name> and <name>_plain, which write into `out` and make no tensor.
+
     They mark `out` as changed for autograd, as torch's own operators do: a backward pass that needs
-    the old values then fails instead of taking the new ones. Views that torch negates when they
-    are read are written negated."""
+    the old values then fails instead of taking the new ones. Views that torch negates when they are
+    read are written negated.
+    """
     operator = getattr(ops, name).default
 
     def change(keyset: Any, *args: Any, out: Tensor) -> None:

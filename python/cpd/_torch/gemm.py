@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul,
-which takes a recipe's text (`cpd._torch.recipe`) and so carries the accumulators of its backward
-GEMMs with it, as convolution does (`cpd._torch.convolution`). Documented in `cpd.ops`,
-`cpd.functional` and `cpd.Recipe`.
+"""Matrix products on torch tensors: derivatives of torch.ops.cpd.gemm, and the operator matmul.
+
+matmul takes a recipe's text (`cpd._torch.recipe`) and so has the accumulators of its backward
+GEMMs, as convolution does (`cpd._torch.convolution`). Documented in `cpd.ops`, `cpd.functional` and
+`cpd.Recipe`.
 """
 
 # torch's registries are untyped.
@@ -50,9 +51,12 @@ def contract(
     left_out: float = 1,
     rounded: torch.dtype | None = None,
 ) -> Tensor:
-    """x times y, summed over the dimensions of `batch` along which `like` was broadcast as well,
-    before the matrices' own: k is row-major in them. `left_out`: a factor of the sums that the
-    result lacks; `rounded`: the type to which it is rounded first, if not its own."""
+    """Computes x times y, summed also over the dimensions that `like` was broadcast along.
+
+    These dimensions of `batch` come before the matrices' own: k is row-major in them. `left_out`: a
+    factor of the sums that the result lacks; `rounded`: the type to which it is rounded first, if
+    not its own.
+    """
     missing = len(batch) - (len(like.shape) - 2)
     folded = [
         d for d, n in enumerate(batch) if n != 1 and (d < missing or like.shape[d - missing] == 1)
@@ -125,8 +129,10 @@ def _product_gradients(
     blas: bool = False,
     turned: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of a, b and c in c + a b, whose operands are cast as `call` says; `turned`: b
-    holds the transpose of the factor."""
+    """Returns the gradients of a, b and c in c + a b.
+
+    The operands are cast as `call` says; `turned`: b holds the transpose of the factor.
+    """
     like_a, like_b, like_c = ctx.like
     for_a, for_b, for_c = ctx.needs_input_grad[:3]
     of_c = addend_gradient(g, like_c, sums.grad_bias) if for_c else None
@@ -189,8 +195,10 @@ def _weight_gradient(
     left_out: float,
     rounded: torch.dtype,
 ) -> Tensor:
-    """aᵀ g, or its transpose where `turned`: gᵀ a, which has the same sums and the weight's layout;
-    random bits depend on the place in aᵀ g."""
+    """Returns aᵀ g, or its transpose gᵀ a if `turned`.
+
+    Both have the same sums; gᵀ a has the weight's layout. Random bits depend on the index in aᵀ g.
+    """
     if not turned:
         return contract(a.mT, g, batch, like, how, blas, left_out, rounded)
     if not how.is_stochastic():
@@ -208,8 +216,10 @@ def keep(
     *numbers: Tensor | None,
     forward: bool = False,
 ) -> None:
-    """Saves each factor only where the other one's gradient is asked for. `forward`: for tangents
-    too."""
+    """Saves each factor only where the other one's gradient is asked for.
+
+    `forward`: for tangents too.
+    """
     ctx.like = _like(a), _like(b), _like(c)
     for_a, for_b = ctx.needs_input_grad[:2]
     ctx.save_for_backward(a if for_b else None, b if for_a else None, *numbers)
@@ -220,8 +230,11 @@ def keep(
 def product_tangent(
     tangents: Tangents, a: Tensor, b: Tensor, how: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
-    """The tangent of c + a b: two products with the accumulator of the forward one, each with its
-    own random bits, and c's tangent; they are added in float32."""
+    """Returns the tangent of c + a b.
+
+    It is two products with the accumulator of the forward one, each with its own random bits, and
+    c's tangent; they are added in float32.
+    """
     of_a, of_b, of_c = tangents[:3]
     shape = product_shape(a.shape, b.shape)
     terms = (

@@ -30,9 +30,11 @@ _library = torch.library.Library("cpd", "FRAGMENT")
 
 
 def kept(function: Function) -> Function:
-    """Marks a function of tensors or None, and of the keywords `sizes` and `numbers`, lists of ints
-    and of floats. It must return a list of new tensors, and change none. Exported programs find it
-    by its name."""
+    """Marks a function of tensors or None, and of the keywords `sizes` and `numbers`.
+
+    The keywords are lists of ints and of floats. The function must return a list of new tensors,
+    and change none. Exported programs find it by its name.
+    """
     name = f"{function.__module__}:{function.__qualname__}"
     _FUNCTIONS[name] = function
 
@@ -65,8 +67,10 @@ def _call(
 
 @contextlib.contextmanager
 def _autograd() -> Iterator[None]:
-    """A context in which autograd records, though a mode below it called us, as those of
-    torch.utils.flop_counter do."""
+    """A context in which autograd records though a mode below it called us.
+
+    torch.utils.flop_counter has such a mode.
+    """
     key = torch._C.DispatchKey.AutogradFunctionality
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
     torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)

@@ -32,7 +32,7 @@ def _load() -> None:
 
 
 def _command() -> str:
-    """What builds cpd with the operators, from the folder that it was installed from."""
+    """The command that builds cpd with the operators, in the folder of its sources."""
     return (
         "pip install scikit-build-core pybind11 pybind11-stubgen && "
         f"pip install --no-build-isolation --no-deps --force-reinstall {_source()}"

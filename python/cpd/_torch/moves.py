@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a kernel moves over the images of a convolution of any number of dimensions."""
+"""The moves of a convolution's kernel over images of any number of dimensions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Moves(NamedTuple):
     groups: int
 
     def reach(self, kernel: Ints) -> list[int]:
-        """How far the last element of a kernel is from its first."""
+        """The distance of the last element of a kernel from its first."""
         return [d * (k - 1) for d, k in zip(self.dilation, kernel, strict=True)]
 
     def padded(self, image: Ints) -> list[int]:
         return [n + 2 * p for n, p in zip(image, self.padding, strict=True)]
 
     def places(self, image: Ints, kernel: Ints) -> tuple[int, ...]:
-        """How many windows an already padded image has along each of its dimensions."""
+        """The number of windows of an already padded image along each of its dimensions."""
         along = zip(image, self.reach(kernel), self.stride, strict=True)
         return tuple((n - reach - 1) // s + 1 for n, reach, s in along)
 

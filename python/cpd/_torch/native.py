@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products by torch's own kernels: exact products of the operands, summed in float32, then scaled,
-added to the bias and rounded once into the result's type.
+"""Products by torch's own kernels.
+
+They are exact products of the operands, summed in float32, then scaled, added to the bias and
+rounded once into the result's type.
 
 Torch's 16-bit kernels compute that where both operands and the result have one 16-bit type. Here
 are the other products: of operands that a 16-bit type does not hold, such as an element times a
@@ -55,7 +57,7 @@ def as_factor(x: Tensor | Factor) -> Factor:
 
 
 def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """c + a b, the sum in float32, rounded once into `dtype`."""
+    """Returns c + a b, the sum in float32, rounded once into `dtype`."""
     x, y = a.values, b.values
     scales: list[Any] = [f.scale for f in (a, b) if f.scale is not None]
     if not scales and x.dtype == y.dtype == dtype and (c is None or c.dtype == dtype):
@@ -79,7 +81,7 @@ def without_autocast(function: Any, *operands: Tensor) -> Tensor:
 
 
 def holds_values(dtype: torch.dtype, x: Tensor) -> bool:
-    """Whether `dtype` holds all values of `x`, read by the host."""
+    """Returns whether `dtype` holds all values of `x`, read by the host."""
     if x.dtype == dtype:
         return True
     if x.numel() == 0 or x.is_meta or isinstance(x, FakeTensor):
@@ -144,7 +146,8 @@ def _of_bfloat16(
     """(a b) times the scales, plus c, in `dtype`, of values that bfloat16 holds, by the CPU's
     instructions for them; None where it has none or a sum might be subnormal. Torch multiplies such
     values with a float32 result only in a mode of the whole process, in which other threads'
-    float32 products lose bits."""
+    float32 products lose bits.
+    """
     shape = product_shape(a.shape, b.shape)
     rows, columns = shape[-2:]
     is_bias = c is None or (c.dim() == 1 and c.shape[0] == columns)
@@ -188,8 +191,11 @@ def scaled(y: Tensor, scales: Sequence[Tensor]) -> Tensor:
 def summed_in_float32(
     compute: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """compute(x, y), a convolution or its gradient, of operands in one type; its sums are float32,
-    rounded once into `dtype`. Where a 16-bit `dtype` holds both operands, in that type."""
+    """Returns compute(x, y), a convolution or its gradient, of operands in one type.
+
+    Its sums are float32, rounded once into `dtype`. If a 16-bit `dtype` holds both operands, it is
+    computed in that type.
+    """
     with torch._C._DisableAutocast():
         if dtype in HALVES and holds_values(dtype, x) and holds_values(dtype, y):
             return compute(x.to(dtype), y.to(dtype)).to(dtype)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operands of products: casts of the operands of a layer's three GEMMs, within the operators
-that compute them (`cpd._torch.gemm`, `cpd._torch.conv`). Documented in `cpd.Recipe`."""
+"""The operands of products: casts of the operands of a layer's three GEMMs.
+
+The operators that compute the GEMMs make the casts (`cpd._torch.gemm`, `cpd._torch.conv`).
+Documented in `cpd.Recipe`.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,attr-defined"
@@ -35,9 +38,12 @@ def _parsed(text: str) -> OperandSpec | None:
 
 @constant
 def parts(text: str) -> tuple[str, str, str, int, float, int]:
-    """The parts of a cast: the format, the scaled format's text or "", the cast's or the elements'
-    text, the transform's size or 0, the factor, the history; all of them texts and numbers, as
-    torch.compile keeps no other values."""
+    """Returns the parts of a cast.
+
+    They are the format, the scaled format's text or "", the cast's or the elements' text, the
+    transform's size or 0, the factor, the history. All are texts and numbers, as torch.compile
+    stores no other values.
+    """
     spec = operand_spec(text)
     if isinstance(spec, CastSpec):
         return spec.format.name, "", spec.text, 0, 1.0, 0
@@ -54,8 +60,10 @@ def factor_of(text: str) -> float:
 
 @constant
 def keeps_type(dtype: str, text: str) -> bool:
-    """Whether the cast of that text, of any tensor of that type, gives values of that type. A
-    bfloat16 number rounded to at most eight significant bits, at any power of two, is one."""
+    """Returns whether the cast of that text, of any tensor of that type, gives values of that type.
+
+    A bfloat16 number rounded to at most eight significant bits, at any power of two, is one.
+    """
     element, scaled, _, size, factor, history = parts(text)
     if not scaled:
         return holds(dtype, element)
@@ -66,7 +74,7 @@ def keeps_type(dtype: str, text: str) -> bool:
 
 @constant
 def is_short(text: str) -> bool:
-    """Whether values of the cast of that text have at most eight significant bits."""
+    """Returns whether values of the cast of that text have at most eight significant bits."""
     return bool(text) and _is_short(text)
 
 
@@ -96,14 +104,18 @@ def fits_bfloat16(text: str) -> bool:
 
 @constant
 def narrows(text: str) -> bool:
-    """Returns whether `narrow_operand` takes a cast: to a scaled format of short values, without
-    factor and transform."""
+    """Returns whether `narrow_operand` takes a cast.
+
+    It takes one to a scaled format of short values, without factor and transform.
+    """
     return casts_scaled(text) and is_short(text)
 
 
 def is_plain(x: Tensor) -> bool:
     """Returns whether `x` is contiguous float32 in the CPU's memory and nothing traces its use.
-    Types of results may then depend on values."""
+
+    Types of results may then depend on values.
+    """
     return (
         type(x) in (Tensor, torch.nn.Parameter)
         and x.is_cpu
@@ -114,8 +126,10 @@ def is_plain(x: Tensor) -> bool:
 
 
 def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)) -> Tensor:
-    """`cast_operand` of a tensor that `is_plain`, of a text that `narrows`: in bfloat16 where that
-    holds all values. Only subnormal ones may be too small for it."""
+    """Returns `cast_operand` of a tensor that `is_plain`, of a text that `narrows`.
+
+    It is in bfloat16 if that holds all values. Only subnormal ones may be too small for it.
+    """
     _, scaled, how, *_ = parts(text)
     return ops.cast_scaled_narrow(x, scaled, axis, how, *numbers)
 
@@ -123,7 +137,8 @@ def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)
 @constant
 def splits(text: str, rank: int) -> bool:
     """Whether `split_operand` takes the cast of that text, of tensors of that many dimensions: a
-    scale of the whole tensor, or of each row of a matrix, times values that bfloat16 holds."""
+    scale of the whole tensor, or of each row of a matrix, times values that bfloat16 holds.
+    """
     spec = operand_spec(text)
     if isinstance(spec, CastSpec) or spec.factor != 1:
         return False
@@ -153,7 +168,8 @@ def split_operand(
     narrow: bool = False,
 ) -> Factor:
     """`cast_operand`, of a text that `splits`: the short values apart from the scale. `narrow`: in
-    bfloat16 instead of float32, on the CPU."""
+    bfloat16 instead of float32, on the CPU.
+    """
     _, scaled, how, size, _, history = parts(text)
     if x.numel() == 0:
         return Factor(x.float(), None, True)
@@ -186,14 +202,14 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
 
 @constant
 def operand_draws(text: str) -> bool:
-    """Whether the cast of that text rounds stochastically."""
+    """Returns whether the cast of that text rounds stochastically."""
     spec = _parsed(text)
     return spec is not None and draws(spec)
 
 
 @constant
 def covers_a_tensor(text: str) -> bool:
-    """Whether one scale of the cast of that text covers a whole tensor."""
+    """Returns whether one scale of the cast of that text covers a whole tensor."""
     spec = _parsed(text)
     if spec is None or isinstance(spec, CastSpec):
         return False
@@ -204,9 +220,11 @@ def covers_a_tensor(text: str) -> bool:
 def cast_operand(
     x: Tensor, text: str, axis: int, numbers: Pair = (None, None), multiplier: Tensor | None = None
 ) -> Tensor:
-    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text. The result is
-    float32 where x's type does not hold it. Before a transform whose size does not divide the
-    extent, zeros are appended. `multiplier`: the scale of delayed scaling."""
+    """`x` cast as `text` says, its blocks along `axis`; as it is for an empty text.
+
+    The result is float32 where x's type does not hold it. Before a transform whose size does not
+    divide the extent, zeros are appended. `multiplier`: the scale of delayed scaling.
+    """
     if not text:
         return x
     _, scaled, how, size, factor, history = parts(text)
@@ -231,22 +249,29 @@ def cast_operand(
 
 @constant
 def casts_both(text: str) -> bool:
-    """Whether `cast_operand_both` takes the cast of that text: to a scaled format, without factor,
-    transform, history and random bits."""
+    """Returns whether `cast_operand_both` takes the cast of a text.
+
+    It takes one to a scaled format, without factor, transform, history and random bits.
+    """
     return casts_scaled(text) and not operand_draws(text)
 
 
 @constant
 def casts_scaled(text: str) -> bool:
-    """Returns whether the cast of that text is to a scaled format, without factor, transform and
-    history."""
+    """Returns whether the cast of a text is to a scaled format.
+
+    It must be without factor, transform and history.
+    """
     _, scaled, _, size, factor, history = parts(text) if text else ("",) * 6
     return bool(scaled) and not size and factor == 1 and not history
 
 
 def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`x` cast with blocks along each of two axes: `cast_operand` twice, of a text that
-    `casts_both`; a GPU reads x once where it can (`CastBoth`, ops/scaled.h)."""
+    """Returns `x` cast with blocks along each of two axes.
+
+    It is `cast_operand` twice, of a text that `casts_both`; a GPU reads x once where it can
+    (`CastBoth`, ops/scaled.h).
+    """
     _, scaled, how, *_ = parts(text)
     element = type_of_cast(x, text)
     first, second = run("cast_scaled_both", x, scaled, list(axes), how, element).unbind()
@@ -254,8 +279,11 @@ def cast_operand_both(x: Tensor, text: str, axes: Sequence[int]) -> tuple[Tensor
 
 
 def whole_transforms(x: Tensor, axis: int, size: int) -> Tensor:
-    """`x` with zeros appended along `axis`, up to a multiple of `size`: both operands of a product
-    take the same transform, and the sum gets only zero terms from them."""
+    """Returns `x` with zeros appended along `axis`, up to a multiple of `size`.
+
+    Both operands of a product take the same transform, and the sum gets only zero terms from the
+    appended values.
+    """
     missing = -x.shape[axis] % size
     if missing == 0:
         return x

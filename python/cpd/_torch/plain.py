@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which calls of an operator need torch's dispatcher.
+"""Finds calls of an operator that need torch's dispatcher.
 
 The dispatcher takes 40 to 60 µs to call a function of Python (an EPYC of family 23), which adds up
 to a third of a small layer's time. Where it would only find the kernel, and autograd, these are
@@ -39,8 +39,11 @@ _is_profiled = torch.autograd._profiler_enabled
 
 
 def is_plain(args: tuple[Any, ...]) -> bool:
-    """Whether a call is the kernel's and reverse-mode autograd's alone: no mode, transform, tracer
-    or profiler is on, and all tensors are torch's own dense ones, without a pending negation."""
+    """Returns whether a call concerns only the kernel and reverse-mode autograd.
+
+    No mode, transform, tracer or profiler is on, and all tensors are torch's own dense ones,
+    without a pending negation.
+    """
     if (
         _included().raw_repr() != _NO_MODE
         or _functions() > 0

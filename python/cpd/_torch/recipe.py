@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as the operators torch.ops.cpd.matmul and convolution take it: by its text
-(`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast and summed, and by
-tensors, whose values may change from call to call."""
+"""A recipe as the operators torch.ops.cpd.matmul and convolution take it.
+
+They take its text (`cpd.Recipe.gemms`), which says how each operand of their three GEMMs is cast
+and summed, and tensors, whose values may change from call to call.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -38,7 +40,7 @@ from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
 from cpd.numeric.scaled_cast import is_whole, operand_spec
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
-"""What an operator takes of a recipe, and the type of its result."""
+"""The arguments that an operator takes of a recipe, and the type of its result."""
 
 
 class _Parsed(NamedTuple):
@@ -80,7 +82,7 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """Where scales are applied: `operand`, `block` or `epilogue`."""
+        """The place where scales are applied: `operand`, `block` or `epilogue`."""
         return _parsed(self.text).scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
@@ -116,7 +118,8 @@ class RecipeCall(NamedTuple):
     ) -> Factor:
         """`cast`, for a product whose result has type `dtype`: where that is a 16-bit type and the
         sum native, short values are apart from their scale, outside of differentiated code; with
-        `narrow`, in bfloat16 on the CPU."""
+        `narrow`, in bfloat16 on the CPU.
+        """
         text = self.rounding(operand)
         native = self.rounding(_SUM_OF[operand]) == NATIVE
         if native and dtype in HALVES and text and splits(text, x.dim()) and not _differentiates():
@@ -153,7 +156,8 @@ class RecipeCall(NamedTuple):
     ) -> tuple[Factor, Factor]:
         """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
         as they are needed; cast once where one cast serves as both. `dtype`: of their results;
-        `narrow`: as of `factor`."""
+        `narrow`: as of `factor`.
+        """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
         if first == second and (not first or is_whole(operand_spec(first))):
@@ -173,7 +177,7 @@ class RecipeCall(NamedTuple):
         return self.factor(operand, x, *how) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
-        """Whether the operands of the forward product have factors, which its result must lose."""
+        """True if the operands of the forward product have factors, which its result loses."""
         return _parsed(self.text).left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
@@ -185,7 +189,7 @@ class RecipeCall(NamedTuple):
         return self._replace(text=_of_cast(self.text))
 
     def draws(self) -> bool:
-        """Whether a rounding is stochastic, in the backward pass too."""
+        """Returns whether a rounding is stochastic, in the backward pass too."""
         return bool(_parsed(self.text).drawing)
 
 
@@ -201,8 +205,11 @@ _SUM_OF = {
 
 
 def _differentiates() -> bool:
-    """Whether what is computed now is differentiated itself, so that operands must be tensors that
-    follow from their sources: the scales and codes of `split_operand` have no derivatives."""
+    """Returns whether the present computation is differentiated itself.
+
+    Operands must then be tensors that follow from their sources: the scales and codes of
+    `split_operand` have no derivatives.
+    """
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 

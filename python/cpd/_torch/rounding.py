@@ -124,7 +124,7 @@ def _draws(arguments: dict[str, Any]) -> bool:
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Whether a scale covers a whole tensor: each example then has its own."""
+    """Returns whether a scale covers a whole tensor: each example then has its own."""
     return any(covers_a_tensor(call.arguments[way]) for way in ("forward", "backward"))
 
 

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scaled formats on torch tensors: the operators torch.ops.cpd.cast_scaled, encode_scaled and
-decode_scaled, their fake kernels, derivatives and batching rules. Documented in `cpd.ops`.
-cast_scaled_both gives a layer's casts of its gradient along two axes, stacked.
+"""Scaled formats on torch tensors.
+
+The operators are torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled, with their fake
+kernels, derivatives and batching rules. Documented in `cpd.ops`. cast_scaled_both makes a layer's
+casts of its gradient along two axes, stacked.
 
 `scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`), `dtype`
 the result's type, which holds x's values; None: x's own. Scales follow from x in its own type.
@@ -133,8 +135,10 @@ def _arguments(
 
 
 def _checked_level(q: Scaled, name: str, value: Any, grid: Any, x: Tensor) -> Tensor | None:
-    """A level of scales, checked: packed codes, or float32 numbers in the shape of `grid` (None:
-    left to the library)."""
+    """Returns a level of scales, checked.
+
+    It has packed codes, or float32 numbers in the shape of `grid` (None: left to the library).
+    """
     if value is None:
         return None
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -271,14 +275,17 @@ for _writer in ("cast_scaled_out", "decode_scaled_out"):
 
 
 def _covers(call: BatchedCall) -> bool:
-    """Whether one scale covers a whole example."""
+    """Returns whether one scale covers a whole example."""
     q = named_scaled(call.arguments["scaled"])
     return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
 
 
 def _needs_calls(call: BatchedCall) -> bool:
-    """Whether each example needs a call of its own: one scale covers all of it, or its scales are
-    packed codes, whose bytes belong to one example."""
+    """Returns whether each example needs a separate call.
+
+    It does if one scale covers all of it, or its scales are packed codes, whose bytes belong to one
+    example.
+    """
     levels = [call.arguments[name] for name in _LEVEL_ARGUMENTS if call.arguments[name] is not None]
     return _covers(call) or any(each.dtype == torch.uint8 for each in levels)
 

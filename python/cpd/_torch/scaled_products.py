@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of a layer whose scales are applied to blocks of sums, or at the end, as by hardware:
-`Recipe.scales_at`; the arithmetic is that of `cpd.gemm` of encoded operands."""
+"""Products of a layer whose scales are applied to blocks of sums, or at the end.
+
+Hardware does so: `Recipe.scales_at`. The arithmetic is `cpd.gemm`'s of encoded operands.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -34,7 +36,7 @@ class _TensorFrontEnd:
 def scaled_product(
     a: Operand, b: Operand, c: Tensor | None, how: Any, at: str, dtype: torch.dtype
 ) -> Tensor:
-    """c + a b, the scales of `a` and `b` applied `at` blocks or the end."""
+    """Returns c + a b, the scales of `a` and `b` applied `at` blocks or the end."""
     epilogue = at == "epilogue"
     y = ops.gemm_scaled(*a, *b, c, how.text, epilogue, how.seed, how.stream, None)
     return y.to(dtype)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators by which compiled programs report to a model's clock: torch.ops.cpd.begin_model,
-begin_layer and reach_layer.
+"""Operators by which compiled programs report to a model's clock.
+
+They are torch.ops.cpd.begin_model, begin_layer and reach_layer.
 
 A clock's state is on the host, so programs neither guard on it nor compile again for it. Programs
 name a clock by its number in `CLOCKS`. Each operator calls the method of its name. Documented in

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products on torch tensors: an accumulator with the random bits of one call, or torch's
-own kernel."""
+"""Sums of products on torch tensors.
+
+A sum is an accumulator with the random bits of one call, or torch's own kernel.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -49,7 +51,7 @@ class Sum(NamedTuple):
         return dtype if holds(name_of(dtype), parsed(self.text).format.name) else torch.float32
 
     def is_native(self) -> bool:
-        """Whether torch's own kernel forms them."""
+        """Returns whether torch's own kernel forms them."""
         return self.text == NATIVE
 
     def is_stochastic(self) -> bool:
@@ -88,8 +90,11 @@ def product(
     dtype: torch.dtype,
     blas: bool = False,
 ) -> Tensor:
-    """c + a b by gemm, rounded once more to nearest-even where `dtype` does not hold its sums; or
-    by torch's own kernels (`cpd._torch.native`), which alone take factors with a scale."""
+    """Computes c + a b by gemm, or by torch's own kernels (`cpd._torch.native`).
+
+    gemm's result is rounded once more to nearest-even if `dtype` does not hold its sums. Only
+    torch's kernels take factors with a scale.
+    """
     if how.is_native():
         return product_of_factors(as_factor(a), as_factor(b), c, dtype)
     a, b = as_factor(a).values, as_factor(b).values

@@ -22,7 +22,7 @@ _COLUMN_BYTES = 1 << 28
 
 
 class Windows(NamedTuple):
-    """How the kernel of a convolution moves over an image (padded already)."""
+    """The moves of a convolution's kernel over an image (padded already)."""
 
     kernel: Ints
     stride: Ints
@@ -30,21 +30,21 @@ class Windows(NamedTuple):
     groups: int
 
     def places(self, image: Ints) -> tuple[int, ...]:
-        """How many windows an image has along each of its dimensions."""
+        """The number of windows that an image has along each of its dimensions."""
         return tuple(
             (n - d * (k - 1) - 1) // s + 1
             for n, k, s, d in zip(image, self.kernel, self.stride, self.dilation, strict=True)
         )
 
     def columns(self, x: Tensor) -> Tensor:
-        """images x groups x (channel, place in the kernel) x windows, row-major."""
+        """Returns images x groups x (channel, index in the kernel) x windows, row-major."""
         images, _, *image = x.shape
         return self._view(x).reshape(
             images, self.groups, self.terms(x), math.prod(self.places(image))
         )
 
     def gathered(self, x: Tensor) -> Tensor:
-        """groups x (image, window) x (channel, place in the kernel)."""
+        """Returns groups x (image, window) x (channel, index in the kernel)."""
         images, _, *image = x.shape
         first = 3 + len(image)
         ordered = self._view(x).permute(*range(1, first), 0, *range(first, first + len(image)))
@@ -53,7 +53,7 @@ class Windows(NamedTuple):
         ).mT
 
     def terms(self, x: Tensor) -> int:
-        """How many products each sum of a group takes."""
+        """The number of products of each sum of a group."""
         return x.shape[1] // self.groups * math.prod(self.kernel)
 
     def bytes(self, x: Tensor) -> int:
@@ -62,7 +62,7 @@ class Windows(NamedTuple):
         return self.groups * self.terms(x) * places * x.element_size()
 
     def _view(self, x: Tensor) -> Tensor:
-        """images x groups x channels x the kernel's dimensions x the windows'."""
+        """Returns images x groups x channels x the kernel's dimensions x the windows'."""
         images, channels, *image = x.shape
         n, c, *steps = x.stride()
         channels //= self.groups
@@ -85,15 +85,17 @@ def _windows(moves: Moves, kernel: Ints) -> Windows:
 
 
 def _images(x: Tensor, windows: Windows) -> int:
-    """How many images to unfold at a time."""
+    """Returns the number of images to unfold at a time."""
     return max(1, _COLUMN_BYTES // max(1, windows.bytes(x)))
 
 
 def _convolve(
     x: Tensor, w: Tensor, c: Tensor | None, windows: Windows, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """Matrices w (groups x outputs x terms) by the columns of x: images x groups x outputs x
-    windows."""
+    """Multiplies matrices w (groups x outputs x terms) by the columns of x.
+
+    The result is images x groups x outputs x windows.
+    """
     parts: list[Tensor] = []
     element = 0
     for images in x.split(_images(x, windows)):
@@ -125,8 +127,10 @@ def slide_unfolded(
 def spread_unfolded(
     g: Tensor, w: Tensor, size: Ints, c: Tensor | None, moves: Moves, how: Sum, dtype: torch.dtype
 ) -> Tensor:
-    """As `conv.spread`, but uncut, with the padding, where random bits are drawn; w: groups x
-    outputs x channels x the turned kernel."""
+    """Computes `conv.spread`, but uncut, with the padding, which uses random bits too.
+
+    w: groups x outputs x channels x the turned kernel.
+    """
     groups, outputs, inputs, *kernel = w.shape
     reach, image = moves.reach(kernel), moves.padded(size[2:])
     if any(reach) or list(g.shape[2:]) != image:
@@ -163,8 +167,11 @@ def correlate_unfolded(g: Tensor, x: Tensor, size: Ints, moves: Moves, how: Sum)
 
 
 def _chained_images(x: Tensor, windows: Windows, how: Sum) -> int:
-    """How many images to sum over at a time: a sum that starts from the total so far gives the same
-    bits only in sequential order, and if it is cut between chunks."""
+    """Returns the number of images to sum over at a time.
+
+    A sum that starts from the total so far gives the same bits only in sequential order, and if it
+    is cut between chunks.
+    """
     acc = parsed(how.text)
     if acc.scheme not in ("sequential", "chunked"):
         return max(1, x.shape[0])

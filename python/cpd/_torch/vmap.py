@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How torch.vmap calls the operators torch.ops.cpd.*; `cpd.ops` documents their random bits."""
+"""Calls of torch.ops.cpd.* by torch.vmap; `cpd.ops` documents their random bits."""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call,untyped-decorator"
@@ -32,8 +32,10 @@ front of the result, or None where it is there already."""
 
 
 class BatchedCall:
-    """A call of an operator by torch.vmap: its arguments by name, the batch in front of those
-    tensors that have one."""
+    """A call of an operator by torch.vmap.
+
+    It has the arguments by name; the batch is in front of those tensors that have one.
+    """
 
     def __init__(self, operator: Any, args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> None:
         names = [argument.name for argument in operator._schema.arguments]
@@ -83,9 +85,11 @@ def batched(
     draws: Callable[[dict[str, Any]], bool] = lambda arguments: cast_draws(arguments["how"]),
     alone: Callable[[BatchedCall], bool] = lambda call: False,
 ) -> None:
-    """Registers a batching rule for torch.ops.cpd.<name>. `widen` makes the arguments of one call
-    for the whole batch; None: each example needs its own call, as it does where `alone` is true.
-    `draws`: whether a rounding is stochastic."""
+    """Registers a batching rule for torch.ops.cpd.<name>.
+
+    `widen` makes the arguments of one call for the whole batch; None: each example needs its own
+    call, as it does where `alone` is true. `draws`: whether a rounding is stochastic.
+    """
     operator = getattr(ops, name).default
 
     def rule(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Results, Any]:
@@ -103,8 +107,11 @@ def batched(
 
 
 def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> bool:
-    """Whether each example draws the bits of its own elements, as torch.vmap's `randomness` says;
-    with seeds or streams of their own they do. Raises where that is an error."""
+    """Returns whether each example uses the random bits of its own elements.
+
+    torch.vmap's `randomness` decides; with their own seeds or streams they do. Raises an error for
+    a combination that torch.vmap refuses.
+    """
     if any(number in call.along for number in _NUMBERS) or randomness == "same":
         return True
     if randomness == "error":
@@ -122,12 +129,12 @@ def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> 
 
 
 def sum_draws(text: str) -> bool:
-    """Whether an accumulator rounds stochastically."""
+    """Returns whether an accumulator rounds stochastically."""
     return parsed(text).rounding == "stochastic"
 
 
 def cast_draws(text: str) -> bool:
-    """Whether a cast rounds stochastically."""
+    """Returns whether a cast rounds stochastically."""
     return parsed_cast(text).rounding == "stochastic"
 
 
@@ -137,14 +144,18 @@ def recipe_call(arguments: dict[str, Any]) -> RecipeCall:
 
 
 def recipe_draws(arguments: dict[str, Any]) -> bool:
-    """Whether an operator of a recipe rounds stochastically, in its backward pass too: a gradient
-    over the whole batch takes its numbers from the forward call."""
+    """Returns whether an operator of a recipe rounds stochastically, in its backward pass too.
+
+    A gradient over the whole batch takes its numbers from the forward call.
+    """
     return recipe_call(arguments).draws()
 
 
 def scales_apart(call: BatchedCall) -> bool:
-    """Whether each example needs a call of its own: a scale of an operand covers a whole tensor, or
-    scales are applied to sums."""
+    """Returns whether each example needs a separate call.
+
+    It does if a scale of an operand covers a whole tensor, or scales are applied to sums.
+    """
     of = recipe_call(call.arguments)
     return of.scales_at != "operand" or any(covers_a_tensor(of.rounding(p)) for p in OPERANDS)
 
@@ -182,9 +193,12 @@ def widen_product(call: BatchedCall) -> None:
 
 
 def widen_blocks(call: BatchedCall, *names: str) -> Callable[[Tensor], Tensor] | None:
-    """Puts the batch in front of operands that are cast in blocks; the axis is counted from the
-    end. Examples of fewer than two dimensions get dimensions of size 1 before theirs, so that no
-    block covers more than one example; what is returned takes these out of the result."""
+    """Puts the batch in front of operands that are cast in blocks.
+
+    The axis is counted from the end. Examples of fewer than two dimensions get dimensions of size 1
+    before theirs, so that no block covers more than one example. The returned function takes these
+    out of the result.
+    """
     rank = call.rank("x")
     if call.arguments["axis"] >= 0:
         call.arguments["axis"] -= max(rank, 1)

@@ -22,7 +22,7 @@ pickled."""
 
 CLUSTERS = ("slurm", "local", "debug")
 CLUSTER_JOBS = 16
-"""Of a cluster where nothing is said."""
+"""The default number of jobs on a cluster."""
 _LOGS = "jobs"
 
 
@@ -45,8 +45,10 @@ def run_here(parts: Iterable[PartT], measure: Measure[PartT, ResultT]) -> Iterat
 def run_in_processes(
     parts: Iterable[PartT], measure: Measure[PartT, ResultT], jobs: int
 ) -> Iterator[ResultT]:
-    """The results as they come, of `jobs` processes of one thread each (joblib). Where the caller
-    stops early or is interrupted, the processes are ended."""
+    """The results as they come, of `jobs` processes of one thread each (joblib).
+
+    Where the caller stops early or is interrupted, the processes are ended.
+    """
     from joblib import Parallel, delayed, parallel_config
 
     with parallel_config("loky", inner_max_num_threads=1):
@@ -68,8 +70,10 @@ def run_on_cluster(
     jobs: int | None = None,
     options: dict[str, Any] | None = None,
 ) -> Iterator[ResultT]:
-    """The results of at most `jobs` jobs (default 16) of one of CLUSTERS, by submitit, whose files
-    are in `folder`/jobs; `options`: arguments of its `update_parameters`."""
+    """Yields the results of at most `jobs` jobs (default 16) of one of CLUSTERS, by submitit.
+
+    Its files are in `folder`/jobs; `options`: arguments of its `update_parameters`.
+    """
     from submitit import AutoExecutor
 
     executor = AutoExecutor(folder=folder / _LOGS / "%j", cluster=cluster)
@@ -87,10 +91,13 @@ def _list(measure: Measure[PartT, ResultT], parts: Sequence[PartT]) -> list[Resu
 
 @contextmanager
 def _interruptions_held() -> Iterator[None]:
-    """Delays Ctrl-C until the end. Processes started meanwhile never receive it, not even during
-    their imports: the process that started them ends them.
+    """Delays Ctrl-C until the end.
 
-    multiprocessing's own process is started before: until Python 3.12 that lifts the mask."""
+    Processes started meanwhile never receive it, not even during their imports: the process that
+    started them ends them.
+
+    multiprocessing's own process is started before: until Python 3.12 that lifts the mask.
+    """
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -107,7 +114,8 @@ def _end(parts: Generator[Any, None, None]) -> None:
     """Ends the processes, if parts are missing, without joblib's warning, which does not apply.
 
     The thread of loky that distributes parts may look for one that is dropped already: it ends by a
-    KeyError before `close` returns, which is harmless and not reported."""
+    KeyError before `close` returns, which is harmless and not reported.
+    """
     before = threading.excepthook
 
     def report(what: threading.ExceptHookArgs) -> None:

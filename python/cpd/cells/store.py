@@ -18,8 +18,10 @@ Telling = Callable[[str], None]
 
 
 def digest(data: Any) -> str:
-    """The SHA-256, in hexadecimal digits, of JSON data: equal data have the same one, whatever the
-    order of their keys."""
+    """Returns the SHA-256, in hexadecimal digits, of JSON data.
+
+    Equal data have the same one, in any order of their keys.
+    """
     text = json.dumps(data, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -36,6 +38,7 @@ class Store:
     folder: Path
 
     def path(self, key: str) -> Path:
+        """Returns the file of a key."""
         return self.folder / f"{key}.json"
 
     def write(self, key: str, content: dict[str, Any]) -> None:
@@ -47,9 +50,11 @@ class Store:
     def read(
         self, key: str, made: Callable[[dict[str, Any]], ResultT], tell: Telling
     ) -> ResultT | None:
-        """What `made` makes of a cell's file; None unless it is there and undamaged, which includes
-        what `made` refuses by ValueError, TypeError or KeyError. Raises OSError for a file that
-        cannot be read."""
+        """Returns what `made` makes of a cell's file; None unless it is there and undamaged.
+
+        A file is damaged too if `made` raises ValueError, TypeError or KeyError for it. Raises
+        OSError for a file that cannot be read.
+        """
         path = self.path(key)
         try:
             data = path.read_bytes()

@@ -72,9 +72,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser(command: str | None = None) -> Parser:
-    """The parser of all commands. `command`, the first word of a command line, limits it to the
-    command of that name, or to all commands' names if there is none: other modules are then not
-    imported."""
+    """The parser of all commands.
+
+    `command`, the first word of a command line, limits it to the command of that name, or to all
+    commands' names if there is none: other modules are then not imported.
+    """
     parser = Parser(
         prog="cpd", description="Customized-precision floating point: see and measure it."
     )
@@ -102,5 +104,5 @@ def _register(commands: Commands, parser: Parser, *modules: str) -> None:
 
 
 def _parts() -> str:
-    """Which optional parts the library has."""
+    """Returns the optional parts that the library has."""
     return f"built with {', '.join(PARTS.split())}" if PARTS else "built without optional parts"

@@ -38,6 +38,7 @@ class Binade:
 
     @property
     def count(self) -> int:
+        """The number of values."""
         return int((self.last - self.first) / 2.0**self.spacing) + 1
 
 
@@ -64,7 +65,7 @@ def binades(*formats: Format) -> range:
 
 
 def shared(one: Binade | None, other: Binade | None) -> int:
-    """How many values of a binade both have."""
+    """Returns the number of values of a binade that both have."""
     if one is None or other is None:
         return 0
     step = 2.0 ** max(one.spacing, other.spacing)
@@ -102,6 +103,7 @@ class Comparison:
 
     @classmethod
     def of(cls, a: Format, b: Format) -> Comparison:
+        """Compares two formats, binade by binade."""
         positive = sum(shared(binade(a, k), binade(b, k)) for k in binades(a, b))
         signs = 2 if a.signed and b.signed else 1
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
@@ -136,6 +138,7 @@ class Spacing:
     """Positive values of each format, and of both."""
 
     def add(self, k: int, counts: tuple[int, ...]) -> None:
+        """Adds the counts of binade `k`."""
         self.last = k
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 
@@ -181,7 +184,7 @@ def comparison_rows(a: Format, b: Format) -> dict[str, Any]:
 
 
 def specials(f: Format) -> dict[str, bool]:
-    """Which values besides finite numbers a format holds."""
+    """Returns whether a format holds each kind of value besides finite numbers."""
     x = np.array([np.inf, -0.0], np.float32)
     infinite, zero = cast(x, f).tolist()
     return {
@@ -241,7 +244,7 @@ def _spacings_table(found: Comparison) -> Table:
 
 
 def _alone_line(found: Comparison, one: Format, other: Format) -> str:
-    """How many values one format alone has, and some of them."""
+    """Returns the number of values that one format alone has, and some of them."""
     count = one.num_values - found.common
     if count == 0:
         return f"none in {one} alone"

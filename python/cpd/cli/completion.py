@@ -75,13 +75,13 @@ _TAKEN = {
     ("roundoff", "format"): "formats",
     ("replay", "acc"): "accumulators",
 }
-"""Which names an argument of a command takes."""
+"""The names that an argument of a command takes."""
 
 
 def _completer(
     shtab: Any, command: str, action: argparse.Action, names: dict[str, tuple[str, ...]]
 ) -> Any:
-    """What completes an argument; None: its choices, or nothing."""
+    """Returns what completes an argument; None: its choices, or nothing."""
     kind = _TAKEN.get((command, action.dest))
     if kind is not None:
         return _words(kind, names[kind])

@@ -46,6 +46,7 @@ _ZSTD = "zstd"
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `compress`."""
     parser = add_command(commands, "compress", _run, "what codecs make of a file", _TEXT)
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument(

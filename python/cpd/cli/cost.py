@@ -74,6 +74,7 @@ _DEFAULTS: dict[str, Any] = {"machine": "ec2-p2", "ranks": "4,8,16", "wire": ["f
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `cost`."""
     parser = add_command(commands, "cost", _run, "time, bytes and price of a training step", _TEXT)
     parser.add_argument("--model", metavar="NAME", help="the network")
     parser.add_argument(
@@ -209,8 +210,11 @@ def _warned_in_lines() -> Iterator[None]:
 
 
 def ranks_of(text: str) -> list[int]:
-    """Numbers of ranks between commas; … goes on by the factor (or, where that is not whole, the
-    step) of the two numbers before it, to the number after it. Raises ValueError."""
+    """Returns the numbers of ranks between commas.
+
+    … continues by the factor (or, if that is not whole, the step) of the two numbers before it, to
+    the number after it. Raises ValueError.
+    """
     words = [word.strip() for word in text.split(",")]
     ranks: list[int] = []
     for number, word in enumerate(words):
@@ -271,8 +275,10 @@ def _check_wires(options: argparse.Namespace) -> None:
 def _gradients(
     options: argparse.Namespace,
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """The network; of gradients the largest magnitude of each of its layers, the round-off of each
-    wire, and the ranks of which that is."""
+    """Returns the network, and of gradients the largest magnitude of each layer.
+
+    Also the round-off of each wire, and the number of ranks of these.
+    """
     from cpd.study.networks import Network, network
 
     if options.gradients is None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `demo`."""
     parser = add_command(
         commands, "demo", _run, "accuracy without and with APS, round-off, and an HTML report"
     )

@@ -22,10 +22,11 @@ _PACKAGES = (
     "torchvision", "torchao", "transformers", "accelerate", "lightning", "wandb", "tensorboard",
 )  # fmt: skip
 _VARIABLES = ("CPD_", "OMP_", "CUDA_VISIBLE", "CUBLAS_", "NCCL_", "TORCH_", "PYTORCH_")
-"""How the variables begin that are printed where they are set."""
+"""Prefixes of the environment variables that are printed if set."""
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `env`."""
     parser = add_command(commands, "env", _run, "what to paste into a report", _TEXT)
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 

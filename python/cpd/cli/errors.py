@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command says of a mistake, a failure and a warning."""
+"""Messages of a command's mistakes, failures and warnings."""
 
 import sys
 import warnings
@@ -26,7 +26,7 @@ def one_line(message: object) -> str:
 
 @contextmanager
 def users_mistakes() -> Iterator[None]:
-    """What CPD and the file system refuse while options are read is the user's mistake."""
+    """Makes errors of CPD and the file system while options are read the user's mistake."""
     try:
         yield
     except BrokenPipeError:  # the reader's doing
@@ -40,8 +40,10 @@ def users_mistakes() -> Iterator[None]:
 
 @contextmanager
 def stalls_reported(command: str) -> Iterator[None]:
-    """Warns once, in one line, that a sum may stall, by rank 0 of a training. The other commands
-    measure what a sum loses."""
+    """Warns once, in one line, that a sum may stall, by rank 0 of a training.
+
+    The other commands measure what a sum loses.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("once" if command == "train" else "ignore", StallWarning)
         show = warnings.showwarning

@@ -44,6 +44,7 @@ COMMON = ("fp32", "tf32", "bf16", "fp16", "e5m2", "e4m3", "e4m3fn", "e3m0", "e2m
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `format`."""
     parser = add_command(commands, "format", _run, "what numbers a format holds")
     parser.add_argument(
         "names",

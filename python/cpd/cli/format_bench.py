@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd format` as a workbench: a value's neighbours, one operation with one rounding, and the
-formats of a standard."""
+"""`cpd format` as a workbench.
+
+It shows a value's neighbors, one operation with one rounding, and the formats of a standard.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def number(text: str) -> float:
 
 
 class Neighbours(NamedTuple):
-    """What a format holds at and next to a value; NaN where it holds nothing there."""
+    """The values that a format holds at and next to a value; NaN if it holds nothing there."""
 
     below: float
     nearest: float
@@ -77,6 +79,7 @@ class Neighbours(NamedTuple):
 
     @classmethod
     def of(cls, value: float, f: Format) -> Neighbours:
+        """Returns the neighbors of a value in a format."""
         nearest = _cast(value, f, "nearest_even")
         held = nearest == value
         below = _cast(math.nextafter(value, -math.inf) if held else value, f, "down")
@@ -91,6 +94,7 @@ def _cast(value: float, f: Format, rounding: str) -> float:
 
 
 def neighbours_table(value: float, formats: list[Format]) -> Table:
+    """Returns a table of a value's neighbors in each format."""
     table = new_table("Format", "Below", "Nearest", "Above", "Ulp", "Error", "Code")
     for f in formats:
         found = Neighbours.of(value, f)
@@ -120,8 +124,10 @@ def _code(value: float, f: Format) -> str:
 
 
 class Operation(NamedTuple):
-    """Numbers and what is done with them; `exact` is of rational operands, None where it is not one
-    or infinite."""
+    """Numbers and the operation on them.
+
+    `exact` computes it on rational operands; None if the result is not rational or infinite.
+    """
 
     sign: str
     operands: tuple[float, ...]
@@ -161,11 +167,13 @@ class Operation(NamedTuple):
         return {"+": x + y, "-": x - y, "*": x * y}[self.sign]
 
     def shown(self, operands: list[float]) -> str:
+        """Returns the operation as text."""
         words = [exact(x) for x in operands]
         return f"sqrt({words[0]})" if self.sign == "sqrt" else f" {self.sign} ".join(words)
 
 
 def calculation_table(operation: Operation, formats: list[Format], rounding: str) -> Table:
+    """Returns a table of the operation's result in each format."""
     table = new_table("Format", "Operands held", "Exact", "Result", "Error in ulps", "Code")
     for f in formats:
         held, result = operation.result(f, rounding)

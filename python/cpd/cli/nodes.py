@@ -20,9 +20,11 @@ T = TypeVar("T")
 
 
 def checked_alone(options: argparse.Namespace, check: Callable[[], object]) -> None:
-    """Raises UsageError for what can be refused before nodes connect, which imports torch: a
-    launcher that is missing; what `check` refuses, where nodes are virtual. (Processes first agree
-    on whose mistake is reported.)"""
+    """Raises UsageError for mistakes that are found before nodes connect, which imports torch.
+
+    They are a missing launcher, and what `check` refuses, if nodes are virtual. (Processes first
+    agree on whose mistake is reported.)
+    """
     with users_mistakes():
         if options.transport == "virtual":
             check()
@@ -58,8 +60,11 @@ def _without_promises(opened: AbstractContextManager[T]) -> Iterator[T]:
 
 
 def _check_not_alone(transport: str, nodes: int | None, ranks: "Ranks") -> None:
-    """Raises ValueError where MPI has started one rank that was not asked for: by --nodes 1, or by
-    a launcher of one process. Also where a launcher has promised more ranks than there are."""
+    """Raises ValueError if MPI has started one rank that was not asked for.
+
+    --nodes 1, or a launcher of one process, ask for it. Also if a launcher has promised more ranks
+    than there are.
+    """
     if transport != "mpi" or (ranks.world == 1 and nodes == 1):
         return
     why = broken_promise(ranks.world) or (no_launcher() if ranks.world == 1 else "")
@@ -85,11 +90,12 @@ def _failures_between(ranks: "Ranks") -> Iterator[None]:
 
 
 def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -> T | None:
-    """What `make` gives if no process finds a user's mistake in it, which else the first of these
-    reports, and if all have the same options.
+    """Returns the result of `make` if no process finds a user's mistake in it.
+
+    All must also have the same options. The first process with a mistake reports it.
 
     Raises UsageError in that process and returns None in the others, which end without an error so
-    that no launcher stops the one that has something to say.
+    that no launcher stops the reporting process.
     """
     from cpd.train import gather_integers
 
@@ -114,8 +120,11 @@ def agreed(ranks: "Ranks", options: argparse.Namespace, make: Callable[[], T]) -
 
 
 def _wait_for_all(ranks: "Ranks") -> None:
-    """Returns when every process has read what was gathered. A process that then ends with an error
-    may be lost to those that are still here; they do not report that."""
+    """Returns when every process has read what was gathered.
+
+    A process that then ends with an error may be lost to those that are still here; they do not
+    report that.
+    """
     from cpd.comm import RankLost, TransportError
     from cpd.train import gather_integers
 

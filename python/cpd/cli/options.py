@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands' options are made of, and those that several commands have."""
+"""Parsers of the commands' options, and options that several commands have."""
 
 import argparse
 import json
@@ -18,10 +18,11 @@ class Parser(argparse.ArgumentParser):
     """Reports an error in one line, with the nearest name."""
 
     def error(self, message: str) -> NoReturn:
+        """Prints an error in one line and ends the process with status 2."""
         self.exit(2, f"{self.prog}: error: {one_line(message)} (see {self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Where argparse refuses a value that is none of the choices; it names no near one."""
+        """Refuses a value that is not a choice, with the nearest one, which argparse lacks."""
         if action.choices is not None and value not in action.choices:
             known = [str(one) for one in action.choices]
             meant = did_you_mean(value, known)
@@ -34,6 +35,7 @@ class CommandParser(Parser):
     """Reports unknown options itself, so that the error names the command's own help."""
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Refuses unknown arguments, with the nearest option."""
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [name for name in self._option_string_actions if name.startswith("--")]
@@ -139,6 +141,7 @@ def reduce_arguments(
 
 
 def nodes_arguments(parser: argparse.ArgumentParser) -> "argparse._ArgumentGroup":
+    """Adds the options of the nodes; returns their group."""
     group = parser.add_argument_group("the nodes")
     group.add_argument(
         "--transport",
@@ -163,6 +166,7 @@ def integer(
     default: int | None,
     help: str = "",
 ) -> None:
+    """Adds an option of an integer."""
     if default is not None:
         help = f"{help}; default {default}" if help else f"default {default}"
     parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=help)
@@ -174,6 +178,7 @@ def names(text: str) -> list[str]:
 
 
 def integers(text: str) -> list[int]:
+    """Returns the integers between commas."""
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
@@ -181,6 +186,7 @@ def integers(text: str) -> list[int]:
 
 
 def seconds(text: str) -> float:
+    """Returns a number of seconds above 0."""
     try:
         value = float(text)
     except ValueError:

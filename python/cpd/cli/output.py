@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands' output is made of: consoles, tables, progress bars. rich is imported by what
-prints, so that a mistake is reported without it."""
+"""Parts of the commands' output: consoles, tables, progress bars.
+
+Functions that print import rich, so that a mistake is reported without it.
+"""
 
 from __future__ import annotations
 
@@ -57,6 +59,7 @@ def new_progress(quiet: bool = False, unit: str = "epochs") -> Progress:
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
+    """Returns a table with these columns."""
     from rich import box
 
     from cpd.cli.tables import WholeTable
@@ -90,8 +93,10 @@ def check_writable(path: Path | None) -> None:
 
 
 def check_readable(path: Path) -> None:
-    """Raises OSError where a file cannot be opened, ValueError where its ending is not that of
-    tensors: before what reads it is imported."""
+    """Raises OSError if a file cannot be opened, ValueError if its ending is not a tensor file's.
+
+    It does so before the modules that read it are imported.
+    """
     from cpd.study.gradient_files import suffix
 
     suffix(path)
@@ -105,7 +110,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def is_stdout(path: Path | None) -> bool:
-    """Whether a result goes to standard output, which then takes nothing else."""
+    """Returns whether a result goes to standard output, which then takes nothing else."""
     return path == STDOUT
 
 

@@ -26,6 +26,7 @@ add in other ways, which the list below the table names (cpd.BlockFma says more)
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `presets`."""
     parser = add_command(commands, "presets", _run, "matrix units and their evidence", _TEXT)
     parser.add_argument(
         "--json",
@@ -154,7 +155,7 @@ def _sources(presets: list[PresetInfo]) -> list[str]:
 
 
 def _takes_pairs(preset: PresetInfo) -> bool:
-    """Whether its fp16 results come from another order of k."""
+    """Returns whether its fp16 results come from another order of k."""
     if "fp16" not in _outputs(preset):
         return False
     unit = Accumulator("fp16", preset=preset.name).unit

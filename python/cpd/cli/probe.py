@@ -32,6 +32,7 @@ what could not be told apart. The status is 1 where no rule fits.
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `probe`."""
     parser = add_command(commands, "probe", _run, "how a unit or a kernel adds products", _TEXT)
     parser.add_argument("--a", default="fp16", metavar="NAME", help="format of a; default fp16")
     parser.add_argument("--b", metavar="NAME", help="format of b; default a's")

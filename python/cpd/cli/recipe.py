@@ -26,6 +26,7 @@ see what it means.
 
 
 def register(commands: Commands) -> None:
+    """Adds the commands `recipes` and `recipe`."""
     listing = add_command(commands, "recipes", _list, "the named recipes", _LIST)
     listing.add_argument("--json", action="store_true", help="print JSON: names, and all keys")
     parser = add_command(commands, "recipe", _run, "a recipe as TOML, to change and use", _TEXT)

@@ -26,6 +26,7 @@ does not tell the two rules apart.
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `replay`."""
     parser = add_command(
         commands, "replay", _run, "a unit's published dot products through an accumulator", _TEXT
     )

@@ -10,6 +10,7 @@ from cpd.cli.output import new_console
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `report`."""
     parser = add_command(
         commands, "report", _run, "make report.html again from what `cpd demo` stored"
     )

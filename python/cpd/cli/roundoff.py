@@ -73,9 +73,9 @@ one such layer. Nothing in a file is executed.
 """
 
 MODEL_DEFAULTS = {"epochs": 10, "batch": 16, "train_nodes": 8, "depth": 6, "width": 64}
-"""Of the digit classifier, whose gradients `cpd roundoff` takes."""
+"""Options of the digit classifier, whose gradients `cpd roundoff` takes."""
 OTHER_DEFAULTS = {"epochs": 2, "batch": 4, "train_nodes": 8}
-"""Of another model; depth and width are then the model's own."""
+"""Options of another model; depth and width are then the model's own."""
 NETWORK_DEFAULTS = {"alpha": 10.0, "bandwidth": 10.0}
 """Microseconds a step and Gb/s."""
 
@@ -84,6 +84,7 @@ _FORMAT = "e5m2"
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `roundoff`."""
     parser = add_command(commands, "roundoff", _run, "round-off by group size", _TEXT)
     reduce_arguments(parser, _FORMAT, "on", several=True)
     group = parser.add_argument_group("the sum")
@@ -170,7 +171,7 @@ def register(commands: Commands) -> None:
 
 @dataclass
 class _Study:
-    """What `cpd roundoff` was asked, and about what."""
+    """The options of `cpd roundoff`, and its gradients."""
 
     series: "list[Series]"
     gradients: "Gradients"
@@ -263,7 +264,7 @@ def _spec(
 
 
 def _has_scales(wire: str) -> bool:
-    """Whether a format or codec scales its values itself, so that APS is refused."""
+    """Returns whether a format or codec scales its values itself, so that APS is refused."""
     if is_compressor(wire):
         return True
     return isinstance(format_or_scaled(wire), Scaled)
@@ -291,7 +292,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
 
 def _nodes(options: argparse.Namespace, world: int | None) -> int | None:
-    """How many nodes were asked for, by number or as processes."""
+    """Returns the number of nodes asked for, by number or as processes."""
     if options.nodes is not None and options.nodes < 1:
         raise UsageError(f"nodes must be at least 1, got {options.nodes}")
     if world is not None and options.nodes not in (None, world):
@@ -406,7 +407,7 @@ def _warn(text: str) -> None:
 
 
 def _network(options: argparse.Namespace) -> "Network | None":
-    """What --recommend is asked about; None without it."""
+    """Returns the network that --recommend is asked about; None without it."""
     from cpd.study.series import Network
 
     settings = {name: getattr(options, name) for name in NETWORK_DEFAULTS}
@@ -423,8 +424,10 @@ def _network(options: argparse.Namespace) -> "Network | None":
 
 
 def _check_source(options: argparse.Namespace) -> None:
-    """Refuses options of a file's gradients without one, of a model's with a file, and files that
-    cannot be read."""
+    """Refuses options that do not fit the source of gradients, and files that cannot be read.
+
+    Options of a file's gradients need a file, options of a model's gradients need a model.
+    """
     if options.gradients is None:
         if options.round:
             raise UsageError("--round needs --gradients")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cpd roundoff` shows and writes: tables, CSV and JSON."""
+"""The output of `cpd roundoff`: tables, CSV and JSON."""
 
 from __future__ import annotations
 

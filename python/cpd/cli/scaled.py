@@ -27,7 +27,7 @@ SOURCES = {
     "fp8-block": "DeepSeek-V3's FP8, as DeepGEMM makes it",
     "bfp8": "block floating point",
 }
-"""What the names mean."""
+"""The meanings of the names."""
 TERMS = {
     "floor": "2^(floor(log2 A) - emax)",
     "ceil": "2^(ceil(log2 A) - emax)",
@@ -173,7 +173,7 @@ def least(q: Scaled) -> float:
 
 
 def source(q: Scaled) -> str | None:
-    """What a format's name means."""
+    """Returns the meaning of a format's name."""
     return next((meaning for name, meaning in SOURCES.items() if as_scaled(name) == q), None)
 
 

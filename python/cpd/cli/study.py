@@ -33,6 +33,7 @@ _SEEDS = {"smoke": 1, "small": 3, "full": 3}
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `study`."""
     parser = add_command(commands, "study", _run, "the papers' tables and figures", _TEXT)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = _action(actions, "list", "print studies, cells and minutes")

@@ -58,6 +58,7 @@ _FORMATS = "e[2-5]m[1-3]"
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `sweep`."""
     parser = add_command(
         commands, "sweep", _run, "formats and accumulators on tensors of one's own", _TEXT
     )

@@ -17,19 +17,23 @@ _SOFT_HYPHEN = "\u00ad"  # cpd.cli.output.MAY_BREAK, which may not be imported h
 _LEAST_WORDS = 8
 """To so many letters a column of words is narrowed."""
 _BREAKS = re.compile(r".+?(?:[=/:]+|[.-](?!\d)|$)")
-"""Where a word of such a column is broken that is longer than the column is wide."""
+"""Matches the parts into which a word that is longer than its column is broken."""
 
 
 class WholeConsole(Console):
     """Cuts no line at the window's edge."""
 
     def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """Prints without cropping, unless `crop`."""
         super().print(*objects, crop=crop, **options)
 
 
 class WholeTable(Table):
-    """Cuts no number where the window is narrow: headers are then broken into lines and columns set
-    closer, and where that is not enough the table is wider. A pipe's edge is at 80 columns."""
+    """A table that cuts no number if the window is narrow.
+
+    Headers are then broken into lines and columns set closer; if that is not enough the table is
+    wider. A pipe's edge is at 80 columns.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         is_pipe = not console.file.isatty() and "COLUMNS" not in os.environ

@@ -80,6 +80,7 @@ _OF_WIRE = ("format", "aps", "loss_scale", "kahan", "order", "rounding", "exchan
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `train`."""
     parser = add_command(commands, "train", _run, "train over emulated nodes", _TEXT)
     reduce_arguments(parser, "fp32", "off")
     parser.add_argument(
@@ -315,8 +316,10 @@ _MOST_EPOCHS = 8
 
 @contextmanager
 def _step_writer(folder: Path | None) -> Iterator[Callable[[Step], bool | None] | None]:
-    """A function that writes a step for TensorBoard; None without a folder. Raises UsageError where
-    the package is not installed."""
+    """A function that writes a step for TensorBoard; None without a folder.
+
+    Raises UsageError where the package is not installed.
+    """
     if folder is None:
         yield None
         return
@@ -367,6 +370,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def train_options(options: argparse.Namespace, nodes: int) -> TrainOptions:
+    """Returns the training's options from the command's."""
     from dataclasses import fields
 
     from cpd.train import TrainOptions
@@ -389,7 +393,7 @@ def _check_results(options: argparse.Namespace) -> None:
 
 
 def headlines(chosen: TrainOptions, data: Data) -> list[str]:
-    """What is trained, and on what."""
+    """Returns the lines on model and data."""
     kind = _INPUTS[data.kind]
     what = f"{counted(chosen.depth or 0, 'hidden layer')} of {chosen.width}"
     if chosen.model != "mlp":
@@ -414,7 +418,7 @@ def headlines(chosen: TrainOptions, data: Data) -> list[str]:
 
 
 def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
-    """What a run ends with."""
+    """Returns the last lines of a run."""
     from cpd.demo.shares import percent
 
     nonzero = result.total("nonzero")
@@ -445,7 +449,7 @@ def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> li
 
 
 def _codec_lines(result: TrainResult) -> list[str]:
-    """What a codec made of the gradients, and chose for each layer; nothing of a format."""
+    """Returns a codec's report on gradients and layers; empty for a format."""
     from cpd.demo.shares import percent
 
     if result.options.spec.format is not None or not result.total("values"):

@@ -83,6 +83,7 @@ _BENCH: dict[str, Any] = {
 
 
 def register(commands: Commands) -> None:
+    """Adds the command `vectors`."""
     parser = add_command(commands, "vectors", _run, "vectors for hardware", _TEXT)
     parser.add_argument("operation", nargs="?", metavar="OPERATION")
     parser.add_argument("formats", nargs="?", metavar="FORMAT[,FORMAT…]")
@@ -344,7 +345,7 @@ def _option(name: str) -> str:
 
 
 def _port_names(text: str | None) -> dict[str, str]:
-    """The ports of FIELD=PORT,…"""
+    """Returns the ports of FIELD=PORT,…."""
     names: dict[str, str] = {}
     for part in re.split(r",\s*", text) if text else ():
         name, equals, port = part.partition("=")
@@ -356,7 +357,7 @@ def _port_names(text: str | None) -> dict[str, str]:
 
 @contextmanager
 def _disagreement_told() -> Iterator[None]:
-    """Where oracle and kernels differ nothing is written, and that is no mistake of the user's."""
+    """Makes a difference of oracle and kernels a failure of the run: nothing is written."""
     try:
         yield
     except RuntimeError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a share is written."""
+"""The text of a share."""
 
 
 def percent(share: float) -> str:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the functional forms share: checks of operands, a recipe as the operators take it, and the
-casts before and after a product."""
+"""Parts that the functional forms share.
+
+Checks of operands, a recipe as the operators take it, and the casts before and after a product.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,8 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
     """Returns whether arguments, those in tuples included, and parameters have several float
-    types, outside of torch.autocast. Torch's layers of products refuse that."""
+    types, outside of torch.autocast. Torch's layers of products refuse that.
+    """
     types: dict[torch.dtype, Tensor] = {}
     for value in (*arguments, *module._parameters.values()):
         for x in value if isinstance(value, (tuple, list)) else (value,):
@@ -108,7 +111,8 @@ class Arguments(NamedTuple):
         delayed: Any = None,
     ) -> Arguments:
         """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
-        format that the recipe puts into it, or the state of delayed scaling is missing."""
+        format that the recipe puts into it, or the state of delayed scaling is missing.
+        """
         if dtype is None:
             check_types("operands without dtype=", x, w)
         narrow = None if dtype is not None else autocast_type(x)
@@ -134,8 +138,11 @@ class Arguments(NamedTuple):
 
 
 def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
-    """Whether the operator casts activation and weight itself, for each GEMM: where torch's kernels
-    multiply 16-bit values, apart from their scales if possible (`cpd._torch.native`)."""
+    """Returns whether the operator casts activation and weight itself, for each GEMM.
+
+    It does where torch's kernels multiply 16-bit values, apart from their scales if possible
+    (`cpd._torch.native`).
+    """
     if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
         return False
     return not any(spec is not None and draws(spec) for spec in how.cast_before)

@@ -11,7 +11,7 @@
    recipe casts them, else in the query's type; then dropout;
 3. weights · value, in the query's type, or torch.autocast's.
 
-Query and weights are the activations of the two products, key and value their weights, so that each
+Query and weights are the activations of the two products, key and value their weights. So each
 operand of the forward and backward GEMMs is cast as the attention recipe says. With neither
 `attention` nor `softmax` it is torch's function; with `softmax` alone the products are torch's.
 
@@ -75,13 +75,34 @@ def scaled_dot_product_attention(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """torch.nn.functional.scaled_dot_product_attention: query … × L × E, key … × S × E, value … × S
-    × F, result … × L × F; arguments are torch's.
+    """Computes torch.nn.functional.scaled_dot_product_attention by a recipe.
 
-    `recipe`: a `cpd.Recipe`, whose `attention` and `softmax` are used, or one accumulator for both
-    products and their backward GEMMs. `delayed`: where the attention's scaling is delayed, a
-    `cpd.nn.delayed.Delayed.of(recipe, 0, 2)`. A row whose mask leaves nothing gives zeros, as in
-    torch.
+    A row whose mask leaves nothing gives zeros, as in torch.
+
+    Args:
+        query: … × L × E.
+        key: … × S × E.
+        value: … × S × F.
+        attn_mask: as torch's; default None.
+        dropout_p: as torch's, with torch's own random numbers; default 0.
+        is_causal: as torch's; default False.
+        scale: the factor of the scores; default None: 1/√E.
+        enable_gqa: as torch's; default False.
+        recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used, or one accumulator for
+            both products and their backward GEMMs.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the query's.
+        delayed: the state of the attention's delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe,
+            0, 2)`; default None: none.
+
+    Returns:
+        The result, … × L × F.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> q = k = torch.eye(2)
@@ -143,12 +164,53 @@ def multi_head_attention(
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """torch.nn.functional.multi_head_attention_forward, what torch.nn.MultiheadAttention computes:
-    query L × N × E (or L × E), key and value S × N × …, result L × N × E and the weights, or None.
+    """Computes torch.nn.functional.multi_head_attention_forward by a recipe.
 
-    Arguments are torch's, masks too: boolean ones say what to leave out. `recipe`: a `cpd.Recipe`
-    (one accumulator: for the projections, and attention as torch computes it). `delayed`: where
-    scaling is delayed, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`.
+    It is what torch.nn.MultiheadAttention computes. Masks are torch's too: a boolean one is True at
+    what is left out.
+
+    Args:
+        query: L × N × E (or L × E).
+        key: S × N × … (or S × …).
+        value: S × N × … (or S × …).
+        embed_dim_to_check: E.
+        num_heads: the number of heads.
+        in_proj_weight: the three projections' weights together, 3 E × E, or None.
+        in_proj_bias: 3 E, or None.
+        bias_k: a key that is appended, or None.
+        bias_v: a value that is appended, or None.
+        add_zero_attn: whether a key and a value of zeros are appended.
+        dropout_p: as torch's, with torch's own random numbers.
+        out_proj_weight: the output projection's weight.
+        out_proj_bias: the output projection's bias, or None.
+        training: whether dropout is applied; default True.
+        key_padding_mask: N × S; default None.
+        need_weights: whether the weights are returned; default True.
+        attn_mask: L × S or N · heads × L × S; default None.
+        use_separate_proj_weight: whether the next three are used in place of `in_proj_weight`;
+            default False.
+        q_proj_weight: the query's projection; default None.
+        k_proj_weight: the key's projection; default None.
+        v_proj_weight: the value's projection; default None.
+        static_k: keys in place of the projected ones, N · heads × S × …; default None.
+        static_v: values in place of the projected ones; default None.
+        average_attn_weights: whether returned weights are averaged over heads; default True.
+        is_causal: as torch's; default False.
+        recipe: a `cpd.Recipe`; one accumulator: for the projections, with attention as torch
+            computes it.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the query's.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`; default
+            None: none.
+
+    Returns:
+        The result, L × N × E, and the weights, or None.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(3, 1, 4), torch.full((12, 4), 0.5)
@@ -247,7 +309,7 @@ def _weighted(
 
 
 def _are_cast(how: Recipe) -> bool:
-    """Whether the weights are cast as they enter a product."""
+    """Returns whether the weights are cast as they enter a product."""
     of = how.attention
     if of is None:
         return False
@@ -372,8 +434,10 @@ def _behind(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
-    """Keys or values by head, or `static` in their place (N · heads × S × …), followed by one of
-    zeros where `zero`."""
+    """Returns keys or values by head, followed by one of zeros if `zero`.
+
+    `static`, if any, replaces them (N · heads × S × …).
+    """
     if static is not None:
         x = torch.unflatten(static, 0, tuple(x.shape[:2]))
     return F.pad(x, (0, 0, 0, 1)) if zero else x
@@ -382,8 +446,11 @@ def _with_more(x: Tensor, static: Tensor | None, zero: bool) -> Tensor:
 def _merged(
     attn_mask: Tensor | None, padding: Tensor | None, added: int, heads: int, dtype: torch.dtype
 ) -> Tensor | None:
-    """Torch's two masks as one to add to the scores, N × heads × L × S or a shape that broadcasts
-    to it; `added` keys at the end are never masked."""
+    """Returns torch's two masks as one to add to the scores.
+
+    It is N × heads × L × S or a shape that broadcasts to it. The `added` keys at the end are never
+    masked.
+    """
     masks = []
     if attn_mask is not None:
         by_head = attn_mask if attn_mask.dim() == 2 else torch.unflatten(attn_mask, 0, (-1, heads))

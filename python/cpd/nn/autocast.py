@@ -30,20 +30,23 @@ from cpd.ops.arguments import check_whole
 
 
 class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
-    """Within `with cpd.autocast(recipe):` torch's functions compute as the recipe says.
+    """Computes torch's functions as a recipe says, within `with cpd.autocast(recipe):`.
 
-    These are, of torch.nn.functional, linear, the convolutions, attention (of the recipe's
-    `attention`), grouped_mm, bilinear, the normalisations, softmax and embedding (rounded as the
-    recipe says); matmul (@, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors;
-    addmm, addmv, addbmm, baddbmm, addr, which add to the product by torch), torch.linalg.matmul
-    and those of torch.ops.aten; and, where the recipe has `residual`, the addition of two tensors
-    of one shape: all calls to them, also those that torch's own modules make, by position or by
-    name, and with `out=`. A converted layer keeps its own recipe. All other products (lstm, cdist,
-    multi_dot, einsum of three tensors, …), those of sparse operands, and those of other types than
-    float32, bfloat16 and float16, stay torch's; `left` counts them by name, or as aten's operation,
-    except in compiled code and within operators that other packages define, which are not looked
-    into. Attention that is written out of matmul and softmax takes the recipe itself: `cpd.convert`
-    knows attention as such.
+    The functions are:
+
+    - of torch.nn.functional: linear, the convolutions, attention (by the recipe's `attention`),
+      grouped_mm, bilinear, the normalizations, softmax and embedding (rounded as the recipe says);
+    - matmul: @, mm, mv, bmm, dot, outer, inner, tensordot, einsum of two tensors; addmm, addmv,
+      addbmm, baddbmm, addr, which add to the product by torch; torch.linalg.matmul and those of
+      torch.ops.aten;
+    - if the recipe has `residual`: the addition of two tensors of one shape.
+
+    All calls to them count, also by torch's own modules, by position or by name, and with `out=`. A
+    converted layer has its own recipe. All other products (lstm, cdist, multi_dot, einsum of three
+    tensors, …) remain torch's, and so do products of sparse operands and of other types than
+    float32, bfloat16 and float16. `left` counts them by name, or as aten's operation. It does not
+    see compiled code, nor operators that other packages define. Attention that is written out of
+    matmul and softmax takes the recipe itself: `cpd.convert` knows attention as such.
 
     In a 16-bit type, alpha times a product plus beta times an input is formed in float32 and
     rounded once.
@@ -56,18 +59,21 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     the order in which the first operand has them.
 
     Args:
-        recipe: as for `cpd.convert`; its rules and schedule are ignored. Raises ValueError where
-            its scaling is delayed.
-        stream: of all random bits, instead of the streams of the recipe's parts: a tensor, for
-            compiled steps. The calls, numbered whenever the context is entered, draw from it XOR
-            number << 20.
-        watch: whether `left` also counts what is called below the level of torch's functions. That
-            takes some microseconds for each operation of torch within the context, which small
-            models notice; False: it counts functions alone.
+        recipe: as for `cpd.convert`; its rules and schedule are ignored.
+        stream: the stream of all random bits, in place of the streams of the recipe's parts; a
+            tensor, for compiled steps. Calls are numbered from 0 whenever the context is entered,
+            and use this stream XOR number << 20. Default 0.
+        watch: whether `left` also counts what is called below the level of torch's functions.
+            Counting takes some microseconds for each operation of torch within the context, which
+            small models notice. Default True; False: it counts functions alone.
 
-    Works under torch.compile, inside the compiled function and around it. A function under
+    Raises:
+        ValueError: if the recipe's scaling is delayed.
+
+    It works under torch.compile, inside the compiled function and around it. A function under
     activation checkpointing must enter the context itself, as it is recomputed outside of any
-    context around it: else a call raises RuntimeError. Not for several threads at once.
+    context around it: else a call raises RuntimeError. One context is not for several threads at
+    once.
 
     >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40)
@@ -77,7 +83,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     """
 
     forms: ClassVar[Mapping[str, Callable[..., Any]]]
-    """What computes torch's functions, by their names in `_NAMES`."""
+    """The functional forms of torch's functions, by their names in `_NAMES`."""
 
     def __init__(self, recipe: RecipeLike, *, stream: Number = 0, watch: bool = True) -> None:
         super().__init__()
@@ -159,8 +165,10 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def next(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call of so many products, and returns the keywords of its functional form: the
-        recipe, the stream."""
+        """Counts a call of `products` products.
+
+        Returns the keywords of its functional form: the recipe, the stream.
+        """
         if not self.recipe.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
@@ -232,8 +240,10 @@ def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: 
 
 
 def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
-    """The entry of `FORMS` for a functional form of so many products, whose arguments are those of
-    torch's function."""
+    """Returns the entry of `FORMS` for a functional form of `products` products.
+
+    The arguments are those of torch's function.
+    """
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
         return form(*args, **kwargs, **mode.next(products))
@@ -347,8 +357,10 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _are_ours(tensors: Sequence[Tensor]) -> bool:
-    """Whether tensors are dense and of types that products take; indices and masks do not count.
-    Products refuse nested tensors by themselves."""
+    """Returns whether tensors are dense and of types that products take.
+
+    Indices and masks do not count. Products refuse nested tensors by themselves.
+    """
     floats = [x.dtype for x in tensors if x.is_floating_point()]
     dense = all(x.layout is torch.strided or x.is_nested for x in tensors)
     exact = all(dtype in _OURS for dtype in floats) and not any(x.is_complex() for x in tensors)
@@ -378,7 +390,7 @@ def _refuses_types(name: str, tensors: Sequence[Tensor]) -> bool:
 
 
 def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
-    """Whether a form may write into `out=`. torch refuses it where a gradient is asked for."""
+    """Returns whether a form may write into `out=`; torch refuses it with gradients."""
     if not isinstance(out, Tensor) or not _are_ours([out]):
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in (out, *tensors)))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's modules that read the weight of a layer within them and compute without calling it. Where
-one would bypass a layer of ours, it is made to call the layer, or an error is raised."""
+"""Torch's modules that read the weight of a layer within them and compute without calling it.
+
+Where one would bypass a layer of ours, it is made to call the layer, or an error is raised.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _WAYS_OUT = {
 
 
 def message(reader: str) -> str:
-    """Why a layer of ours cannot be within a `reader`."""
+    """Returns the reason why one of CPD's layers cannot be within a `reader`."""
     name, way_out = _WAYS_OUT[reader]
     return (
         f"torch.nn.{reader} reads the weight of its {name} and computes without calling it, so a "
@@ -44,8 +46,10 @@ def watch(layers: tuple[type[nn.Module], ...]) -> None:
 
 
 def reader_of(parent: nn.Module, name: str) -> str:
-    """Torch's class that `parent` computes as, if that reads the child's weight without calling
-    it; else ""."""
+    """Returns the class of torch that `parent` computes as.
+
+    It is "" unless that class reads the child's weight without calling the child.
+    """
     for reader, (read, _) in _WAYS_OUT.items():
         if name == read and _computes_as(parent, getattr(nn, reader, None)):
             return reader

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which activation checkpoint (torch.utils.checkpoint) is around a call, in its forward pass and
-as the backward pass computes it again."""
+"""The activation checkpoint (torch.utils.checkpoint) around a call.
+
+It is found in its forward pass and as the backward pass computes it again.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,11 @@ from torch.utils.checkpoint import CheckpointFunction
 
 
 def activation_checkpoint() -> Any:
-    """An object that is the same whenever the innermost surrounding activation checkpoint computes
-    its function; None where there is none, or in compiled code, whose graph is recomputed with the
-    casts in it."""
+    """Returns an object that identifies the innermost surrounding activation checkpoint.
+
+    It is the same whenever the checkpoint computes its function. None without a checkpoint, and in
+    compiled code, whose graph is recomputed with the casts in it.
+    """
     if torch.compiler.is_compiling():
         return None
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
@@ -31,8 +35,11 @@ def activation_checkpoint() -> Any:
 
 
 def makes_gradients() -> bool:
-    """Whether a call may get gradients: they are on, or a surrounding checkpoint with
-    use_reentrant=True, which switches them off, will compute the call again with gradients."""
+    """Returns whether a call may get gradients.
+
+    It may if they are on, or if a surrounding checkpoint with use_reentrant=True, which switches
+    them off, will compute the call again with gradients.
+    """
     return torch.is_grad_enabled() or any(ctx.next_functions for ctx in _reentrants())
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of a converted model: when a step begins, and the number of the step, from which random
-streams and delayed scales follow."""
+"""The clock of a converted model: when a step begins, and the number of the step.
+
+Random streams and delayed scales follow from that number.
+"""
 
 from __future__ import annotations
 
@@ -42,15 +44,15 @@ _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDict
 
 
 class Clock:
-    """Counts the steps of a converted model, in an int64 buffer of the model, which is part of its
-    state_dict.
+    """Counts the steps of a converted model, in an int64 buffer of the model's state_dict.
 
     A step begins at a call of the model in training mode (`tick`, a forward pre-hook). Outside such
-    a call it begins at the first forward, with gradients on, of a layer that delays, draws or has a
-    schedule, after a backward pass has reached a converted layer (`enter`, `mark`). In a model that
-    has not trained yet, the first forward in training mode begins the first step. A layer in eval
-    mode begins a step only after a backward pass through layers in eval mode. A call of the model
-    that follows such a forward, before a backward pass, belongs to the step that has begun.
+    a call it begins at the first forward, with gradients on, of a layer that delays, rounds
+    stochastically or has a schedule, after a backward pass has reached a converted layer (`enter`,
+    `mark`). In a model that has not trained yet, the first forward in training mode begins the
+    first step. A layer in eval mode begins a step only after a backward pass through layers in eval
+    mode. A call of the model that follows such a forward, before a backward pass, belongs to the
+    step that has begun.
 
     No step begins while a backward pass recomputes activations, nor within a transform of
     torch.func, which could not see the change: there the stream follows from the buffer passed to
@@ -64,10 +66,10 @@ class Clock:
     `cpd._torch.steps`, so they neither guard on it nor break.
 
     Attributes:
-        begun: how many steps began in this object's life.
+        begun: the number of steps that began in this object's life.
         reached: the modes of the layers that a backward pass has reached since the step began.
-        fresh: whether the first forward in training mode begins a step, without a backward pass.
-        trains_in_eval: whether the present step follows a backward pass of layers in eval mode.
+        fresh: True if the first forward in training mode begins a step, without a backward pass.
+        trains_in_eval: True if the present step follows a backward pass of layers in eval mode.
         per_rank: the keys of `PER_RANK` that have happened.
     """
 
@@ -126,8 +128,11 @@ class Clock:
         return found
 
     def stream(self) -> Tensor:
-        """The stream of the present step; of the step that an activation checkpoint belongs to as
-        it computes its function again."""
+        """Returns the stream of the present step.
+
+        While an activation checkpoint computes its function again, it is the stream of the step
+        that the checkpoint belongs to.
+        """
         checkpoint = activation_checkpoint()
         if checkpoint is None:
             return self.step << SHIFT
@@ -171,8 +176,11 @@ class Clock:
 
     @torch.no_grad()
     def begin_model(self, step: Tensor, histories: list[Tensor], scales: list[Tensor]) -> None:
-        """Begins a step at a call of the model: the exchange between ranks, the scales of all
-        layers, the number. The tensors are the clock's and, in order, those of the layers."""
+        """Begins a step at a call of the model.
+
+        It makes the exchange between ranks, the scales of all layers, and the number. The tensors
+        are the clock's and, in order, the layers'.
+        """
         self.advance(self._delayed, histories, scales)  # whose last steps layers began
         for group in self._groups(step):
             reduce(histories, group)
@@ -218,8 +226,11 @@ class Clock:
         gradients: bool,
         training: bool,
     ) -> None:
-        """Begins a step at a layer's forward if one is due. Makes the scales of the delaying layer
-        number `place`, whose tensors are given; -1: the layer does not delay."""
+        """Begins a step at a layer's forward if one is due.
+
+        Makes the scales of the delaying layer number `place`, whose tensors are given; -1: the
+        layer does not delay.
+        """
         if self._is_idle():
             return
         if self._is_due(training) and (gradients or makes_gradients()):
@@ -259,7 +270,7 @@ class Clock:
         self.reach_layer(False)
 
     def _is_due(self, training: bool) -> bool:
-        """Whether a layer's forward in that mode, with gradients on, begins a step."""
+        """Returns whether a layer's forward in that mode, with gradients on, begins a step."""
         if True in self._within:
             return False
         if training:
@@ -267,7 +278,7 @@ class Clock:
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
-        """Whether calls now are no part of a step: recomputation, transforms, traces."""
+        """Returns whether calls now are no part of a step: recomputation, transforms, traces."""
         if torch.compiler.is_compiling():
             return False
         return recomputes_or_transforms() or isinstance(self._buffers[NAME], FakeTensor)
@@ -328,22 +339,28 @@ class Clock:
     # ---- the buffer ----------------------------------------------------------------------------
 
     def set(self, number: int) -> None:
-        """Sets the number of the present step; the next forward in training mode begins the
-        next."""
+        """Sets the number of the present step.
+
+        The next forward in training mode begins the next step.
+        """
         self.step.fill_(number)
         self.fresh = True
         self._follow(self.step)
 
     def loaded(self, step: Tensor) -> None:
-        """Notes that a checkpoint gives the number: the next forward with gradients begins a
-        step."""
+        """Notes that a checkpoint gives the number.
+
+        The next forward with gradients begins a step.
+        """
         self._lost = None
         self.reached, self.fresh = TRAINING | EVALUATING, True
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Keeps the number if `function`, which is to be applied to the model's tensors as
-        `to_empty` does, loses their values."""
+        """Saves the number if `function` would lose the values of tensors, as `to_empty` does.
+
+        `function` is about to be applied to the model's tensors.
+        """
         step = self._buffers[NAME]
         if self._lost is not None or step is None or isinstance(step, FakeTensor):
             return
@@ -423,8 +440,10 @@ def _marked(y: Any, clock: Clock, training: bool) -> Any:
 def keep_the_present(
     model: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any
 ) -> None:
-    """A hook of load_state_dict: the clock keeps its value where `state_dict` is of a model that
-    was not converted."""
+    """A hook of load_state_dict: preserves the clock's value if `state_dict` has none.
+
+    An unconverted model's state_dict has none.
+    """
     clock = clock_of(model)
     if clock is None:
         return
@@ -449,8 +468,10 @@ def restore_clock(model: nn.Module, *rest: Any) -> None:
 
 
 def recomputes_or_transforms() -> bool:
-    """Whether a backward pass or a transform of torch.func is under way; False in a compiled
-    program."""
+    """Returns whether a backward pass or a transform of torch.func is under way.
+
+    False in a compiled program.
+    """
     if torch.compiler.is_compiling():
         return False
     in_backward: int = torch._C._current_graph_task_id()

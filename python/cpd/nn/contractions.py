@@ -27,6 +27,7 @@ Form = Callable[..., Tensor]
 
 
 def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Computes torch.nn.functional.linear in a mode."""
     return functional.linear(input, weight, bias, **mode.next())
 
 
@@ -99,7 +100,8 @@ def _product(kind: Kind) -> Form:
 
 def _adding(kind: Kind) -> Form:
     """The form of beta * input + alpha * (a product of this kind), of one rounding into a 16-bit
-    type."""
+    type.
+    """
 
     def compute(
         mode: Any,
@@ -135,8 +137,10 @@ def _adding(kind: Kind) -> Form:
 
 
 def _ignoring(input: Tensor, made: Tensor) -> Tensor:
-    """`made` in the type of its sum with `input`, whose values are ignored. The gradient of `input`
-    is zero, as torch's."""
+    """`made` in the type of its sum with `input`, whose values are ignored.
+
+    The gradient of `input` is zero, as torch's.
+    """
     return torch.where(torch.ones((), dtype=torch.bool, device=made.device), made, input)
 
 
@@ -153,14 +157,14 @@ def _in_place(form: Form) -> Form:
 
 
 def _expands(input: Tensor, shape: Sequence[int]) -> bool:
-    """Whether `input` broadcasts to this shape."""
+    """Returns whether `input` broadcasts to this shape."""
     sizes = tuple(input.shape)
     last = shape[len(shape) - len(sizes) :]
     return len(sizes) <= len(shape) and all(n in (1, m) for n, m in zip(sizes, last, strict=True))
 
 
 def _holds(out_dtype: torch.dtype | None, a: Tensor) -> bool:
-    """Whether a product of a's type may have `out_dtype`: as in torch its own type or float32."""
+    """Returns whether a product of a's type may have `out_dtype`: its own or float32."""
     return out_dtype in (None, a.dtype, torch.float32)
 
 
@@ -187,8 +191,10 @@ def _tensordot(mode: Any, a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
 
 
 def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
-    """The dimensions of a and b that tensordot sums over, counted from the front; None where torch
-    refuses `dims`."""
+    """Returns the dimensions of a and b that tensordot sums over, counted from the front.
+
+    None if torch refuses `dims`.
+    """
     if isinstance(dims, Tensor):
         dims = dims.tolist()
     if isinstance(dims, int):
@@ -229,8 +235,11 @@ _TWO = re.compile(f"{_TERM},{_TERM}(?:->{_TERM})?")
 
 
 def _labels(text: str, rank: int) -> list[str] | None:
-    """The labels of an operand's dimensions: letters, and numbers from the end, "-1" the last, for
-    the dimensions that an ellipsis covers. None where their number is not the operand's rank."""
+    """Returns the labels of an operand's dimensions.
+
+    Labels are letters, and for the dimensions that an ellipsis covers numbers from the end, "-1"
+    the last. None if their number is not the operand's rank.
+    """
     before, dots, after = text.partition("...")
     covered = rank - len(before) - len(after)
     if covered < 0 or (covered > 0 and not dots):
@@ -247,8 +256,11 @@ def _pair(
     out: list[str],
     **of_result: Any,
 ) -> Tensor:
-    """The product of two tensors by the labels of their dimensions: `out` are the result's, and the
-    sums run over the others, which both tensors have, in a's order. A size of 1 broadcasts."""
+    """Returns the product of two tensors by the labels of their dimensions.
+
+    `out` are the result's labels. The sums run over the others, which both tensors have, in a's
+    order. A size of 1 broadcasts.
+    """
     size = _sizes(a, b, in_a, in_b, out)
     batch = [x for x in in_a if x in in_b and x in out]
     if size is None or len(batch) + 2 > MAX_RANK:
@@ -271,8 +283,11 @@ def _pair(
 def _sizes(
     a: Tensor, b: Tensor, in_a: list[str], in_b: list[str], out: list[str]
 ) -> dict[str, int] | None:
-    """The size of each label. None where `_pair` does not compute the equation: labels that are
-    repeated or summed over in one tensor alone, and what torch refuses."""
+    """The size of each label.
+
+    None where `_pair` does not compute the equation: labels that are repeated or summed over in one
+    tensor alone, and what torch refuses.
+    """
     once = all(len(set(labels)) == len(labels) for labels in (in_a, in_b, out))
     alone = set(in_a) ^ set(in_b)
     if not once or not alone <= set(out) or not set(out) <= {*in_a, *in_b}:
@@ -328,11 +343,11 @@ OF_OPERANDS = frozenset(FORMS) - {"linear", "einsum"}
 def in_order(
     args: Sequence[Any], keywords: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a function of OF_OPERANDS with its tensors by position, and all else by
-    keyword.
+    """Returns the arguments of a function of OF_OPERANDS: its tensors by position.
 
-    The names of tensors follow one another in the alphabet, `input` first. Numbers by position are
-    beta and alpha, which torch still takes there, and a dtype is `out_dtype`.
+    All else is by keyword. The names of tensors follow one another in the alphabet, `input` first.
+    Numbers by position are beta and alpha, which torch still takes there, and a dtype is
+    `out_dtype`.
     """
     names = [n for n, x in keywords.items() if isinstance(x, Tensor) and n not in _FACTORS]
     rest = {name: value for name, value in keywords.items() if name not in names}

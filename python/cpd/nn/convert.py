@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers, ranks
+from cpd.nn import bypasses, clock, layers, notes, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -25,7 +25,7 @@ from cpd.nn.delayed import Delayed, keep_from_ddp
 from cpd.nn.quantizers import Quantizer
 from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
-from cpd.nn.recipe import NATIVE, OPERANDS, CastSpec, Recipe, RecipeLike, Sums, is_native
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
 from cpd.nn.report import Report, Row
 from cpd.nn.rules import Choice, Decision, Rule, Rules
@@ -36,7 +36,7 @@ from cpd.ops.arguments import holds
 
 RESIDUAL = "residual"
 WITHOUT_PRODUCTS = ("norm", "table", RESIDUAL)
-"""What is emulated of layers that "first N" and "last N" do not count."""
+"""Kinds of layers that "first N" and "last N" do not count."""
 
 
 @checked
@@ -51,41 +51,51 @@ def convert(
 ) -> Report:
     """Emulates the layers of `model`, in place, as `recipe` says.
 
-    Each layer that is known (`Report` names those that are not, and why) gets a subclass of its own
-    class. So modules, parameters, the names of the state_dict, hooks, parametrizations, tied
-    weights and optimizers stay what they are, and the model goes on to work with deepcopy, pickle,
-    DDP, FSDP2, torch.compile, torch.export and activation checkpointing. `restore` undoes it;
-    converting again replaces it and keeps the clock.
+    Each known layer gets a subclass of its own class (`Report` names the unknown ones, and why). So
+    modules, parameters, the names of the state_dict, hooks, parametrizations, tied weights and
+    optimizers stay what they are. The model continues to work with deepcopy, pickle, DDP, FSDP2,
+    torch.compile, torch.export and activation checkpointing. `restore` undoes the conversion;
+    converting again replaces it and preserves the clock.
 
     Args:
         model: any module, also a single layer. If DistributedDataParallel or torch.compile wraps
             it, the module within is converted.
-        recipe: whatever `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a format,
-            scaled or not, to which activation, weight and gradient of all three GEMMs are cast,
-            with torch's own sums. Default: no casts, for `sums` alone.
-        rules: pairs (selector, recipe or None) or a dict of them, None: left in torch; the first
-            that matches decides, and the recipe's own rules come after these. Or a function of a
-            layer's name and module, which returns its recipe, None, or ... where the recipe's own
-            rules decide. Selectors: a pattern of qualified
-            names; a class of modules or "type:" and its name; both also mean all that is within
-            such a module; "first N", "last N" of the layers with products; "first N blocks", "last
-            N blocks" of the longest ModuleList or Sequential; N may be a share, "15%", rounded up.
-        sums: as for `cpd.recipe`: the accumulator of the three GEMMs of every layer.
-        coverage: the first training step counts which products of `model` run emulated
-            (`Report.coverage`), and warns (`CoverageWarning`) where their share is below this
-            number, 0…1, unless the recipe rounds no layer. False: nothing is counted.
+        recipe: anything that `cpd.recipe` takes: a `cpd.Recipe`, the name of one, a file, or a
+            format, scaled or not, to which activation, weight and gradient of all three GEMMs are
+            cast, with torch's own sums. Default: no casts, for `sums` alone.
+        rules: pairs (selector, recipe or None) or a dict of them; None: torch computes the layer.
+            The first matching rule decides; the recipe's own rules come after these. Or a function
+            of a layer's name and module that returns its recipe, None, or ... where the recipe's
+            own rules decide. Selectors: a pattern of qualified names; a class of modules or "type:"
+            and its name; both also match everything within such a module; "first N", "last N" of
+            the layers with products; "first N blocks", "last N blocks" of the longest ModuleList or
+            Sequential; N may be a share, "15%", rounded up. Default: no rules.
+        sums: the accumulator of the three GEMMs of every layer, as for `cpd.recipe`; default: the
+            recipe's.
+        coverage: the first training step counts the products of `model` that run emulated
+            (`Report.coverage`), and warns (`CoverageWarning`) if their share is below this number,
+            0…1, unless the recipe rounds no layer. Default 0.9. False: nothing is counted.
+        amax_group: the ranks that exchange the largest magnitudes of delayed scaling, at each call
+            of `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model`
+            itself, else no ranks. A process group of torch.distributed: all its ranks must call
+            `model` equally often. False: no ranks. (TransformerEngine's `amax_reduction_group`,
+            `reduce_amax=False`.)
 
-        amax_group: which ranks exchange the largest magnitudes of delayed scaling, at each call of
-            `model` in training mode. None: the ranks of DDP or FSDP2 where it wraps `model` itself,
-            else none. A process group of torch.distributed: all its ranks must call `model` equally
-            often. False: none. (TransformerEngine's `amax_reduction_group`, `reduce_amax=False`.)
+    Returns:
+        The report.
 
-    The layers are numbered in the model's order, those left in torch too: `Recipe.layer`, by which
-    they draw different random bits. Where a rounding is stochastic, a scale is delayed or a recipe
-    has a schedule, the model gets a clock: the buffer `cpd_clock`, the number of the step, by which
-    random bits and scales move.
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for an invalid argument, a rule of `rules` that matches nothing, weights of
+            another type than float32, bfloat16 and float16, and a lazy layer that was not called
+            yet. The model is then unchanged, as it is after a TypeError.
 
-    A step begins at a call of `model` in training mode. Where only parts or methods of `model` are
+    The layers are numbered in the model's order, also those that torch computes: by this number,
+    `Recipe.layer`, layers use different random bits. If a rounding is stochastic, a scale is
+    delayed or a recipe has a schedule, the model gets a clock: the buffer `cpd_clock`, the number
+    of the step, which determines random bits and scales.
+
+    A step begins at a call of `model` in training mode. If only parts or methods of `model` are
     called, it begins at the first forward of a layer, with gradients on, after a backward pass has
     reached a converted layer. In eval mode that needs a backward pass through layers in eval mode.
     Calls without gradients, recomputation under activation checkpointing and transforms of
@@ -94,10 +104,6 @@ def convert(
 
     A schedule of steps follows the clock, whose first step is 0, until `set_step` gives a step. A
     schedule of epochs follows `set_step`; without it the second step warns.
-
-    Returns the report. Raises TypeError or ValueError for invalid arguments, for a rule of `rules`
-    that matches nothing, for weights of another type than float32, bfloat16 and float16, and for a
-    lazy layer that was not called yet; the model is then unchanged.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
@@ -148,8 +154,11 @@ def _pairs(rules: Any) -> list[Rule]:
 
 @checked
 def restore(model: nn.Module) -> None:
-    """Gives every layer of `model` its own class back, and removes what `convert` added. A model
-    that was not converted stays as it is."""
+    """Gives every layer of `model` its own class back, and removes what `convert` added.
+
+    Args:
+        model: the model, changed in place. One that was not converted remains unchanged.
+    """
     for module in list(_within(model).modules()):
         if classes.is_emulated(module):
             classes.restore(module)
@@ -174,13 +183,17 @@ def set_step(
     """Sets the step or epoch of a converted model's schedules, or the value of its clock.
 
     Args:
-        step, epoch: the number that begins, for the schedules of recipes: a phase holds from its
-            number on, and makes torch.compile compile once more as it begins. None: as before.
-            Schedules of steps follow the model's clock until `step` is given, then `step` alone.
-        calls: the value of the model's clock, if it has one: how many training steps have begun,
-            from which random streams follow. It counts by itself and is in the state_dict.
+        model: the converted model.
+        step: the number of the step that begins, for schedules of steps. They follow the model's
+            clock until `step` is given, then `step` alone. A phase holds from its number on, and
+            makes torch.compile compile once more as it begins. None: as before.
+        epoch: the number of the epoch that begins, for schedules of epochs. None: as before.
+        calls: the value of the model's clock, if it has one: the number of training steps that have
+            begun, which determines random streams. The clock counts by itself and is in the
+            state_dict. None: as before.
 
-    Raises ValueError where the model was not converted, or a number is below 0.
+    Raises:
+        ValueError: if the model was not converted, or a number is below 0.
     """
     for name, number in (("step", step), ("epoch", epoch), ("calls", calls)):
         if number is not None and integer(name, number) < 0:
@@ -196,11 +209,20 @@ def set_step(
 
 @checked
 def plain_state_dict(model: nn.Module) -> dict[str, Any]:
-    """The model's state_dict without what `convert` added (the clock, the histories of delayed
-    scaling): what the model that was not converted loads, strictly.
+    """Returns the model's state_dict without what `convert` added.
 
-    A converted model loads the state_dict of either, strictly: from one without the clock and the
-    histories it keeps its own. Its own state_dict has them, and training resumes with equal bits.
+    `convert` adds the clock and the histories of delayed scaling. The unconverted model loads the
+    result, strictly.
+
+    A converted model loads the state_dict of either, strictly; without a clock and histories in it,
+    the model's own are preserved. Its own state_dict has them, and training resumes with equal
+    bits.
+
+    Args:
+        model: the model, converted or not.
+
+    Returns:
+        A dict of tensors by name.
 
     >>> model = nn.Linear(2, 2)
     >>> report = convert(model, sums="e4m3 sequential rounding=stochastic")
@@ -254,7 +276,7 @@ class _Layer:
 
 
 class _Plan:
-    """What `convert` does with each module; nothing is changed before `carry_out`."""
+    """The plan of `convert` for each module; nothing is changed before `carry_out`."""
 
     def __init__(
         self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None
@@ -275,10 +297,10 @@ class _Plan:
         self.layers: list[_Layer] = []
         self.rows = [row for name in self._modules for row in self._rows(name)]
         _check_layers(self.layers)
-        self.notes = [*self._unused(len(rules)), *_notes(how), *_of_layers(self.layers)]
+        self.notes = [*self._unused(len(rules)), *notes.on_recipe(how), *_of_layers(self.layers)]
         own = {name: m for name, m in self._modules.items() if self._mixins[name] is None}
         self.unseen = _unseen(own)
-        self.elsewhere = _elsewhere(how)
+        self.elsewhere = notes.elsewhere(how)
 
     def _unused(self, ours: int) -> list[str]:
         """Notes on the recipe's rules without a match. Raises ValueError for such of `convert`."""
@@ -333,7 +355,7 @@ class _Plan:
         return any(each.residual is not None for each in phases)
 
     def _passed_over(self, name: str) -> str:
-        """Why the module's own forward is not the one to emulate; "" where it is."""
+        """Returns why the module's own forward cannot be emulated; "" if it can."""
         parent, _, last = name.rpartition(".")
         if ".parametrizations." in f".{name}.":
             return "makes a weight, which the layer casts"
@@ -343,8 +365,11 @@ class _Plan:
     def carry_out(
         self, old: clock.Clock | None, step: Tensor | None, group: str | bool | None
     ) -> Report:
-        """Emulates the layers. `old`, `step`: the model's former clock and its buffer, or None.
-        `group`: which ranks exchange magnitudes, as `ranks.named` gives it."""
+        """Emulates the layers.
+
+        `old`, `step`: the model's former clock and its buffer, or None. `group`: which ranks
+        exchange magnitudes, as `ranks.named` gives it.
+        """
         delayed: list[Delayed] = []
         for layer in self.layers:
             layer.module.__dict__["cpd"] = layer.state
@@ -397,13 +422,16 @@ class _Plan:
 
 
 def _rounds_alone(mixin: Any) -> bool:
-    """Whether a mixin rounds additions between the results of other layers."""
+    """Returns whether a mixin rounds additions between the results of other layers."""
     return bool(mixin.what == RESIDUAL)
 
 
 def _is_counted(mixin: type[Any]) -> bool:
-    """Whether "first N" and "last N" count a layer: it has products, and not those of attention
-    alone, whose projections are layers of their own."""
+    """Returns whether "first N" and "last N" count a layer.
+
+    They count layers with products, except attention's alone, whose projections are layers
+    themselves.
+    """
     return mixin.what not in WITHOUT_PRODUCTS and getattr(mixin, "counted", True)
 
 
@@ -443,7 +471,7 @@ def _class_of(module: nn.Module) -> type[nn.Module]:
 
 
 def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
-    """What a layer of a known class computes in a way of its own, or lacks; "" where nothing."""
+    """Returns what a layer of a known class computes in another way, or lacks; "" if nothing."""
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)
@@ -464,8 +492,10 @@ def _check_shapes(name: str, module: nn.Module) -> None:
 
 
 def _unknown(module: nn.Module, cls: type[nn.Module]) -> str:
-    """Why a module of another class is not emulated; "" where it holds others, or does not
-    round."""
+    """Returns the reason why a module of another class is not emulated.
+
+    The reason is "" if the module holds others, or does not round.
+    """
     own = [name for name, _ in module.named_parameters(recurse=False)]
     if isinstance(module, ParametrizationList) or cls in _HOLDERS:
         return ""
@@ -487,26 +517,15 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
     }
 
 
-def _notes(how: Recipe) -> list[str]:
-    """Notes on the recipe as a whole."""
-    found = []
-    if how.is_native and not how.rounds and not how.schedule:
-        found.append("the recipe rounds nothing in layers: they compute as torch does")
-    if how.residual is not None:
-        found.append(
-            "residual: additions are rounded in modules of transformers and timm that name them, "
-            "and where cpd.nn.register says so; cpd.autocast rounds all"
-        )
-    return found
-
-
 def _of_layers(layers: list[_Layer]) -> list[str]:
-    """Notes on recipes of layers that may mean something else than what their words say, and on
-    weights whose type does not hold what the recipe makes of them."""
+    """Returns notes on layers whose recipe may mean something else than its words say.
+
+    Also on weights whose type does not hold the values that the recipe makes of them.
+    """
     found: dict[str, str] = {}  # each note, with the first layer that it is of
     for layer in layers:
         for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
-            for note in (*_of_integers(how), *_of_types(how, layer.module)):
+            for note in (*notes.of_integers(how), *notes.of_types(how, layer.module)):
                 found.setdefault(note, layer.name or "the model")
     return [f"{note} (first: {name})" for note, name in found.items()]
 
@@ -553,38 +572,3 @@ def _check_results(how: Recipe, layer: _Layer) -> None:
 
 
 _NAMES = {"bfloat16": "bf16", "float16": "fp16"}
-
-
-def _of_integers(how: Recipe) -> Iterator[str]:
-    for name in OPERANDS:
-        spec = getattr(how, name)
-        if isinstance(spec, CastSpec) and spec.format.encoding == "int":
-            f = spec.format.name
-            yield f"{name}={f!r} rounds to whole numbers: it has no scale; '{f} row' has one"
-
-
-def _of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor) or not weight.is_floating_point():
-        return
-    held = operators.name_of(weight.dtype)
-    if isinstance(how.weight, CastSpec) and not holds(held, how.weight.format.name):
-        yield (
-            f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
-            "to: calls will raise; make them float32"
-        )
-
-
-def _elsewhere(how: Recipe) -> list[str]:
-    """Notes on the parts of the recipe that other functions apply."""
-    found = []
-    beside = [n for n in ("update", "state", "loss_scale") if getattr(how, n) is not None]
-    if beside:
-        arguments = ", ".join(f"{name}={getattr(how, name)!r}" for name in beside)
-        found.append(f"{arguments}: the optimizer's, by cpd.optim.from_recipe")
-    if how.wire is not None:
-        found.append(
-            f"wire={how.wire!r}: the exchange of gradients, by cpd.comm.reduce_spec and what takes "
-            "its spec (VirtualNodes, ddp_hook)"
-        )
-    return found

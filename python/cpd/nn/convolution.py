@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's convolutions in a customized precision, and the transposed ones, of one, two and three
-dimensions. `cpd.functional` documents what holds for all products, `conv2d` the rest."""
+"""Torch's convolutions, also transposed ones, in a customized precision.
+
+They have one, two or three dimensions. `cpd.functional` documents what holds for all products,
+`conv2d` the rest.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +68,31 @@ def conv1d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The convolution of torch.nn.functional.conv1d: input N × C × L (or C × L), weight out ×
-    C/groups × kernel, bias out. Otherwise as `conv2d`.
+    """Computes torch.nn.functional.conv1d by a recipe; the rest is as `conv2d`.
+
+    Args:
+        input: N × C × L (or C × L).
+        weight: out × C/groups × kernel.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
+            0. The sums take the padding's products like any others.
+        dilation: as torch's; default 1.
+        groups: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 8, 4), torch.ones(1, 8, 3)
@@ -94,32 +120,52 @@ def conv2d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The convolution of torch.nn.functional.conv2d: input N × C × H × W (or C × H × W), weight out
-    × C/groups × kernel rows × kernel columns, bias out.
+    """Computes torch.nn.functional.conv2d by a recipe.
 
-    `padding` may be "same" (stride 1) or "valid"; `padding_mode` is that of torch.nn.Conv2d. The
-    padding counts: the sums take its products like any others.
+    Args:
+        input: N × C × H × W (or C × H × W).
+        weight: out × C/groups × kernel rows × kernel columns.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
+            0. The sums take the padding's products like any others.
+        dilation: as torch's; default 1.
+        groups: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
-    Each sum runs over (channel, kernel row, kernel column), row-major; that of the weight's
-    gradient over (image, output row, output column). The input's gradient is a convolution too, of
-    the output's gradient spread by the stride with zeros between, by the kernel turned by 180°: its
-    sums run over (output channel, row, column) of that, wholly in the accumulator. It has no
+    Returns:
+        The convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
+
+    Each sum runs over (channel, kernel row, kernel column), row-major; the sum of the weight's
+    gradient over (image, output row, output column). The input's gradient is a convolution too. It
+    convolves the output's gradient, spread by the stride with zeros between, with the kernel turned
+    by 180°. Its sums run over (output channel, row, column), wholly in the accumulator. It has no
     gradients of its gradients.
 
-    On the CPU products read images in place: nothing is unfolded, padded or spread in memory,
-    and zeros between a spread gradient's elements are multiplied only where they change a bit. On a
-    GPU images are unfolded, up to 256 MiB of them at a time; all at once where the bits depend on
-    it: with stochastic rounding, and for the weight's gradient with schemes other than `sequential`
-    and `chunked`. Only the input is kept for the backward pass.
+    On the CPU products read images in place: nothing is unfolded, padded or spread in memory. Zeros
+    between a spread gradient's elements are multiplied only where they change a bit. On a GPU
+    images are unfolded, up to 256 MiB of them at a time. They are unfolded all at once where the
+    bits depend on it: with stochastic rounding, and for the weight's gradient with schemes other
+    than `sequential` and `chunked`. Only the input is stored for the backward pass.
 
     Sums `"native"` unfold nothing: the result is torch.nn.functional.conv2d's of the cast operands,
-    gradients are those of torch.ops.aten.convolution_backward, the bias's is torch's sum of what is
-    not yet cast; gradients of gradients are torch's too.
+    gradients are torch.ops.aten.convolution_backward's, the bias's is torch's sum of the uncast
+    gradient; gradients of gradients are torch's too.
 
     Blocks of scaled operands run along channels at each pixel, within a group, for the result and
-    the input's gradient (a weight's along its input channels and along its outputs), along the
-    batch for the weight's gradient; a last block may be short. Tiles R × C of a weight divide its
-    out × in matrices, one for each place in the kernel; those of images have R along the last
+    the input's gradient; a weight's run along its input channels and along its outputs. For the
+    weight's gradient blocks run along the batch. A last block may be short. Tiles R × C of a weight
+    divide its out × in matrices, one for each index in the kernel; an image's have R along the last
     dimension. Scales are applied to each operand.
 
     >>> import cpd
@@ -148,8 +194,31 @@ def conv3d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The convolution of torch.nn.functional.conv3d: input N × C × D × H × W (or C × D × H × W),
-    weight out × C/groups × the kernel's three dimensions, bias out. Otherwise as `conv2d`.
+    """Computes torch.nn.functional.conv3d by a recipe; the rest is as `conv2d`.
+
+    Args:
+        input: N × C × D × H × W (or C × D × H × W).
+        weight: out × C/groups × the kernel's three dimensions.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's: a number, one for each dimension, "same" (stride 1) or "valid"; default
+            0. The sums take the padding's products like any others.
+        dilation: as torch's; default 1.
+        groups: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 1, 3, 3, 3), torch.ones(2, 1, 3, 3, 3)
@@ -177,8 +246,30 @@ def conv_transpose1d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The transposed convolution of torch.nn.functional.conv_transpose1d: input N × C × L (or
-    C × L), weight C × out/groups × kernel, bias out. Otherwise as `conv_transpose2d`.
+    """Computes torch.nn.functional.conv_transpose1d by a recipe, as `conv_transpose2d`.
+
+    Args:
+        input: N × C × L (or C × L).
+        weight: C × out/groups × kernel.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's; default 0.
+        output_padding: as torch's; default 0.
+        groups: as torch's; default 1.
+        dilation: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The transposed convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 20, 2), torch.ones(20, 1, 2)
@@ -206,15 +297,37 @@ def conv_transpose2d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The transposed convolution of torch.nn.functional.conv_transpose2d: input N × C × H × W (or
-    C × H × W), weight C × out/groups × kernel rows × kernel columns, bias out.
+    """Computes torch.nn.functional.conv_transpose2d by a recipe.
 
-    It computes what the input's gradient of `conv2d` with this weight does: the input is spread by
-    the stride with zeros between, and each sum runs over (input channel, row, column) of that by
-    the turned kernel. Its input's gradient is a convolution, its weight's gradient sums over
-    (image, input row, input column). The padding is cut off the result; where sums round
-    stochastically, it draws random bits too. Blocks of a weight run along its first dimension for
-    the result, along its second for the input's gradient; otherwise operands are those of `conv2d`.
+    Args:
+        input: N × C × H × W (or C × H × W).
+        weight: C × out/groups × kernel rows × kernel columns.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's; default 0.
+        output_padding: as torch's; default 0.
+        groups: as torch's; default 1.
+        dilation: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The transposed convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
+
+    It computes what the input's gradient of `conv2d` with this weight does. The input is spread by
+    the stride with zeros between. Each sum runs over (input channel, row, column) of the spread
+    input, by the turned kernel. Its input's gradient is a convolution; its weight's gradient sums
+    over (image, input row, input column). The padding is cut off the result; with stochastic sums,
+    random bits are used for the padding too. Blocks of a weight run along its first dimension for
+    the result, along its second for the input's gradient; otherwise operands are as in `conv2d`.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 1, 2, 2), torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
@@ -242,9 +355,30 @@ def conv_transpose3d(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The transposed convolution of torch.nn.functional.conv_transpose3d: input N × C × D × H × W
-    (or C × D × H × W), weight C × out/groups × the kernel's three dimensions, bias out. Otherwise
-    as `conv_transpose2d`.
+    """Computes torch.nn.functional.conv_transpose3d by a recipe, as `conv_transpose2d`.
+
+    Args:
+        input: N × C × D × H × W (or C × D × H × W).
+        weight: C × out/groups × the kernel's three dimensions.
+        bias: out; default None: none.
+        stride: as torch's; default 1.
+        padding: as torch's; default 0.
+        output_padding: as torch's; default 0.
+        groups: as torch's; default 1.
+        dilation: as torch's; default 1.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The transposed convolution.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 20, 1, 1, 1), torch.ones(20, 1, 1, 1, 2)
@@ -358,8 +492,11 @@ def _check_bias(bias: Tensor, outputs: int) -> None:
 def _moves(
     rank: int, geometry: _Geometry, input: Tensor, weight: Tensor
 ) -> tuple[Moves, tuple[int, ...]]:
-    """How the kernel moves, and the padding of the input beforehand, as torch.nn.functional.pad
-    takes it: all of it, except zeros as far as both sides have them."""
+    """Returns the kernel's moves, and the padding of the input beforehand.
+
+    The padding is as torch.nn.functional.pad takes it: all of it, except zeros as far as both sides
+    have them.
+    """
     transposed = geometry.output_padding is not None
     stride = _numbers(rank, "stride", geometry.stride, 1)
     dilation = _numbers(rank, "dilation", geometry.dilation, 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a training step ran emulated: `Coverage`, counted by a `Census`."""
+"""The share of a training step that ran emulated: `Coverage`, counted by a `Census`."""
 
 # torch's modes and graphs are untyped.
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -46,13 +46,16 @@ class CoverageWarning(UserWarning):
 
 
 class Counter(TorchDispatchMode):
-    """Counts the products of one training step of a model, as the dispatcher sees them, below
-    autograd. Nodes of the autograd graph are ascribed to the innermost module that made them, and
-    the mode is entered around each as the backward pass computes it; what activation checkpointing
-    computes again is not counted. Parts that are compiled run eagerly in that step.
+    """Counts the products of one training step of a model, below autograd.
 
-    A step is a call of the model, or calls of its parts up to the end of a backward pass; code
-    between these calls is not counted."""
+    It sees them as the dispatcher does. Nodes of the autograd graph are ascribed to the innermost
+    module that made them, and the mode is entered around each as the backward pass computes it.
+    What activation checkpointing computes again is not counted. Compiled parts run eagerly in that
+    step.
+
+    A step is a call of the model, or calls of its parts up to the end of a backward pass. Code
+    between these calls is not counted.
+    """
 
     supports_higher_order_operators = True
     paused: ClassVar[int] = 0
@@ -76,14 +79,16 @@ class Counter(TorchDispatchMode):
 
     @property
     def is_open(self) -> bool:
-        """Whether a call is under way."""
+        """True if a call is under way."""
         return bool(self._within)
 
     # ---- the forward pass ----
 
     def begin(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """Starts counting at a call of the model itself or of a part, in its last forward pre-hook.
-        Counting stops as the call ends."""
+
+        Counting stops as the call ends.
+        """
         for each in self.modules.values():
             after = each.register_forward_hook(
                 self._leave_module, with_kwargs=True, always_call=True
@@ -201,7 +206,7 @@ class Counter(TorchDispatchMode):
         self._calls = how
 
     def end(self) -> Coverage:
-        """What was counted."""
+        """The counts."""
         self._ascribed.clear()
         self._unhook()
         products = tuple(Products(*key, *count) for key, count in self._counts.items())
@@ -229,8 +234,11 @@ class Counter(TorchDispatchMode):
 
 
 def weights(module: nn.Module) -> list[Tensor]:
-    """The parameters of two dimensions or more that enter a module's own products: also those that
-    its parametrizations make its weights of, and those of a projection that it never calls."""
+    """Returns the parameters of two dimensions or more that enter a module's own products.
+
+    Also the parameters that its parametrizations make weights from, and those of a projection that
+    it never calls.
+    """
     sources: list[Iterable[Tensor]] = [module.parameters(recurse=False)]
     parametrizations = getattr(module, "parametrizations", None)
     if isinstance(parametrizations, nn.Module):
@@ -241,7 +249,7 @@ def weights(module: nn.Module) -> list[Tensor]:
 
 
 def _is_attention(module: nn.Module, operation: str) -> bool:
-    """Whether an operation multiplies queries, keys, values and their weights, no parameters."""
+    """Returns whether an operation multiplies queries, keys, values and their weights."""
     if "scaled_dot_product" in operation:
         return True
     return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
@@ -279,8 +287,10 @@ def uncounted() -> Iterator[None]:
 
 
 def _text_of_node() -> str | None:
-    """The text by which the derivative of an operator of ours computes that autograd computes now;
-    None where it computes another."""
+    """Returns the text of the arithmetic of the node that autograd computes now.
+
+    It is None unless the node is the derivative of one of CPD's operators.
+    """
     node = torch._C._current_autograd_node()
     if not type(node).__name__.startswith("Derivative_of_"):
         return None
@@ -316,14 +326,15 @@ def tensors_in(values: Any) -> Iterable[Tensor]:
 
 
 class Census:
-    """Counts the first training step of a converted model, by forward pre-hooks of all its modules,
-    which remove themselves after the step.
+    """Counts the first training step of a converted model, by forward pre-hooks.
+
+    All modules have such hooks, which remove themselves after the step.
 
     A step begins at the first call, with gradients on, of the model or of a part that has
     parameters. In eval mode the first such step is counted only if a backward pass follows.
 
     Attributes:
-        result: what was counted, after the step.
+        result: the counts, after the step.
         warn_below: the share below which it warns; 0: never.
     """
 
@@ -355,8 +366,10 @@ class Census:
             self._begin(model, args, kwargs)
 
     def look_at_part(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        """The forward pre-hook of a module within the model. It counts where the model itself is
-        not called."""
+        """The forward pre-hook of a module within the model.
+
+        It counts where the model itself is not called.
+        """
         if torch.compiler.is_compiling():
             comptime(_look_at_compiled)
             return
@@ -379,7 +392,7 @@ class Census:
         self._counter.begin(module, args, kwargs)
 
     def _counts(self) -> bool:
-        """Whether a count is under way. Forgets one of eval mode that no backward pass reached."""
+        """Returns whether it counts. Forgets a count of eval mode that no backward pass reached."""
         counter = self._counter
         if counter is None or counter.failed:
             return False
@@ -412,9 +425,11 @@ class Census:
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
     ) -> Coverage:
-        """What a training step of such arguments counts: forward, and backward from the sum of the
-        results; on tensors without values, so that nothing is computed and nothing changed.
-        `part`: the module that is called, in place of the model."""
+        """Returns the counts of a training step with these arguments, on tensors without values.
+
+        The step runs forward, and backward from the sum of the results; nothing is computed and
+        nothing changes. `part`: the module that is called, in place of the model.
+        """
         model = None if self._model is None else self._model()
         if model is None:
             raise ValueError("the converted model is no more, or was copied with its report")
@@ -502,7 +517,7 @@ def _traced(variable: Any) -> Any:
 
 
 def coverage_of(model: nn.Module) -> Coverage | None:
-    """What the first training step of a converted model counted; None: there was none."""
+    """The counts of the first training step of a converted model; None: no such step yet."""
     census = _CENSUSES.get(model)
     return None if census is None else census.finish()
 
@@ -516,8 +531,10 @@ def forget(model: nn.Module) -> None:
 
 
 def detach(module: nn.Module, census: Census | None = None) -> None:
-    """Removes the hooks by which `census`, or any, counts a model's first step, from one of the
-    model's modules."""
+    """Removes the hooks that count a model's first step from one of the model's modules.
+
+    `census`: only this census's hooks; None: all such hooks.
+    """
     for number, hook in list(module._forward_pre_hooks.items()):
         owner = getattr(hook, "__self__", None)
         if isinstance(owner, Census) and census in (None, owner):
@@ -530,6 +547,6 @@ def _has_parameters(module: nn.Module) -> bool:
 
 
 def _is_looked_at(model: nn.Module) -> bool:
-    """Whether `model` is the one that was converted, not a part of it."""
+    """Returns whether `model` is the one that was converted, not a part of it."""
     hooks = model._forward_pre_hooks.values()
     return any(getattr(hook, "__func__", None) is Census.look for hook in hooks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training step's products ran as: `Coverage`, which `cpd.nn.coverage` counts."""
+"""The result of a count by `cpd.nn.coverage`: `Coverage`."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ class Products:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What of a training step's products ran emulated, and what did not: matrix products,
-    convolutions, attention, recurrence, forward and backward, counted as they were called.
+    """The products of a training step that ran emulated, and those that did not.
+
+    Matrix products, convolutions, attention and recurrence, forward and backward, are counted as
+    they were called.
 
     Attributes:
         products: all of them, in the order of their first calls.
-        parameters: how many parameters, those of two dimensions or more, enter the products of
-            modules, each counted once: also those of parametrizations, and of the projections that
-            nn.MultiheadAttention multiplies by itself.
-        emulated_parameters: those of them in modules whose products of parameters were all
+        parameters: the number of parameters, of two dimensions or more, that enter the products of
+            modules. Each is counted once, also parameters of parametrizations, and of the
+            projections that nn.MultiheadAttention multiplies by itself.
+        emulated_parameters: the number of them in modules whose products of parameters were all
             emulated.
         never_called: names of the converted layers that were not called.
     """
@@ -77,9 +79,12 @@ class Coverage:
         return {recipe: count / self.macs for recipe, count in ordered}
 
     def to_dict(self) -> dict[str, Any]:
-        """{"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
+        """Returns plain data, as JSON holds it.
+
+        It is {"share": …, "macs": …, "parameters": …, "emulated_parameters": …, "by_recipe": {…},
         "left": [{"module": …, "operation": …, "backward": …, "macs": …, "calls": …}, …],
-        "never_called": […]}."""
+        "never_called": […]}.
+        """
         left = [
             {"module": p.module, "operation": p.operation, "backward": p.backward, "macs": p.macs,
              "calls": p.calls}
@@ -96,8 +101,11 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        """Returns the report. Its first line has the shares by recipe. A line follows for each
-        operation that torch computed, one for all modules of a kind."""
+        """Returns the share in the first line, then the products that torch computed.
+
+        There is a line for each operation of similar modules. If everything ran emulated, only the
+        first line.
+        """
         if not self.by_recipe:
             return self._first_line()
         return "\n".join([self._first_line(), *self._left_lines(), *self._never_called_line()])

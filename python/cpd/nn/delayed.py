@@ -27,8 +27,10 @@ OPERANDS = TENSORS
 
 
 class _Casts:
-    """What `Delayed` and `Product` do for one product: casts by its present scales, and the record
-    of its largest magnitudes."""
+    """The casts of one product by its present scales, and the record of its largest magnitudes.
+
+    `Delayed` and `Product` inherit them.
+    """
 
     state: Delayed
     number: int
@@ -36,8 +38,10 @@ class _Casts:
     def quantize(
         self, which: str, x: Tensor, seed: Number | None = None, stream: Number | None = None
     ) -> Tensor:
-        """`x`, the "activation", "weight" or "gradient", cast with its present scale; records its
-        largest magnitude as `note` does. `seed`, `stream`: in place of the cast's own."""
+        """Casts `x`, the "activation", "weight" or "gradient", with its present scale.
+
+        Records its largest magnitude as `note` does. `seed`, `stream`: in place of the cast's own.
+        """
         cast = self.state.cast_of(which)
         self.note(which, x)
         options = cast.cast.options
@@ -50,8 +54,10 @@ class _Casts:
         return run("cast_delayed", x, cast.cast.text, scale, *numbers)
 
     def note(self, which: str, x: Tensor) -> None:
-        """Records x's largest magnitude in training mode, and in eval mode while the model trains
-        in eval mode."""
+        """Records x's largest magnitude.
+
+        It does so in training mode, and in eval mode while the model trains in eval mode.
+        """
         clock = self.state.records()
         if clock is not None:
             ops.record_amax(self.state.amax_history, x.detach(), self._column(which), clock)
@@ -62,8 +68,10 @@ class _Casts:
         return self.state.scale[first : first + len(OPERANDS)].clone()
 
     def watch(self, y: Tensor) -> Tensor:
-        """`y` itself; where the gradient's scaling is delayed, the backward pass records the
-        gradient's largest magnitude, in the modes in which `note` records."""
+        """Returns `y` itself, whose backward pass records the gradient's largest magnitude.
+
+        It records in the modes in which `note` does, and only if the gradient's scaling is delayed.
+        """
         clock = self.state.records()
         if clock is None or "gradient" not in self.state.casts:
             return y
@@ -153,8 +161,10 @@ class Delayed(_Casts, nn.Module):
 
     @classmethod
     def of(cls, recipe: Recipe, products: int = 1, of_attention: int = 0) -> Delayed | None:
-        """The state for those casts of a recipe's activation, weight and gradient with a history,
-        for that many products, and for `of_attention` by its attention; None: there is none.
+        """Returns the state of a recipe's casts with a history; None without such casts.
+
+        Those of activation, weight and gradient count, for `products` products, and for
+        `of_attention` products by the recipe's attention.
 
         >>> import cpd
         >>> made = Delayed.of(cpd.Recipe("native", activation="fp8-tensor arithmetic=te history=9"))
@@ -207,8 +217,10 @@ class Delayed(_Casts, nn.Module):
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Makes the scales that hold after that many steps, in tensors like its buffers. Of these
-        steps only the first has recorded magnitudes."""
+        """Makes the scales that hold after `steps` steps, in tensors like its buffers.
+
+        Only the first of these steps has recorded magnitudes.
+        """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
             numbers[0][OPERANDS.index(name)] = cast.scaled.element.max
@@ -238,13 +250,17 @@ class Delayed(_Casts, nn.Module):
             self.seen = 0 if self.clock is None else self.clock.begun
 
     def leave_meta(self, state_dict: Any, prefix: str) -> None:
-        """Moves the state from the meta device, which has no values, to that of the layer's
-        weights, which a state_dict of a plain model gives: it is then as before the first step."""
+        """Moves the state from the meta device, which has no values.
+
+        It moves to the device of the layer's weights in `state_dict`, which is a plain model's, and
+        is then as before the first step.
+        """
         device = device_of(state_dict, prefix)
         if self.scale.is_meta and device is not None:
             self.to_empty(device=device)
 
     def extra_repr(self) -> str:
+        """Returns the arguments, as `repr` shows them."""
         said = [f"{name}={str(cast)!r}" for name, cast in self.casts.items()]
         return ", ".join(said + [f"products={self.products}"] * (self.products > 1))
 
@@ -261,8 +277,10 @@ class Delayed(_Casts, nn.Module):
 
 
 def at(delayed: _Casts | None, number: int) -> Product | None:
-    """The product of that number; None where nothing is delayed. Raises TypeError for another
-    object."""
+    """Returns the product with that number; None if nothing is delayed.
+
+    Raises TypeError for another object.
+    """
     if delayed is None:
         return None
     if not isinstance(delayed, _Casts):
@@ -271,8 +289,10 @@ def at(delayed: _Casts | None, number: int) -> Product | None:
 
 
 def attending_at(delayed: _Casts | None, number: int) -> Product | None:
-    """The product of that number by the recipe's `attention`; None where that does not delay.
-    Raises TypeError as `at` does."""
+    """Returns the product with that number by the recipe's `attention`.
+
+    None if the attention does not delay. Raises TypeError as `at` does.
+    """
     first = at(delayed, 0)
     return None if first is None else at(first.attending, number)
 
@@ -286,9 +306,12 @@ def _delayed(name: str, cast: Any) -> ScaledCast:
 
 @torch.no_grad()
 def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) -> None:
-    """Updates all of `layers`, in this order. Where torch.distributed is initialised the present
-    step's magnitudes are reduced over `group`, in one exchange for each device that they are on, by
-    a maximum in which NaN wins: all ranks must call it, with the same layers."""
+    """Updates all of `layers`, in this order.
+
+    If torch.distributed is initialized, the present step's magnitudes are first reduced over
+    `group`, in one exchange for each device that they are on, by a maximum in which NaN wins. All
+    ranks must then call it, with the same layers.
+    """
     all_of = parts_of(layers)
     if dist.is_available() and dist.is_initialized():
         reduce([layer.amax_history for layer in all_of], group)
@@ -297,8 +320,10 @@ def update(layers: Iterable[Delayed], group: dist.ProcessGroup | None = None) ->
 
 
 def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
-    """Reduces row 0 of each history to the maximum over ranks, as int32: in that order NaN is above
-    all."""
+    """Reduces row 0 of each history to the maximum over ranks, as int32.
+
+    In the order of int32 NaN is above all.
+    """
     if not histories or dist.get_world_size(group) <= 1:
         return
     rows = [history[0] for history in histories]
@@ -329,8 +354,10 @@ def device_of(state_dict: Any, prefix: str) -> torch.device | None:
 
 
 def keep_from_ddp(root: nn.Module) -> None:
-    """Keeps DistributedDataParallel from overwriting other ranks' magnitudes, which `update` has
-    yet to reduce, by rank 0's at each step. To be called before DDP wraps `root`."""
+    """Keeps DistributedDataParallel from overwriting other ranks' magnitudes by rank 0's.
+
+    `update` has yet to reduce them at each step. Call it before DDP wraps `root`.
+    """
     ignored = list(getattr(root, "_ddp_params_and_buffers_to_ignore", []))
     for name, module in root.named_modules():
         if isinstance(module, Delayed):

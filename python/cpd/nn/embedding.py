@@ -28,14 +28,32 @@ def embedding(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.embedding: weight[input], rounded to `recipe.embedding`.
+    """Computes torch.nn.functional.embedding, weight[input], rounded to `recipe.embedding`.
 
-    The arguments are torch's: with `max_norm` the rows that are looked up are first renormalised in
-    place, not rounded; `sparse` gives sparse gradients. The gradient passes straight through, so
-    that the weight's is torch's own. With stochastic rounding each row that is looked up draws by
-    its place in the result: one that is looked up twice may be rounded in two ways. The result has
-    the weight's type, unless `dtype` says otherwise; the weight's must hold the format, else that
-    is a ValueError.
+    The gradient passes straight through, so that the weight's is torch's own. With stochastic
+    rounding each row that is looked up uses random bits by its index in the result: a row that is
+    looked up twice may be rounded in two ways.
+
+    Args:
+        input: integers, of any shape.
+        weight: rows × size.
+        padding_idx: as torch's; default None.
+        max_norm: the rows that are looked up are first renormalized in place, not rounded; default
+            None: they are not.
+        norm_type: the norm of `max_norm`; default 2.
+        scale_grad_by_freq: as torch's; default False.
+        sparse: whether the weight's gradient is sparse; default False.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the weight's. It must hold the format.
+
+    Returns:
+        The rows, of the input's shape and one dimension more.
+
+    Raises:
+        ValueError: if the result's type does not hold the format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> table, how = torch.tensor([[0.3, 17.0], [1.0, 1.1]]), cpd.Recipe(embedding="(4,3)")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's products in a customized precision: matmul, linear and conv2d, each a GEMM whose sums,
-and those of its two backward GEMMs, are computed as a `cpd.Recipe` says.
+"""Torch's products in a customized precision: matmul, linear, bilinear.
+
+Each is a GEMM whose sums, and the sums of its two backward GEMMs, are computed as a `cpd.Recipe`
+says.
 
 Tensors are float32, bfloat16 or float16, on the CPU or a CUDA device. Outside of `torch.autocast`
 operands must have one type, or `dtype` must be given: else ValueError. The result has the
@@ -12,11 +14,11 @@ format first; it may be of another type.
 
 All of it works under autograd, `torch.func` (grad, vjp, jvp, jacrev, jacfwd, vmap,
 functional_call), `torch.compile(fullgraph=True)` and activation checkpointing. A tangent is the
-sum, in float32, of two products with the forward accumulator, that of each operand's tangent by the
-other operand as cast, and of the bias's tangent; casts pass tangents straight through. Under
-`torch.vmap` each sample has the bits that it has alone. Where a rounding is stochastic, also one of
-the backward pass, that takes `randomness="same"`, and the samples are computed one by one; with
-"different" a sample draws by its place in the whole batch.
+sum, in float32, of two products with the forward accumulator, each operand's tangent by the other
+operand as cast, and of the bias's tangent; casts pass tangents straight through. Under `torch.vmap`
+each sample has the bits that it has alone. If a rounding is stochastic, also in the backward pass,
+that takes `randomness="same"`, and the samples are computed one by one; with "different" a sample's
+random bits follow from its index in the whole batch.
 
 Under `torch.autocast` the result has autocast's type, as torch's layers have there, unless `dtype`
 says otherwise. Operands that the recipe casts are cast from the type in which they arrive: a weight
@@ -24,14 +26,14 @@ from its parameter as it is stored. In native sums all others, and the bias, bec
 and a gradient is rounded to autocast's type before its operand's own.
 
 Where a sum is `"native"`, torch's kernel computes it: linear's forward is F.linear of the cast
-operands, its gradients are qg @ qw and qg.mT @ qx, that of the bias torch's sum of what is not
-yet cast. Products are those of the operands' exact values, summed in float32; scales are applied
+operands, its gradients are qg @ qw and qg.mT @ qx, the bias's gradient is torch's sum of the uncast
+gradient. Products are exact products of the operands' values, summed in float32; scales are applied
 in float32, the bias is added, and the result is rounded once to its type. Under `torch.vmap`
 torch's kernels compute the whole batch at once, with their own bits.
 
-`stream`, an int or a one-element integer tensor on any device, replaces the streams of the
-recipe's parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a
-recipe has histories.
+`stream`, an int or a one-element integer tensor on any device, replaces the streams of the recipe's
+parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
+histories.
 """
 
 from __future__ import annotations
@@ -76,14 +78,31 @@ def matmul(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """The matrix product by torch.matmul's rules: vectors, matrices, batches that broadcast.
+    """Returns the matrix product by torch.matmul's rules.
 
-    `acc`: an accumulator for all three products, or a format for the sequential sum in it; or a
-    `cpd.Recipe` or the text of one, where a is the activation and b the weight.
-    `backward`: the accumulator of both backward GEMMs, where it is not `acc`; not with a recipe.
+    Operands are vectors, matrices, or batches that broadcast. The gradient of a broadcast operand
+    sums over the broadcast dimensions too, in the same sum: k is row-major in them and the matrix's
+    own dimension.
 
-    The gradient of a broadcast operand sums over the broadcast dimensions too, in the same sum: k
-    is row-major in them and the matrix's own dimension.
+    Args:
+        a: the first operand, the activation of a recipe.
+        b: the second operand, the weight of a recipe.
+        acc: an accumulator for all three products, or a format for the sequential sum in it; or a
+            `cpd.Recipe` or the text of one.
+        backward: the accumulator of both backward GEMMs, if it is not `acc`; not with a recipe.
+            Default None: `acc`.
+        dtype: the result's type; default None: a's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The product.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            sums' format.
+        TypeError: for an argument of another type.
 
     >>> x, w = torch.full((3, 64), 0.5), torch.ones(64)
     >>> matmul(x, w, "e4m3").tolist()
@@ -154,10 +173,27 @@ def linear(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """input · weightᵀ + bias: input … × in, weight out × in, bias out.
+    """Returns input · weightᵀ + bias.
 
-    `recipe`: a `cpd.Recipe`, a recipe's name, or a format for all operands. The sums over all rows
-    of the input that give the weight's gradient run in row-major order.
+    The sums over all rows of the input that give the weight's gradient run in row-major order.
+
+    Args:
+        input: … × in.
+        weight: out × in.
+        bias: out; default None: none.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        dtype: the result's type; default None: the input's.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
+
+    Returns:
+        The result, … × out.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            sums' format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(2, 40), torch.ones(3, 40, requires_grad=True)
@@ -193,11 +229,29 @@ def bilinear(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """torch.nn.functional.bilinear: input1 … × I, input2 … × J, weight out × I × J, bias out.
+    """Computes torch.nn.functional.bilinear by a recipe.
 
     Two products by the recipe: input1 · weight, in which k runs over I, for each output and j; and
-    that · input2, over J, whose stream is changed by XOR 1. Then the bias is added, by torch.
-    `delayed`: where scaling is delayed, a `cpd.nn.delayed.Delayed` of two products.
+    its result · input2, over J, whose stream is changed by XOR 1. Then torch adds the bias.
+
+    Args:
+        input1: … × I.
+        input2: … × J.
+        weight: out × I × J.
+        bias: out; default None: none.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of two products; default
+            None: none.
+
+    Returns:
+        The result, … × out.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            sums' format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w = torch.ones(1, 4), torch.ones(1, 4, 40)
@@ -226,8 +280,11 @@ def bilinear(
 
 
 def _shaped(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A result in another shape. Like torch's results it is not a view to autograd: hooks of FSDP2
-    and code that writes into results rely on that."""
+    """Returns a result in another shape.
+
+    Like torch's results it is not a view to autograd: hooks of FSDP2 and code that writes into
+    results rely on that.
+    """
     if y.dim() == len(shape):
         return y
     made: Tensor = torch.ops.aten._unsafe_view.default(y, shape)

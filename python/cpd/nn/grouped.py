@@ -30,24 +30,33 @@ def grouped_mm(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """torch.nn.functional.grouped_mm: a product for each group, each a `cpd.functional.matmul` of
-    the group's rows and columns by the recipe, with a's part the activation.
+    """Computes torch.nn.functional.grouped_mm by a recipe: a product for each group.
+
+    Each product is a `cpd.functional.matmul` of the group's rows and columns, with a's part the
+    activation. Rows and columns after the last group are zeros. The host reads the ends of groups:
+    a compiled program is divided there.
 
     Args:
-        mat_a, mat_b: by their dimensions, with M or K or N divided into G groups:
-            M × K and G × K × N: groups of a's rows; result M × N;
-            G × M × K and K × N: groups of b's columns; result M × N;
-            M × K and K × N: groups of the summed dimension; result G × M × N;
-            G × M × K and G × K × N: without offs; result G × M × N.
+        mat_a: M × K or G × M × K, with M or K or N divided into G groups.
+        mat_b: G × K × N or K × N. Two dimensions by three: groups of a's rows; result M × N. Three
+            by two: groups of b's columns; result M × N. Two by two: groups of the summed dimension;
+            result G × M × N. Three by three: without offs; result G × M × N.
         offs: int32, the end of each group, not falling; needed unless both have three dimensions.
+            Default None.
         bias: not supported, as in torch.
-        out_dtype: of the result; default a's.
-        recipe, stream: as in `cpd.functional.matmul`; a group draws from the stream XOR its number.
-        delayed: where scaling is delayed, a `cpd.nn.delayed.Delayed` of as many products as there
-            are groups; of one where both operands have three dimensions.
+        out_dtype: the result's type; default None: a's.
+        recipe: as in `cpd.functional.matmul`.
+        stream: as in `cpd.functional.matmul`; a group uses the stream XOR its number.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of one product for each
+            group; of one product if both operands have three dimensions. Default None: none.
 
-    Rows and columns after the last group are zeros. The ends of groups are read by the host: a
-    compiled program is divided there. Raises ValueError for shapes that do not go together.
+    Returns:
+        The products.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            sums' format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> a, b = torch.ones(3, 40), torch.ones(2, 40, 1)
@@ -96,7 +105,7 @@ def _parts(a: Tensor, b: Tensor, group: int, begin: int, end: int) -> tuple[Tens
 
 
 def _groups(a: Tensor, b: Tensor, offs: Tensor | None) -> tuple[list[int], list[int]]:
-    """Where each group begins and ends. Raises ValueError for ends that are none."""
+    """Returns where each group begins and ends. Raises ValueError for invalid ends."""
     if offs is None or offs.dim() != 1 or offs.is_floating_point():
         raise ValueError("offs must be a vector of integers, the end of each group")
     whole = b if b.dim() == 3 else a

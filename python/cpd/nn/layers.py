@@ -26,12 +26,17 @@ LayerT = TypeVar("LayerT", bound="Linear | Conv2d")
 class Linear(nn.Linear):
     """torch.nn.Linear, computed by `cpd.functional.linear`.
 
-    Arguments and state are those of torch.nn.Linear, so that either loads the other's state_dict,
-    and:
+    Its state is torch.nn.Linear's, so that either loads the other's state_dict.
 
+    Args:
+        in_features: the size of each input row.
+        out_features: the size of each output row.
+        bias: whether it has a bias; default True.
+        device: as torch's; default None.
+        dtype: as torch's; default None.
         recipe: a `cpd.Recipe`, or one accumulator for all three GEMMs.
-        layer: number by which layers of one recipe draw different random bits (`cpd.Recipe`);
-            default: the recipe's own.
+        layer: the number by which layers of one recipe use different random bits (`cpd.Recipe`);
+            default None: the recipe's own.
 
     >>> import cpd
     >>> layer = Linear(8, 2, recipe=cpd.Recipe(sums="e4m3 kahan"))
@@ -63,16 +68,26 @@ class Linear(nn.Linear):
     def from_torch(
         cls, module: nn.Linear, recipe: RecipeLike, *, layer: int | None = None
     ) -> Linear:
-        """The same layer, computed by `recipe`.
+        """Returns the layer of a torch.nn.Linear, computed by `recipe`.
 
         It shares the parameters of `module` (the same objects, so optimizers and tied weights stay
-        as they are) and has its other state: buffers, mode, hooks, pruning, torch.nn.utils'
-        weight_norm and spectral_norm, attributes of one's own. A handle of a hook goes on to mean
+        as they are). It has its other state: buffers, mode, hooks, pruning, torch.nn.utils'
+        weight_norm and spectral_norm, user-defined attributes. A handle of a hook continues to mean
         the hook of `module`.
 
-        Raises TypeError or ValueError, which name the way out, for what cannot be kept: a subclass
-        with a forward of its own, a module that is parametrized, compiled by itself or lazy, and
-        out_proj of torch.nn.MultiheadAttention, which never calls it.
+        Args:
+            module: the layer.
+            recipe: a `cpd.Recipe`, or one accumulator for all three GEMMs.
+            layer: the number by which layers of one recipe use different random bits
+                (`cpd.Recipe`); default None: the recipe's own.
+
+        Returns:
+            The layer.
+
+        Raises:
+            TypeError: for a module of another class, a subclass with its own forward, and out_proj
+                of torch.nn.MultiheadAttention, which never calls it. The error names the way out.
+            ValueError: for a module that is parametrized, compiled by itself or lazy.
 
         >>> import cpd
         >>> Linear.from_torch(torch.nn.Linear(3, 4, bias=False), cpd.Recipe(sums="fp32"))
@@ -90,11 +105,13 @@ class Linear(nn.Linear):
         return _taking(made, module)
 
     def forward(self, input: Tensor) -> Tensor:
+        """Returns input · weightᵀ + bias, for an input of … × in_features."""
         if mixes_types(self, input):
             super().forward(input)  # raises torch's error
         return linear(input, self.weight, self.bias, recipe=self.recipe)
 
     def extra_repr(self) -> str:
+        """Returns the arguments, as `repr` shows them."""
         return f"{super().extra_repr()}, {self.recipe}"
 
 
@@ -102,8 +119,23 @@ class Linear(nn.Linear):
 class Conv2d(nn.Conv2d):
     """torch.nn.Conv2d, computed by `cpd.functional.conv2d`.
 
-    Arguments and state are those of torch.nn.Conv2d, so that either loads the other's state_dict,
-    and `recipe` and `layer` as in `Linear`.
+    Its state is torch.nn.Conv2d's, so that either loads the other's state_dict.
+
+    Args:
+        in_channels: the number of input channels.
+        out_channels: the number of output channels.
+        kernel_size: a number or a pair.
+        stride: as torch's; default 1.
+        padding: as torch's; default 0.
+        dilation: as torch's; default 1.
+        groups: as torch's; default 1.
+        bias: whether it has a bias; default True.
+        padding_mode: as torch's; default "zeros".
+        device: as torch's; default None.
+        dtype: as torch's; default None.
+        recipe: a `cpd.Recipe`, or one accumulator for all three GEMMs.
+        layer: the number by which layers of one recipe use different random bits (`cpd.Recipe`);
+            default None: the recipe's own.
 
     >>> import cpd
     >>> layer = Conv2d(2, 4, 3, padding="same", recipe=cpd.Recipe(sums="e6m9 chunked"))
@@ -151,7 +183,21 @@ class Conv2d(nn.Conv2d):
     def from_torch(
         cls, module: nn.Conv2d, recipe: RecipeLike, *, layer: int | None = None
     ) -> Conv2d:
-        """The same layer, computed by `recipe`; as `Linear.from_torch`."""
+        """Returns the layer of a torch.nn.Conv2d, computed by `recipe`, as `Linear.from_torch`.
+
+        Args:
+            module: the layer.
+            recipe: a `cpd.Recipe`, or one accumulator for all three GEMMs.
+            layer: the number by which layers of one recipe use different random bits
+                (`cpd.Recipe`); default None: the recipe's own.
+
+        Returns:
+            The layer.
+
+        Raises:
+            TypeError: as `Linear.from_torch`.
+            ValueError: as `Linear.from_torch`.
+        """
         _check_module(module, nn.Conv2d, cls)
         made = cls(
             module.in_channels,
@@ -170,6 +216,7 @@ class Conv2d(nn.Conv2d):
         return _taking(made, module)
 
     def forward(self, input: Tensor) -> Tensor:
+        """Returns the convolution of an input of N × C × H × W."""
         if mixes_types(self, input):
             super().forward(input)  # raises torch's error
         return conv2d(
@@ -185,6 +232,7 @@ class Conv2d(nn.Conv2d):
         )
 
     def extra_repr(self) -> str:
+        """Returns the arguments, as `repr` shows them."""
         return f"{super().extra_repr()}, {self.recipe}"  # type: ignore[no-untyped-call]
 
 

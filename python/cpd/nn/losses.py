@@ -42,6 +42,7 @@ class Measured(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Measured:
+        """Returns the measurements of several tensors together."""
         values, zeros, nonfinite, least, most, amax, smallest, squares = zip(*parts, strict=True)
         return cls(
             sum(values),
@@ -56,7 +57,7 @@ class Measured(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """What a cast does to tensors: counts of values, with NaN and infinities left out."""
+    """The losses of a cast: counts of values, with NaN and infinities left out."""
 
     values: float
     """The number of values; a transform may have appended zeros."""
@@ -75,6 +76,7 @@ class Judged(NamedTuple):
 
     @classmethod
     def total(cls, parts: Iterable[Sequence[float]]) -> Judged:
+        """Returns the losses of several tensors together."""
         values, underflows, overflows, saturated, errors, low, high = zip(*parts, strict=True)
         counts = sum(values), sum(underflows), sum(overflows), sum(saturated)
         return cls(*counts, sum(errors), min(low), max(high))
@@ -113,7 +115,8 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     """Measures what the cast of `x` to `spec` loses, with blocks along `axis`. `x` is finite.
     `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor.
     A spec with a transform is judged by the transformed values. The cast's result is float32, like
-    the operands that layers multiply: 16-bit types cannot hold elements times scales."""
+    the operands that layers multiply: 16-bit types cannot hold elements times scales.
+    """
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
     limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
@@ -145,8 +148,11 @@ def _squares(x: Tensor) -> Tensor:
 
 
 def _exceeds(magnitudes: Tensor, limit: Tensor) -> Tensor:
-    """Where a magnitude exceeds the format's max times the scale by more than the scale's rounding.
-    With a scale of 0 values become 0, which is not an overflow."""
+    """Returns where a magnitude exceeds the format's max times the scale.
+
+    The excess must be more than the scale's rounding. With a scale of 0 values become 0, which is
+    not an overflow.
+    """
     return (magnitudes > limit * (1 + NOISE)) & (limit > 0)
 
 
@@ -161,8 +167,11 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def _cast(
     x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
-    """The cast of `x` in float32; `x` in float32, or transformed; the factor that the first has
-    more than the second; the scale that decodes each element, or None."""
+    """Returns the cast of `x` in float32, and `x` in float32, or transformed.
+
+    Also the factor that the first has more than the second, and the scale that decodes each
+    element, or None.
+    """
     values = x.float()
     if isinstance(spec, CastSpec):
         return _rounded(values, spec), values, 1.0, None

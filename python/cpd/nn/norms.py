@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's normalisations, of which the results and the gradients that return to them are rounded to
-a recipe's `norm`.
+"""Torch's normalizations, rounded to a recipe's `norm`, as the gradients that return to them.
 
-Each is torch's own computation in float32: input, parameters and running statistics are taken as
-they are, and what comes out is rounded once by `recipe.norm`, straight through; the gradient that
+Each is torch's own computation in float32. Input, parameters and running statistics are taken as
+they are, and the result is rounded once by `recipe.norm`, straight through. The gradient that
 returns to it is rounded by the same before torch's own backward pass. Without `norm` it is torch's
 function of that name. Inputs are float32, bfloat16 or float16; the result has the input's type,
-unless `dtype` says otherwise, and that must hold the format. Stochastic casts draw from their own
-stream, or from `stream`, by the elements of the result.
+unless `dtype` says otherwise, and that must hold the format. Stochastic casts use their own stream,
+or `stream`, by the elements of the result.
 """
 
 from __future__ import annotations
@@ -42,7 +41,27 @@ def layer_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.layer_norm, rounded to `recipe.norm`.
+    """Computes torch.nn.functional.layer_norm, rounded to `recipe.norm`.
+
+    Args:
+        input: any shape.
+        normalized_shape: the last dimensions' sizes.
+        weight: as torch's; default None: ones.
+        bias: as torch's; default None: zeros.
+        eps: what is added to the variance; default 1e-5.
+        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
+            operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the input's. It must hold the format.
+
+    Returns:
+        The result, of the input's shape.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x = torch.tensor([[1.0, 2.0, 4.0, 8.0]])
@@ -64,7 +83,26 @@ def rms_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.rms_norm, rounded to `recipe.norm`. `eps`: default that of float32.
+    """Computes torch.nn.functional.rms_norm, rounded to `recipe.norm`.
+
+    Args:
+        input: any shape.
+        normalized_shape: the last dimensions' sizes.
+        weight: as torch's; default None: ones.
+        eps: what is added to the mean square; default None: float32's epsilon.
+        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
+            operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the input's. It must hold the format.
+
+    Returns:
+        The result, of the input's shape.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe(norm="(4,3)"))
@@ -87,7 +125,27 @@ def group_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.group_norm, rounded to `recipe.norm`.
+    """Computes torch.nn.functional.group_norm, rounded to `recipe.norm`.
+
+    Args:
+        input: N × C × ….
+        num_groups: the number of groups of channels.
+        weight: as torch's; default None: ones.
+        bias: as torch's; default None: zeros.
+        eps: what is added to the variance; default 1e-5.
+        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
+            operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the input's. It must hold the format.
+
+    Returns:
+        The result, of the input's shape.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x = torch.arange(8.0).reshape(1, 4, 2)
@@ -113,8 +171,32 @@ def batch_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.batch_norm, rounded to `recipe.norm`; the running statistics are those of
-    the input, rounded only into their own type.
+    """Computes torch.nn.functional.batch_norm, rounded to `recipe.norm`.
+
+    The running statistics are the input's, rounded only into their own type.
+
+    Args:
+        input: N × C × ….
+        running_mean: C, updated in place, or None.
+        running_var: C, updated in place, or None.
+        weight: as torch's; default None: ones.
+        bias: as torch's; default None: zeros.
+        training: whether the batch's statistics are used; default False.
+        momentum: the weight of the batch in running statistics; default 0.1.
+        eps: what is added to the variance; default 1e-5.
+        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
+            operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the input's. It must hold the format.
+
+    Returns:
+        The result, of the input's shape.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, mean, var = torch.tensor([[0.0], [3.0]]), torch.zeros(1), torch.ones(1)
@@ -142,8 +224,32 @@ def instance_norm(
     stream: Number | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """torch.nn.functional.instance_norm, rounded to `recipe.norm`; running statistics as in
-    `batch_norm`.
+    """Computes torch.nn.functional.instance_norm, rounded to `recipe.norm`.
+
+    Running statistics are as in `batch_norm`.
+
+    Args:
+        input: N × C × ….
+        running_mean: C, updated in place, or None (default).
+        running_var: C, updated in place, or None (default).
+        weight: as torch's; default None: ones.
+        bias: as torch's; default None: zeros.
+        use_input_stats: whether the input's statistics are used; default True.
+        momentum: as in `batch_norm`; default 0.1.
+        eps: what is added to the variance; default 1e-5.
+        recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
+            operands.
+        stream: an int, or a one-element integer tensor on any device, in place of the streams of
+            the recipe's parts; default None: theirs.
+        dtype: the result's type; default None: the input's. It must hold the format.
+
+    Returns:
+        The result, of the input's shape.
+
+    Raises:
+        ValueError: for shapes that do not fit, an invalid option, or a type that does not hold the
+            format.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x = torch.tensor([[[0.0, 1.0, 5.0]]])
@@ -201,7 +307,7 @@ def _with_statistics(
 
 
 class _Rounding(NamedTuple):
-    """How a result is rounded: the arguments that all forms have."""
+    """The rounding of a result: the arguments that all forms have."""
 
     recipe: RecipeLike
     stream: Number | None
@@ -215,8 +321,10 @@ class _Rounding(NamedTuple):
         sizes: list[int],
         numbers: list[float],
     ) -> Tensor:
-        """`compute` of input and others, in float32 where the recipe rounds. Its further results
-        are new values of the first `others`, into which they are copied."""
+        """`compute` of input and others, in float32 where the recipe rounds.
+
+        Its further results are new values of the first `others`, into which they are copied.
+        """
         how = _recipe(self.recipe)
         if how.norm is None:
             y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
@@ -238,7 +346,8 @@ class _Rounding(NamedTuple):
 
 def mixes_types(input: Tensor, others: Iterable[Tensor | None]) -> bool:
     """Returns whether torch may refuse the types of parameters and statistics: it takes the input's
-    and float32."""
+    and float32.
+    """
     types = {x.dtype for x in others if x is not None and x.is_floating_point()}
     return types not in (set(), {input.dtype}, {torch.float32})
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers look at: the layers of a model that have products, their weights, the recipes
-they compute by, and their tensors as the operands of each GEMM."""
+"""The layers of a model that observers measure.
+
+Layers with products, their weights, the recipes that they compute by, and their tensors as the
+operands of each GEMM.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,10 @@ def recipe_of(layer: nn.Module) -> Recipe | None:
 
 
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
-    """The scale by which a layer multiplies a tensor in this step; None: no delayed scaling,
-    or of several products."""
+    """Returns the scale by which a layer multiplies a tensor in this step.
+
+    None without delayed scaling, or with that of several products.
+    """
     delayed = getattr(layer, "cpd_delayed", None)
     if delayed is None or delayed.products != 1 or role not in _DELAYED:
         return None

@@ -26,9 +26,11 @@ _TALLEST = 100.0  # inches
 
 
 def draw(path: Path, rows: Sequence[Row]) -> None:
-    """Writes the picture: a line of it for each layer, and in that a mark for each recipe, below
-    one another so that equal ones are seen. Raises ValueError for another ending, or where nothing
-    was observed."""
+    """Writes the picture: one line for each layer, with a mark for each recipe.
+
+    Marks lie below one another so that equal ones are seen. Raises ValueError for another ending,
+    or if nothing was observed.
+    """
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: a plot must end in {' or '.join(SUFFIXES)}")
     if not rows:
@@ -57,8 +59,11 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
 
 
 def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """The look of each recipe's marks, a colour, for each of its GEMMs a marker, and their place in
-    the line of a layer: those of one recipe below one another."""
+    """Returns the look of each recipe's marks.
+
+    A look is a color, a marker for each GEMM of the recipe, and a place in the line of a layer.
+    Marks of one recipe lie below one another.
+    """
     recipes = list(dict.fromkeys(row.recipe for row in rows if row.recipe))
     judges = {row.judge: row for row in rows if row.recipe}
     ordered = sorted(judges, key=lambda name: recipes.index(judges[name].recipe))
@@ -90,8 +95,11 @@ def _losses(
     looks: dict[str, dict[str, Any]],
     role: str,
 ) -> None:
-    """A mark for each recipe of each layer; at the right edge where nothing is lost, a cross at the
-    left one where a rule exempts the layer."""
+    """Draws a mark for each recipe of each layer.
+
+    The mark is at the right edge if nothing is lost. A cross at the left edge means that a rule
+    exempts the layer.
+    """
     edges = axes.get_yaxis_transform()  # x from 0 to 1
     for row in rows:
         if not row.recipe:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers find: a `Row` for each recipe of each tensor, and how rows are written."""
+"""The results of observers: a `Row` for each recipe of each tensor, and their output."""
 
 from __future__ import annotations
 
@@ -20,30 +20,51 @@ Key: TypeAlias = tuple[str, str, str, str]
 """Layer, role, recipe and GEMM; the latter two empty for the range."""
 
 EXEMPT = "left in torch by the rule"
-"""How `Row.why` begins of a layer that a rule exempts."""
+"""The beginning of `Row.why` for a layer that a rule exempts."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of one tensor of one layer in one step, and what a recipe loses of it.
+    """The measurements of one tensor of one layer in one step, and the losses of a recipe.
 
-    Shares are in percent of `count`; NaN and infinities are counted in `nonfinite` and left out of
+    Shares are in percent of `count`. NaN and infinities are counted in `nonfinite` and left out of
     all else. The loss is None in a row without a recipe. All calls in a step are taken together.
+
+    Attributes:
+        step: the number of the step, from 0.
+        layer: the layer's qualified name.
+        role: `activation`, `weight`, `gradient` (of the output) or `output`.
+        recipe: `own`, the layer's recipe, or the name of one of `what_if`; empty: none.
+        gemm: the GEMM of the operand: `forward`, `grad_input`, `grad_weight`. The second of a role
+            has a row if its cast, or the axis of its blocks, differs.
+        cast: the text of the cast.
+        count: the number of values.
+        zeros: the share of values that are 0.
+        nonfinite: the number of NaN and infinities.
+        min: the least value; None without finite values.
+        max: the largest value; None without finite values.
+        amax: the largest magnitude.
+        smallest: the smallest magnitude other than 0; None if all are 0.
+        underflow: the share of values that became 0.
+        overflow: the share of magnitudes above the largest of the format, times the scale.
+        saturation: the share of values that became the largest of the format, times the scale, or
+            an infinity.
+        sqnr: 20 log10(|x| / |x - q|), in dB; inf if nothing is lost, None if all is 0.
+        mse: the mean of (x - q)².
+        scale_min: the least scale (that decodes) of values that are not 0; None without scales.
+        scale_max: the largest such scale; None without scales.
+        why: the reason why the recipe cannot take this tensor, or the rule that leaves the layer in
+            torch; empty otherwise.
     """
 
     step: int
     layer: str
     role: str
-    """`activation`, `weight`, `gradient` (of the output) or `output`."""
     recipe: str
-    """`own`, that of the layer, or the name of one of `what_if`; empty: none."""
     gemm: str
-    """The GEMM of the operand: `forward`, `grad_input`, `grad_weight`; the second of a role has a
-    row where its cast, or the axis of its blocks, differs."""
     cast: str
-    """The text of the cast."""
     count: int
     zeros: float
     nonfinite: int
@@ -51,21 +72,14 @@ class Row:
     max: float | None
     amax: float
     smallest: float | None
-    """The smallest magnitude other than 0; None where all are 0."""
     underflow: float | None = None
-    """Values that became 0."""
     overflow: float | None = None
-    """Magnitudes above the largest of the format, times the scale."""
     saturation: float | None = None
-    """Values that became the largest of the format, times the scale, or an infinity."""
     sqnr: float | None = None
-    """20 log10(|x| / |x - q|), in dB; inf where nothing is lost, None where all is 0."""
     mse: float | None = None
     scale_min: float | None = None
-    """The least scale (that decodes) of values that are not 0; None without scales."""
     scale_max: float | None = None
     why: str = ""
-    """Why the recipe cannot take this tensor, or which of its rules leaves the layer in torch."""
 
     @property
     def judge(self) -> str:
@@ -75,7 +89,7 @@ class Row:
 
     @property
     def exempt(self) -> bool:
-        """Whether a rule of the recipe leaves the layer in torch."""
+        """True if a rule of the recipe leaves the layer in torch."""
         return self.why.startswith(EXEMPT)
 
     @property
@@ -88,6 +102,7 @@ COLUMNS = tuple(one.name for one in fields(Row))
 
 
 def row_of(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str) -> Row:
+    """Returns the row of one tensor in one step."""
     layer, role, name, gemm = key
     count = int(seen.values)
     finite = seen.nonfinite < seen.values
@@ -186,8 +201,11 @@ MOST = 40
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A text table, columns aligned: one line for each row, in the model's order; of more than
-    `MOST` rows only those with the lowest SQNR, the lowest first, and a line on the others."""
+    """Returns a text table with aligned columns: one line for each row, in the model's order.
+
+    If there are more than `MOST` rows, only the rows with the lowest SQNR are shown, the lowest
+    first, and a line on the others.
+    """
     if len(rows) <= MOST:
         return _aligned(rows)
     worst = sorted((row for row in rows if row.sqnr is not None), key=lambda row: row.sqnr or 0.0)

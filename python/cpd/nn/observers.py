@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a format trains or does not: `observe` looks at what enters and leaves the layers of a model
-every n steps, and at what their formats, and those of other recipes, lose of it."""
+"""Shows why a format trains or does not: `observe`.
+
+It measures what enters and leaves the layers of a model every n steps, and what their formats, and
+other recipes' formats, lose of it.
+"""
 
 from __future__ import annotations
 
@@ -45,31 +48,41 @@ COMPILED = (
 
 @checked
 def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None) -> Watch:
-    """Looks at the layers of `model` in every `every`th step, the first included.
+    """Measures the layers of `model` in every `every`th step, the first included.
 
-    A step is a call of `model` in the mode, training or evaluation, that it has now. Of each layer
+    A step is a call of `model` in the mode, training or evaluation, that it has now. For each layer
     with products (linear, convolution, recurrent, attention) its activation, weights, output and
-    the output's gradient are measured; of a layer that computes by a recipe (`cpd.convert`,
-    `cpd.nn`) also what that loses of them, by the definitions of `Row`; and what each recipe of
-    `what_if` would have lost. `what_if` has recipes, their names or texts, or is a dict of them by
-    names of one's own; their rules are followed (of a schedule, what holds first): a layer that a
-    rule leaves in torch has a row that names the rule, and loses nothing.
+    the output's gradient are measured. For a layer that computes by a recipe (`cpd.convert`,
+    `cpd.nn`) also the recipe's losses are measured, by the definitions of `Row`.
 
     Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
-    the layer has, where it has one, else by the tensor's own; stochastic rounding by bits of its
-    own.
+    the layer has, if any, else by the tensor's own. Stochastic rounding is judged by random bits of
+    its own.
 
-    `writer`: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter:
-    tags are `layer/role/amax`, `layer/role/recipe/sqnr`.
+    Nothing that the model computes changes. Between measured steps only one hook remains, on the
+    model itself, that counts; after `Watch.remove` none. Numbers stay on their devices until the
+    step is over: at the next call, or when they are asked for. A layer that activation
+    checkpointing repeats counts once. In DDP each rank measures its own. torch runs a model of
+    torch.compile without fullgraph eagerly; a program compiled before is not noticed.
 
-    Nothing that the model computes changes. Between the steps that are looked at only one hook
-    stays, on the model itself, that counts; after `Watch.remove` none. Numbers stay on their
-    devices until the step is over: at the next call, or when they are asked for. A layer that
-    activation checkpointing repeats counts once. In DDP each rank sees its own.
+    Args:
+        model: the model, converted or not; not compiled.
+        every: the number of calls from one measured step to the next; default 100.
+        what_if: recipes whose losses are measured too: recipes, their names or texts, or a dict of
+            them by names of your choice; default none. Their rules are followed (for a schedule,
+            its first phase): a layer that a rule leaves in torch has a row that names the rule, and
+            loses nothing.
+        writer: anything with `add_scalar(tag, value, step)`, such as TensorBoard's SummaryWriter;
+            tags are `layer/role/amax`, `layer/role/recipe/sqnr`. Default None: nothing is written.
 
-    Raises ValueError or TypeError for wrong arguments and for a compiled model; RuntimeError where
-    torch.compile(fullgraph=True) or a transform of torch.func meets a layer that is looked at.
-    (Without fullgraph, torch runs the model eagerly. A program compiled before is not noticed.)
+    Returns:
+        The `Watch`: rows, output, and `remove`.
+
+    Raises:
+        ValueError: for an invalid argument and a compiled model.
+        TypeError: for an argument of another type.
+        RuntimeError: in the model's call, if torch.compile(fullgraph=True) or a transform of
+            torch.func meets a measured layer.
 
     >>> layer = torch.nn.Linear(4, 2)
     >>> fp8 = Recipe("native", activation="e4m3fn", weight="e4m3fn", gradient="e5m2")
@@ -83,10 +96,16 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
 
 
 class Watch:
-    """The result of `observe`: the rows of all steps that were looked at, and their output.
+    """The result of `observe`: the rows of all measured steps, and their output.
 
     Iterable, printable (the last step as a table), and a context manager that removes it. Asking
-    for rows ends the step that is being looked at.
+    for rows ends the step that is being measured.
+
+    Args:
+        model: as in `observe`.
+        every: as in `observe`.
+        what_if: as in `observe`.
+        writer: as in `observe`.
     """
 
     every: int
@@ -135,20 +154,39 @@ class Watch:
         self.remove()
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """The rows as a JSON array of objects, also written to `path`; numbers that JSON lacks
-        are the texts "inf", "-inf" and "nan"."""
+        """Returns the rows as a JSON array of objects.
+
+        Numbers that JSON lacks are the texts "inf", "-inf" and "nan".
+
+        Args:
+            path: a file to which the text is also written; default None: no file.
+
+        Returns:
+            The text.
+        """
         text = observed_rows.json_of(self.rows)
         if path is not None:
             write_text(path, text + "\n")
         return text
 
     def to_csv(self, path: str | Path) -> None:
-        """Writes a line of the fields' names, then the rows; None is an empty field."""
+        """Writes a line of the fields' names, then the rows; None is an empty field.
+
+        Args:
+            path: the file.
+        """
         observed_rows.write_csv(Path(path), self.rows)
 
     def plot(self, path: str | Path) -> None:
-        """Draws the last step, by layer: ranges, and the SQNR of each recipe. `path` ends in .png
-        or .svg; needs matplotlib."""
+        """Draws the last step, by layer: ranges, and the SQNR of each recipe.
+
+        Args:
+            path: the picture's file, which ends in .png or .svg.
+
+        Raises:
+            ValueError: for another ending, or if nothing was measured.
+            ImportError: if matplotlib is not installed.
+        """
         from cpd.nn.observed_plot import draw
 
         draw(Path(path), self.last())
@@ -213,7 +251,7 @@ class Watch:
         how: Recipe,
         x: Tensor,
     ) -> None:
-        """What a recipe loses of a tensor, for each GEMM whose operand is cast in its own way."""
+        """Returns a recipe's losses of a tensor, for each GEMM with a separate cast."""
         kept = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
@@ -235,7 +273,7 @@ class Watch:
 
 @dataclass
 class _Step:
-    """What is measured while a step is looked at; vectors of float64, on their devices."""
+    """The measurements of the present step; vectors of float64, on their devices."""
 
     number: int
     choices: dict[str, Choice]
@@ -292,8 +330,10 @@ def _transferred(parts: dict[Key, list[Tensor]]) -> dict[Key, list[list[float]]]
 
 
 class _Hook:
-    """A hook of a watch. In a copy of the model, or one that was pickled, it has no watch and does
-    nothing."""
+    """A hook of a watch.
+
+    In a copy of the model, or one that was pickled, it has no watch and does nothing.
+    """
 
     def __init__(
         self, watch: Watch | None = None, run: Callable[..., None] | None = None, *more: Any
@@ -366,8 +406,11 @@ def _leaving(watch: Watch, name: str, layer: nn.Module, args: Any, result: Any) 
 
 
 def _on_gradient(y: Tensor, hook: _Hook) -> None:
-    """Calls `hook` with the gradient of the present `y`. A hook on a view would be lost where the
-    view is changed in place (ReLU); one on the function that made its base is not."""
+    """Calls `hook` with the gradient of the present `y`.
+
+    A hook on a view would be lost where the view is changed in place (ReLU); one on the function
+    that made its base is not.
+    """
     base = y._base if y._is_view() else None
     whole = base is not None and base.is_contiguous() and base.numel() == y.numel()
     if base is None or base.grad_fn is None or not whole:
@@ -390,7 +433,7 @@ def _returning(watch: Watch, step: _Step, name: str, layer: nn.Module, gradient:
 
 
 def _is_repeated() -> bool:
-    """Whether a layer runs within a backward pass, as activation checkpointing repeats it."""
+    """Returns whether a layer runs within a backward pass, repeated by a checkpoint."""
     return torch._C._current_graph_task_id() != -1
 
 
@@ -454,7 +497,7 @@ def _first_tensor(value: Any) -> Tensor | None:
 
 
 def _is_measurable(x: Tensor) -> bool:
-    """Whether a tensor has floating-point numbers that can be measured."""
+    """Returns whether a tensor has floating-point numbers that can be measured."""
     return (
         x.is_floating_point()
         and x.layout == torch.strided

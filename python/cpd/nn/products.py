@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which operations of torch and of ours are products of matrices, convolutions or attention, and
-how many multiply-accumulates each computes: `macs`."""
+"""The operations of torch and CPD that are products, and their multiply-accumulates.
+
+Products are those of matrices, convolutions and attention. `macs` counts.
+"""
 
 # torch's registries are untyped.
 # mypy: disable-error-code="no-any-return,no-untyped-call"
@@ -17,8 +19,10 @@ from torch.utils.flop_counter import flop_registry
 
 
 def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any) -> int | None:
-    """The multiply-accumulates of one call of an overload of torch.ops, its biases not counted;
-    None where the operation is no product."""
+    """Returns the multiply-accumulates of one call of an overload of torch.ops.
+
+    Biases are not counted. None if the operation is not a product.
+    """
     packet = _packet(operation)
     name = getattr(packet, "_qualified_op_name", "")
     if name in _MACS:
@@ -29,7 +33,7 @@ def macs(operation: Any, args: Sequence[Any], kwargs: dict[str, Any], result: An
 
 
 def is_product(operation: Any) -> bool:
-    """Whether an overload of torch.ops is a product."""
+    """Returns whether an overload of torch.ops is a product."""
     packet = _packet(operation)
     return getattr(packet, "_qualified_op_name", "") in _MACS or packet in flop_registry
 
@@ -45,7 +49,7 @@ def _packet(operation: Any) -> Any:
 
 
 def is_ours(operation: Any) -> bool:
-    """Whether it is an operation of CPD, which computes as a recipe or an accumulator says."""
+    """Returns whether it is one of CPD's operations, which have a recipe or an accumulator."""
     return getattr(operation, "namespace", "") == "cpd"
 
 
@@ -53,7 +57,7 @@ def is_ours(operation: Any) -> bool:
 
 
 def _terms(result: Tensor, left: Tensor) -> int:
-    """Of a product: as many terms for each value of the result as a row of `left` has values."""
+    """Returns a product's count: each value of the result has a row of `left` as terms."""
     return result.numel() * left.shape[-1]
 
 
@@ -82,7 +86,7 @@ def _grouped(result: Tensor, left: Tensor, right: Tensor, *rest: Any, **kwargs: 
 
 
 def _both(result: Any, x: Tensor, g: Tensor, w: Tensor, mask: Sequence[bool]) -> int:
-    """Of a linear layer's backward pass."""
+    """Returns the count of a linear layer's backward pass."""
     return sum(mask[:2]) * g.numel() * x.shape[-1]
 
 
@@ -112,8 +116,11 @@ def _sampled(result: Tensor, c: Any, left: Tensor, *rest: Any, **kwargs: Any) ->
 
 
 def _slid(images: Sequence[int], w: Sequence[int]) -> int:
-    """Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
-    `images` are the results of a convolution, or what a transposed one takes."""
+    """Returns the multiply-accumulates of a convolution.
+
+    Each pixel of `images` and each of the batch's pictures meets the kernels of its group once:
+    `images` are the results of a convolution, or what a transposed one takes.
+    """
     return images[0] * math.prod(images[2:]) * math.prod(w)
 
 
@@ -171,12 +178,12 @@ def _recurrent(result: Any, x: Tensor, weights: Sequence[Tensor], *rest: Any) ->
 
 
 def _twice(forward: Callable[..., int]) -> Callable[..., int]:
-    """Of a backward pass: the gradients of input and weight."""
+    """Returns a backward pass's count: the gradients of input and weight."""
     return lambda *args, **kwargs: 2 * forward(*args, **kwargs)
 
 
 def _trilinear(result: Tensor, first: Tensor, second: Tensor, third: Tensor, *rest: Any) -> int:
-    """Of torch.nn.functional.bilinear: x1 by the weights, and that by x2."""
+    """Returns the count of torch.nn.functional.bilinear: x1 by the weights, and that by x2."""
     samples = result.numel() // result.shape[-1]
     return samples * (math.prod(second.shape[-3:]) + second.shape[-3] * third.shape[-1])
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors rounded anywhere in a model, and the gradients that come back to them: `quantizer`, a
-function, and `Quantizer`, a module."""
+"""Tensors rounded anywhere in a model, and the gradients that come back to them.
+
+`quantizer` is a function, `Quantizer` a module.
+"""
 
 from __future__ import annotations
 
@@ -66,25 +68,30 @@ def quantizer(
     axis: Axes = -1,
     layer: int = 0,
 ) -> Callable[..., Tensor]:
-    """A function that rounds a tensor, and the gradient that comes back to it.
+    """Returns a function that rounds a tensor, and the gradient that comes back to it.
+
+    The function takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
+    for formats without scales). Its `stream=`, an int or a one-element integer tensor, replaces the
+    streams of the casts in stochastic rounding. Without it each call uses the same random bits; a
+    `Quantizer` counts its calls. Both casts are straight through, in tangents too. The function may
+    be pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`. It raises TypeError
+    for anything but a tensor, and ValueError if the tensor's type does not hold a format.
 
     Args:
         forward: what values are rounded to: a format, scaled or not, a `CastSpec` or `ScaledCast`,
-            or a text; None: as they are.
-        backward: what gradients are rounded to; None: as they are.
-        axis: along which the blocks of scaled formats run; a pair has that of values and that of
-            gradients.
-        layer: 0…2^16 - 1: quantizers with different numbers draw different random bits from one
-            stream.
+            or a text; default None: values are not rounded.
+        backward: what gradients are rounded to; default None: gradients are not rounded.
+        axis: the axis that blocks of scaled formats run along; default -1. A pair has the axis of
+            values and the axis of gradients.
+        layer: a number, 0…2^16 - 1: quantizers with different numbers use different random bits of
+            one stream; default 0.
 
-    The function takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
-    for formats without scales) and `stream=`, an int or a one-element integer tensor: of stochastic
-    rounding, in place of the streams of the casts. Without it each call draws the same bits; a
-    `Quantizer` counts its calls. Both casts are straight through, in tangents too. It may be
-    pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`.
+    Returns:
+        The function.
 
-    Raises ValueError or TypeError for anything but a format. The function raises TypeError for
-    anything but a tensor, and ValueError where the tensor's type does not hold a format.
+    Raises:
+        ValueError: for an invalid format or an option out of range.
+        TypeError: for an argument of another type.
 
     >>> q = quantizer(forward="e4m3fn", backward="e5m2")
     >>> q
@@ -107,12 +114,23 @@ def quantizer(
 class Quantizer(nn.Module):
     """`quantizer` as a module.
 
-    Arguments as there. Where a cast is stochastic, the buffer `step` (int64, part of the
-    state_dict) counts the calls in training mode, and each draws from stream step << 36: a run that
-    is resumed continues with its own bits, a copy counts by itself, and so does a CUDA graph's
-    replay. Within a backward pass it does not count, so that activation checkpointing repeats the
-    bits of the last call (one that is called several times a step must not be in a checkpoint), nor
-    within a transform of torch.func.
+    If a cast is stochastic, the buffer `step` (int64, part of the state_dict) counts the calls in
+    training mode, and each call uses stream step << 36. A resumed run continues with its own bits.
+    A copy counts by itself, and so does a CUDA graph's replay. Within a backward pass it does not
+    count, so that activation checkpointing repeats the bits of the last call; a quantizer that is
+    called several times a step must not be in a checkpoint. Within a transform of torch.func it
+    does not count either.
+
+    Args:
+        forward: the cast of the tensor, as in `quantizer`; default None: no cast.
+        backward: the cast of the gradient, as in `quantizer`; default None: no cast.
+        axis: the axis that blocks run along, as in `quantizer`; default -1.
+        layer: the number, 0…2^16 - 1, by which quantizers of one cast use different random bits;
+            default 0.
+
+    Raises:
+        ValueError: as `quantizer`.
+        TypeError: as `quantizer`.
 
     >>> layer = Quantizer("e4m3fn", "e5m2 rounding=stochastic")
     >>> layer
@@ -139,6 +157,14 @@ class Quantizer(nn.Module):
         self.register_buffer("step", clock)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns `x`, cast; its gradient will be cast.
+
+        Args:
+            x: a tensor, as for the function that `quantizer` returns.
+
+        Returns:
+            A tensor of x's shape and type.
+        """
         if self.step is None:
             return self.quantize(x)
         if self.training and not recomputes_or_transforms():
@@ -146,6 +172,7 @@ class Quantizer(nn.Module):
         return self.quantize(x, stream=self.step << SHIFT)
 
     def extra_repr(self) -> str:
+        """Returns the arguments, as `repr` shows them."""
         return str(self.quantize)
 
 

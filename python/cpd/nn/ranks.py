@@ -13,8 +13,10 @@ from cpd.numeric.shown import shown
 
 
 def named(group: Any) -> str | bool | None:
-    """The name of a process group, which is copied and pickled with a model; None and False as they
-    are. Raises TypeError for anything else."""
+    """Returns the name of a process group, which is copied and pickled with a model.
+
+    None and False are returned unchanged. Raises TypeError for anything else.
+    """
     if group is None or group is False:
         return group
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
@@ -37,8 +39,10 @@ def resolved(name: str) -> Any:
 
 
 def groups_of(model: nn.Module) -> list[Any]:
-    """The groups over which DDP or FSDP2 itself, that wraps `model`, exchanges at each call of
-    `model`; empty: none does."""
+    """Returns the groups over which DDP or FSDP2 exchanges at each call of `model`.
+
+    Only one that wraps `model` itself counts; empty: none does.
+    """
     ddp: Any = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
     if ddp is not None and _within(ddp.module) is model:
         return [] if ddp._join_config.enable else [ddp.process_group]

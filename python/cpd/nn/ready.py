@@ -20,17 +20,27 @@ _RHT = "transform=hadamard16:te"
 
 @checked
 def recipe(given: RecipeLike | dict[str, Any] | Path, sums: Sums | None = None) -> Recipe:
-    """The recipe of that name (see `named_recipes`), of a file (a path that ends in .toml or
-    .json), of plain data (`Recipe.from_dict`), or of a recipe's text (`Recipe.text`); or, for a
-    format, scaled or not, the one that casts the operands of all three GEMMs to it. A `Recipe` is
-    returned as it is.
-
-    `sums`: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, in the place of
-    torch's own, which named recipes have, also in its rules and schedule. A matrix unit, which
-    takes elements, leaves rules, schedule and attention unchanged, and scales are then applied at
-    the end, or to the sums over blocks where the formats have blocks.
+    """Returns a recipe by its name, text, file or data.
 
     A name wins over a format: `bf16`, `fp16` and `mxfp8` name recipes.
+
+    Args:
+        given: the name of a recipe (see `named_recipes`), a file (a path that ends in .toml or
+            .json), plain data (`Recipe.from_dict`), or a recipe's text (`Recipe.text`). Or a
+            format, scaled or not: the recipe then casts the operands of all three GEMMs to it. A
+            `Recipe` is returned unchanged.
+        sums: an accumulator for the three GEMMs, or a `Recipe` whose sums are taken, also in rules
+            and schedule; default None: the recipe's own, for named recipes torch's. A matrix unit,
+            which takes elements, leaves rules, schedule and attention unchanged. Scales are then
+            applied at the end, or to the sums over blocks if the formats have blocks.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest one, and for an invalid text, file or
+            data.
+        TypeError: for an argument of another type.
 
     >>> recipe("mxfp8").gradient
     cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
@@ -46,7 +56,7 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: Sums | None = None) 
 
 
 def named_recipes() -> dict[str, Recipe]:
-    """The named recipes, by name; `source` of each says where it comes from.
+    """Returns the named recipes, by name; `source` of each documents its origin.
 
     >>> sorted(named_recipes())[:3]
     ['aps-e3m0', 'aps-e4m3', 'bf16']
@@ -237,4 +247,4 @@ SUMMARIES = {
     "bf16": "bf16 operands and results, fp32 sums and weights",
     "fp16": "fp16 operands and results, fp32 sums and weights, loss scaling",
 }
-"""What each named recipe does, in one line."""
+"""A line for each named recipe."""

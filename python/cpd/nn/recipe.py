@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model computes: `Recipe`, the sums of the three GEMMs of its layers, what their operands
-are cast to, and what the rest of a training step rounds to."""
+"""The arithmetic of a model: `Recipe`.
+
+A recipe has the sums of the three GEMMs of layers, the casts of their operands, and the roundings
+of the rest of a training step.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
 
 NAMED: dict[str, Callable[[], Recipe]] = {}
-"""What makes the named recipes, by name; `cpd.nn.ready` adds them."""
+"""Functions that make the named recipes, by name; `cpd.nn.ready` adds them."""
 
 Rules: TypeAlias = (
     "Iterable[tuple[str | type, RecipeLike | None]] | Mapping[str | type, RecipeLike | None]"
@@ -50,74 +53,82 @@ Rules: TypeAlias = (
 @checked
 @dataclass(frozen=True, init=False, repr=False)
 class Recipe:
-    """How the layers of a model (`cpd.convert`, `cpd.nn`, `cpd.functional`) compute their three
-    GEMMs, and to what the rest of a training step rounds.
+    """The arithmetic of a model's layers: their three GEMMs, and a step's other roundings.
+
+    `cpd.convert`, `cpd.nn` and `cpd.functional` take it. Immutable, hashable, picklable.
 
     Args:
-        format: what the activation, the weight and the gradient are cast to in all three GEMMs: a
-            format, scaled or not, a dtype, a cast, or a text of one. Or the name of a recipe
-            (`cpd.named_recipes`), which is then the whole recipe, `sums` apart. Default
-            `"native"`: no casts. A bare `e4m3` is refused, here and in all casts of a recipe: OCP's
-            is `e4m3fn`, the IEEE-like one `(4,3)`.
-        sums: how the three GEMMs sum: an `Accumulator`, its text, a preset's name, or a format for
-            the sequential sum in it; or a tuple of those of forward, grad_input and grad_weight; or
-            a recipe with the sums. Default `"native"`, torch's own kernel.
-        forward, grad_input, grad_weight: the sum of one GEMM: the forward one; the backward one
-            that gives the gradient of the input; the one that gives the gradient of the weight.
-            Default `sums`; without `sums` the backward ones are as `forward`.
-        grad_bias: of the sum that gives the gradient of the bias, of which each term is rounded
-            only as it is added; default fp32, in order, or `"native"` where `forward` is.
-        activation, weight, gradient: what the input, the weight and the gradient of the output are
-            cast to before each GEMM that they enter: a `CastSpec` or `ScaledCast`, a format, scaled
-            or not, or a text; None: no cast. Default `format`. The casts pass gradients straight
-            through; the bias's gradient sums what is not yet cast. Blocks of scaled formats run
-            along each GEMM's sum: where the cast depends on that, the original tensor is cast again
-            for each GEMM.
-        grad_input_gradient, grad_input_weight: the operands of that GEMM, where they are others
-            than `gradient` and `weight`; None: no cast. Default `"same"`.
-        grad_weight_activation, grad_weight_gradient: the operands of that GEMM, where they are
-            others than `activation` and `gradient`; None and default as above.
+        format: the cast of activation, weight and gradient in all three GEMMs: a format, scaled or
+            not, a dtype, a cast, or a text of one. Or the name of a recipe (`cpd.named_recipes`),
+            which is then the whole recipe, `sums` apart. Default `"native"`: no casts. A bare
+            `e4m3` is refused, here and in all casts of a recipe: OCP's is `e4m3fn`, the IEEE-like
+            one `(4,3)`.
+        sums: the sums of the three GEMMs: an `Accumulator`, its text, a preset's name, or a format
+            for the sequential sum in it; or a tuple for forward, grad_input and grad_weight; or a
+            recipe with the sums. Default `"native"`, torch's own kernel.
+        forward: the sum of the forward GEMM; default `sums`.
+        grad_input: the sum of the GEMM that gives the gradient of the input; default `sums`, or
+            else `forward`.
+        grad_weight: the sum of the GEMM that gives the gradient of the weight; default `sums`, or
+            else `forward`.
+        grad_bias: the sum that gives the gradient of the bias; each term is rounded only as it is
+            added. Default fp32, in order, or `"native"` where `forward` is.
+        activation: the cast of the input before each GEMM that it enters: a `CastSpec` or
+            `ScaledCast`, a format, scaled or not, or a text; None: no cast. Default `format`. Casts
+            pass gradients straight through. Blocks of scaled formats run along each GEMM's sum:
+            where the cast depends on that, the original tensor is cast again for each GEMM.
+        weight: the cast of the weight, as `activation`.
+        gradient: the cast of the output's gradient, as `activation`. The bias's gradient sums the
+            uncast gradient.
+        grad_input_gradient: the cast of the gradient in the input's GEMM, if it differs from
+            `gradient`; None: no cast. Default `"same"`.
+        grad_input_weight: the cast of the weight in that GEMM, if it differs from `weight`.
+        grad_weight_activation: the cast of the activation in the weight's GEMM, if it differs.
+        grad_weight_gradient: the cast of the gradient in that GEMM, if it differs.
         scales_at: where the scales of scaled operands are applied: to each `operand` (to its
             values, before the sums), to the sums over a `block`, or at the end, in the `epilogue`
-            (see `cpd.gemm`); the last two for linear layers and products of matrices with
-            accumulators, as matrix units, which take elements, need it. Default `operand`; for a
-            matrix unit given as `sums`, what its operands' blocks allow.
+            (see `cpd.gemm`). The last two are for linear layers and products of matrices with
+            accumulators; matrix units, which take elements, need one of them. Default `operand`;
+            for a matrix unit given as `sums`, what its operands' blocks allow.
         output: what the result is rounded to once more; default: as the accumulator leaves it. A
             type that does not hold the accumulator's format needs one: bfloat16 layers with fp32
             sums have `output="bf16"`.
-        layer: a number, 0…2^16 - 1, by which layers that share a recipe draw different random bits.
-        norm, softmax, embedding, residual: what the results of normalisations, softmax, embeddings
-            and residual additions, and the gradients that come back to them, are rounded to: a
-            `CastSpec` or a format; None: as torch computes.
+        layer: a number, 0…2^16 - 1, by which layers that share a recipe use different random bits.
+        norm: the rounding of the results of normalizations, and of the gradients that come back to
+            them: a `CastSpec` or a format; None: as torch computes.
+        softmax: the rounding of softmax, as `norm`.
+        embedding: the rounding of embeddings, as `norm`.
+        residual: the rounding of residual additions, as `norm`.
         attention: the recipe of attention's two products, query by key and weights by value; None:
             as torch computes.
-        update, state: texts for `cpd.optim.from_recipe`: how weights are stored and updated, and
-            the optimizer's state; None: fp32, as torch does.
+        update: text for `cpd.optim.from_recipe`: how weights are stored and updated; None: fp32.
+        state: text for `cpd.optim.from_recipe`: the optimizer's state; None: fp32, as torch does.
         wire: text or None: how gradients are reduced over nodes, for `cpd.comm.reduce_spec`.
         loss_scale: None, a number, or `"dynamic"`.
         rules: pairs of a selector and a recipe, or a dict of them, with None for torch's own layer,
             as `cpd.convert` takes them; the rules of `cpd.convert` itself come first.
         schedule: triples of `"step"` or `"epoch"`, a number, and the recipe (None: torch's own
             layers) that holds from then on; before the first, this one does. Here, in rules and as
-            attention, a recipe may be whatever `cpd.recipe` takes: its name, a file, or a format,
-            which casts operands.
+            attention, a recipe may be anything that `cpd.recipe` takes.
         source: where the recipe comes from, in words.
 
-    Where an accumulator is a matrix unit with two operand formats, the first is the activation's
-    and the second the weight's in the forward GEMM; the gradient's and the weight's for the input's
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
+
+    If an accumulator is a matrix unit with two operand formats, the first is the activation's and
+    the second the weight's in the forward GEMM; the gradient's and the weight's for the input's
     gradient; the activation's and the gradient's for the weight's gradient.
 
-    Each rounding of stochastic mode draws from the seed of its own accumulator or cast, and from
-    that one's stream, XOR layer << 20, XOR purpose << 60, with purpose 0 for the forward GEMM, 4
-    for grad_input, 5 for grad_weight, 6 for grad_bias, 8 for the cast of activations, 9 of
-    weights, 10 of gradients, 11 of the output; 7, 14 and 15 for casts of weights, activations and
-    gradients for one backward GEMM, where these differ; in forward mode 12 and 13 for the products
-    of the input's and the weight's tangent. So the roundings of a layer never share random bits
-    where streams stay below 2^60. Give a new stream at each step: its number << 36, say, in a
-    tensor, so that a compiled step stays compiled (`cpd.convert` does). The same stream gives the
-    same bits: recomputation under activation checkpointing repeats them.
-
-    Immutable, hashable, picklable. Raises ValueError or TypeError for anything else.
+    Each stochastic rounding takes its random bits from the seed and the stream of its own
+    accumulator or cast. The stream is XORed with layer << 20 and purpose << 60. Purposes: 0 the
+    forward GEMM, 4 grad_input, 5 grad_weight, 6 grad_bias; 8 the cast of activations, 9 of weights,
+    10 of gradients, 11 of the output; 7, 14 and 15 casts of weights, activations and gradients for
+    one backward GEMM, where these differ; in forward mode 12 and 13 the products of the input's and
+    the weight's tangent. So the roundings of a layer never share random bits while streams stay
+    below 2^60. Give a new stream at each step: its number << 36, in a tensor, so that a compiled
+    step stays compiled (`cpd.convert` does). The same stream gives the same bits: recomputation
+    under activation checkpointing repeats them.
 
     >>> Recipe("int8 row")
     cpd.Recipe(forward='native', activation='int8 row', weight='int8 row', gradient='int8 row')
@@ -199,7 +210,7 @@ class Recipe:
             object.__setattr__(self, name, part)
 
     def operand(self, name: str) -> OperandSpec | None:
-        """What an operand is cast to, by its name here; for "same" that is its tensor's cast.
+        """Returns the cast of an operand, by its name here; for "same" its tensor's cast.
 
         >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
         'e4m3fn'
@@ -213,8 +224,9 @@ class Recipe:
 
     @property
     def text(self) -> str:
-        """The canonical text of sums, casts and `scales_at`, for `parse`. It has no seeds and
-        streams, and nothing of the rest of a training step.
+        """The canonical text of sums, casts and `scales_at`, for `parse`.
+
+        It has no seeds and streams, and nothing of the rest of a training step.
 
         >>> Recipe("native", weight="mxfp8", output="bf16", source="measured").text
         'native; weight=mxfp8; output=bf16'
@@ -223,7 +235,7 @@ class Recipe:
 
     @classmethod
     def parse(cls, text: str) -> Recipe:
-        """The recipe of a text as `text` gives it. Raises ValueError, naming the key.
+        """Returns the recipe of a text as `text` gives it; a ValueError names the key.
 
         >>> Recipe.parse("e4m3 sequential; weight=mxfp8; grad_input_weight=none")
         cpd.Recipe(forward='e4m3 sequential', weight='mxfp8', grad_input_weight=None)
@@ -240,9 +252,7 @@ class Recipe:
 
     @classmethod
     def of(cls, given: Any) -> Recipe:
-        """The recipe of a name (`cpd.named_recipes`), a file (a path that ends in .toml or .json),
-        plain data, a recipe's text, or a format for all operands; a recipe as it is. Raises
-        ValueError, with the nearest name, or TypeError for anything else.
+        """Returns the recipe of a name, file, plain data, text or format, as `cpd.recipe`.
 
         >>> Recipe.of("mxfp8").gradient
         cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
@@ -275,8 +285,9 @@ class Recipe:
 
     @property
     def gemms(self) -> str:
-        """The text of what the GEMMs of a layer take: sums, casts of operands, `scales_at`; without
-        the casts before them.
+        """The text of what a layer's GEMMs take: sums, casts of operands, `scales_at`.
+
+        It does not have the casts before the GEMMs.
 
         >>> Recipe("native", activation="mxfp8", weight="e4m3fn", output="bf16").gemms
         'native; activation=mxfp8'
@@ -285,8 +296,7 @@ class Recipe:
 
     @property
     def cast_before(self) -> tuple[OperandSpec | None, OperandSpec | None]:
-        """The casts of activation and weight, where one, before both GEMMs that the tensor enters,
-        serves for both."""
+        """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
         return self._kept.before
 
     @property
@@ -296,8 +306,7 @@ class Recipe:
 
     @property
     def operands(self) -> tuple[OperandSpec | None, ...]:
-        """The casts of the six operands: activation and weight of forward, gradient and weight of
-        grad_input, activation and gradient of grad_weight."""
+        """The casts of the six operands: two for each GEMM, in order of GEMMs."""
         return self._kept.operands
 
     def __getstate__(self) -> dict[str, Any]:
@@ -317,7 +326,7 @@ class Recipe:
 
     @property
     def is_native(self) -> bool:
-        """Whether all sums are torch's own."""
+        """True if all sums are torch's own."""
         return all(map(is_native, self.sums))
 
     @property
@@ -327,23 +336,23 @@ class Recipe:
 
     @property
     def rounds(self) -> bool:
-        """Whether an operand or a result of a layer is cast."""
+        """True if an operand or a result of a layer is cast."""
         return any(spec is not None for spec in self.casts) or self.attention is not None
 
     @property
     def draws(self) -> bool:
-        """Whether a rounding of a layer is stochastic: attention's, norms' and so on included."""
+        """True if a rounding of a layer is stochastic: attention's, norms' and so on included."""
         return any(draws(part) for part in (*self.sums, *self.casts)) or (
             self.attention is not None and self.attention.draws
         )
 
     @property
     def delays(self) -> bool:
-        """Whether an operand's scale follows from former steps."""
+        """True if an operand's scale follows from former steps."""
         return self._kept.delays
 
     def for_layer(self, layer: int) -> Recipe:
-        """The recipe with another layer number.
+        """Returns the recipe with another layer number.
 
         >>> Recipe("e4m3fn").for_layer(3).layer
         3
@@ -351,7 +360,7 @@ class Recipe:
         return replace(self, layer=layer)
 
     def with_stream(self, stream: Number) -> Recipe:
-        """The recipe with this stream in all its accumulators and casts.
+        """Returns the recipe with this stream in all its accumulators and casts.
 
         >>> drawing = Recipe(sums="e4m3 sequential rounding=stochastic", gradient="e5m2")
         >>> drawing.with_stream(5).grad_weight.stream
@@ -362,7 +371,9 @@ class Recipe:
         return Recipe(**{name: _with_stream(value, stream) for name, value in parts.items()})
 
     def replace(self, **changes: Any) -> Recipe:
-        """The recipe with other arguments. `format` replaces all operands' casts, `sums` all sums.
+        """Returns the recipe with other arguments.
+
+        `format` replaces all operands' casts, `sums` all sums.
 
         >>> Recipe("native", weight="e4m3fn").replace(gradient="e5m2").gradient.format
         cpd.Format('e5m2')
@@ -376,8 +387,10 @@ class Recipe:
         return Recipe(**parts | changes)
 
     def with_sums(self, sums: Sums) -> Recipe:
-        """The recipe with these sums, also in its rules, schedule and attention, which a matrix
-        unit leaves as they are."""
+        """Returns the recipe with these sums, also in its rules, schedule and attention.
+
+        A matrix unit leaves rules, schedule and attention unchanged.
+        """
         made = self.replace(sums=sums)
         if not is_native(made.forward) and made.forward.unit is not None:  # type: ignore[union-attr]
             return made
@@ -410,18 +423,17 @@ class Recipe:
 
     @classmethod
     def from_dict(cls, given: dict[str, Any]) -> Recipe:
-        """The recipe of plain data: keys are the arguments, None is the text `none`. Raises
-        ValueError, naming the key."""
+        """Returns the recipe of plain data: keys are the arguments, None is the text `none`."""
         return recipe_files.from_dict(given, cls)
 
     @classmethod
     def from_json(cls, text: str) -> Recipe:
-        """The recipe of a JSON text; errors as `from_dict`'s."""
+        """Returns the recipe of a JSON text; errors as `from_dict`'s."""
         return recipe_files.from_json(text, cls)
 
     @classmethod
     def from_toml(cls, text: str) -> Recipe:
-        """The recipe of a TOML text; errors as `from_dict`'s."""
+        """Returns the recipe of a TOML text; errors as `from_dict`'s."""
         return recipe_files.from_toml(text, cls)
 
     def __copy__(self) -> Recipe:
@@ -549,7 +561,7 @@ RecipeLike: TypeAlias = "Recipe | OperandLike"
 
 
 def recipe(given: RecipeLike) -> Recipe:
-    """A `Recipe` as it is, or what `Recipe.of` makes of anything else.
+    """Returns a `Recipe` unchanged, or what `Recipe.of` makes of anything else.
 
     >>> recipe("native; weight=mxfp8") == Recipe("native", weight="mxfp8")
     True
@@ -565,8 +577,10 @@ _kept_named = functools.lru_cache(maxsize=1024)(Recipe.of)
 
 
 def product_recipe(given: RecipeLike | SumLike) -> Recipe:
-    """The recipe of a product's `acc`: a `Recipe` as it is; that of a recipe's text or name, bf16
-    and fp16 apart; or one accumulator, or a format for the sequential sum in it, throughout.
+    """Returns the recipe of a product's `acc`.
+
+    It is a `Recipe` unchanged; the recipe of a recipe's text or name, bf16 and fp16 apart; or one
+    accumulator, or a format for the sequential sum in it, throughout.
 
     >>> product_recipe("bf16").forward, product_recipe("mxfp8").weight.text
     (cpd.Accumulator.parse('bf16 sequential'), 'mxfp8 rule=rceil arithmetic=te')

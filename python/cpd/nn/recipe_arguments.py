@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the arguments of `cpd.Recipe`: each function checks one and converts it to what a recipe
-holds."""
+"""Reads the arguments of `cpd.Recipe`.
+
+Each function checks one argument and converts it to what a recipe holds.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ def _is_sum(text: str) -> str:
 
 
 def names_cast(text: str) -> bool:
-    """Whether a text names a format or a cast of operands."""
+    """Returns whether a text names a format or a cast of operands."""
     try:
         operand_spec(text)
     except ValueError:
@@ -86,7 +88,8 @@ def names_cast(text: str) -> bool:
 
 def _names_sum(text: str) -> bool:
     """Returns whether a text names an accumulator, or means one by a scheme's word or a preset's
-    name with options."""
+    name with options.
+    """
     try:
         as_accumulator(text)
     except ValueError:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as plain data: dicts, JSON, TOML. `make`, in functions that read, is `cpd.Recipe`, whose
-module imports this one."""
+"""Recipes as plain data: dicts, JSON, TOML.
+
+`make`, in functions that read, is `cpd.Recipe`, whose module imports this one.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ def said(recipe: Any) -> dict[str, Any]:
 
 
 def to_dict(recipe: Any) -> dict[str, Any]:
-    """Strings, numbers, dicts and lists that `from_dict` makes the same recipe of: what differs
-    from the defaults. Raises ValueError where a seed or stream is a tensor, whose value changes.
+    """Returns strings, numbers, dicts and lists from which `from_dict` makes an equal recipe.
+
+    They hold the arguments that differ from the defaults. Raises ValueError if a seed or stream is
+    a tensor, whose value changes.
 
     >>> from cpd import Recipe
     >>> to_dict(Recipe("native", weight="mxfp8", rules=[("*.head", None)]))

@@ -24,18 +24,21 @@ ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
 def is_native(sum: Any) -> bool:
-    """Whether torch's own kernel forms the sum. Only the type is looked at: torch.compile cannot
-    trace a comparison of an accumulator with a string."""
+    """Returns whether torch's own kernel forms the sum.
+
+    Only the type is looked at: torch.compile cannot trace a comparison of an accumulator with a
+    string.
+    """
     return isinstance(sum, str)
 
 
 def is_same(operand: Any) -> bool:
-    """Whether an operand of one GEMM has the tensor's own cast."""
+    """Returns whether an operand of one GEMM has the tensor's own cast."""
     return isinstance(operand, str)
 
 
 class Kept(NamedTuple):
-    """What each call of a layer needs of its recipe, computed once."""
+    """The parts of a recipe that each call of a layer needs, computed once."""
 
     text: str
     gemms: str
@@ -87,8 +90,10 @@ def unit_scales_at(parts: dict[str, Any]) -> str:
 
 
 def _check_histories(parts: dict[str, Any]) -> None:
-    """Raises ValueError where a GEMM's own cast of a tensor keeps a history and differs from the
-    tensor's cast, if only by its seed, which texts do not have."""
+    """Raises ValueError if a GEMM's cast of a tensor has a history and differs from the tensor's.
+
+    A cast may differ by its seed alone, which texts do not have.
+    """
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
         if isinstance(cast, ScaledCast) and cast.history and cast != parts[tensor]:
@@ -98,7 +103,7 @@ def _check_histories(parts: dict[str, Any]) -> None:
 
 
 def draws(part: Any) -> bool:
-    """Whether a sum or a cast, if there is one, rounds stochastically."""
+    """Returns whether a sum or a cast, if there is one, rounds stochastically."""
     return part is not None and not is_native(part) and part.rounding == "stochastic"
 
 
@@ -126,9 +131,11 @@ def _word(part: Any) -> str:
 
 @constant
 def _described(text: str, activation: bool, weight: bool) -> tuple[str, str, bool, bool]:
-    """A recipe's canonical text; that of what its GEMMs take; and whether the activation, and the
-    weight, is cast before them. `activation`, `weight`: whether both GEMMs have one cast of it,
-    which does not follow from a text, as seeds may differ."""
+    """Returns a recipe's canonical text, and the text of what its GEMMs take.
+
+    Also whether the activation, and the weight, is cast before the GEMMs. `activation`, `weight`:
+    whether both GEMMs have one cast of it, which does not follow from a text, as seeds may differ.
+    """
     held = _core.Recipe.parse(text)
     of_activation = activation and held.is_cast_once(Purpose.cast_activation)
     of_weight = weight and held.is_cast_once(Purpose.cast_weight)

@@ -19,8 +19,10 @@ _FROM = {"type": "integer", "minimum": 0}
 
 
 def schema() -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of what `Recipe.from_toml` and `Recipe.from_json` read: keys,
-    types and bounds. What the texts of formats and accumulators mean, it does not check.
+    """Returns a JSON schema (draft 2020-12) of what `Recipe.from_toml` and `from_json` read.
+
+    It has keys, types and bounds. The meaning of the texts of formats and accumulators is not
+    checked.
 
     >>> list(schema()["$defs"]["recipe"]["properties"])[:3]
     ['format', 'sums', 'forward']
@@ -75,7 +77,7 @@ def _object(**properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(documented: type) -> dict[str, str]:
-    """What a docstring's section `Args` says of each name, in one line; of several, of all."""
+    """Returns the text of each name in a docstring's section `Args`, in one line."""
     text = inspect.getdoc(documented) or ""
     section = text.partition("\nArgs:\n")[2].partition("\n\n")[0]
     found: dict[str, str] = {}

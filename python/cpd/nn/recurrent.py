@@ -73,17 +73,31 @@ def lstm(
     delayed: Any = None,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """torch.nn.LSTM's computation: output, last hidden state, last cell state.
+    """Computes torch.nn.LSTM by a recipe.
 
     Args:
-        input: time × batch × in; batch × time × in where `batch_first`; with `batch_sizes` the
-            data of a PackedSequence, rows × in.
+        input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
+            a PackedSequence, rows × in.
         hx: hidden and cell state, each (layers · directions) × batch × size.
-        weights: for each layer and direction w_ih, w_hh, with biases b_ih, b_hh, and w_hr where the
-            hidden state is projected, as torch.nn.LSTM keeps them.
-        dropout, training: as torch: between layers, of torch's own random numbers.
-        recipe, stream: as for `cpd.functional.linear`; see the module's text.
-        batch_sizes: of a PackedSequence; the output is then packed, too.
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, and w_hr
+            if the hidden state is projected, as torch.nn.LSTM stores them.
+        has_biases: whether `weights` has biases; default True.
+        num_layers: the number of layers; default 1.
+        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        training: whether dropout is applied; default False.
+        bidirectional: whether each layer has a second direction; default False.
+        batch_first: whether the batch is the first dimension of input and output; default False.
+        recipe: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+
+    Returns:
+        The output, the last hidden state and the last cell state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w, u = torch.ones(3, 1, 2), torch.ones(4, 2), torch.ones(4, 1)
@@ -116,7 +130,31 @@ def gru(
     delayed: Any = None,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """torch.nn.GRU's computation: output and last hidden state; arguments as for `lstm`.
+    """Computes torch.nn.GRU by a recipe.
+
+    Args:
+        input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
+            a PackedSequence, rows × in.
+        hx: the hidden state, (layers · directions) × batch × size.
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+            torch.nn.GRU stores them.
+        has_biases: whether `weights` has biases; default True.
+        num_layers: the number of layers; default 1.
+        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        training: whether dropout is applied; default False.
+        bidirectional: whether each layer has a second direction; default False.
+        batch_first: whether the batch is the first dimension of input and output; default False.
+        recipe: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+
+    Returns:
+        The output and the last hidden state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w, u = torch.ones(2, 1, 2), torch.ones(3, 2), torch.ones(3, 1)
@@ -149,8 +187,32 @@ def rnn(
     batch_sizes: Tensor | None = None,
     nonlinearity: str = "tanh",
 ) -> tuple[Tensor, Tensor]:
-    """torch.nn.RNN's computation: output and last hidden state; arguments as for `lstm`, and
-    `nonlinearity`: "tanh" or "relu".
+    """Computes torch.nn.RNN by a recipe.
+
+    Args:
+        input: time × batch × in; batch × time × in if `batch_first`; with `batch_sizes` the data of
+            a PackedSequence, rows × in.
+        hx: the hidden state, (layers · directions) × batch × size.
+        weights: for each layer and direction w_ih, w_hh, then b_ih, b_hh if it has biases, as
+            torch.nn.RNN stores them.
+        has_biases: whether `weights` has biases; default True.
+        num_layers: the number of layers; default 1.
+        dropout: the probability, between layers, with torch's own random numbers; default 0.
+        training: whether dropout is applied; default False.
+        bidirectional: whether each layer has a second direction; default False.
+        batch_first: whether the batch is the first dimension of input and output; default False.
+        recipe: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
+        batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
+        nonlinearity: "tanh" (default) or "relu".
+
+    Returns:
+        The output and the last hidden state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, w, u = torch.ones(2, 1, 2), torch.ones(1, 2), torch.ones(1, 1)
@@ -182,8 +244,26 @@ def lstm_cell(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
-    """torch.nn.LSTMCell's computation: the next hidden and cell state. input batch × in, each state
-    batch × size; the module's text says what is rounded.
+    """Computes torch.nn.LSTMCell by a recipe; the module's text documents what is rounded.
+
+    Args:
+        input: batch × in.
+        hx: hidden and cell state, each batch × size.
+        w_ih: 4 size × in.
+        w_hh: 4 size × size.
+        b_ih: 4 size; default None: none.
+        b_hh: 4 size; default None: none.
+        recipe: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
+            None: none.
+
+    Returns:
+        The next hidden and cell state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> state = torch.zeros(1, 1), torch.zeros(1, 1)
@@ -210,7 +290,26 @@ def gru_cell(
     stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
-    """torch.nn.GRUCell's computation: the next hidden state; arguments as for `lstm_cell`.
+    """Computes torch.nn.GRUCell by a recipe; the module's text documents what is rounded.
+
+    Args:
+        input: batch × in.
+        hx: the hidden state, batch × size.
+        w_ih: 3 size × in.
+        w_hh: 3 size × size.
+        b_ih: 3 size; default None: none.
+        b_hh: 3 size; default None: none.
+        recipe: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
+            None: none.
+
+    Returns:
+        The next hidden state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> h = torch.zeros(1, 1)
@@ -236,8 +335,27 @@ def rnn_cell(
     delayed: Any = None,
     nonlinearity: str = "tanh",
 ) -> Tensor:
-    """torch.nn.RNNCell's computation: the next hidden state; arguments as for `lstm_cell`, and
-    `nonlinearity`: "tanh" or "relu".
+    """Computes torch.nn.RNNCell by a recipe; the module's text documents what is rounded.
+
+    Args:
+        input: batch × in.
+        hx: the hidden state, batch × size.
+        w_ih: size × in.
+        w_hh: size × size.
+        b_ih: size; default None: none.
+        b_hh: size; default None: none.
+        recipe: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
+            None: none.
+        nonlinearity: "tanh" (default) or "relu".
+
+    Returns:
+        The next hidden state.
+
+    Raises:
+        ValueError: for shapes that do not fit, or an invalid option.
+        TypeError: for an argument of another type.
 
     >>> import cpd
     >>> x, h, w, u = torch.ones(1, 20), torch.ones(1, 1), torch.ones(1, 20), torch.ones(1, 1)
@@ -279,7 +397,7 @@ class _Kind(NamedTuple):
     step: Callable[..., Sequence[Tensor]]
     """Computes the next state from the products of the input and of the hidden state."""
     carries: bool
-    """Whether `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
+    """True if `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
     native: recurrent_native.Cell
     """`step`, and its derivative, for products with torch's own sums."""
 
@@ -322,7 +440,7 @@ class _Order(NamedTuple):
 
 
 class _How(NamedTuple):
-    """How a layer's products are computed."""
+    """The arithmetic of a layer's products."""
 
     recipe: Recipe
     stream: Number | None
@@ -380,8 +498,11 @@ def _layers(
     how: _How,
     batch_sizes: Tensor | None,
 ) -> tuple[Tensor, State]:
-    """Output and last states of all layers. Sequences are stored as packed ones are: rows of the
-    first time step, of the second, …; a padded batch has as many in each."""
+    """Output and last states of all layers.
+
+    Sequences are stored as packed ones are: rows of the first time step, of the second, …; a padded
+    batch has as many in each.
+    """
     x = input.transpose(0, 1) if order.batch_first and batch_sizes is None else input
     sizes = _sizes(x, batch_sizes)
     if _KINDS * len(sizes) * order.chains > MAX_POSITIONS:
@@ -450,7 +571,7 @@ def _step_by_step(
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
-    """How many examples have a row at each time step."""
+    """The number of examples that have a row at each time step."""
     wanted = 3 if batch_sizes is None else 2
     if x.dim() != wanted:
         raise ValueError(f"input must have {wanted} dimensions, got shape {tuple(x.shape)}")

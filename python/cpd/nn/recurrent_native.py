@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All time steps of a recurrent layer in one node of autograd's graph, for products with torch's
-own sums: the bits of the loop in `cpd.nn.recurrent`, which is the definition, in fewer calls.
+"""All time steps of a recurrent layer in one node of autograd's graph.
+
+It is for products with torch's own sums. It gives the bits of the loop in `cpd.nn.recurrent`, which
+is the definition, in fewer calls.
 
 A weight is cast once for all steps, in the forward pass and again in the backward pass. All else is
 computed in each step by the functions of torch that the loop and its derivatives call, on operands
-of the same layouts and in the same order, so that each kernel gives the same bits. Where the
-backward pass is to be differentiated itself, the loop is computed again, and its graph is that of
-the gradients: what comes back to the results a second time goes through this node again, and is
-cast apart.
+of the same layouts and in the same order, so that each kernel gives the same bits. If the backward
+pass is to be differentiated itself, the loop is computed again, and its graph is the gradients':
+what comes back to the results a second time goes through this node again, and is cast apart.
 """
 
 # torch's types are untyped in part.
@@ -41,7 +42,8 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
 
     It needs native sums, casts that depend on the values alone (no random bits, no delayed scales,
     no factor) and float32 tensors. Compilers, torch.func and dispatch modes must see each product
-    by itself, so within them the answer is False."""
+    by itself, so within them the answer is False.
+    """
     held = tuple(x for x in tensors if x is not None)
     return (
         how.is_native
@@ -138,7 +140,7 @@ def _sum(*terms: Tensor | None) -> Tensor | None:
 
 
 class Cell(NamedTuple):
-    """What the steps of a kind of layer compute between products."""
+    """The computations between products of the steps of a kind of layer."""
 
     forward: Callable[[Tensor, Tensor, State], tuple[State, State]]
     """From the products of input and hidden state, and the state: the next state (hidden, before
@@ -192,8 +194,10 @@ def _gru_backward(kept: State, state: State, grads: Gradients) -> tuple[Tensor, 
 def _rnn(
     activation: Callable[[Tensor], Tensor], derivative: Callable[[Any, Tensor], Tensor]
 ) -> Cell:
-    """The cell that has one state and no gates. `derivative`: from the result's gradient and the
-    result, that of the argument."""
+    """The cell that has one state and no gates.
+
+    `derivative`: from the result's gradient and the result, that of the argument.
+    """
 
     def forward(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
         h = activation(x + y)
@@ -216,8 +220,10 @@ RELU = _rnn(torch.relu, lambda g, h: _threshold_backward(g, h, 0))
 
 
 class Examples:
-    """The state of examples that are sorted by length: forward in time, those that end leave their
-    state; backward, they come in with their first one."""
+    """The state of examples that are sorted by length.
+
+    Forward in time, those that end leave their state; backward, they come in with their first one.
+    """
 
     def __init__(self, first: State, count: int) -> None:
         self.first, self.count = first, count
@@ -248,7 +254,7 @@ class Steps(NamedTuple):
     cell: Cell
     how: Recipe
     sizes: list[int]
-    """How many examples have a row at each time step."""
+    """The number of examples that have a row at each time step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
     """The definition: a function of the operands of `over_time`."""
@@ -267,8 +273,10 @@ def over_time(
     w_hr: Tensor | None,
     *first: Tensor,
 ) -> tuple[Tensor, ...]:
-    """The hidden states of all time steps, rows of the first step first, and the last state. `x`:
-    the input's products, in rows as the result; `first`: the first state."""
+    """The hidden states of all time steps, rows of the first step first, and the last state.
+
+    `x`: the input's products, in rows as the result; `first`: the first state.
+    """
     return _OverTime.apply(steps, x, w_hh, b_hh, w_hr, *first)
 
 
@@ -304,8 +312,10 @@ class _OverTime(torch.autograd.Function):
 def _forward(
     steps: Steps, operands: Sequence[Any], keeps: bool
 ) -> tuple[Tensor, State, Sequence[Tensor | None], list[Tensor]]:
-    """Hidden states and last state, the weights as they enter products, and what `_backward` takes
-    of each step."""
+    """Returns hidden states and last state, and what the backward pass takes.
+
+    That is the weights as they enter products, and what `_backward` takes of each step.
+    """
     x, w_hh, b_hh, w_hr, *first = operands
     hidden = _Product(steps.how, w_hh, b_hh)
     projection = None if w_hr is None else _Product(steps.how, w_hr, None)
@@ -365,8 +375,11 @@ def _backward(
 
 
 class _StateGradients:
-    """The gradients of a state over time steps, backward: the terms of each part, in the order in
-    which autograd adds them, signs of zeros included."""
+    """The gradients of a state over time steps, backward.
+
+    It has the terms of each part, in the order in which autograd adds them, signs of zeros
+    included.
+    """
 
     def __init__(self, of_last: Gradients) -> None:
         self.of_last = of_last
@@ -375,7 +388,7 @@ class _StateGradients:
         self.came_in: list[list[Tensor]] = [[] for _ in of_last]
 
     def before(self, count: int) -> list[list[Tensor | None]]:
-        """Those of the state that a step leaves, which has that many examples."""
+        """Returns the gradients of the state after a step, for that number of examples."""
         have, self.count = self.count, count
         if self.terms is None:
             return [[None if g is None else g[:count]] for g in self.of_last]
@@ -396,7 +409,7 @@ class _StateGradients:
         return [[None if g is None else g[:count]] for g in joined]
 
     def of_first(self) -> Gradients:
-        """Those of the first state."""
+        """Returns the gradients of the first state."""
         assert self.terms is not None  # there is a step
         made = []
         for each, rows in zip(self.terms, self.came_in, strict=True):

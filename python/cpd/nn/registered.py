@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which modules that are not torch's `cpd.convert` emulates, and how: `register`."""
+"""Modules other than torch's that `cpd.convert` emulates: `register`."""
 
 from __future__ import annotations
 
@@ -25,25 +25,29 @@ _CLASSES: dict[type[nn.Module], type[Any]] = {}
 
 @checked
 def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
-    """Makes `cpd.convert` emulate modules of a class of one's own, and of its subclasses that keep
-    its forward.
+    """Makes `cpd.convert` emulate modules of a user-defined class.
+
+    Subclasses that have its forward are emulated too. Modules within it that are converted have
+    their own recipes. A class is registered once, or again in the same way.
 
     Args:
         cls: a class of modules.
-        how: what its forward is:
+        how: the kind of its forward:
 
             - "products": torch's products, convolutions, attention (by the recipe's `attention`)
               and softmax, called in its forward, are computed as the recipe says, as in
-              `cpd.autocast`; each call draws from its own position in the module's stream;
+              `cpd.autocast`; each call uses the random bits of its own position in the module's
+              stream;
             - "attention": as "products", but products of two matrices are attention's;
             - "residual": additions of two tensors of one shape in its forward, not those of modules
               within it, are rounded to the recipe's `residual`;
             - "norm": its result and the gradient that comes back to it are rounded to the recipe's
               `norm`;
-            - a class of torch that `convert` knows: computed as that is, by its attributes.
+            - a class of torch that `convert` knows: computed as that class is, by its attributes.
 
-    Modules within it that are converted too keep their own recipes. Raises TypeError or ValueError
-    for anything else; a class is registered once, or again in the same way.
+    Raises:
+        TypeError: for an argument of another type.
+        ValueError: for another kind, and for a class that is registered in another way.
 
     >>> from torch import nn
     >>> class Scores(nn.Module):
@@ -115,7 +119,7 @@ def _mixin_of(cls: Any) -> type[Any] | None:
 
 
 def is_registered(cls: type[nn.Module]) -> bool:
-    """Whether modules of a class are emulated by their own forward."""
+    """Returns whether modules of a class are emulated by their own forward."""
     return mixin_of(cls) is not None and MIXINS.get(_known_base(cls)) is not mixin_of(cls)
 
 
@@ -132,6 +136,6 @@ def _of_packages(cls: type) -> type[Any] | None:
 
 
 def _has_one(cls: Any, names: set[str]) -> bool:
-    """Whether the class's own forward has one of those names."""
+    """Returns whether the class's own forward has one of those names."""
     code = getattr(inspect.unwrap(cls.forward), "__code__", None)
     return code is not None and not names.isdisjoint(code.co_names + code.co_varnames)

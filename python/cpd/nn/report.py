@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `cpd.convert` did to a model: `Report`."""
+"""The report of `cpd.convert`: `Report`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cpd.nn.coverage import Census, Coverage
 
 @dataclass(frozen=True)
 class Row:
-    """What `cpd.convert` did with one module.
+    """The conversion of one module.
 
     Attributes:
         name: the module's qualified name; "" for the model itself.
@@ -35,14 +35,26 @@ class Row:
 
 
 class Report(Sequence[Row]):
-    """What `cpd.convert` did: a sequence of rows, one for each module that computes, in the model's
-    order; str() gives a table of them, `to_json` the same for programs.
+    """The result of `cpd.convert`: a sequence of rows, one for each module that computes.
+
+    Rows are in the model's order. str() gives a table of them, `to_json` the same for programs.
+
+    Args:
+        rows: the rows.
+        notes: the notes on the model as a whole.
+        states: the states of the converted layers; default none.
+        elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
+            optimizer's, the exchange of gradients; default none.
+        recipe: the name of the recipe, or its text; default "".
+        title: the recipe as the table's first line names it; default "".
+        clock: the model's clock; default None: it has none.
+        unseen: for each module that computes products below its functions' level, a note; default
+            none.
 
     Attributes:
         rows: all rows.
-        elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
-            optimizer's, the exchange of gradients.
-        recipe: the name of the recipe, or its text.
+        elsewhere: as the argument.
+        recipe: as the argument.
         census: counts the products of the model's first training step; None: nothing does.
     """
 
@@ -70,8 +82,10 @@ class Report(Sequence[Row]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The notes on the model as a whole, and on its steps so far. Once a step is counted, the
-        note on products outside layers is about those that the step has had."""
+        """The notes on the model as a whole, and on its steps so far.
+
+        Once a step is counted, the note on products outside layers is about the step's own.
+        """
         of_steps = () if self._clock is None else self._clock.notes()
         return (*self._notes, *self._outside(), *of_steps, *self.elsewhere)
 
@@ -100,14 +114,22 @@ class Report(Sequence[Row]):
         return tuple(row for row in self.rows if row.why_not)
 
     def coverage(self, *inputs: Any, **keywords: Any) -> Coverage:
-        """Which of the products of a training step ran emulated, and which torch computed.
+        """Returns the products of a training step that ran emulated, and those that torch computed.
 
-        Without arguments: of the first training step since `cpd.convert`, forward and backward, as
-        counted. With a model's arguments: of such a step as it would be, from its forward and
-        backward pass on tensors without values, which computes and changes nothing; the model must
-        be one that torch.compile could take.
+        Without arguments: those of the first training step since `cpd.convert`, forward and
+        backward, as counted. With a model's arguments: those of such a step as it would be, from
+        its forward and backward pass on tensors without values. That pass computes and changes
+        nothing; the model must be one that torch.compile could take.
 
-        Raises ValueError where there was no training step yet, or nothing is counted.
+        Args:
+            *inputs: the model's arguments, if any.
+            **keywords: the model's keyword arguments, if any.
+
+        Returns:
+            The counts.
+
+        Raises:
+            ValueError: if there was no training step yet, or nothing is counted.
         """
         if self.census is None:
             raise ValueError("nothing is counted: cpd.convert was called with coverage=False")
@@ -132,9 +154,17 @@ class Report(Sequence[Row]):
             state.set_off(False)
 
     def to_json(self, **options: Any) -> str:
-        """{"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …, "layer":
-        …}, …], "notes": […], "coverage": {…}}, the last after a training step. `options`: of
-        json.dumps."""
+        """Returns the report as a JSON text.
+
+        It is {"recipe": …, "rows": [{"name": …, "kind": …, "what": …, "how": …, "why_not": …,
+        "layer": …}, …], "notes": […], "coverage": {…}}, with "coverage" after a training step.
+
+        Args:
+            **options: keyword arguments of json.dumps.
+
+        Returns:
+            The text.
+        """
         data: dict[str, Any] = {
             "recipe": self.recipe,
             "rows": [asdict(row) for row in self.rows],

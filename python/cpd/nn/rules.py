@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which recipe a layer of a model gets: rules, of which the first that matches decides."""
+"""Rules that give a layer of a model its recipe; the first that matches decides."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _within(name: str) -> list[str]:
-    """The name itself and those of the modules around it, without the model's own, "", unless it is
-    `name`."""
+    """Returns the name itself and the names of the modules around it.
+
+    The model's own name, "", is left out unless it is `name`.
+    """
     parts = name.split(".")
     return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The random streams of a layer that computes several products: each has a position, which is
-XORed into the lowest 20 bits of the layer's stream."""
+"""The random streams of a layer that computes several products.
+
+Each product has a position, which is XORed into the lowest 20 bits of the layer's stream.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ MAX_POSITIONS = 1 << 20
 
 
 def stream_of(how: Recipe, stream: Number | None) -> Number | None:
-    """The stream that positions are XORed into: `stream`, or that of the recipe's first stochastic
-    rounding; None where none is."""
+    """Returns the stream that positions are XORed into.
+
+    It is `stream`, or the stream of the recipe's first stochastic rounding; None without such.
+    """
     if not how.draws:
         return None
     if stream is None:

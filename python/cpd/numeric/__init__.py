@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What numbers exist and how sums are kept: formats, options, accumulators."""
+"""Formats, options of roundings, and accumulators of sums."""

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How sums are kept: `Accumulator`; `BlockFma`, the rule of a matrix unit; `FixedPoint`, an
-integer."""
+"""Accumulators of sums: `Accumulator`.
+
+`BlockFma` is the rule of a matrix unit, `FixedPoint` an integer.
+"""
 
 from __future__ import annotations
 
@@ -29,33 +31,32 @@ UNCUT = ("exact", "flushed_pairs")
 class BlockFma(Spec):
     """The rule of a matrix unit: a block of products is aligned, cut and summed at once.
 
-    Per block, each product is exact, with the exponent ea + eb of its operands (not normalised;
+    Per block, each product is exact, with the exponent ea + eb of its operands (not normalized;
     subnormals keep the format's least exponent). E is the greatest of these, of the addend's (if
     aligned) and of `min_exponent`. Every term is cut toward zero to `fraction_bits` below 2^E; the
-    sum of what is left is exact and rounded once into `sum`. Blocks along k are chained through it.
-    A sum of zeros is +0, also where all terms and the addend are -0; a sum that rounds to zero is
-    +0, too. A NaN is the format's one positive quiet NaN, whatever the operands' (fp32:
-    0x7FC00000).
+    exact sum of the cut terms is rounded once into `sum`. Blocks along k are chained through it. A
+    sum of zeros is +0, also if all terms and the addend are -0; a sum that rounds to zero is +0,
+    too. A NaN is the format's one positive quiet NaN, whatever the operands' (fp32: 0x7FC00000).
 
     Args:
-        a, b: the formats that the operands hold; their least exponents count.
+        a: the format of the first operand; its least exponent counts.
+        b: the format of the second operand; its least exponent counts.
         block: products per block, 1…64.
         fraction_bits: 1…30.
-        aligns_addend: whether the running sum is one of the aligned terms; else it is added exactly
-            to the block's sum, before the one rounding.
+        aligns_addend: True aligns the running sum with the terms; else it is added exactly later.
         min_exponent: E is at least this.
         sum: format of the unit's running sum.
         rounding: into `sum`: `toward_zero` or `nearest_even`.
-        promote: every so many k (a multiple of `block`) the unit's sum is added to the accumulator
-            and starts again from +0; 0: never.
-        scale: of a unit that takes scales: their format. Each product is multiplied by its two
-            scales' magnitudes, exactly, and its exponent is ea + eb plus those of the scales; a
-            scale that is NaN makes the sum NaN. Where none are given they are 1. A sum beyond the
-            range of `sum` is Inf, also toward zero. `fraction_bits` may be as many as binary64
-            holds a block's sum with.
+        promote: after this number of k (a multiple of `block`) the unit's sum is added to the
+            accumulator and starts again from +0; 0: never.
+        scale: the format of scales, for a unit that takes them. Each product is multiplied by its
+            two scales' magnitudes, exactly, and its exponent is ea + eb plus the scales'; a scale
+            that is NaN makes the sum NaN. Missing scales are 1. A sum beyond the range of `sum` is
+            Inf, also toward zero. `fraction_bits` may be as many as binary64 holds a block's sum
+            with.
         scale_block: values of k that share a scale: `block` or a divisor of it.
-        dot: a divisor of `scale_block`: with more than 1 the terms are exact sums of so many
-            scaled products, and a term's exponent is that of the scales alone.
+        dot: a divisor of `scale_block`: above 1 the terms are exact sums of `dot` scaled products,
+            and a term's exponent is the scales' alone.
         adder: how a block's products and the running sum are added:
 
             - `aligned` (default): as said above.
@@ -70,16 +71,15 @@ class BlockFma(Spec):
               (CDNA3).
             - `two_steps_even`: the same with products of even and of odd k cut and summed apart,
               both sums cut down to `fraction_bits` below the greater of their exponents and added;
-              a running sum whose exponent is below E - `fraction_bits` - 1 counts as 0 (CDNA3's
-              FP8).
+              a running sum with an exponent below E - `fraction_bits` - 1 counts as 0 (CDNA3 FP8).
 
             All but `aligned` take no scale; all but `aligned` and `exact` sum in fp32, rounded to
             `nearest_even`. `exact` and `flushed_pairs` cut no term, and refuse `fraction_bits` and
             `min_exponent`.
-        group, stride, take: the order of k: within each `group` of k, a multiple of `block` up to
-            64, first come those with k mod `stride` < `take`, then the next `take`, and so on, each
-            ascending; blocks are of successive k in that order. Places of a last group beyond the
-            last k hold 0. group=0: ascending.
+        group: the order of k is permuted within each `group` of k, a multiple of `block` up to 64;
+            0: ascending. Indices of a last group beyond the last k hold 0.
+        stride: in a group, k with k mod `stride` < `take` come first, ascending.
+        take: then the next `take`, and so on; blocks are of successive k in that order.
 
     >>> BlockFma("fp16", "fp16", block=4, fraction_bits=23).sum
     cpd.Format('fp32')
@@ -167,13 +167,12 @@ class BlockFma(Spec):
 
 @dataclass(frozen=True, init=False, eq=False)
 class FixedPoint(Spec):
-    """A sum kept in a two's complement integer, in whole units of 2^-fraction: hardware's int32, or
-    Kulisch's accumulator.
+    """A sum in a two's complement integer, in whole units of 2^-fraction.
 
-    Every term, a product exact, is rounded once to whole units, and integers are added; the sum is
-    at last rounded once into the accumulator's format. A sum beyond the range wraps: it is right
-    modulo 2^width, whatever the order of the terms. With the accumulator's `overflow="saturate"` it
-    becomes the range's nearest end instead, after each term.
+    It is hardware's int32, or Kulisch's accumulator. Each term, an exact product, is rounded once
+    to units; the integer sum is at last rounded once into the accumulator's format. A sum beyond
+    the range wraps, right modulo 2^width in any order; with the accumulator's `overflow="saturate"`
+    it becomes the range's nearest end, after each term.
 
     Args:
         width: bits, 2…1024.
@@ -211,9 +210,17 @@ class FixedPoint(Spec):
 
     @classmethod
     def kulisch(cls, a: FormatLike, b: FormatLike, terms: int) -> FixedPoint:
-        """The integer in which a sum of `terms` products of values of `a` and `b` loses nothing
-        (Kulisch 1971): its unit is the product of their least spacings, and no sum leaves its
-        range. ValueError where that takes more than 1024 bits.
+        """Returns the integer in which a sum of `terms` products loses nothing (Kulisch 1971).
+
+        Its unit is the product of the factors' least spacings, and no sum leaves its range.
+
+        Args:
+            a: the format of the first factor.
+            b: the format of the second factor.
+            terms: the number of products.
+
+        Raises:
+            ValueError: if that takes more than 1024 bits.
 
         >>> FixedPoint.kulisch("e4m3fn", "e4m3fn", 4096)
         FixedPoint(width=49, fraction=18, rounding='toward_zero')
@@ -226,57 +233,61 @@ class Accumulator(Spec):
     """An ordered sum: its format, its scheme, and how each of its operations is rounded.
 
     Args:
-        format: of the running sum (what `cpd.Format` takes). With `preset` or `unit`: of the result
-            and of promoted sums; default: the unit's own. With `fixed`: of the result; default:
-            fp32. Or, alone: a `BlockFma` (the same as `unit`), a `FixedPoint` (the same as
+        format: of the running sum (anything `cpd.Format` takes). With `preset` or `unit`: of the
+            result and of promoted sums; default: the unit's own. With `fixed`: of the result;
+            default: fp32. Or, alone: a `BlockFma` (the same as `unit`), a `FixedPoint` (the same as
             `fixed`), the name of a preset (the same as `preset`) or of an integer, or the text of
             an accumulator, with `seed` and `stream` only.
         scheme: how the terms are added; in `cpd.gemm` the terms p are products, k ascending, and
-            the sum s starts from c (+0 where there is none), rounded:
+            the sum s starts from c (+0 without c), rounded:
 
             - `sequential` (default): s = round(s + p).
             - `kahan`: y = p - c; t = s + y; c = (t - s) - y; s = t, each operation one exact result
               rounded once. Where s becomes infinite or NaN, c is +0 from there on.
             - `fma`: sequential with exact products: s + a * b is rounded once. The same as
-              `product="exact"`, and kept as that.
+              `product="exact"`, and stored as that.
             - `chunked`: t starts from +0 in each chunk, t = round_inner(t + p); after a chunk's
               last term s = round(s + t).
-            - `pairwise`: a tree over all p: neighbours first, an odd one passes up, each sum
+            - `pairwise`: a tree over all p: neighbors first, an odd one passes up, each sum
               rounded; then s = round(s + tree).
-            - `block_fma`: as matrix units do: see `BlockFma`; goes with `preset` or `unit`.
-            - `fixed`: in an integer: see `FixedPoint`; goes with `fixed`. c, too, is rounded to
-              units. A sum with a term that is NaN or infinite, or a product of one, is NaN; a zero
-              is +0. Without stochastic rounding.
+            - `block_fma`: as matrix units do: see `BlockFma`; with `preset` or `unit`.
+            - `fixed`: in an integer: see `FixedPoint`; with `fixed`. c, too, is rounded to units. A
+              sum with a term that is NaN or infinite, or a product of one, is NaN; a zero is +0.
+              Without stochastic rounding.
 
             `cpd.sum` takes all but `block_fma`, all-reduce neither that nor `fixed`. Sums there
             start from the first term, rounded (of each chunk, and of the chunks' sums); a tree's
-            first sums are of terms as they are.
+            first sums are of unrounded terms.
         product: each product is rounded into this format first (default: `format`), or is "exact".
         inner: of `chunked`: the format within a chunk; default: `format`.
         chunk: of `chunked`: terms per chunk.
-        preset: a matrix unit by name: see `presets`. It says how it rounds.
+        preset: a matrix unit by name: see `presets`. It determines the rounding.
         unit: a matrix unit by its rule, a `BlockFma`.
-        operands: with `preset`: the formats that a and b hold, where they are not the preset's.
+        operands: with `preset`: the formats that a and b hold, if they are not the preset's.
         fixed: an integer, a `FixedPoint`.
-        rounding, overflow, random_bits, variant: as in `cpd.cast`, for each operation. Of `fixed`:
-            of the result; `saturate` also of the integer, after each term. An option that changes
-            no sum raises ValueError, which names the option to use.
-        seed, stream: of stochastic rounding; ints or one-element integer tensors.
+        rounding: as in `cpd.cast`, for each operation. Of `fixed`: of the result.
+        overflow: as in `cpd.cast`, for each operation. Of `fixed`: of the result; `saturate` also
+            of the integer, after each term.
+        seed: of stochastic rounding; an int or a one-element integer tensor; default 0.
+        stream: as `seed`.
+        random_bits: as in `cpd.cast`, for each operation; default 24.
+        variant: as in `cpd.cast`, for each operation; default "A".
 
-    `str()` gives its canonical text (without seed and stream). A text is a format, a scheme and
-    options, `e6m9 chunked chunk=32 product=exact`, of which options may also stand before the
-    scheme; or the name of a preset and options, `h100-fp8 a=e5m2`; or that of a two's complement
-    integer and options: `int8` … `int1024`, or `fixed<40,12>`, its width and fraction; it wraps
-    unless `overflow=saturate`. Functions that take an accumulator take such a text too, a
-    `BlockFma`, a `FixedPoint`, or a format, whose plain sequential sum is then meant; the formats
-    `intN` are none of a running sum, `smN` are.
+    Raises:
+        ValueError: for an invalid text or option, or an option that changes no sum; the error names
+            the option to use.
+        TypeError: for an argument of another type.
 
-    Immutable, hashable, picklable; equal if all of its fields are. A seed or stream counts by its
-    value, be it an int or a tensor, whose value may change: so these two leave the hash as it is.
-    `dataclasses.replace` keeps `product` and `inner`, which are formats of their own: give them
-    along with another `format`.
+    `str()` returns the canonical text (without seed and stream). A text is a format, a scheme and
+    options, `e6m9 chunked chunk=32 product=exact`; options may also stand before the scheme. Or it
+    is the name of a preset and options, `h100-fp8 a=e5m2`; or that of a two's complement integer
+    and options: `int8` … `int1024`, or `fixed<40,12>`, its width and fraction; it wraps unless
+    `overflow=saturate`. Functions that take an accumulator also take such a text, a `BlockFma`, a
+    `FixedPoint`, or a format for its sequential sum. `smN` may be that of the sum, `intN` not.
 
-    Raises ValueError or TypeError for anything else.
+    Immutable, hashable, picklable; equal if all fields are. Seed and stream count by their values,
+    which may change in a tensor: they do not enter the hash. `dataclasses.replace` preserves
+    `product` and `inner`: give them along with another `format`.
 
     >>> Accumulator("e4m3", "kahan").scheme
     'kahan'
@@ -308,7 +319,7 @@ class Accumulator(Spec):
     random_bits: int
     variant: str
     text: str = field(init=False, compare=False)
-    """What str() gives."""
+    """The text that str() returns."""
     _held: _core.Accumulator = field(init=False, repr=False, compare=False)
     _NUMBERS = ("seed", "stream")
 
@@ -377,15 +388,19 @@ class Accumulator(Spec):
 
     @property
     def options(self) -> Options:
-        """How each operation is rounded."""
+        """The options of each operation's rounding."""
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )
 
     def sum_draws(self, terms: int) -> int:
-        """How many random integers `cpd.sum` of so many terms takes for each sum: the last
-        dimension of its `random=`, in the order of the sum's operations. 0 unless the rounding is
-        stochastic.
+        """Returns the number of random integers that `cpd.sum` takes for each sum.
+
+        It is the last dimension of `random=`, in the order of the sum's operations. 0 unless the
+        rounding is stochastic.
+
+        Args:
+            terms: the number of terms of a sum.
 
         >>> Accumulator("e4m3", "kahan", rounding="stochastic").sum_draws(3)
         9
@@ -393,10 +408,14 @@ class Accumulator(Spec):
         return self._held.sum_draws(_count("terms", terms))
 
     def gemm_draws(self, k: int) -> int:
-        """How many random integers `cpd.gemm` of so many products takes for each element of the
-        result: the last dimension of its `random=`. The first is for the rounding of c (without
-        effect where there is none), the others serve products and sums in program order. 0 unless
-        the rounding is stochastic.
+        """Returns the number of random integers that `cpd.gemm` takes for each element.
+
+        It is the last dimension of `random=`. The first integer is for the rounding of c (without
+        effect if there is none), the others serve products and sums in program order. 0 unless the
+        rounding is stochastic.
+
+        Args:
+            k: the number of products of an element.
 
         >>> Accumulator("e4m3", rounding="stochastic").gemm_draws(3)
         7
@@ -469,7 +488,7 @@ def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES
 
 
 class PresetInfo(NamedTuple):
-    """What a preset stands on."""
+    """The evidence of a preset."""
 
     name: str
     evidence: str

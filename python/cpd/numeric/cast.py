@@ -18,8 +18,21 @@ from cpd.numeric.spec import Spec
 class CastSpec(Spec):
     """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
 
-    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and leave
-    the hash as it is.
+    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and do not
+    enter the hash.
+
+    Args:
+        format: the format, or its text.
+        rounding: as for `cpd.cast`; default "nearest_even".
+        overflow: as for `cpd.cast`; default "ieee".
+        seed: as for `cpd.cast`; default 0.
+        stream: as for `cpd.cast`; default 0.
+        random_bits: as for `cpd.cast`; default 24.
+        variant: as for `cpd.cast`; default "A".
+
+    Raises:
+        ValueError: for an invalid option.
+        TypeError: for an argument of another type.
 
     >>> CastSpec("e5m2", "stochastic", random_bits=8).format
     cpd.Format('e5m2')
@@ -33,7 +46,7 @@ class CastSpec(Spec):
     random_bits: int
     variant: str
     text: str = field(init=False, repr=False)
-    """What str() gives; without seed and stream."""
+    """The text that str() returns; without seed and stream."""
     _held: _core.CastSpec = field(init=False, repr=False, compare=False)
     _SPECS = {"format": named}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
@@ -63,7 +76,7 @@ class CastSpec(Spec):
 
     @property
     def options(self) -> Options:
-        """How it rounds."""
+        """The options of its rounding."""
         return Options(
             self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
         )

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments held to their annotations before a call: `checked`. What an argument of the right type
-may be is checked by who takes it."""
+"""Arguments held to their annotations before a call: `checked`.
+
+What an argument of the right type may be is checked by who takes it.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,15 @@ Test = Callable[[Any], bool]
 
 
 def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """The same function, or class with its methods, whose arguments are checked first: TypeError
-    says which one is not what its annotation says, ValueError names a text that UTF-8 cannot hold.
+    """Returns the same function, or class with its methods, with its arguments checked first.
+
+    TypeError says which one does not match its annotation, ValueError names a text that UTF-8
+    cannot hold.
 
     `own`: arguments that are left to the function's own checks.
 
-    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not held
-    against anything. Compiled programs call the function itself.
+    Annotations that name no type here (`Any`, what a conversion takes, "…Like") are not checked.
+    Compiled programs call the function itself.
 
     >>> @checked
     ... def twice(number: int, name: str = "") -> int:
@@ -43,8 +47,11 @@ def checked(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
 
 
 def refused_by_torch(of: CallableT, own: tuple[str, ...] = ()) -> CallableT:
-    """As `checked`, for a function that has torch compute: an error by which torch refuses shapes
-    or values is a ValueError with torch's sentence. `own`: arguments that it checks itself."""
+    """Returns `checked` of a function that has torch compute.
+
+    An error by which torch refuses shapes or values becomes a ValueError with torch's sentence.
+    `own`: arguments that the function checks itself.
+    """
     function = _checked_function(of, own)
 
     @functools.wraps(of)
@@ -124,7 +131,7 @@ def _check_methods(cls: type, own: tuple[str, ...]) -> None:
 
 
 def is_compiling() -> bool:
-    """Whether torch.compile traces this call."""
+    """Returns whether torch.compile traces this call."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.compiler.is_compiling()
 
@@ -135,7 +142,7 @@ _OF_THE_MACHINE = re.compile(
 
 
 def _is_of_arguments(error: BaseException) -> bool:
-    """Whether an error of torch says that arguments are wrong, as far as that can be known."""
+    """Returns whether an error of torch is about wrong arguments, as far as is known."""
     if type(error) in (IndexError, AssertionError, ZeroDivisionError):
         return True
     return type(error) in (RuntimeError, NotImplementedError) and not _OF_THE_MACHINE.search(
@@ -152,10 +159,10 @@ def _first_line(error: BaseException) -> str:
 
 
 class _Kind(NamedTuple):
-    """What an argument may be."""
+    """The types that an argument may have."""
 
     tests: tuple[Test, ...]
-    """Of which one must hold; none: anything may be."""
+    """The alternatives; one must hold. Empty: anything is allowed."""
     noun: str
 
     def check(self, name: str, value: Any) -> None:
@@ -191,7 +198,7 @@ def _text_of(annotation: Any) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """What a union consists of."""
+    """Returns the members of a union."""
     text, depth, parts = text.strip("\"' "), 0, [""]
     for letter in text:
         depth += (letter in "[(") - (letter in "])")
@@ -258,7 +265,7 @@ def _is_torch(value: Any, name: str) -> bool:
 
 
 def _is_named(name: str, package: str) -> Test:
-    """Whether a value is of a class of that name in a package, which is not imported for that."""
+    """Returns whether a value's class has that name in a package, which is not imported."""
 
     @functools.lru_cache(maxsize=256)
     def is_one(cls: Any) -> bool:

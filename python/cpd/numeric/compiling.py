@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.compile is told about functions of this package, without importing torch."""
+"""Marks functions of this package for torch.compile, without importing torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 def constant(function: FunctionT) -> FunctionT:
-    """Marks a function of plain values whose results are kept, and are constants to a compiled
-    program, as torch.compiler.assume_constant_result says."""
+    """Marks a function of plain values whose results are stored.
+
+    They are constants to a compiled program, as torch.compiler.assume_constant_result documents.
+    """
     kept = functools.lru_cache(maxsize=1024)(function)
 
     @functools.wraps(function)

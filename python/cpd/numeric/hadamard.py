@@ -18,21 +18,24 @@ from cpd.numeric.spec import Spec
 @functools.partial(checked, own=("signs",))
 @dataclass(frozen=True, init=False, eq=False)
 class Hadamard(Spec):
-    """A Hadamard transform of groups of `size` neighbouring values: x' = 1/√size · H · diag(s) · x.
+    """A Hadamard transform of groups of `size` neighboring values: x' = 1/√size · H · diag(s) · x.
 
     H is Sylvester's matrix: entry (i, j) is −1 to the number of ones that i and j share in binary.
-    `size`: a power of two, 2…128. `signs`: an int whose bit i is set where input i is multiplied by
-    −1, the same as a text (`"0x…"`), None for no such input, or `"te"`: Transformer Engine's of 16
-    inputs. The inverse transform is the transpose, 1/√size · diag(s) · H.
+    The inverse transform is the transpose, 1/√size · diag(s) · H.
 
-    The roundings, in binary32, are those of this order: the signs; log2(size) stages at distances
-    d = 1, 2, 4, …, where of values i and i + d (bit d of i clear) the first becomes their sum and
-    the second the first minus the second; the multiplication by 1/√size, rounded to nearest (a
-    power of two where log2(size) is even); in the inverse transform the signs only here.
+    Args:
+        size: a power of two, 2…128.
+        signs: an int; if bit i is set, input i is multiplied by −1. Or the same as a text
+            (`"0x…"`), None for no such input, or `"te"`: Transformer Engine's of 16 inputs.
+        bf16: whether to compute in binary64 and round once into bf16, to nearest-even; an exact
+            zero is +0. For bf16 inputs and size 16 that is the exact sum rounded once, if the
+            exponents of a group's nonzero values differ by at most 41: Transformer Engine's random
+            Hadamard transform.
 
-    `bf16`: the same in binary64, then rounded once into bf16, to nearest-even; an exact zero is +0.
-    For bf16 inputs and size 16 that is the exact sum rounded once, where the exponents of a group's
-    nonzero values differ by at most 41: Transformer Engine's random Hadamard transform.
+    The roundings, in binary32, have this order. First the signs. Then log2(size) stages at
+    distances d = 1, 2, 4, …: of values i and i + d (bit d of i clear) the first becomes their sum,
+    the second the first minus the second. Then the multiplication by 1/√size, rounded to nearest (a
+    power of two if log2(size) is even). The inverse transform applies the signs only here.
 
     >>> str(Hadamard(16, "te", bf16=True)), str(Hadamard(32, signs=0b1001))
     ('hadamard16:te:bf16', 'hadamard32:signs=0x9')
@@ -44,7 +47,7 @@ class Hadamard(Spec):
     signs: int
     bf16: bool
     text: str = field(init=False, repr=False)
-    """What str() gives."""
+    """The text that str() returns."""
     _held: _core.Hadamard = field(init=False, repr=False, compare=False)
     _SPECS = {"signs": lambda digits: int(digits, 16)}  # noqa: RUF012 - an annotation would make it a field
 

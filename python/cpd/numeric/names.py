@@ -36,8 +36,9 @@ def checked_name(what: str, name: object, allowed: Iterable[str]) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """'did you mean x?' of the known name nearest to `name`, letter case apart; nothing where none
-    is near.
+    """Returns 'did you mean x?' of the known name nearest to `name`, letter case apart.
+
+    It is empty if none is near.
 
     >>> did_you_mean("Adm", ["sgd", "adam"]), did_you_mean("lion", ["sgd", "adam"])
     ('did you mean adam?', '')

@@ -33,12 +33,14 @@ def integer(name: str, value: Any) -> int:
 
 
 def int32(name: str, value: Any) -> int:
+    """Returns `value` as an integer of 32 bits; raises TypeError or ValueError otherwise."""
     if type(value) is int and -0x80000000 <= value <= 0x7FFFFFFF:
         return value
     return _ranged(name, value, 31)
 
 
 def int64(name: str, value: Any) -> int:
+    """Returns `value` as an integer of 64 bits; raises TypeError or ValueError otherwise."""
     return _ranged(name, value, 63)
 
 
@@ -76,11 +78,11 @@ def plain_number(name: str, value: Number) -> Number:
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Whether two seeds or streams are the same number, be they ints or tensors."""
+    """Returns whether two seeds or streams are the same number, be they ints or tensors."""
     return a is b or number("a", a) == number("b", b)
 
 
 def is_torch(x: object) -> TypeGuard[torch.Tensor]:
-    """Whether `x` is a torch tensor; does not import torch."""
+    """Returns whether `x` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How to round: `Options`."""
+"""Options of roundings: `Options`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PLAIN = (str, str, int, int, int, str)
 
 
 class Options(NamedTuple):
-    """How to round: the arguments that every rounding operation takes."""
+    """Options of a rounding: the arguments that every rounding operation takes."""
 
     rounding: str = "nearest_even"
     overflow: str = "ieee"
@@ -43,8 +43,10 @@ class Options(NamedTuple):
         check_number("stream", self.stream)
 
     def text(self, f: formats.Format) -> str:
-        """Checked, with a format, as torch's operators of elements take them: "e4m3
-        rounding=stochastic". Seed and stream are no part of it."""
+        """Returns the options, checked, with a format, as torch's operators of elements take them.
+
+        An example: "e4m3 rounding=stochastic". Seed and stream are not part of it.
+        """
         self.check()
         return cast_text(f.name, self.rounding, self.overflow, self.random_bits, self.variant)
 
@@ -77,8 +79,11 @@ def _kept_text(options: Options, f: str) -> str:
 
 @constant
 def check_names(rounding: str, overflow: str, variant: str, random_bits: int) -> None:
-    """Raises ValueError for a name that does not exist, a number of bits out of range, and for bits
-    or a variant beside a rounding that draws none. A constant to torch.compile."""
+    """Raises ValueError for an unknown name or a number of bits out of range.
+
+    Also for bits or a variant beside a rounding that is not stochastic. A constant to
+    torch.compile.
+    """
     _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
 
 

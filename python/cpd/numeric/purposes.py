@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rounding of a layer is for: `Purpose`, and the sums and operands of a layer's three GEMMs
-by it (cpd/spec/recipe.h)."""
+"""The purpose of a rounding of a layer: `Purpose`.
+
+Also the sums and operands of a layer's three GEMMs by purpose (cpd/spec/recipe.h).
+"""
 
 from cpd import _core
 from cpd._core import Purpose as Purpose
@@ -13,6 +15,6 @@ OPERANDS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PA
 """The field that says what an operand is cast to: of forward (activation, weight), of the GEMM that
 gives the input's gradient (gradient, weight), of the weight's (activation, gradient)."""
 TENSOR_OF: dict[Purpose, str] = {purpose: tensor for purpose, _, tensor in _PARTS if tensor}
-"""Which tensor an operand is."""
+"""The tensor of each operand."""
 TENSORS = tuple(dict.fromkeys(TENSOR_OF.values()))
 """Activation, weight, gradient."""

@@ -158,7 +158,8 @@ class Scaled(Spec):
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
         """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
-        () for `tensor`."""
+        () for `tensor`.
+        """
         return tuple(self._held.grid(list(shape), int32("axis", axis)))
 
     def tensor_scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
@@ -272,7 +273,8 @@ def _made(given: tuple[Option, ...]) -> Scaled:
 @constant
 def _is_scaled(text: str) -> bool:
     """True for the text of a scaled format, False for a format's name; raises ValueError for
-    others."""
+    others.
+    """
     if _core.names_scaled(text):
         return True
     try:

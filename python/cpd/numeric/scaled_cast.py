@@ -20,20 +20,28 @@ from cpd.numeric.spec import Spec
 class ScaledCast(Spec):
     """A cast to a scaled format: the format and how its elements round.
 
+    Immutable, hashable, picklable; seed and stream count as in `CastSpec`.
+
     Args:
         scaled: a `Scaled` or its text.
-        rounding, seed, stream, random_bits, variant: as for `cpd.cast`.
-        overflow: as for `cpd.cast`; None: `saturate`.
-        factor: above 0, at most 1: scales follow from the values, elements from factor * value, so
-            that none saturates (3/4 with rule `floor`); a product is multiplied by what its
-            operands' factors leave out, fl(1 / (fa * fb)).
-        history: of how many steps largest magnitudes are kept, of which the scale of the next step
-            follows (delayed scaling, as TransformerEngine has it); 0: from the tensor itself. Only
-            for one fp32 scale a tensor.
-        amax: with a history, which of it: `max`, the largest, or `most_recent`.
+        rounding: as for `cpd.cast`; default `nearest_even`.
+        overflow: as for `cpd.cast`; default None: `saturate`.
+        seed: as for `cpd.cast`; default 0.
+        stream: as for `cpd.cast`; default 0.
+        random_bits: as for `cpd.cast`; default 24.
+        variant: as for `cpd.cast`; default "A".
+        factor: above 0, at most 1 (default): scales follow from the values, elements from factor *
+            value, so that none saturates (3/4 with rule `floor`). A product is multiplied by what
+            its operands' factors leave out, fl(1 / (fa * fb)).
+        history: the number of past steps whose largest magnitudes determine the next scale (delayed
+            scaling, as in TransformerEngine); default 0: the tensor itself does. Only for one fp32
+            scale a tensor.
+        amax: with a history, the magnitude of it that is used: `max` (default), the largest, or
+            `most_recent`.
 
-    Immutable, hashable, picklable; seed and stream count as in `CastSpec`. Raises ValueError or
-    TypeError for what does not exist or does not go together.
+    Raises:
+        ValueError: for an invalid option, or options that do not fit.
+        TypeError: for an argument of another type.
 
     >>> ScaledCast("nvfp4", "stochastic", random_bits=8)
     cpd.ScaledCast('nvfp4 rounding=stochastic random_bits=8')
@@ -47,7 +55,7 @@ class ScaledCast(Spec):
     history: int
     amax: str
     text: str = field(init=False)
-    """What str() gives: `operand_spec(text)` is the cast but for seed and stream."""
+    """The text of the cast: `operand_spec(text)` is the cast but for seed and stream."""
     _held: _core.ScaledCast = field(init=False, repr=False, compare=False)
     _SPECS = {"scaled": named_scaled, "cast": parsed_cast}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
@@ -99,7 +107,7 @@ class ScaledCast(Spec):
 
     @property
     def rounding(self) -> str:
-        """How elements round."""
+        """The options of the elements' rounding."""
         return self.cast.rounding
 
     @property
@@ -123,13 +131,13 @@ class ScaledCast(Spec):
 
 
 OperandSpec: TypeAlias = "CastSpec | ScaledCast"
-"""What an operand of a product is cast to."""
+"""The cast of an operand of a product."""
 OperandLike: TypeAlias = "OperandSpec | Scaled | FormatLike"
 """The same, or a format, scaled or not, to which is then rounded to nearest-even, or a text."""
 
 
 def operand_spec(given: OperandLike) -> OperandSpec:
-    """What an operand is cast to: `given` itself, or the cast that it names.
+    """Returns the cast of an operand: `given` itself, or the cast that it names.
 
     >>> operand_spec("e4m3fn rounding=stochastic").text, operand_spec("mxfp8").scaled.block
     ('e4m3fn rounding=stochastic', '32')
@@ -155,13 +163,16 @@ def operand_text(spec: OperandSpec) -> str:
 
 
 def is_whole(spec: OperandSpec) -> bool:
-    """Whether the result hangs not on the axis that is summed over: a format without scales, one
-    scale for a tensor, or square blocks; and no transform."""
+    """Returns whether the result does not depend on the summed axis.
+
+    It does not for a format without scales, one scale for a tensor, or square blocks, without a
+    transform.
+    """
     return _is_whole(spec.text)
 
 
 def draws(spec: OperandSpec) -> bool:
-    """Whether it rounds stochastically."""
+    """Returns whether it rounds stochastically."""
     return spec.rounding == "stochastic"
 
 

@@ -9,8 +9,10 @@ from cpd import _core
 
 
 def shown(value: Any) -> str:
-    """`repr(value)`, cut where it is longer than a person reads: after 80 characters, a path after
-    1,000."""
+    """Returns `repr(value)`, cut if it is long.
+
+    A path is cut after 1,000 characters, all else after 80.
+    """
     try:
         text = repr(value)
     except ValueError:  # an int whose digits Python does not write

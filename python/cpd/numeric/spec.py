@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What specs have in common: `Spec`."""
+"""The base of specs: `Spec`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Spec:
     """
 
     text: str
-    """What str() gives."""
+    """The text that str() returns."""
     _held: Any
 
     _SPECS: ClassVar[dict[str, Callable[[str], Any]]] = {}
@@ -91,7 +91,8 @@ class Spec:
 
 def _with_effect(text: str) -> str:
     """A text as version 0.7 pickled it, without the options that have no effect and are refused
-    now: `random_bits` and `variant` that nothing draws by, cuts of an adder that cuts no term."""
+    now: `random_bits` and `variant` that nothing draws by, cuts of an adder that cuts no term.
+    """
     words = text.split(" ")
     without: tuple[str, ...] = ()
     if "rounding=stochastic" not in words:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which random stream a rounding draws from: the library's table (cpd/numeric/draws/streams.h)."""
+"""Random streams of roundings: the library's table (cpd/numeric/draws/streams.h)."""
 
 from cpd import _core
 from cpd.numeric.compiling import constant
@@ -18,7 +18,7 @@ def _purpose_tag(purpose: Purpose) -> int:
 
 
 def stream_tag(purpose: Purpose, layer: int = 0) -> int:
-    """What a layer's given streams are changed by, with XOR: 64 bits, signed as torch's int64.
+    """Returns the number XORed into a layer's streams: 64 bits, signed as torch's int64.
 
     `layer` is 0…MAX_LAYERS - 1; a compiled program may have it for a variable.
     """

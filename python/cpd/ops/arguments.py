@@ -38,7 +38,8 @@ small, as in NumPy and torch."""
 @constant
 def check_storage(dtype: str, f: str) -> None:
     """Raises ValueError where an element type does not hold a format's values. A constant to
-    torch.compile, so both are passed by name."""
+    torch.compile, so both are passed by name.
+    """
     _core.check_storage(dtype, formats.named(f)._held)
 
 
@@ -189,7 +190,8 @@ def dimension(axis: Any, rank: int, use: str = "to sum over") -> int:
 
 def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
     """The axis of a Hadamard transform, counted from the front. Raises ValueError unless its extent
-    is a multiple of `size`."""
+    is a multiple of `size`.
+    """
     along = dimension(axis, len(shape), "to transform along")
     if shape[along] % size != 0:
         raise ValueError(
@@ -215,7 +217,8 @@ LEVELS = ("scales", "tensor scales", "amax")
 
 def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
     """The blocks' scales and the second level's, None where there is none. Raises ValueError for a
-    pair where one level is wanted, and the other way around."""
+    pair where one level is wanted, and the other way around.
+    """
     is_pair = isinstance(scales, (tuple, list))
     if q.tensor_scale is None:
         if is_pair:
@@ -246,7 +249,8 @@ def check_level(
     """Raises ValueError unless the scales of one level fit its grid.
 
     Numbers must have the grid's shape; a grid of one takes one number of any shape. Packed codes
-    must have the number of bytes that the grid's codes take."""
+    must have the number of bytes that the grid's codes take.
+    """
     count, size = math.prod(grid), math.prod(got)
     if not of_codes:
         if tuple(got) != grid and not count == size == 1:
@@ -340,7 +344,8 @@ OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping win
 
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
     """Raises ValueError unless `out` may be written while the inputs are read: it is an input
-    itself, or does not overlap it."""
+    itself, or does not overlap it.
+    """
     if out.overlaps_itself():
         raise ValueError(OVERLAPS_ITSELF)
     for name, region in inputs.items():

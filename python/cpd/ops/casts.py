@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Roundings of arrays: cast, encode and decode, the Hadamard transform, and the random integers of
-stochastic rounding."""
+stochastic rounding.
+"""
 
 from __future__ import annotations
 

@@ -373,7 +373,8 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
     """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
-    `like`: the first operand's name."""
+    `like`: the first operand's name.
+    """
     y: Array = x if type(x) is np.ndarray else _of_other_type(name, x, like)
     _check_dtype(name, y.dtype, allowed)
     if y.ndim > MAX_RANK:
@@ -383,7 +384,8 @@ def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x"
 
 def _of_other_type(name: str, x: object, like: str) -> Array:
     """`x` as an array: a NumPy scalar, or an array of a subclass without a mask. Raises TypeError
-    for other objects."""
+    for other objects.
+    """
     if isinstance(x, np.generic):
         return np.asarray(x)
     if isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray):

@@ -18,7 +18,8 @@ SCALES_AT = ("operand", "block", "epilogue")
 
 class Operand(NamedTuple):
     """The elements of an encoded matrix and their scales, as the library takes them (OperandScales
-    in ops/gemm.h)."""
+    in ops/gemm.h).
+    """
 
     elements: Any
     scales: Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of an optimizer are rounded to which formats: `Formats`."""
+"""The formats of the parts of an optimizer: `Formats`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MASTER, COMPENSATION = "master", "compensation"
 
 
 class Formats(NamedTuple):
-    """What is rounded to which format; None: not at all."""
+    """The format of each part of an optimizer; None: it is not rounded."""
 
     weight: OperandSpec | None
     kahan: bool
@@ -51,6 +51,7 @@ class Formats(NamedTuple):
         second_moment: OperandLike | None,
         gradient: OperandLike | None,
     ) -> Formats:
+        """Reads the arguments of `LowPrecision`, and checks that they fit."""
         if update is not None and update not in UPDATES:
             raise ValueError(f"update must be one of {', '.join(UPDATES)}, got {shown(update)}")
         spec = storage_spec("weight", _rounding(weight, update))
@@ -78,12 +79,13 @@ class Formats(NamedTuple):
         )
 
     def of_state(self, name: str) -> OperandSpec | None:
+        """Returns the format of the state tensor with this name, or None."""
         if name in MOMENTA:
             return self.momentum
         return self.second_moment if name in SECOND_MOMENTS else None
 
     def kept(self) -> tuple[str, ...]:
-        """What is kept of a parameter in addition to the inner optimizer's state."""
+        """The names of a parameter's state in addition to the inner optimizer's."""
         return (COMPENSATION,) if self.kahan else (MASTER,) if self.master is not None else ()
 
     def check_storage(self, dtype: torch.dtype) -> None:
@@ -122,7 +124,7 @@ def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | N
 
 
 def storage_spec(name: str, f: OperandLike | None) -> OperandSpec | None:
-    """What a part of an optimizer is rounded to; `name`, for errors."""
+    """Returns the format of a part of an optimizer; `name`, for errors."""
     if f is None:
         return None
     try:

@@ -26,8 +26,10 @@ Parameters = Iterable[Any]
 
 
 class _Kahan(Optimizer, ABC):
-    """Steps whose update u, which a subclass forms, is added by Kahan's sum, with rn the rounding
-    to the format: c = rn(c - u), new = rn(p + c), c = rn(c + rn(p - new))."""
+    """Steps whose update u, which a subclass forms, is added by Kahan's sum.
+
+    With rn the rounding to the format: c = rn(c - u), new = rn(p + c), c = rn(c + rn(p - new)).
+    """
 
     def __init__(self, params: Parameters, f: FormatLike, **defaults: Any) -> None:
         for name, least in (("lr", 0.0), ("weight_decay", 0.0)):
@@ -76,7 +78,7 @@ class _Kahan(Optimizer, ABC):
 
     @abstractmethod
     def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """Of what is kept of a parameter."""
+        """Names of the per-parameter state tensors."""
 
     @abstractmethod
     def _changed(
@@ -165,14 +167,18 @@ class KahanAdamW(_Kahan):
     """AdamW in one narrow format, with Kahan's compensation.
 
     Args:
-        params, format: as for `KahanSGD`.
-        lr, betas, eps, weight_decay: as for AdamW; in binary32.
+        params: as for `KahanSGD`.
+        lr: the learning rate, binary32.
+        betas: the decay rates of the moments, binary32; default (0.9, 0.99).
+        eps: added to the square root of the second moment, binary32; default 1e-6.
+        weight_decay: the decoupled weight decay, binary32; default 0.
+        format: as for `KahanSGD`; default "bf16".
 
     Operations are those of optimi's AdamW on bf16 parameters, each in binary32, then rounded to the
-    format, rn. In step t, with B = (beta^t - beta) / (beta^t - 1):
-    p = rn(p * (1 - lr * weight_decay)); m = rn(m + (1 - B1) * (g - m));
-    v = rn(rn(v * B2) + (1 - B2) * g * g); c = rn(c - lr * m / rn(rn(sqrt(v)) + eps)); then as
-    `KahanSGD`. `state[p]` has `exp_avg`, `exp_avg_sq` and `compensation`, in the parameter's type.
+    format, rn. In step t, with B = (beta^t - beta) / (beta^t - 1): p = rn(p * (1 - lr *
+    weight_decay)); m = rn(m + (1 - B1) * (g - m)); v = rn(rn(v * B2) + (1 - B2) * g * g); c = rn(c
+    - lr * m / rn(rn(sqrt(v)) + eps)); then as `KahanSGD`. `state[p]` has `exp_avg`, `exp_avg_sq`
+    and `compensation`, in the parameter's type.
 
     >>> p = torch.nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     >>> made = KahanAdamW([p], lr=2**-9)

@@ -18,24 +18,28 @@ from cpd.numeric.checked import checked
 
 @checked
 class LARS(Optimizer):
-    """Layer-wise adaptive rate scaling (You, Gitman, Ginsburg: *Large batch training of
-    convolutional networks*, 2017, algorithm 1), with which the APS paper trains ResNet-18 at
-    batches of 8K (section 4.1, table 5).
+    """Layer-wise adaptive rate scaling (LARS).
+
+    Source: You, Gitman, Ginsburg: *Large batch training of convolutional networks*, 2017, algorithm
+    1. The APS paper trains ResNet-18 with it at batches of 8K (section 4.1, table 5).
 
     Args:
-        params: as torch's optimizers take them. A group may have its own values of what follows;
+        params: as torch's optimizers take them. A group may have its own values of the following;
             `adaptive=False` is usual for biases and norms, mostly with `weight_decay=0`.
         lr: the global rate.
-        momentum, weight_decay, nesterov: as for SGD.
-        trust: the trust coefficient; a step's share of a weight's norm.
-        eps: added below the quotient.
-        adaptive: whether the rate is scaled; else this is SGD whose momentum has the rate in it.
+        momentum: as for SGD; default 0.9.
+        weight_decay: as for SGD; default 0.
+        trust: the trust coefficient; a step's share of a weight's norm; default 0.001.
+        eps: added below the quotient; default 0.
+        nesterov: as for SGD; default False.
+        adaptive: whether the rate is scaled; default True. False: SGD whose momentum has the rate
+            in it.
 
     A step, of a parameter w with the gradient g, in the parameter's type: rate = lr * trust * |w| /
     (|g| + weight_decay * |w| + eps), with 2-norms formed in binary64, of a DTensor over all its
-    shards; where |w| or |g| is 0, rate = lr. m = momentum * m + rate * (g + weight_decay * w);
-    w = w - m; with `nesterov` w - (momentum * m + rate * (g + weight_decay * w)). The momentum has
-    the rate in it, as in the paper: a schedule changes the steps to come, not those made.
+    shards; where |w| or |g| is 0, rate = lr. m = momentum * m + rate * (g + weight_decay * w); w =
+    w - m; with `nesterov` w - (momentum * m + rate * (g + weight_decay * w)). The momentum has the
+    rate in it, as in the paper: a schedule changes later steps, not past ones.
 
     >>> p = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
     >>> made = LARS([p], lr=1.0, trust=0.5)
@@ -72,7 +76,7 @@ class LARS(Optimizer):
     @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step; gives what `closure` gave."""
+        """Makes a step; returns the value of `closure`."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

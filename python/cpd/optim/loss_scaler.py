@@ -19,21 +19,25 @@ from cpd.optim.rounding import local
 
 @checked
 class LossScaler:
-    """Scales losses, and makes steps only of gradients that are finite.
+    """Scales losses, and makes steps only if all gradients are finite.
+
+    It is used as torch.amp.GradScaler. Gradients may be sparse, and of any type but float16, which
+    loses what they are scaled for when they are unscaled (TypeError); `LowPrecision` rounds float32
+    gradients to fp16.
 
     Args:
-        scale: at first. Powers of two make scaling exact.
-        dynamic: whether it changes. If not, gradients are not looked at: every step is made.
-        growth: what the scale is multiplied by after `interval` finite steps; above 1.
-        backoff: what it is multiplied by after a step without, which is left out; between 0 and 1.
-        interval: at least 1.
-        least, most: between which it stays.
-        group: a torch.distributed group whose ranks decide together. None: each by itself, as DDP's
-            equal gradients allow; where FSDP2 shards parameters, all ranks decide together.
-
-    Used as torch.amp.GradScaler. Gradients may be sparse, and of any type but float16, which loses
-    what they are scaled for when they are unscaled (TypeError); `LowPrecision` rounds float32
-    gradients to fp16.
+        scale: the first scale; powers of two make scaling exact. Default 65536.
+        dynamic: whether the scale changes; default True. False: gradients are not checked, and
+            every step is made.
+        growth: the factor of the scale after `interval` finite steps; above 1; default 2.
+        backoff: the factor after a step with a gradient that is not finite, which is left out;
+            between 0 and 1; default 0.5.
+        interval: the number of finite steps; at least 1; default 2000.
+        least: the least scale; default 2^-24.
+        most: the largest scale; default 2^24.
+        group: a torch.distributed group whose ranks decide together. Default None: each rank by
+            itself, as DDP's equal gradients allow; where FSDP2 shards parameters, all ranks decide
+            together.
 
     >>> w = torch.nn.Parameter(torch.ones(1))
     >>> sgd, scaler = torch.optim.SGD([w], lr=0.5), LossScaler(2.0**10)
@@ -80,13 +84,25 @@ class LossScaler:
         return float(self._scale)
 
     def scale(self, loss: Tensor) -> Tensor:
-        """The loss times the scale, which a compiled program takes as an input."""
+        """Returns the loss times the scale, which a compiled program takes as an input.
+
+        Args:
+            loss: a tensor.
+
+        Returns:
+            The product.
+        """
         return loss * self._scale
 
     @torch.no_grad()
     def unscale_(self, optimizer: Optimizer) -> None:
-        """Multiplies the gradients of an optimizer's parameters by 1/scale, once before each step:
-        to clip them, say."""
+        """Multiplies the gradients of an optimizer's parameters by 1/scale.
+
+        Call it once before a step, for instance to clip gradients.
+
+        Args:
+            optimizer: the optimizer.
+        """
         if id(optimizer) in self._finite:
             raise RuntimeError("unscale_ was called already: once before step and update")
         gradients = list(_gradients(optimizer))
@@ -97,8 +113,20 @@ class LossScaler:
         self._finite[id(optimizer)] = not self.dynamic or self._all_finite(gradients)
 
     def step(self, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Unscales where that was not done, and makes a step if all gradients are finite; gives
-        what the step gave, else None. ValueError for a closure: gradients are there already."""
+        """Makes a step if all gradients are finite.
+
+        It unscales gradients first, unless `unscale_` did.
+
+        Args:
+            optimizer: the optimizer.
+            closure: not supported: gradients are there already.
+
+        Returns:
+            The value of the optimizer's step, or None.
+
+        Raises:
+            ValueError: for a closure.
+        """
         if closure is not None:
             raise ValueError("closure does not go with loss scaling")
         if id(optimizer) not in self._finite:
@@ -126,7 +154,11 @@ class LossScaler:
         return {"scale": self.get_scale(), "steps": self._steps}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
+        """Loads what `state_dict` returned.
+
+        Args:
+            state_dict: the state.
+        """
         check_keys("state_dict", state_dict, "scale", "steps")
         self._scale = torch.tensor(float(state_dict["scale"]))
         self._steps = int(state_dict["steps"])
@@ -154,7 +186,7 @@ class LossScaler:
 
 
 def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
-    """Of the parameters that have one; a sparse one's values, which are changed in place."""
+    """Yields the parameters' gradients; a sparse one's values, which are changed in place."""
     for group in optimizer.param_groups:
         for p in group["params"]:
             if p.grad is not None:

@@ -25,7 +25,7 @@ from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
 from cpd.optim.parameter_step import ParameterStep, SwappedParameters, round_weight
 
 STEPS = "low_precision_steps"
-"""How many steps were made: an entry of each parameter group."""
+"""The number of steps made: an entry of each parameter group."""
 MAX_PARAMETERS = 1 << 16
 
 _SHARED = tuple(
@@ -38,46 +38,50 @@ _NARROW = (torch.float16, torch.bfloat16)
 
 @functools.partial(checked, own=("optimizer",))
 class LowPrecision(Optimizer):
-    """An optimizer of torch whose weights, and where asked its state and gradients, are values of
-    given formats.
+    """An optimizer of torch whose weights, state and gradients are values of given formats.
 
     Args:
         optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on step this one in its place.
             Both share parameter groups and state.
-        weight: what weights are rounded to after each step: a format, a `CastSpec`, a scaled
-            format (`Scaled`, `ScaledCast`) or a text; None: as the step leaves them.
-        update: `nearest_even`, `stochastic`, or `kahan`: each weight keeps in `state` what its last
-            sum lost, a value of the weight's format too. None: as `weight` says.
-        master: None: the weights are the only copy; or a format, mostly `fp32`: a copy of which the
-            step is made and which is rounded to it; the weights are its values, rounded.
-        momentum, second_moment: what the first moments (`momentum_buffer`, `exp_avg`, …) and
-            second moments (`exp_avg_sq`, `square_avg`, …) are rounded to, after they were used.
-        gradient: what gradients are rounded to before they are used.
-        gradient_scale: gradients are multiplied by it before they are rounded.
-        unscale: whether they are then divided by it.
-        seed: of all stochastic roundings; seeds within the formats are ignored.
+        weight: what weights are rounded to after each step: a format, a `CastSpec`, a scaled format
+            (`Scaled`, `ScaledCast`) or a text; None: as the step leaves them.
+        update: `nearest_even`, `stochastic`, or `kahan`: each weight stores in `state` what its
+            last sum lost, a value of the weight's format too. None: as `weight` says.
+        master: a format, mostly `fp32`, of a copy on which the step is made and which is rounded to
+            the format; the weights are its values, rounded. None: the weights are the only copy.
+        momentum: what the first moments (`momentum_buffer`, `exp_avg`, …) are rounded to, after
+            they were used; None: not rounded.
+        second_moment: what the second moments (`exp_avg_sq`, `square_avg`, …) are rounded to, after
+            they were used; None: not rounded.
+        gradient: what gradients are rounded to before they are used; None: not rounded.
+        gradient_scale: gradients are multiplied by it before they are rounded; default 1.
+        unscale: whether they are then divided by it; default True.
+        seed: the seed of all stochastic roundings; default 0. Seeds within the formats are ignored.
 
-    A step: gradients are scaled, rounded, unscaled; weights are those of the master copy, if there
+    Raises:
+        ValueError: for an invalid argument, or arguments that do not fit; at the first step for
+            momenta that the inner optimizer does not have.
+        TypeError: for an argument of another type.
+
+    A step: gradients are scaled, rounded, unscaled; weights are read from the master copy, if there
     is one; the inner optimizer makes its step in binary32; momenta are rounded; then weights. All
     of it happens in binary32 whatever the parameters' type, which must hold the weight's format
-    (float64 parameters: in binary64). `kahan`: with d = fl(new - old), what the inner step changed,
-    c = round(c + d), weight = round(old + c), c = round(c + round(old - weight)), each sum rounded
-    once. (`KahanSGD` and `KahanAdamW` form d in the format itself.) Only parameters that have a
-    gradient take part. Gradients are left as they are.
+    (float64 parameters: in binary64). `kahan`: with d = fl(new - old), the change of the inner
+    step, c = round(c + d), weight = round(old + c), c = round(c + round(old - weight)), each sum
+    rounded once. (`KahanSGD` and `KahanAdamW` form d in the format itself.) Only parameters that
+    have a gradient take part. Gradients remain unchanged.
 
-    Step k, counted from 0, draws the bits of parameter i, in the order of the groups, from the
-    stream k << 36 | i << 20 | what, by an element's number in the whole parameter (of a DTensor
-    too): what is 0 for the weight, 1 for the gradient, 2 for the master copy, and from 3 on for the
-    state, by name. Weights are first rounded after the first step; `round_weights` does it at once.
+    Step k, counted from 0, uses stream k << 36 | i << 20 | what for the random bits of parameter i,
+    in the order of the groups. An element's number in the whole parameter (of a DTensor too) is its
+    counter. `what` is 0 for the weight, 1 for the gradient, 2 for the master copy, from 3 on for
+    the state, by name. Weights are first rounded after the first step; `round_weights` does it at
+    once.
 
-    The state_dict has all that a run needs to go on with the same bits; its tensors keep their
+    The state_dict has all that a run needs to continue with the same bits; its tensors keep their
     types when they are loaded. `foreach` and `fused` are turned off: they form the same step by
     other operations, so that bits would depend on the device and on which tensors go together.
-    Parameters sharded by FSDP2 stay so: all is elementwise, but for the blocks of scaled formats,
-    which end where a shard does.
-
-    Raises ValueError or TypeError for what does not exist or does not go together; at the first
-    step ValueError for momenta that the inner optimizer does not keep.
+    Parameters sharded by FSDP2 stay so: all is elementwise, except that blocks of scaled formats
+    end where a shard does.
 
     >>> p = torch.nn.Parameter(torch.ones(2))
     >>> made = LowPrecision(torch.optim.SGD([p], lr=2**-9), weight="bf16", update="kahan")
@@ -89,7 +93,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """Whether formats for state that the optimizer does not keep are left out: a recipe's are."""
+    """True if formats for state that the optimizer does not keep are left out: a recipe's are."""
 
     def __init__(
         self,
@@ -128,18 +132,27 @@ class LowPrecision(Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The inner optimizer's parameter groups."""
         return self.inner.param_groups
 
     @property
     def state(self) -> Any:  # type: ignore[override]
+        """The inner optimizer's state."""
         return self.inner.state
 
     @property
     def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The inner optimizer's defaults."""
         return self.inner.defaults
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; may also be called on the inner optimizer."""
+        """Adds a parameter group, as torch's optimizers do.
+
+        It may also be called on the inner optimizer.
+
+        Args:
+            param_group: the group.
+        """
         check_keys("param_group", param_group, "params")
         self.inner.add_param_group(param_group)
         self._take([self.param_groups[-1]])
@@ -150,7 +163,11 @@ class LowPrecision(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes what `state_dict` gave, or an inner optimizer's: then no step was made."""
+        """Loads what `state_dict` returned, or an inner optimizer's state: then no step was made.
+
+        Args:
+            state_dict: the state.
+        """
         check_keys("state_dict", state_dict, "param_groups", "state")
         self.inner.load_state_dict(state_dict)
         numbers = chain.from_iterable(g["params"] for g in state_dict["param_groups"])
@@ -161,7 +178,11 @@ class LowPrecision(Optimizer):
         self._take(self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's."""
+        """Clears gradients, as torch's optimizers do.
+
+        Args:
+            set_to_none: whether gradients become None, not zeros; default True.
+        """
         self.inner.zero_grad(set_to_none)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -181,7 +202,14 @@ class LowPrecision(Optimizer):
     @torch._disable_dynamo
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes a step; gives what `closure`, called once before it, gave."""
+        """Makes a step.
+
+        Args:
+            closure: called once before the step; default None.
+
+        Returns:
+            The value of `closure`, or None.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -203,8 +231,10 @@ class LowPrecision(Optimizer):
 
     @torch.no_grad()
     def round_weights(self) -> None:
-        """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`; the
-        master copy keeps them as they are."""
+        """Rounds all weights now, to nearest-even or as `weight` rounds without `stochastic`.
+
+        The master copy preserves their values.
+        """
         for p in self._parameters():
             round_weight(p, self.formats, self.state[p])
 
@@ -247,8 +277,10 @@ class LowPrecision(Optimizer):
         self.formats.check_storage(p.dtype)
 
     def _check_momenta(self, steps: list[ParameterStep]) -> None:
-        """Raises ValueError, once, where a format is for state that the optimizer does not keep; of
-        a recipe's, which is for any optimizer, it is left out with a warning."""
+        """Raises ValueError, once, if a format is for state that the optimizer does not have.
+
+        A recipe is for any optimizer: its format is left out with a warning.
+        """
         if self._checked or not steps:
             return
         kept = {

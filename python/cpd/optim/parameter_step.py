@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One parameter in a step of `LowPrecision`: what the inner optimizer works on in its place, and
-what is rounded before and after."""
+"""One parameter in a step of `LowPrecision`.
+
+It has what the inner optimizer works on in the parameter's place, and what is rounded before and
+after.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,14 @@ from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
 
 _GRADIENT, _MASTER, _STATE = 1, 2, 3
-"""What random bits are for: the low bits of a stream; 0, the weight."""
+"""The purposes of random bits: the low bits of a stream; 0: the weight."""
 
 
 class ParameterStep:
     """A parameter with the values and the gradient that the inner optimizer updates: a copy if a
     format asks for one, else the parameter itself. `state`: the optimizer's state of the parameter.
-    `scale`: the scale of the gradient, which `unscale` divides out after rounding."""
+    `scale`: the scale of the gradient, which `unscale` divides out after rounding.
+    """
 
     def __init__(
         self,
@@ -103,8 +107,10 @@ class ParameterStep:
 
 
 class SwappedParameters:
-    """A context in which an optimizer has the steps' values in the place of their parameters, with
-    gradients and state."""
+    """A context in which an optimizer has the steps' values in the place of their parameters.
+
+    Gradients and state are replaced too.
+    """
 
     def __init__(self, inner: Optimizer, steps: list[ParameterStep]) -> None:
         self._inner, self._steps = inner, steps

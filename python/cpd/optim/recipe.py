@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe says of the optimizer: `from_recipe`, and the texts that it reads."""
+"""The optimizer's part of a recipe: `from_recipe`, and the texts that it reads."""
 
 from __future__ import annotations
 
@@ -24,18 +24,26 @@ STATE = ("momentum", "second_moment", "gradient")
 def from_recipe(
     optimizer: Optimizer, recipe: RecipeLike, *, seed: int = 0
 ) -> tuple[Optimizer, LossScaler]:
-    """`optimizer` as a recipe's `update` and `state` have it, and the scaler of its `loss_scale`:
-    the optimizer itself where both are None, and a scaler of 1 that stays.
+    """Returns the optimizer of a recipe's `update` and `state`, and the scaler of its `loss_scale`.
 
     - update: the weight's format, with its options, then `update=` and `master=`, as for
       `LowPrecision`: `"bf16"`, `"bf16 update=stochastic random_bits=16"`, `"e4m3fn master=fp32"`.
     - state: `momentum=`, `second_moment=` and `gradient=`, each followed by a format and its
-      options: `"momentum=bf16 second_moment=e4m3fn 256"`.
-      What the optimizer does not keep, as SGD without momentum, is left out, with a warning at
-      the first step.
-    - loss_scale: a number, or `"dynamic"`, from 65536 on.
+      options: `"momentum=bf16 second_moment=e4m3fn 256"`. A state that the optimizer does not have,
+      as SGD without momentum, is left out, with a warning at the first step.
+    - loss_scale: a number, or `"dynamic"`, which begins with 65536.
 
-    Raises ValueError, naming the key, for texts that cannot be read.
+    Args:
+        optimizer: an optimizer of torch.
+        recipe: a `cpd.Recipe`, or anything that `cpd.recipe` takes.
+        seed: the seed of stochastic roundings, as for `LowPrecision`; default 0.
+
+    Returns:
+        A `LowPrecision`, or `optimizer` itself if `update` and `state` are None; and a
+        `LossScaler`, of a constant 1 if `loss_scale` is None.
+
+    Raises:
+        ValueError: for an invalid text; it names the key.
 
     >>> import cpd, torch
     >>> sgd = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1, momentum=0.9)
@@ -66,9 +74,11 @@ def from_recipe(
 
 
 def parsed(key: str, text: str, names: tuple[str, ...], first: str = "") -> dict[str, str]:
-    """The parts of a text: what begins with `name=`, and the words that follow it; what comes
-    before the first of them is `first`. An option of a format belongs to the part that it is
-    in. Raises ValueError, naming the key."""
+    """Returns the parts of a text: what begins with `name=`, and the words that follow it.
+
+    Words before the first of them are `first`. An option of a format belongs to the part that it is
+    in. Raises ValueError, naming the key.
+    """
     parts: dict[str, list[str]] = {}
     name = first
     for word in text.split():

@@ -20,9 +20,12 @@ _RUN = 256
 
 
 def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tensor:
-    """Rounds `x`, whose type holds the format, in place, and gives it back. Random bits depend on
-    `seed`, `stream` and an element's number in the whole tensor, also where this rank has a part of
-    it; blocks of scaled formats run along the last axis and end with the part."""
+    """Rounds `x`, whose type holds the format, in place, and gives it back.
+
+    Random bits depend on `seed`, `stream` and an element's number in the whole tensor, also where
+    this rank has a part of it; blocks of scaled formats run along the last axis and end with the
+    part.
+    """
     values = local(x)
     how = (spec.cast if isinstance(spec, ScaledCast) else spec).options
     how = how._replace(seed=seed, stream=stream)
@@ -36,7 +39,7 @@ def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tens
 
 
 def local(x: Any) -> Tensor:
-    """What this rank has of a DTensor; any other tensor itself."""
+    """Returns this rank's part of a DTensor; any other tensor itself."""
     return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 

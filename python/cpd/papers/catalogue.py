@@ -54,6 +54,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Paper:
+    """A paper and its rows in papers.toml."""
+
     name: str
     title: str
     rows: tuple[Row, ...]

@@ -14,8 +14,10 @@ from cpd.train import sampled_gradients, train
 
 
 def distribution(epochs: list[int], **options: Any) -> dict[str, Any]:
-    """How many gradients of all nodes have a given floor(log2|g|), by layer, in these epochs of a
-    training (the first is 1): `layers`: name → epoch → exponent → count."""
+    """Counts gradients of all nodes by floor(log2|g|), by layer, in these epochs of a training.
+
+    The first epoch is 1. `layers`: name → epoch → exponent → count.
+    """
     chosen = chosen_options(options)
     result = train(chosen, histogram_epochs=tuple(epochs), keep_gradients=False)
     layers = {

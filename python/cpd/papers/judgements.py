@@ -23,8 +23,11 @@ Verdict = tuple[bool | None, str]
 
 
 def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
-    """Yes: every seed of `a` is above all of `b`, the means by at least `by`. No: the same the
-    other way round, or the means differ by less than `by` although the ranges are apart."""
+    """Yes: every seed of `a` is above all of `b`, the means by at least `by`.
+
+    No: the same the other way round, or the means differ by less than `by` although the ranges are
+    apart.
+    """
     if min(a.seeds, b.seeds) < 3:
         return None, _FEW
     if a.low > b.high:
@@ -33,8 +36,10 @@ def is_above(a: Range, b: Range, by: float = 0.0) -> Verdict:
 
 
 def is_kept(a: Range, b: Range, within: float = 0.0) -> Verdict:
-    """Yes: the mean of `a` is at most `within` below that of `b`. No: it is lower, and every seed
-    of `a` is below all of `b`."""
+    """Yes: the mean of `a` is at most `within` below that of `b`.
+
+    No: it is lower, and every seed of `a` is below all of `b`.
+    """
     if min(a.seeds, b.seeds) < 3:
         return None, _FEW
     if round(a.mean - b.mean + within, 6) >= 0:
@@ -61,16 +66,20 @@ def above(
     by: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges that one row of the tables is above another. None if one of the two is not measured.
+    """Judges that one row of the tables is above another.
 
     Args:
         measured: the study's tables.
         row: of papers.toml, such as `aps.T4`.
         claim: the paper's claim in a sentence.
         paper: the paper's figures, a template of `quoted`.
-        better, worse: rows of the tables.
-        by: the least difference of the means that the paper claims, in points.
-        column: the head of the column that is compared; the second by default.
+        better: the row of the tables that should be above.
+        worse: the row that should be below.
+        by: the least difference of the means that the paper claims, in points; default 0.
+        column: the head of the column that is compared; default the second.
+
+    Returns:
+        The finding; None if one of the two rows is not measured.
     """
     return _judged(measured, (row, claim, paper), (better, worse), column,
                    lambda a, b: is_above(a, b, by))  # fmt: skip
@@ -139,8 +148,11 @@ def _judged(
     column: str | None,
     verdict: Callable[[Range, Range], Verdict],
 ) -> Finding | None:
-    """The finding on two rows. `said`: the row of papers.toml, the claim and the paper's figures.
-    None if one of the two is not measured."""
+    """The finding on two rows.
+
+    `said`: the row of papers.toml, the claim and the paper's figures. None if one of the two is not
+    measured.
+    """
     a, b = (measured.range(label, column) for label in labels)
     if a is None or b is None:
         return None

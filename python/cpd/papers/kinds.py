@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be measured of a cell, by name: `KINDS`."""
+"""The measurements of a cell, by name: `KINDS`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Kind:
     sources: tuple[str, ...] = ()
 
     def function(self) -> Callable[..., dict[str, Any]]:
+        """The function that measures a cell."""
         module, _, name = self.measure.partition(":")
         found: Callable[..., dict[str, Any]] = getattr(importlib.import_module(module), name)
         return found

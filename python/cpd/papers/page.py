@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What studies found, as one HTML page and as a JSON file each."""
+"""The findings of studies, as one HTML page and as a JSON file each."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from cpd.papers.study import Finding, Measured, Results, Shown, Study, Table
 from cpd.study.pages import fill
 
 HOLDS = {True: "yes", False: "no", None: "cannot tell"}
-"""What a finding's `holds` is called."""
+"""The words for a finding's `holds`."""
 
 
 def summary(study: Study, results: Results) -> dict[str, Any]:
-    """What a study's cells came to, as JSON: machine, versions, tables, findings, and the options
-    and seconds of each cell. `stored` reads the tables back, so that claims can be judged again."""
+    """Returns the results of a study's cells, as JSON.
+
+    It has machine, versions, tables, findings, and the options and seconds of each cell. `stored`
+    reads the tables back, so that claims can be judged again.
+    """
     shown = study.show(results)
     return {
         "study": study.name,
@@ -62,8 +65,11 @@ def write_summaries(every: dict[str, Results], folder: Path) -> list[Path]:
 
 
 def write_page(every: dict[str, Results], path: Path) -> None:
-    """Writes the page: the papers' rows with their states and commands, what was found of them,
-    and each study's tables and pictures. It needs no other file and no network."""
+    """Writes the page of all studies.
+
+    It has the papers' rows with their states and commands, the findings, and each study's tables
+    and pictures. It needs no other file and no network.
+    """
     shown = {name: STUDIES[name].show(found) for name, found in every.items() if len(found)}
     write_text(path, _render(every, shown))
 

@@ -31,19 +31,29 @@ def run(
     done: Callable[[Found], None] | None = None,
     tell: Telling = warn,
 ) -> list[Found]:
-    """The cells' results, in their order: those that `folder` has, and the others measured now.
+    """Returns the cells' results, in their order.
+
+    Results that `folder` has are read, the others are measured now. Interrupted, it preserves what
+    is measured.
 
     Args:
-        cells: what to measure; equal ones are measured once.
-        folder: keeps a file a cell in its subfolder `cells`. A damaged file is reported by `tell`
-            and its cell measured again.
-        jobs: processes of this machine, or a cluster's jobs.
+        cells: the cells to measure; equal ones are measured once.
+        folder: stores a file for each cell in its subfolder `cells`. A damaged file is reported by
+            `tell` and its cell measured again.
+        jobs: processes of this machine, or a cluster's jobs; default 1.
         stale: whether cells that other sources or another version measured are measured again.
-        cluster, cluster_options: as in `cpd.study.sweep`.
+        cluster: as in `cpd.study.sweep`; default None.
+        cluster_options: as in `cpd.study.sweep`; default None.
         done: is called with each cell: first with those of the folder.
+        tell: reports a damaged file; default: a warning.
 
-    Interrupted, it keeps what is measured. Raises ValueError for wrong arguments; OSError where the
-    folder cannot be written or the disk has too little room, before anything is measured.
+    Returns:
+        A result for each cell.
+
+    Raises:
+        ValueError: for invalid arguments.
+        OSError: if the folder cannot be written or the disk has too little room, before anything is
+            measured.
     """
     check_jobs(jobs, cluster, folder)
     wanted = list({cell.key: cell for cell in cells}.values())
@@ -73,7 +83,7 @@ def kept(cells: Iterable[Cell], folder: Path, tell: Telling) -> Iterator[Found]:
 
 
 def is_stale(found: Found) -> bool:
-    """Whether the sources that decide the result, or the library's version, are others now."""
+    """Returns whether the sources that decide the result, or the version, have changed."""
     return (found.version, found.sources) != (VERSION, sources_of(found.cell.kind))
 
 

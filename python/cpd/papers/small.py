@@ -23,8 +23,11 @@ def scale_factor(format: str, factor: float, values: list[float]) -> dict[str, A
 
 
 def dot_product(format: str, a: list[float], b: list[float]) -> dict[str, Any]:
-    """A dot product in a format: cast once at the end (as QPyTorch emulates), and rounded at each
-    product and sum (as CPD does); `steps` are the sums after each term, `exact` is in binary64."""
+    """Computes a dot product in a format: cast once at the end, and rounded at each step.
+
+    QPyTorch emulates by the first way, CPD by the second: each product and sum is rounded. `steps`
+    are the sums after each term, `exact` is in binary64.
+    """
     x, y = (ops.cast(np.asarray(v, np.float32), format) for v in (a, b))
     exact = float(np.dot(x.astype(np.float64), y.astype(np.float64)))
     steps = [float(ops.gemm(x[None, :n], y[:n, None], format).item()) for n in range(1, len(x) + 1)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a study is: `Cell`, one measurement; `Study`, a table of them; `Shown`, what they say."""
+"""Studies: `Cell`, one measurement; `Study`, a table of them; `Shown`, their results."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ class Spread:
 
     @property
     def mean(self) -> float:
+        """The mean over seeds."""
         return statistics.fmean(self.values)
 
     def text(self, digits: int = 1, factor: float = 1.0) -> str:
@@ -89,7 +90,7 @@ class Results:
 
     @property
     def labels(self) -> list[str]:
-        """Of the rows, each once."""
+        """The labels of the rows, each once."""
         return list(dict.fromkeys(one.cell.label for one in self.found))
 
     def of(self, label: str) -> list[Found]:
@@ -133,7 +134,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Shown:
-    """What a study's results say. `pictures`: SVG elements by their titles."""
+    """The tables and pictures of a study's results. `pictures`: SVG elements by their titles."""
 
     tables: Sequence[Table] = ()
     findings: Sequence[Finding] = ()
@@ -143,8 +144,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class Measured:
-    """A study's tables, from which its claims are judged. They are the same tables that are printed
-    and stored, so a stored result can be judged again.
+    """A study's tables, from which its claims are judged.
+
+    They are the same tables that are printed and stored, so a stored result can be judged again.
 
     Attributes:
         tables: the study's tables.
@@ -155,8 +157,10 @@ class Measured:
     seeds: Mapping[str, int]
 
     def text(self, label: str, column: str | None = None) -> str | None:
-        """A cell of the first table with this row: the second column, or the one of this head. None
-        if the row is missing or not run."""
+        """A cell of the first table with this row: the second column, or the one of this head.
+
+        None if the row is missing or not run.
+        """
         for table in self.tables:
             number = 1 if column is None else _index(table.head, column)
             for row in table.rows if number is not None else ():

@@ -15,23 +15,25 @@ from cpd.train import sampled_gradients, train
 Array = npt.NDArray[np.float32]
 _CLIP = 2.5
 _BINS = np.linspace(-5.125, 5.125, 42)
-"""Of histograms, in standard deviations: a quarter each, one of them around 0."""
+"""The bins of histograms, in standard deviations: a quarter each, one around 0."""
 
 
 def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
-    """What TernGrad makes of the gradients of a trained model's weights.
+    """Measures TernGrad's gradients of a trained model's weights.
 
     Args:
-        workers: whose ternary gradients are averaged.
+        workers: the number of workers; their ternary gradients are averaged.
         micro_batch: images of a worker's gradient.
-        options: of the training before.
+        **options: of the training before.
 
-    Returns
-    - `bounds`: ‖g‖∞ ‖g‖₁ / ‖g‖² of worker 0's gradient (TernGrad, section 3.3): with one scaler for
-      all layers, one a layer, and one a layer of clipped values. Layers' products add up.
-    - `zeros`: of each weight the share of zeros of a worker's ternary gradient.
-    - `histograms`: of the first convolution and the largest matrix, counts by value in standard
-      deviations: as it is, clipped at 2.5 of them, ternary, averaged over workers.
+    Returns:
+        A dict of three keys.
+
+        - `bounds`: ‖g‖∞ ‖g‖₁ / ‖g‖² of worker 0's gradient (TernGrad, section 3.3): with one scaler
+          for all layers, one a layer, and one a layer of clipped values. Layers' products add up.
+        - `zeros`: of each weight the share of zeros of a worker's ternary gradient.
+        - `histograms`: of the first convolution and the largest matrix, counts by value in standard
+          deviations: as it is, clipped at 2.5 of them, ternary, averaged over workers.
     """
     chosen = chosen_options(options)
     data = chosen.load_data()

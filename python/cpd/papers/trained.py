@@ -26,8 +26,11 @@ def trained(**options: Any) -> dict[str, Any]:
 
 
 def masks(pictures: int, **options: Any) -> dict[str, Any]:
-    """Trains a segmentation as `trained` does; in addition `truth` and `masks`, the classes of each
-    pixel of the first held-out pictures, as rows of digits."""
+    """Trains a segmentation as `trained` does, and returns its masks too.
+
+    `truth` and `masks` are the classes of each pixel of the first held-out pictures, as rows of
+    digits.
+    """
     chosen = chosen_options(options)
     data = chosen.load_data()
     result = _train(chosen)

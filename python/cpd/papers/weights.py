@@ -34,21 +34,27 @@ def weights(
     batch: int,
     images: int = 1438,
 ) -> dict[str, Any]:
-    """Trains a net of tanh units on scikit-learn's digits as Øland and Raj do: each worker, on its
-    own share of the images, for an epoch; then the average of the weights, which `wire` carries,
-    takes the place of each worker's.
+    """Trains a net of tanh units on scikit-learn's digits as Øland and Raj do.
+
+    Each worker trains on its own share of the images, for an epoch; then the average of the
+    weights, which `wire` carries, takes the place of each worker's.
 
     Args:
         wire: of the weights, a codec or a format.
-        workers, epochs, seed: how many; of the first weights and the shuffles.
-        lr, decay: the rate of plain SGD, and what it is multiplied by after each epoch.
+        workers: the number of workers.
+        epochs: the number of epochs.
+        seed: of the first weights and the shuffles.
+        lr: the rate of plain SGD.
+        decay: the factor of the rate after each epoch.
         l1: the factor of the sum of weights' magnitudes in the loss.
         batch: images of a step.
         images: of the training part, in all.
 
-    Returns, by epoch, `accuracy` on the held-out images, and by layer and epoch: `bits` that the
-    codec chose (the mean over workers), `bits_a_value` that were encoded, `rms` of the gradient of
-    the last step, and `entropy` in bits of the weights in 16 bins between their least and greatest.
+    Returns:
+        By epoch, `accuracy` on the held-out images, and by layer and epoch: `bits` that the codec
+        chose (the mean over workers), `bits_a_value` that were encoded, `rms` of the gradient of
+        the last step, and `entropy` in bits of the weights in 16 bins between their least and
+        greatest.
     """
     data = load_digits().first(images, 359)
     with deterministic(), torch.random.fork_rng(devices=[]):

@@ -46,40 +46,47 @@ def ddp_hook(
     average: bool = True,
     divide: Literal["after", "before"] | None = None,
 ) -> tuple["HookState", Hook]:
-    """State and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
+    """Returns state and hook: `model.register_comm_hook(*cpd.ddp_hook(spec))`.
 
-    Each parameter's gradient is a layer of the all-reduce, with an exponent of its own, in whatever
-    bucket DDP puts it; its number in random streams is its place among the model's parameters. So
-    the gradients are, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
+    Each parameter's gradient is a tensor of the all-reduce, with its own exponent, whatever bucket
+    DDP puts it in; its number in random streams is its index among the model's parameters. So the
+    gradients are, bit for bit, `simulate_all_reduce` of all ranks' gradients in the order of
     `model.parameters()`, at the step that `state.step` counts (one for each backward pass that
     reduces). bfloat16 and float16 gradients are widened first, and the result is rounded to
     nearest.
 
-    Buckets are reduced in DDP's order on a thread of their own, while backward goes on. In the very
-    first pass the order of the parameters is not known before the last bucket, for which the others
-    wait, unless `module` is given.
+    Buckets are reduced in DDP's order on a separate thread, while backward continues. In the very
+    first pass the order of the parameters is not known before the last bucket, so the others wait
+    for it, unless `module` is given.
 
     Args:
-        spec: a `ReduceSpec`, or a `Schedule`, whose names are those of the module's
-            `named_parameters()` and whose steps are those of the state.
-        comm: a communicator of the ranks of DDP, which nothing else uses; default:
-            `cpd.comm.torch(group)`, whose connections are its own. Every rank makes it at the same
+        spec: a `ReduceSpec`, or a `Schedule` that uses the names of the module's
+            `named_parameters()` and the state's steps.
+        comm: a communicator of the ranks of DDP, which nothing else uses. Default:
+            `cpd.comm.torch(group)`, which has its own connections; every rank makes it at the same
             point.
-        group: DDP's `process_group` where it has one of its own.
-        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and where
+        group: DDP's `process_group` if it has one; default None: the default group.
+        module: the model, as it is or in DDP. Needed for a `Schedule` with exempt layers, and if
             parameters are of several types or devices (DDP's buckets do not show their order then).
-        average: divide by the number of ranks; False: as the spec says.
+            Default None.
+        average: whether to divide by the number of ranks; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            DDP does without a hook; which is better when is said at `ReduceSpec`. None: as the spec
-            says, whose default is `"after"`.
+            DDP does without a hook; see `ReduceSpec`. None: as the spec says, whose default is
+            `"after"`.
+
+    Returns:
+        The state and the hook.
+
+    Raises:
+        ValueError: for an invalid argument, or a group of the spec that is larger than the number
+            of ranks.
+        TypeError: for an argument of another type.
+        RuntimeError: if torch.distributed is not initialized.
 
     An error of a rank, such as a lost one, ends the backward pass with a RuntimeError that has its
-    text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt where it runs on
+    text; `state.error` is the error itself. Ctrl-C ends it with KeyboardInterrupt if it runs on
     Python's main thread (not on a GPU's, whose wait is torch's); the communicator is broken then.
     `state` can be pickled: see `HookState`.
-
-    Raises ValueError or TypeError (also where a group of the spec is larger than the number of
-    ranks), RuntimeError where torch.distributed is not initialised.
     """
     schedule = as_schedule(spec)
     _check_comm(comm, schedule)
@@ -101,14 +108,18 @@ def _all_reduce_hook(state: "HookState", bucket: GradBucket) -> Future[torch.Ten
 
 @functools.partial(checked, own=("comm",))
 class HookState:
-    """What the hook keeps from step to step.
+    """The state of the hook from step to step.
 
     A checkpoint holds `state_dict()`, plain data that `torch.load` takes with `weights_only=True`.
-    A new hook of the same schedule goes on from it (`load_state_dict`).
+    A new hook of the same schedule continues from it (`load_state_dict`).
 
-    Pickled it holds the schedule, the step, the names and the states, not the
-    communicator: an unpickled state makes itself a new one of the default process group at its
-    first bucket, unless `attach` gives it one before.
+    Pickled it holds the schedule, the step, the names and the states, not the communicator. An
+    unpickled state makes a new one of the default process group at its first bucket, unless
+    `attach` gives it one before.
+
+    Args:
+        schedule: the schedule.
+        step: the number of the next step; default 0.
     """
 
     schedule: Schedule
@@ -117,7 +128,7 @@ class HookState:
     names: list[str] | None
     """The parameters' names in their order, where the model was given."""
     states: States
-    """What a codec keeps of this rank's layers; each rank's checkpoint has its own."""
+    """A codec's state for this rank's tensors; each rank's checkpoint has its own."""
     error: BaseException | None
     """The first error of the thread that reduces."""
 
@@ -144,11 +155,16 @@ class HookState:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """What the all-reduce of the last backward pass that has ended took on this rank."""
+        """The all-reduce's bytes and seconds of the last ended backward pass on this rank."""
         return self._meter.last
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
-        """Uses this communicator and this model's parameters from now on."""
+        """Uses this communicator and this model's parameters from now on.
+
+        Args:
+            comm: the communicator; default None: unchanged.
+            module: the model; default None: unchanged.
+        """
         _check_module(module)
         _check_comm(comm, self.schedule)
         if comm is not None:
@@ -164,8 +180,10 @@ class HookState:
             self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the parameters' names (None: not known), and what a codec keeps: a new dict of
-        numbers, texts and bytes. Each rank's checkpoint has its own."""
+        """Returns the step, the parameters' names (None: not known), and what a codec stores.
+
+        It is a new dict of numbers, texts and bytes. Each rank's checkpoint has its own.
+        """
         names = None if self.names is None else list(self.names)
         return {"step": self.step, "names": names, "states": self.states.state_dict()}
 
@@ -191,8 +209,14 @@ class HookState:
             self.names = list(names)
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs keep of the parameter `name`, where the model was given; None: of
-        all. Raises ValueError where there is none of that name."""
+        """Forgets what codecs store of a parameter.
+
+        Args:
+            name: the parameter's name, if the model was given; default None: all parameters.
+
+        Raises:
+            ValueError: if no parameter has that name.
+        """
         self.states.reset(None if name is None else number_of(name, self.names or []))
 
     def reduce(self, bucket: GradBucket) -> Future[torch.Tensor]:
@@ -215,8 +239,11 @@ class HookState:
         return taken.result
 
     def _await_in_backward(self, last: "_Bucket") -> None:
-        """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own, which it
-        does not. Only Python's main thread hears of it: on a GPU's, torch waits as ever."""
+        """Lets the backward pass end with a wait that Ctrl-C ends, before torch's own.
+
+        Ctrl-C does not end torch's. Only Python's main thread hears of it: on a GPU's, torch waits
+        as ever.
+        """
         if threading.current_thread() is threading.main_thread():
             with contextlib.suppress(RuntimeError):  # DDP reduces after the pass (static graphs)
                 torch.autograd.Variable._execution_engine.queue_callback(
@@ -232,8 +259,10 @@ class HookState:
             raise
 
     def close(self) -> None:
-        """Ends the thread when its work is done, and closes the communicator if the state has made
-        it. No more buckets are taken."""
+        """Ends the thread when its work is done, and closes a communicator that the state has made.
+
+        No more buckets are taken.
+        """
         self._worker.end()
         if self._owns_comm and self._comm is not None:
             self._comm.close()
@@ -266,8 +295,10 @@ class HookState:
     def _run(
         self, taken: "_Bucket", layers: dict[int, torch.Tensor], step: int, ends: bool
     ) -> None:
-        """On the thread: reduces the bucket in place and fulfils its future. `ends`: it is the last
-        of its step."""
+        """On the thread: reduces the bucket in place and fulfils its future.
+
+        `ends`: it is the last of its step.
+        """
         try:
             if taken.ready is None:
                 self._metered(layers, step, ends)
@@ -321,8 +352,10 @@ class HookState:
 
 
 class _Worker:
-    """A thread that runs the functions put into it, in that order. A program that ends does not
-    wait for it."""
+    """A thread that runs the functions put into it, in that order.
+
+    A program that ends does not wait for it.
+    """
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

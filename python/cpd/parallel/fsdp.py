@@ -30,16 +30,24 @@ def set_reduce_scatter(
     *,
     divide: Literal["after", "before"] | None = None,
 ) -> dict[str, ReduceScatter]:
-    """Gives every FSDP module of `model`, itself included, a `ReduceScatter` of its own.
+    """Gives every FSDP module of `model`, itself included, its own `ReduceScatter`.
 
-    A layer is one FSDP module: FSDP hands over the gradients of all its parameters as one flat
-    tensor, so they share one APS exponent. Its number in random streams is its place among the FSDP
-    modules of `model.named_modules()`; its name, by which a `Schedule` goes, is the one there
-    (`""` for `model` itself). All share one communicator; `spec`, `comm` and
-    `divide` as in `ReduceScatter`.
+    A tensor of the reduction is one FSDP module: FSDP hands over the gradients of all its
+    parameters as one flat tensor, so they share one APS exponent. Its number in random streams is
+    its index among the FSDP modules of `model.named_modules()`. Its name there (`""` for `model`
+    itself) is the one that a `Schedule` uses.
 
-    Returns the reduce-scatter of each module, by name. Raises ValueError where nothing is sharded,
-    or where an exempt name of the schedule matches no FSDP module.
+    Args:
+        model: a model with FSDP modules.
+        spec: as in `ReduceScatter`.
+        comm: one communicator for all modules, as in `ReduceScatter`; default None.
+        divide: as in `ReduceScatter`; default None.
+
+    Returns:
+        The reduce-scatter of each module, by name.
+
+    Raises:
+        ValueError: if nothing is sharded, or an exempt name of the schedule matches no FSDP module.
     """
     modules = {name: m for name, m in model.named_modules() if isinstance(m, FSDPModule)}
     if not modules:
@@ -57,31 +65,30 @@ def set_reduce_scatter(
 
 @checked
 class ReduceScatter:
-    """For `FSDPModule.set_custom_reduce_scatter`: every rank keeps its part of the sum.
+    """For `FSDPModule.set_custom_reduce_scatter`: every rank receives its slice of the sum.
 
-    The result is, bit for bit, this rank's part of `simulate_all_reduce` of all ranks' flat
-    gradients as one layer. It is ready when the call returns.
+    The result is, bit for bit, this rank's slice of `simulate_all_reduce` of all ranks' flat
+    gradients as one tensor. It is ready when the call returns.
 
     Args:
-        spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. Whether the sum is
-            averaged is FSDP's choice (SUM or AVG), not `spec.average`'s.
-        comm: a communicator of the ranks among which parameters are sharded, at least as many as a
-            group of `spec` has, which nothing else uses; default: one is made in the first backward
-            pass.
-        name: of the module, for the schedule.
+        spec: a `ReduceSpec` with exchange `"owner"`, or a `Schedule` of such. FSDP chooses whether
+            the sum is averaged (SUM or AVG), not `spec.average`.
+        comm: a communicator of the ranks among which parameters are sharded, which nothing else
+            uses. It has at least as many ranks as a group of `spec`. Default: one is made in the
+            first backward pass.
+        name: the module's name, for the schedule.
         layer: its number in random streams; each module has its own.
-        divide: where an average divides: `"after"` the sum or `"before"` it, each contribution;
-            which is better when is said at `ReduceSpec`. None: as the spec says, whose default is
-            `"after"`.
+        divide: where an average divides: `"after"` the sum or `"before"` it, each contribution; see
+            `ReduceSpec`. None: as the spec says, whose default is `"after"`.
 
-    `step` is the number of the next call, of which every backward pass makes one; it enters the
-    random streams. `states` is what a codec keeps of this rank's layer. Keep both in checkpoints
-    (`state_dict`) where rounding is stochastic or a codec feeds errors back. A codec has the flat
+    `step` is the number of the next call; every backward pass makes one call. The number enters the
+    random streams. `states` is what a codec stores of this rank's tensor. Save both in checkpoints
+    (`state_dict`) if rounding is stochastic or a codec feeds errors back. A codec has the flat
     gradients as one row, or one column.
 
-    Where `set_gradient_divide_factor` is used, call `set_force_sum_reduction_for_comms(True)` too:
-    the sum then comes from here and FSDP divides it. On a two-dimensional mesh the further sum,
-    over replicas, remains torch's.
+    With `set_gradient_divide_factor`, call `set_force_sum_reduction_for_comms(True)` too: the sum
+    then comes from here and FSDP divides it. On a two-dimensional mesh the further sum, over
+    replicas, remains torch's.
     """
 
     def __init__(
@@ -109,13 +116,22 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> StepTraffic | None:
-        """What this module's reduce-scatter took on this rank in the last backward pass."""
+        """The bytes and seconds of this module's reduce-scatter in the last backward pass."""
         return self._meter.last
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Memory for FSDP's flat tensors."""
+        """Returns memory for FSDP's flat tensors.
+
+        Args:
+            size: the shape.
+            dtype: the type.
+            device: the device.
+
+        Returns:
+            An uninitialized tensor.
+        """
         return torch.empty(tuple(size), dtype=dtype, device=device)
 
     def __call__(
@@ -154,7 +170,11 @@ class ReduceScatter:
         return {"step": self.step, "states": self.states.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`."""
+        """Continues from a `state_dict`.
+
+        Args:
+            state: the state.
+        """
         check_keys("state", state, "states", "step")
         self.states.load_state_dict(state["states"])
         self.step = state["step"]

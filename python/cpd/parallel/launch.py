@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's launcher sets for the processes that it starts. Imports no torch."""
+"""The variables that torch's launcher sets for its processes. Imports no torch."""
 
 import os
 

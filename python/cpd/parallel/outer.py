@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers that train alone and meet every so many steps, in CPD's all-reduce: `DiLoCo`, whose
-workers exchange outer gradients, and `WeightAverage`, whose workers exchange weights.
+"""Workers that train alone and meet every N steps, in CPD's all-reduce.
 
-A worker is a model with an optimizer of its own. It may be a rank: `DiLoCo(model, comm, spec, …)`,
-on each; or all workers live in this process: `DiLoCo([model_0, …], None, spec, …)`. The bits are
-the same. Buffers (BatchNorm's running statistics) and inner optimizers stay each worker's own.
+Workers of `DiLoCo` exchange outer gradients, workers of `WeightAverage` weights.
+
+A worker is a model with its own optimizer. It may be a rank: `DiLoCo(model, comm, spec, …)`, on
+each; or all workers live in this process: `DiLoCo([model_0, …], None, spec, …)`. The bits are the
+same. Buffers (BatchNorm's running statistics) and inner optimizers stay each worker's own.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ class _Workers(abc.ABC):
     names: list[str]
     """The layers'."""
     steps: int
-    """Of each worker so far."""
+    """The number of steps of each worker so far."""
     report: dict[str, LayerReport]
-    """What happened to each layer when they last met, by name."""
+    """The report of each tensor of the last meeting, by name."""
     states: States
-    """What a codec keeps of the layers of this process's workers."""
+    """A codec's state for the tensors of this process's workers."""
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class _Workers(abc.ABC):
 
     def step(self) -> bool:
         """To be called after each step of the inner optimizers: of this rank's, or of all workers'.
+
         Whether layers met, of which the models then hold the common weights.
 
         Raises FloatingPointError where an average is not finite, with nothing changed, and what the
@@ -95,7 +97,7 @@ class _Workers(abc.ABC):
         return bool(numbers)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in addition to the workers' models and optimizers."""
+        """Returns what a run needs to continue, beside the workers' models and optimizers."""
         return {
             "steps": self.steps,
             "world_size": self.world_size,
@@ -103,8 +105,10 @@ class _Workers(abc.ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`. Raises ValueError where that was of another number of
-        workers or other layers."""
+        """Goes on from a `state_dict`.
+
+        Raises ValueError where that was of another number of workers or other layers.
+        """
         check_keys("state", state, "world_size", "steps")
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} workers, not {self.world_size}")
@@ -112,8 +116,10 @@ class _Workers(abc.ABC):
         self.steps = state["steps"]
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs keep of the layer `name`; None: of all. Raises ValueError where there
-        is no such name."""
+        """Forgets what codecs keep of the layer `name`; None: of all.
+
+        Raises ValueError where there is no such name.
+        """
         self.states.reset(None if name is None else number_of(name, self.names))
 
     def __repr__(self) -> str:
@@ -124,7 +130,7 @@ class _Workers(abc.ABC):
 
     @abc.abstractmethod
     def _contribution(self, number: int, local: torch.Tensor) -> torch.Tensor:
-        """What a worker gives for a layer, of which it has the weights `local`: float32."""
+        """Returns a worker's contribution to a tensor with its weights `local`: float32."""
 
     @abc.abstractmethod
     def _take(self, number: int, average: torch.Tensor) -> torch.Tensor:
@@ -205,7 +211,7 @@ class _Workers(abc.ABC):
                         self.states.set_gradient(n, _rms(parameter.grad), rank)
 
     def _on_one_gpu(self) -> bool:
-        """Whether all workers' layers are on the same GPU, which then sums them."""
+        """Returns whether all workers' layers are on the same GPU, which then sums them."""
         workers = range(len(self.models))
         places = {p.device for worker in workers for p in self._parameters(worker)}
         return len(places) == 1 and places.pop().type == "cuda"
@@ -252,38 +258,42 @@ class _Workers(abc.ABC):
         return digest.digest()
 
     def _options(self) -> tuple[Any, ...]:
-        """What all workers must have in common, in addition to what an all-reduce compares."""
+        """Returns what all workers must share, in addition to what an all-reduce compares."""
         return type(self).__name__, self.period
 
 
 @checked
 class DiLoCo(_Workers):
-    """Local steps by any inner optimizer; every `inner_steps` of them the workers meet (Douillard
-    et al., DiLoCo, 2023; Streaming DiLoCo, 2025).
+    """Local steps by any inner optimizer, and a meeting of the workers every `inner_steps` steps.
 
-    Where they meet, each parameter's outer gradient θ_start − θ_local, in binary32, goes through
-    one all-reduce of `spec`, averaged; SGD with momentum takes the average to the next start, each
-    of its operations rounded to binary32: v ← momentum · v + g, then θ_start − outer_lr · (g +
-    momentum · v), or · v without `nesterov`. All workers go on from there.
+    Source: Douillard et al., DiLoCo, 2023; Streaming DiLoCo, 2025.
+
+    At a meeting, each parameter's outer gradient θ_start − θ_local, in binary32, goes through one
+    all-reduce of `spec`, averaged. SGD with momentum takes the average to the next start, each of
+    its operations rounded to binary32: v ← momentum · v + g, then θ_start − outer_lr · (g +
+    momentum · v), or · v without `nesterov`. All workers continue from there.
 
     Args:
-        model: this rank's worker; or a list of all workers, each a model of its own, with
+        model: this rank's worker; or a list of all workers, each a separate model, with
             `comm=None`. On the CPU or GPUs, dense float32, bfloat16 or float16 parameters; those
-            that require a gradient are the layers. The start is kept in float32. All workers begin
-            with the same weights.
-        comm: a communicator of the ranks, which nothing else uses at the same time.
+            that require a gradient are the tensors of the all-reduce. The start is stored in
+            float32. All workers begin with the same weights.
+        comm: a communicator of the ranks, which nothing else uses at the same time, or None.
         spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings. Outer gradients
-            are small: formats of narrow range need `aps=True` or scales of their own. Four-bit
-            outer gradients that are summed in fp32: `ReduceSpec("e3m0", "fp32", aps=True,
-            result="fp32")`.
-        inner_steps: between two meetings of a layer.
-        outer_lr, momentum, nesterov: of the outer optimizer.
-        fragments: Streaming DiLoCo: the layers are cut into so many runs of about as many values,
-            of which run f of F meets after ⌊(f + 1) inner_steps / F⌋ of each `inner_steps` steps.
+            are small: formats of narrow range need `aps=True` or scales. Four-bit outer gradients
+            that are summed in fp32: `ReduceSpec("e3m0", "fp32", aps=True, result="fp32")`.
+        inner_steps: the number of steps from one meeting of a parameter to the next.
+        outer_lr: the outer optimizer's learning rate; default 0.7. It may be changed between steps.
+        momentum: the outer optimizer's momentum; default 0.9.
+        nesterov: whether the outer optimizer uses Nesterov's momentum; default True.
+        fragments: Streaming DiLoCo: the number F of fragments of about as many values; default 1.
+            Fragment f meets after ⌊(f + 1) inner_steps / F⌋ of each `inner_steps` steps.
 
-    `step()` is called after each step of the inner optimizer. `outer_lr` may be changed between.
+    Raises:
+        ValueError: for an invalid argument, or if workers begin differently.
+        TypeError: for an argument of another type.
 
-    Raises ValueError or TypeError for other arguments, or where workers begin differently.
+    `step()` is called after each step of the inner optimizer.
 
     >>> models = [torch.nn.Linear(2, 1) for _ in range(2)]
     >>> _ = models[1].load_state_dict(models[0].state_dict())
@@ -324,14 +334,24 @@ class DiLoCo(_Workers):
         self._velocity = [torch.zeros_like(start) for start in self._start]
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in addition to the workers' models and optimizers: steps,
-        what codecs keep, and the start and the momentum of each layer."""
+        """Returns what a run needs to continue, beside the workers' models and optimizers.
+
+        It has the steps, what codecs store, and the start and the momentum of each parameter.
+        """
         return super().state_dict() | {
             name: {n: x.clone() for n, x in zip(self.names, held, strict=True)}
             for name, held in self._held().items()
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from a `state_dict`.
+
+        Args:
+            state: the state; it is not changed.
+
+        Raises:
+            ValueError: for a state of other parameters, or another number of workers.
+        """
         check_keys("state", state, "world_size", "steps", *self._held())
         for name, held in self._held().items():
             shapes = {n: x.shape for n, x in zip(self.names, held, strict=True)}
@@ -364,22 +384,26 @@ class DiLoCo(_Workers):
 
 @checked
 class WeightAverage(_Workers):
-    """Workers train alone; every `period` steps the average of their weights, through the
-    all-reduce of `spec`, takes the place of each one's (Øland and Raj, Reducing communication
-    overhead in distributed learning by an order of magnitude (almost), 2015).
+    """Workers that train alone, and every `period` steps take the average of their weights.
+
+    Source: Øland and Raj, Reducing communication overhead in distributed learning by an order of
+    magnitude (almost), 2015. The average goes through the all-reduce of `spec`.
 
     Args:
-        model, comm: as in `DiLoCo`.
-        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings: the weights are
-            what is cast.
-        period: steps between two meetings.
+        model: as in `DiLoCo`.
+        comm: as in `DiLoCo`.
+        spec: a `ReduceSpec` or its text, or a `Schedule`, whose steps are meetings; the weights are
+            cast.
+        period: the number of steps from one meeting to the next.
 
-    `step()` is called after each step of the inner optimizer. Where the codec chooses its bits by
-    gradients (`uniform bits=gradient`, § 3.2 there), it takes the root mean square of each layer's
-    `grad` as it then is, on each worker its own; where a parameter has none, what
-    `states.set_gradient` was given, and raises ValueError where that is nothing.
+    Raises:
+        ValueError: for an invalid argument, or if workers begin differently.
+        TypeError: for an argument of another type.
 
-    Raises ValueError or TypeError for other arguments, or where workers begin differently.
+    `step()` is called after each step of the inner optimizer. If the codec chooses its bits by
+    gradients (`uniform bits=gradient`, § 3.2 there), it takes the root mean square of each
+    parameter's `grad` as it then is, on each worker its own. For a parameter without `grad` it
+    takes the value of `states.set_gradient`, and raises ValueError without that.
 
     >>> models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
     >>> for model in models:
@@ -426,8 +450,10 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Numbers of layers in `count` runs of about as many values: a layer goes where its middle
-    is."""
+    """Returns the numbers of layers in `count` fragments of about as many values.
+
+    A layer is in the fragment that has its middle.
+    """
     count = _at_least_one("fragments", count)
     if count > len(sizes):
         raise ValueError(f"fragments must be at most the number of layers, {len(sizes)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the all-reduce of a training step took: `StepTraffic`."""
+"""The bytes and seconds of a training step's all-reduce: `StepTraffic`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StepTraffic:
-    """What the all-reduce of one step took on one rank.
+    """The bytes and seconds of one step's all-reduce on one rank.
 
     Attributes:
         step: number of the step.

@@ -43,63 +43,64 @@ KEEPS = ("memory", "disk", "recompute")
 
 @checked
 class VirtualNodes:
-    """Trains `model` as `world_size` nodes would whose gradients meet in CPD's all-reduce.
+    """Trains `model` as `world_size` nodes whose gradients meet in CPD's all-reduce.
 
-    Each step, every node's loss and gradients are computed by itself on its own micro-batch, one
-    node after the other, and the reduced gradients are left in the parameters' `grad`: bit for bit
-    those of as many ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
+    In each step, every node's loss and gradients are computed on its own micro-batch, one node
+    after the other, and the reduced gradients are left in the parameters' `grad`. They are bit for
+    bit those of as many ranks of DistributedDataParallel with `cpd.ddp_hook(spec)`, and of
     `cpd.simulate_all_reduce`.
 
     Args:
         model: with dense float32, bfloat16 or float16 parameters, on the CPU or GPUs. Gradients on
             one GPU are summed there, and cast there unless a codec rounds them on the host; others
-            are copied to the CPU and summed there. Those that require a gradient are the layers of
-            the all-reduce, in the order of `named_parameters()`: each has a scale of its own, its
-            place is its number in random streams, its name is what a `Schedule` goes by. A shared
-            one counts once.
-            bfloat16 and float16 gradients are widened first, and the result is rounded to nearest.
+            are copied to the CPU and summed there. Parameters that require a gradient are the
+            tensors of the all-reduce, in the order of `named_parameters()`: each has its own scale,
+            its index is its number in random streams, a `Schedule` uses its name. A shared one
+            counts once. bfloat16 and float16 gradients are widened first, and the result is rounded
+            to nearest.
         world_size: the number of nodes.
         spec: a `ReduceSpec` or its text (`cpd.comm.reduce_spec`, a recipe's `wire`), or a
             `Schedule`, whose steps are those of `next_step`.
-        keep: what is done where the sum can begin only when all nodes' gradients are there: with
-            APS, whose exponents come first, and for the order `ring`. `"memory"` or `"disk"`: they
-            are kept (`kept_bytes`; in the host's memory, or on disk in a nameless file; of float32,
-            bfloat16 or float16 as they are). `"recompute"`: only their exponents, and each node
-            computes its loss and gradients once more (twice more for both together), with the
-            buffers and the random numbers of the first time. None: as `"memory"`. Elsewhere
-            (sequential and tree orders, with or without groups) nothing is kept: memory holds one
-            node's gradients and the sums.
-        average: divide by the number of nodes; False: as the spec says.
+        keep: where to store gradients when the sum must wait for all nodes: with APS, whose
+            exponents come first, and for the order `ring`. `"memory"` (default) or `"disk"`:
+            gradients are stored (`kept_bytes`; in the host's memory, or on disk in a nameless file;
+            float32, bfloat16 or float16 unchanged). `"recompute"`: only their exponents are, and
+            each node computes its loss and gradients once more (twice more for both together), with
+            the buffers and the random numbers of the first time. Other orders (sequential and tree,
+            with or without groups) store nothing: memory holds one node's gradients and the sums.
+        average: whether to divide by the number of nodes; default True. False: as the spec says.
         divide: where the average divides: `"after"` the sum or `"before"` it, each contribution, as
-            torch's DDP does; which is better when is said at `ReduceSpec`. None: as the spec
-            says, whose default is `"after"`.
-        broadcast_buffers: True: every node begins a step with node 0's buffers (BatchNorm's running
-            statistics), which remain, as in DDP. False: each node has its own; the model holds node
-            0's. Histories of delayed scaling are combined by their maximum in either case, at the
-            end of the step: ranks do that at each call of the model, of which a node then makes one
-            a step, also where `no_sync` accumulates.
-        seeds: None: nodes draw random numbers (dropout) one after the other from torch's
-            generators, as a loop would. Or a seed for each node, which then has generators of its
-            own, as a rank has that begins with torch.manual_seed(seed).
-        folder: of what is kept on disk; default: the system's for temporary files.
-
-    Gradients of several micro-batches are accumulated in each node before the reduction, with
-    DDP's bits, where `loss` yields several losses, or by steps in `no_sync`.
-
-    Parameters without a gradient count as zeros, as DDP has it with find_unused_parameters; where
-    no node has a gradient, `grad` is None. When a step raises, gradients, buffers, generators and
-    states are what they were before it.
+            torch's DDP does; see `ReduceSpec`. None: as the spec says, whose default is `"after"`.
+        broadcast_buffers: True (default): every node begins a step with node 0's buffers
+            (BatchNorm's running statistics), which remain, as in DDP. False: each node has its own;
+            the model holds node 0's. Histories of delayed scaling are combined by their maximum in
+            either case, at the end of the step. Ranks do that at each call of the model; a node
+            makes one such call a step, also where `no_sync` accumulates.
+        seeds: a seed for each node, which then has its own generators, as a rank that begins with
+            torch.manual_seed(seed). Default None: nodes take random numbers (dropout) one after the
+            other from torch's generators, as a loop would.
+        folder: the folder of `keep="disk"`; default: the system's for temporary files.
 
     Attributes:
         next_step: the number of the next step; enters the random streams.
-        states: what a codec keeps of all nodes' layers, such as the errors that it feeds back.
+        states: what a codec stores of all nodes' tensors, such as the errors that it feeds back.
         losses: the nodes' losses of the last step.
-        report: what happened to each layer in the last step, a `LayerReport` by name.
+        report: the `LayerReport` of each tensor in the last step, by name.
         traffic: the bytes that node 0 would have sent in it, and the seconds that casts and sums of
             all nodes took here.
 
-    Raises ValueError or TypeError for other arguments, MemoryError or OSError where what is to be
-    kept does not fit.
+    Raises:
+        ValueError: for an invalid argument.
+        TypeError: for an argument of another type.
+        MemoryError: if gradients to store do not fit into memory.
+        OSError: if gradients to store do not fit on the disk.
+
+    Gradients of several micro-batches are accumulated in each node before the reduction, with DDP's
+    bits, if `loss` yields several losses, or by steps in `no_sync`.
+
+    Parameters without a gradient count as zeros, as in DDP with find_unused_parameters; if no node
+    has a gradient, `grad` is None. When a step raises, gradients, buffers, generators and states
+    are as before it.
 
     >>> model = torch.nn.Linear(2, 1)
     >>> nodes = VirtualNodes(model, world_size=4, spec=ReduceSpec("e4m3", aps=True))
@@ -172,8 +173,7 @@ class VirtualNodes:
         micro_batches: Iterable[Any] | None = None,
         on_gradients: Watch | None = None,
     ) -> torch.Tensor:
-        """One step of all nodes: leaves the reduced gradients in the parameters' `grad`, whatever
-        was there before.
+        """Makes one step of all nodes: sets the parameters' `grad` to the reduced gradients.
 
         Args:
             loss: a function of a node's micro-batch that returns its loss, a tensor of one value;
@@ -184,12 +184,15 @@ class VirtualNodes:
             micro_batches: instead of it, at least as many micro-batches as nodes, of any kind; from
                 an iterator no more are taken. With `"recompute"` they are held for the step.
             on_gradients: is called with each node's number and gradients by name, before they are
-                reduced; they may be kept, and must not be changed.
+                reduced; they may be stored, and must not be changed.
 
-        Returns the mean of the nodes' losses, detached.
+        Returns:
+            The mean of the nodes' losses, detached.
 
-        Raises ValueError or TypeError where something does not fit, RuntimeError where a node's
-        loss is another when it is computed again, and whatever `loss` raises.
+        Raises:
+            ValueError: for arguments that do not fit.
+            TypeError: for an argument of another type.
+            RuntimeError: if a node's loss differs when it is computed again.
         """
         if (batch is None) == (micro_batches is None):
             raise TypeError("step takes a batch or micro_batches")
@@ -216,10 +219,11 @@ class VirtualNodes:
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context in which a step adds each node's gradients to those that it has and reduces
-        nothing, as DistributedDataParallel's no_sync; the next step outside adds its own and
-        reduces the sums. `grad`, `report` and `next_step` stay what they are meanwhile. All nodes'
-        gradients are kept, on disk with `keep="disk"`, else in memory.
+        """A context in which a step adds each node's gradients to its earlier ones.
+
+        It reduces nothing, as DistributedDataParallel's no_sync; the next step outside adds its own
+        and reduces the sums. Meanwhile `grad`, `report` and `next_step` remain unchanged. All
+        nodes' gradients are stored, on disk with `keep="disk"`, else in memory.
 
         >>> model = torch.nn.Linear(2, 1, bias=False)
         >>> nodes = VirtualNodes(model, 2, "fp32")
@@ -262,10 +266,12 @@ class VirtualNodes:
         return losses
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on, in addition to the model and its optimizer: the number of
-        the next step, the schedule (with its seeds), and nodes' own generators and buffers, and
-        what codecs keep. Raises RuntimeError where gradients are accumulated that no step has
-        reduced: a state does not hold them."""
+        """Returns what a run needs to continue, beside the model and its optimizer.
+
+        It has the number of the next step, the schedule (with its seeds), nodes' own generators and
+        buffers, and what codecs store. Raises RuntimeError if gradients are accumulated that no
+        step has reduced: a state does not hold them.
+        """
         if self._added is not None:
             raise RuntimeError(
                 "the nodes hold gradients of steps in no_sync that are not reduced yet: save after "
@@ -282,8 +288,15 @@ class VirtualNodes:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a `state_dict`. Raises ValueError from another number of
-        nodes, or nodes with generators or buffers of their own where these have none."""
+        """Continues from a `state_dict`.
+
+        Args:
+            state: the state.
+
+        Raises:
+            ValueError: for another number of nodes, or if only one side has nodes' own generators
+                or buffers.
+        """
         check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
             raise ValueError(f"the state has {state['world_size']} nodes, not {self.world_size}")
@@ -300,8 +313,14 @@ class VirtualNodes:
         self._buffers = state["buffers"]
 
     def reset(self, name: str | None = None) -> None:
-        """Forgets what codecs keep of the parameter `name`, on all nodes; None: of all. Raises
-        ValueError where there is none of that name."""
+        """Forgets what codecs store of a parameter, on all nodes.
+
+        Args:
+            name: the parameter's name; default None: all parameters.
+
+        Raises:
+            ValueError: if no parameter has that name.
+        """
         self.states.reset(None if name is None else number_of(name, self.names))
 
     def __repr__(self) -> str:
@@ -328,7 +347,7 @@ class VirtualNodes:
         return [Generators.seeded(number, _gpus(self._parameters())) for number in numbers]
 
     def _traffic(self, seconds: float) -> StepTraffic:
-        """Of this step, whose bytes are those of all of the first steps, or of all after them."""
+        """Returns this step's traffic, equal in all of the first steps, and in all after them."""
         is_first = self.next_step < self.schedule.first_steps
         if is_first not in self._costs:
             shapes = {n: tuple(p.shape) for n, p in named_parameters(self.model).items()}
@@ -347,7 +366,7 @@ class VirtualNodes:
         return parameters
 
     def _both_folds(self) -> list[Folds]:
-        """Of the schedule's first steps, and of those after them, without values."""
+        """Returns the folds of the schedule's first steps, and of later ones, without values."""
         layers = named_parameters(self.model)
         return [self._folds(layers, step) for step in (0, self.schedule.first_steps)]
 
@@ -368,7 +387,7 @@ class VirtualNodes:
 
 
 class Added(NamedTuple):
-    """What steps in `no_sync` leave."""
+    """The result of steps in `no_sync`."""
 
     gradients: Keep
     buffers: list[Values]
@@ -424,8 +443,10 @@ class _Step:
     def run(
         self, micro_batches: Iterable[Any]
     ) -> tuple[list[tuple[torch.Tensor | None, LayerReport]], torch.Tensor]:
-        """The reduced gradients and reports, if there are folds, and the losses; buffers and
-        generators move on. Where it raises, these and the gradients are put back."""
+        """Returns the reduced gradients and reports, if there are folds, and the losses.
+
+        Buffers and generators advance. If it raises, they and the gradients are put back.
+        """
         before = Randomness.now(self._gpus)
         gradients = [parameter.grad for parameter in self._parameters.values()]
         try:
@@ -454,7 +475,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, LayerReport]]:
-        """What the sums give when all nodes have come as often as they are awaited."""
+        """Returns the sums when all nodes have come as often as they are awaited."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():

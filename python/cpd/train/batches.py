@@ -38,7 +38,7 @@ class Batches:
         self._draw = torch.Generator().manual_seed(options.seed)
 
     def epoch(self, epoch: int) -> Iterator[list[Micro]]:
-        """Of each step: the micro-batch of each of my nodes."""
+        """Yields each step's micro-batches of this process's nodes."""
         for rows in self._order(epoch).to(self._data.train_x.device):
             if self._augment is None:
                 mine = [rows[node] for node in self._mine]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model is trained on and measured with: `Data`."""
+"""The data of a training and its measurement: `Data`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels, shipped with that package:
-`load_digits`, `epoch_order`."""
+"""scikit-learn's handwritten digits, 1797 images of 8 × 8 pixels.
+
+`load_digits` reads them from that package; `epoch_order` shuffles.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +41,11 @@ def load_digits() -> Data:
 
 
 def _images_and_labels() -> tuple[npt.NDArray[np.float64], npt.NDArray[Any]]:
-    """The 1797 × 64 pixels, 0…16, and the digits. Read from scikit-learn's own file where it has
-    the usual place: importing the package takes two seconds."""
+    """The 1797 × 64 pixels, 0…16, and the digits.
+
+    Read from scikit-learn's own file where it has the usual place: importing the package takes two
+    seconds.
+    """
     package = find_spec("sklearn")
     for folder in (package and package.submodule_search_locations) or ():
         file = Path(folder, "datasets", "data", "digits.csv.gz")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CIFAR-10, read from files at hand, and how its images are augmented: `load_cifar10`, `AUGMENTS`,
-`centred`."""
+"""CIFAR-10, read from local files, and its augmentations.
+
+`load_cifar10`, `AUGMENTS`, `centred`.
+"""
 
 from __future__ import annotations
 
@@ -31,21 +33,23 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def data_folder() -> Path:
-    """Where data is looked for: `$CPD_DATA`, else `../shared/data`, from where one is."""
+    """Returns `$CPD_DATA`, else `../shared/data`, relative to the working directory."""
     return Path(os.environ.get("CPD_DATA", "../shared/data"))
 
 
 def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
-    """The first images of each part, from `folder` or its subfolder cifar10: N x 3 x 32 x 32,
-    standardised channel by channel with the training part's mean and deviation. `source` is
-    `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is lossy: what accuracies are quoted as.
+    """Returns the first images of each part, N x 3 x 32 x 32.
 
-    Two forms are known: the folder cifar-10-batches-py of https://www.cs.toronto.edu/~kriz/cifar.html
-    (pickles: only from where they can be trusted), and cifar10-jpeg.npz: JPEG bytes end to end as
-    `train_jpeg` (uint8), where each begins and the last ends as `train_offset`, `train_label`, and
-    the same for `test`, which Pillow decodes.
+    They are read from `folder` or its subfolder cifar10, and standardized channel by channel with
+    the training part's mean and deviation. `source` is `CIFAR-10`, or `CIFAR-10 (JPEG)`, which is
+    lossy: accuracies are quoted with it.
 
-    Raises FileNotFoundError, which says what is to be put where; ValueError for numbers of images
+    Two forms are known: the folder cifar-10-batches-py of
+    https://www.cs.toronto.edu/~kriz/cifar.html (pickles: only from a trusted source), and
+    cifar10-jpeg.npz: JPEG bytes end to end as `train_jpeg` (uint8), where each begins and the last
+    ends as `train_offset`, `train_label`, and the same for `test`, which Pillow decodes.
+
+    Raises FileNotFoundError, which says what file to put where; ValueError for numbers of images
     that are not there.
     """
     for place in (folder, folder / "cifar10"):
@@ -70,14 +74,18 @@ def load_cifar10(folder: Path, train: int = 50_000, test: int = 10_000) -> Data:
 
 
 def augmented(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Each image moved by -4…4 pixels both ways, the rest filled with 0, and every second one
-    mirrored, as `draw`, on the CPU, decides."""
+    """Returns each image moved by -4…4 pixels both ways, and every second one mirrored.
+
+    The rest is filled with 0. `draw`, on the CPU, decides.
+    """
     return _windows(F.pad(images, (4, 4, 4, 4)), images.shape[-1], draw)
 
 
 def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
-    """As `augmented`, but the rest is filled by reflection, and then a square of 8 x 8 pixels is 0
-    (Cutout): what DavidNet's authors do."""
+    """Returns images as `augmented`, filled by reflection, with a square of 8 x 8 pixels set to 0.
+
+    It is Cutout, as DavidNet's authors use it.
+    """
     made = _windows(F.pad(images, (4, 4, 4, 4), mode="reflect"), images.shape[-1], draw)
     across = torch.arange(images.shape[-1])
     corners = torch.randint(images.shape[-1] - CUT + 1, (2, len(images), 1), generator=draw)
@@ -87,8 +95,10 @@ def cut_out(images: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def cropped(images: Tensor, draw: torch.Generator) -> Tensor:
-    """A window of 24 x 24 pixels of each image, every second one mirrored, as TensorFlow's CIFAR-10
-    model has them (without its changes of brightness and contrast)."""
+    """Returns a window of 24 x 24 pixels of each image, every second one mirrored.
+
+    TensorFlow's CIFAR-10 model does so (without its changes of brightness and contrast).
+    """
     return _windows(images, CROP, draw)
 
 

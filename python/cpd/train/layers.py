@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists a model's parameter tensors without making the model (`layers_of`), and finds those that
-`exempt=` leaves in fp32. An all-reduce calls each such tensor a layer."""
+"""Lists a model's parameter tensors without making the model (`layers_of`).
+
+It also finds those that `exempt=` leaves in fp32. An all-reduce calls each such tensor a layer.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """The number of its values."""
         return math.prod(self.shape)
 
 
@@ -34,8 +36,10 @@ _ORDINALS = {"conv": "Conv", "fc": "Linear"}
 
 
 def weight_named(name: str, layers: Sequence[Layer]) -> str:
-    """The name of the weight that `convN` or `fcN` means, that of the Nth convolution or linear
-    layer; another name as it is. Raises ValueError where there are fewer.
+    """Returns the name of the weight that `convN` or `fcN` means.
+
+    It is the Nth convolution's or linear layer's. Another name is returned unchanged. Raises
+    ValueError if there are fewer layers.
 
     >>> layers = [Layer("0.weight", (8, 3, 3, 3), "Conv2d"), Layer("0.bias", (8,), "Conv2d")]
     >>> weight_named("conv1", layers)
@@ -53,8 +57,10 @@ def weight_named(name: str, layers: Sequence[Layer]) -> str:
 
 @lru_cache(maxsize=64)
 def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) -> tuple[Layer, ...]:
-    """The layers of a model in `MODELS`, in their order; `taken`: the options that it takes, by
-    name. No weights are made."""
+    """Returns the layers of a model in `MODELS`, in their order, without making weights.
+
+    `taken`: the options that it takes, by name.
+    """
     import torch
 
     with torch.device("meta"):
@@ -67,23 +73,29 @@ def layers_of(model: str, sample: Sample, taken: tuple[tuple[str, Any], ...]) ->
 
 
 def exempt_names(layers: Sequence[Layer], types: Sequence[str]) -> tuple[str, ...]:
-    """The names of the layers whose module is of one of the classes. Raises ValueError for a class
-    that none has."""
+    """The names of the layers whose module is of one of the classes.
+
+    Raises ValueError for a class that none has.
+    """
     known = sorted({layer.module for layer in layers})
     chosen = [checked_name("exempt type", one, known) for one in types]
     return tuple(layer.name for layer in layers if layer.module in chosen)
 
 
 def share_of(layers: Sequence[Layer], exempt: Sequence[str], min_size: int) -> float:
-    """The share of the values that are in layers of at least `min_size` values of which no pattern
-    of `exempt` matches the name."""
+    """Returns the share of the values that are in layers of at least `min_size` values.
+
+    Layers with a name that a pattern of `exempt` matches do not count.
+    """
     kept = sum(size for size in _sizes(layers, exempt) if size >= min_size)
     return kept / sum(layer.size for layer in layers)
 
 
 def largest_min_size(layers: Sequence[Layer], exempt: Sequence[str], share: float) -> int:
-    """The largest `min_size` for which `share_of` is at least `share`. Raises ValueError where none
-    is, because of what is exempt."""
+    """The largest `min_size` for which `share_of` is at least `share`.
+
+    Raises ValueError where none is, because of what is exempt.
+    """
     for size in sorted(set(_sizes(layers, exempt)), reverse=True):
         if share_of(layers, exempt, size) >= share:
             return size

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop. Each step, every node computes the gradients of its own micro-batch; these go,
-layer by layer, through one all-reduce; one optimizer step uses the sum. A layer is one parameter
-tensor. Nodes are virtual (`cpd.VirtualNodes`) or processes; nothing else depends on which."""
+"""The training loop.
+
+Each step, every node computes the gradients of its own micro-batch; these go, layer by layer,
+through one all-reduce; one optimizer step uses the sum. A layer is one parameter tensor. Nodes are
+virtual (`cpd.VirtualNodes`) or processes; nothing else depends on which.
+"""
 
 import math
 import os
@@ -44,8 +47,10 @@ OnStep = Callable[[Step], bool | None]
 
 @contextmanager
 def deterministic(device: str = "cpu") -> Iterator[None]:
-    """One torch thread and deterministic algorithms; the caller's settings come back after. On a
-    GPU, an operation without such an algorithm is a warning."""
+    """One torch thread and deterministic algorithms; the caller's settings come back after.
+
+    On a GPU, an operation without such an algorithm is a warning.
+    """
     threads = torch.get_num_threads()
     mode = torch.get_deterministic_debug_mode()
     torch.set_num_threads(1)
@@ -270,8 +275,10 @@ class _Run:
         self._count()
 
     def _set_step(self, epoch: int, number: int) -> None:
-        """Sets the rate, and has the recipe's schedule follow, which counts steps and epochs from 0
-        on."""
+        """Sets the rate, and the step of the recipe's schedule.
+
+        The schedule counts steps and epochs from 0 on.
+        """
         if self.options.schedule != "constant":
             progress = epoch - 1 + number / self.batches.steps
             rate = self.options.lr * self.options.rates.at(progress, self.options.epochs)

@@ -19,8 +19,11 @@ _DIFFER = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd, nn.RNN
 
 
 def loss_of(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """The cross entropy of classes, pixels or characters: `outputs` are N x classes,
-    N x classes x H x W or N x T x classes, with targets N, N x H x W or N x T."""
+    """Returns the cross entropy of classes, pixels or characters.
+
+    `outputs` are N x classes, N x classes x H x W or N x T x classes, with targets N, N x H x W or
+    N x T.
+    """
     if outputs.ndim == 4:
         outputs = outputs.permute(0, 2, 3, 1)
     if outputs.ndim > 2:  # rows of classes: as images, this has no deterministic form on GPUs
@@ -66,7 +69,8 @@ def confusion(found: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 def mean_iou(counts: Tensor) -> float:
     """Returns the mean intersection over union of a `confusion` matrix, over the classes that are
-    in the targets or were predicted."""
+    in the targets or were predicted.
+    """
     right = counts.diagonal().double()
     union = counts.sum(0) + counts.sum(1) - counts.diagonal()
     return float((right / union)[union > 0].mean())

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks in torch's own layers: `mlp`, `lenet`, `cifarnet`, `resnet18`, `resnet110`, `davidnet`,
-`fcn`, `TextLstm`, `Gpt`. `table.py` says what each is trained with."""
+"""Networks in torch's own layers.
+
+They are `mlp`, `lenet`, `cifarnet`, `resnet18`, `resnet110`, `davidnet`, `fcn`, `TextLstm`, `Gpt`.
+`table.py` lists what each is trained with.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,18 @@ T = TypeVar("T")
 
 
 def seeded(seed: int, make: Callable[[], T]) -> T:
-    """What `make` returns where torch's generator begins at `seed`; its state comes back after."""
+    """Returns `make()` with torch's generator seeded; its state is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make()
 
 
 def mlp(inputs: int, classes: int, depth: int, width: int, dropout: float = 0.0) -> nn.Sequential:
-    """`depth` hidden layers of equal width with ReLU (and dropout behind each), and a linear output
-    layer: N x inputs to N x classes. PyTorch's default weights and zero biases."""
+    """Makes `depth` hidden layers of equal width with ReLU, and a linear output layer.
+
+    Dropout follows each hidden layer. N x inputs to N x classes. PyTorch's default weights and zero
+    biases.
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for index in range(1, depth + 1):
         layers[f"hidden{index}"] = _zero_bias(inputs, width)
@@ -47,9 +53,9 @@ def digit_classifier(depth: int, width: int, seed: int) -> nn.Sequential:
 def lenet(
     shape: tuple[int, int, int], classes: int = 10, width: int = 6, dropout: float = 0.0
 ) -> nn.Sequential:
-    """LeNet-5 with ReLU and max pooling: two convolutions, of `width` and 16/6 times as many
-    channels, and three linear layers; N x C x H x W to N x classes.
+    """Makes LeNet-5 with ReLU and max pooling; N x C x H x W to N x classes.
 
+    It has two convolutions, of `width` and 16/6 times as many channels, and three linear layers.
     Kernels are 5 x 5 without padding; below 28 x 28 pixels, as the digits are, 3 x 3 with padding.
     Dropout is in front of the last layer.
     """
@@ -77,10 +83,12 @@ def lenet(
 def cifarnet(
     side: int = 24, classes: int = 10, width: int = 64, dropout: float = 0.0
 ) -> nn.Sequential:
-    """The network of TensorFlow's CIFAR-10 tutorial: two 5 x 5 convolutions of `width` channels,
-    each with overlapping pooling and local response normalization, linear layers of 6 and 3 times
-    as many units, and the output layer; N x 3 x side x side to N x classes. Dropout is in front of
-    the two hidden linear layers. Weights are drawn as there: normal, cut off at two deviations.
+    """Makes the network of TensorFlow's CIFAR-10 tutorial; N x 3 x side x side to N x classes.
+
+    It has two 5 x 5 convolutions of `width` channels, each with overlapping pooling and local
+    response normalization, linear layers of 6 and 3 times as many units, and the output layer.
+    Dropout is in front of the two hidden linear layers. Weights are random as there: normal, cut
+    off at two deviations.
     """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["conv1"] = _drawn(nn.Conv2d(3, width, 5, padding=2), 0.05, 0.0)
@@ -133,14 +141,17 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns the block's output."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return F.relu(y + self.shortcut(x))
 
 
 def resnet18(classes: int = 10, width: int = 64) -> nn.Sequential:
-    """ResNet-18 for images of 32 x 32: input N x 3 x 32 x 32, output N x classes. `width`: channels
-    of the first stage, of which later ones have 2, 4 and 8 times as many."""
+    """ResNet-18 for images of 32 x 32: input N x 3 x 32 x 32, output N x classes.
+
+    `width`: channels of the first stage, of which later ones have 2, 4 and 8 times as many.
+    """
     stages: list[nn.Module] = [
         nn.Conv2d(3, width, 3, 1, 1, bias=False),
         nn.BatchNorm2d(width),
@@ -165,9 +176,11 @@ class _Padded(nn.Module):
 
 
 def resnet110(classes: int = 10, width: int = 16, blocks: int = 18) -> nn.Sequential:
-    """The 6n + 2 layers for CIFAR-10 of He et al., section 4.2, with n = `blocks` and shortcuts
-    without parameters: input N x 3 x 32 x 32, output N x classes. `width`: channels of the first
-    stage, of which the two others have 2 and 4 times as many."""
+    """Makes the 6n + 2 layers for CIFAR-10 of He et al., section 4.2, with n = `blocks`.
+
+    Shortcuts have no parameters. Input N x 3 x 32 x 32, output N x classes. `width`: channels of
+    the first stage; the two others have 2 and 4 times as many.
+    """
     stages: list[nn.Module] = [
         nn.Conv2d(3, width, 3, 1, 1, bias=False),
         nn.BatchNorm2d(width),
@@ -219,8 +232,10 @@ def _stage(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def davidnet(classes: int = 10, width: int = 64) -> nn.Sequential:
-    """The nine-layer residual network of the DAWNBench entry by David Page: input N x 3 x 32 x 32,
-    output N x classes."""
+    """Makes the nine-layer residual network of the DAWNBench entry by David Page.
+
+    Input N x 3 x 32 x 32, output N x classes.
+    """
     return nn.Sequential(
         _convolution(3, width),
         _Residual(width, 2 * width),
@@ -234,8 +249,10 @@ def davidnet(classes: int = 10, width: int = 64) -> nn.Sequential:
 
 
 class _Upsample(nn.Module):
-    """Bilinear interpolation of squares to `factor` times their side, as two products with a
-    matrix: so that its derivative is deterministic on every device."""
+    """Bilinear interpolation of squares to `factor` times their side.
+
+    It is two products with a matrix, so that its derivative is deterministic on every device.
+    """
 
     def __init__(self, side: int, factor: int) -> None:
         super().__init__()
@@ -250,10 +267,12 @@ class _Upsample(nn.Module):
 
 
 def fcn(classes: int = 4, width: int = 16, side: int = 32) -> nn.Sequential:
-    """A fully convolutional network (Long, Shelhamer, Darrell, arXiv 1411.4038) of three stages of
-    `width`, 2 and 4 times as many channels, the last two on half and a quarter of the side, a 1 x 1
-    convolution to the classes, and bilinear interpolation: N x 3 x side x side to N x classes x
-    side x side; the side is a multiple of 4."""
+    """Makes a fully convolutional network (Long, Shelhamer, Darrell, arXiv 1411.4038).
+
+    It has three stages of `width`, 2 and 4 times as many channels, the last two on half and a
+    quarter of the side, a 1 x 1 convolution to the classes, and bilinear interpolation. N x 3 x
+    side x side to N x classes x side x side; the side is a multiple of 4.
+    """
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     layers["stage1"] = nn.Sequential(*_convolution(3, width), *_convolution(width, width))
     for number in (2, 3):
@@ -266,8 +285,10 @@ def fcn(classes: int = 4, width: int = 16, side: int = 32) -> nn.Sequential:
 
 
 class GptBlock(nn.Module):
-    """A decoder block, norms first: N x T x width to the same; causal attention. Dropout is on what
-    either branch adds."""
+    """A decoder block, norms first: N x T x width to the same; causal attention.
+
+    Dropout is on what either branch adds.
+    """
 
     def __init__(self, width: int = 512, heads: int = 8, dropout: float = 0.0) -> None:
         super().__init__()
@@ -278,6 +299,7 @@ class GptBlock(nn.Module):
         self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        """Returns the block's output."""
         batch, steps, width = x.shape
         parts = self.qkv(self.norm1(x)).view(batch, steps, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -310,6 +332,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Returns the scores of the next token at each position."""
         x = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -318,8 +341,10 @@ class Gpt(nn.Module):
 
 
 class TextLstm(nn.Module):
-    """A language model: token numbers N x T to logits N x T x vocabulary. Dropout is between the
-    layers."""
+    """A language model: token numbers N x T to logits N x T x vocabulary.
+
+    Dropout is between the layers.
+    """
 
     def __init__(
         self, vocabulary: int, width: int = 128, layers: int = 2, dropout: float = 0.0
@@ -330,5 +355,6 @@ class TextLstm(nn.Module):
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Returns the scores of the next character at each position."""
         y: Tensor = self.head(self.lstm(self.tokens(tokens))[0])
         return y

@@ -38,15 +38,20 @@ def optimizer(
     momentum: float,
     weight_decay: float = 0.0,
 ) -> Optimizer:
-    """An optimizer of `OPTIMIZERS`.
+    """Makes an optimizer of `OPTIMIZERS`.
 
     Args:
         name: one of `OPTIMIZERS`.
+        parameters: the parameters.
         lr: the rate, which a schedule changes.
         momentum: of sgd, nesterov and lars; Adam's first beta (its second is 0.999).
-        weight_decay: the factor of the parameters that is added to their gradients.
+        weight_decay: the factor of the parameters that is added to their gradients; default 0.
 
-    Raises ValueError for other names, and for nesterov without a momentum.
+    Returns:
+        The optimizer.
+
+    Raises:
+        ValueError: for other names, and for nesterov without a momentum.
     """
     checked_name("optimizer", name, OPTIMIZERS)
     if name == "nesterov" and momentum == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run depends on; the options of `cpd train` in one value: `TrainOptions`."""
+"""The options of a training run, as of `cpd train`: `TrainOptions`."""
 
 import math
 import re
@@ -157,13 +157,16 @@ class TrainOptions:
         check_data(self.nodes, self.batch, count)
 
     def load_data(self) -> Data:
-        """The data, with as many inputs as the options say. Raises ValueError for numbers that are
-        not there, FileNotFoundError for missing files, which says what to put where."""
+        """The data, with as many inputs as the options say.
+
+        Raises ValueError for numbers that are not there, FileNotFoundError for missing files, which
+        says what to put where.
+        """
         return DATA[self.data].load(self.images, self.tests, self.length)
 
     @property
     def sample(self) -> Sample:
-        """What the model is made for."""
+        """The sizes of the model."""
         return sample_of(self.data, self.augment, self.length)
 
     @property
@@ -208,15 +211,20 @@ class TrainOptions:
 
     @cached_property
     def of_one_value(self) -> tuple[str, ...]:
-        """Names of layers of one value, which a codec is not given: one that scales by a deviation,
-        as TernGrad's, makes them zero at each step, and so they never change."""
+        """Returns the names of layers of one value, which a codec does not take.
+
+        A codec that scales by a deviation, as TernGrad's, makes them zero at each step, and so they
+        never change.
+        """
         compresses = self.spec.wire is not None and self.spec.format is None
         return tuple(layer.name for layer in self.layers if layer.size == 1 and compresses)
 
     @cached_property
     def recipes_wire(self) -> str | None:
-        """The text of the all-reduce: `reduce`, or the recipe's `wire` where it is in use: `format`
-        and `wire` replace it."""
+        """Returns the text of the all-reduce: `reduce`, or the recipe's `wire` if it is in use.
+
+        `format` and `wire` replace the recipe's.
+        """
         if self.reduce is not None:
             return self.reduce
         how = None if self.recipe is None else recipe(self.recipe)
@@ -224,8 +232,10 @@ class TrainOptions:
 
     @cached_property
     def spec(self) -> ReduceSpec:
-        """The all-reduce of layers that are not exempt, after the first epochs, as a sum. Raises
-        ValueError for options that exclude each other."""
+        """The all-reduce of layers that are not exempt, after the first epochs, as a sum.
+
+        Raises ValueError for options that exclude each other.
+        """
         names = ("loss_scale", "group_size", "order", "exchange")
         chosen = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.recipes_wire is not None:
@@ -242,8 +252,10 @@ class TrainOptions:
         )
 
     def _spec_of_text(self, wire: str, chosen: dict[str, Any]) -> ReduceSpec:
-        """The spec of `reduce` or of a recipe's `wire`, with the chosen options. It does not
-        average: `divide` says where that is done."""
+        """The spec of `reduce` or of a recipe's `wire`, with the chosen options.
+
+        It does not average: `divide` says where that is done.
+        """
         whose = "reduce" if self.reduce is not None else "the recipe's"
         for name in ("kahan", "rounding", "overflow"):
             if getattr(self, name) is not None:
@@ -257,8 +269,10 @@ class TrainOptions:
         return replace(spec, average=False, seed=spec.seed or self.seed, **chosen)
 
     def reduction(self, steps_per_epoch: int) -> Schedule:
-        """How each layer is reduced at each step: the chosen format or codec, or fp32 without
-        scaling; with `divide="after"` as an average."""
+        """Returns how each layer is reduced at each step.
+
+        It is the chosen format or codec, or fp32 without scaling; with `divide="after"` an average.
+        """
         spec = self.spec
         in_fp32 = reduce_spec(
             group_size=spec.group_size,
@@ -279,8 +293,11 @@ class TrainOptions:
         return averaging(made, "after") if self.divide == "after" else made
 
     def in_fp32(self) -> "TrainOptions | None":
-        """What to compare this training with: the same data, weights and rates, layers as torch
-        computes them and gradients summed in fp32. None where this training is such itself."""
+        """Returns the training to compare this one with; None if this training is such itself.
+
+        It has the same data, weights and rates, layers as torch computes them and gradients summed
+        in fp32.
+        """
         if self.recipe is None and str(self.spec.format) == "fp32":
             return None
         plain: dict[str, Any] = {f.name: f.default for f in fields(self) if f.name in _OF_NUMBERS}

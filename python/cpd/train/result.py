@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training gives: `TrainResult`, and while it runs `Step`."""
+"""The result of a training: `TrainResult`, and while it runs `Step`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cpd.train.options import TrainOptions
 
 @dataclass
 class LayerCounts:
-    """What the all-reduce did to one layer, over all steps and nodes."""
+    """The all-reduce's counts for one layer, over all steps and nodes."""
 
     name: str
     values: int = 0
@@ -60,8 +60,10 @@ class Step:
 
     @property
     def mean(self) -> dict[str, torch.Tensor]:
-        """The mean of `nodes`, by layer, in fp32: what the sum would be without rounding of the
-        contributions, but for its factor."""
+        """Returns the mean of `nodes`, by layer, in fp32.
+
+        The sum would be equal without rounding of the contributions, but for its factor.
+        """
         names = self.nodes[0]
         return {name: torch.stack([n[name] for n in self.nodes]).mean(0) for name in names}
 
@@ -113,6 +115,7 @@ class TrainResult:
 
     @property
     def state(self) -> str:
+        """The word "finished", or the epoch in which the training diverged."""
         return "finished" if self.diverged_at is None else f"diverged at epoch {self.diverged_at}"
 
     @property
@@ -127,8 +130,10 @@ class TrainResult:
 
     @cached_property
     def cost(self) -> Cost:
-        """What one node, the first, sends and receives in a step after the first epochs, as
-        `cpd.study.cost` counts it, of all layers: exact, or at most so much."""
+        """Returns what one node, the first, sends and receives in a step after the first epochs.
+
+        It is counted as `cpd.study.cost` does, of all layers: exact, or an upper bound.
+        """
         options = self.options
         layers = {layer.name: layer.shape for layer in options.layers}
         return cost_of_step(options.reduction(1), options.nodes, layers, options.fp32_epochs)

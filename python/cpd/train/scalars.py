@@ -10,11 +10,12 @@ from cpd.train.result import Step
 
 
 def write_scalars(writer: Any, step: Step) -> None:
-    """Writes a step's numbers: `train/loss`, `train/rate`, and of each layer, by what the
-    all-reduce reported on all nodes, `wire/LAYER/zeros` and `/underflowed`, shares of its values,
-    `/bits_a_value`, and `/bits`, the mean of those that a codec chose.
+    """Writes a step's numbers: `train/loss`, `train/rate`, and those of each layer.
 
-    `writer`: what `cpd.track.Tracker` takes, such as TensorBoard's SummaryWriter.
+    They follow from the all-reduce's report on all nodes: `wire/LAYER/zeros` and `/underflowed`,
+    shares of its values, `/bits_a_value`, and `/bits`, the mean of the bits that a codec chose.
+
+    `writer`: anything that `cpd.track.Tracker` takes, such as TensorBoard's SummaryWriter.
     """
     scalars = {"train/loss": step.loss, "train/rate": step.rate}
     for name, report in step.report.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the rate changes while a model is trained: `RateSchedule`, made from a text."""
+"""The learning rate's changes during a training: `RateSchedule`, made from a text."""
 
 from __future__ import annotations
 
@@ -58,9 +58,11 @@ class RateSchedule:
 
 @lru_cache(maxsize=64)
 def rate_schedule(text: str) -> RateSchedule:
-    """The schedule of a text: `constant`, `steps 40 80`, `steps 0.5 0.75 factor 0.2`, `linear`,
-    `polynomial` (of power 0.5) or `polynomial power 2`, with `warmup 5` or `warmup 5 from 0.1` in
-    front of any. `warmup 5` alone stays constant after it.
+    """Returns the schedule of a text.
+
+    Texts are `constant`, `steps 40 80`, `steps 0.5 0.75 factor 0.2`, `linear`, `polynomial` (of
+    power 0.5) or `polynomial power 2`, with `warmup 5` or `warmup 5 from 0.1` in front of any.
+    `warmup 5` alone stays constant after it.
 
     Raises ValueError for any other text.
 
@@ -94,7 +96,7 @@ def _in_epochs(number: float, epochs: float) -> float:
 
 
 def _mixed(places: list[float]) -> bool:
-    """Whether some are shares and others epochs, whose order the length of the training decides."""
+    """True if some are shares and others epochs: the training's length decides their order."""
     return min(places) < 1 <= max(places)
 
 
@@ -106,7 +108,7 @@ class _Words:
         self._words = text.split()
 
     def take(self, word: str) -> bool:
-        """Whether the next word is this one, which is then taken."""
+        """Returns whether the next word is this one, which is then taken."""
         if self._words[:1] != [word]:
             return False
         self._words.pop(0)

@@ -25,12 +25,12 @@ Mask = npt.NDArray[np.bool_]
 
 
 def shape_images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images, count x 3 x 32 x 32 in fp32, and each pixel's class, count x 32 x 32: 0 background, 1
-    disc, 2 square, 3 triangle.
+    """Returns images, count x 3 x 32 x 32 in fp32, and each pixel's class, count x 32 x 32.
 
-    Each image has one to three shapes of a random kind, place, size (radius 4…9 pixels) and colour
-    on a background of another colour, with noise; later shapes hide earlier ones. Colours say
-    nothing of the kind. Image i is the same for every `count`.
+    Classes are 0 background, 1 disc, 2 square, 3 triangle. Each image has one to three shapes of a
+    random kind, position, size (radius 4…9 pixels) and color on a background of another color, with
+    noise; later shapes hide earlier ones. Colors do not depend on the kind. Image i is the same for
+    every `count`.
 
     Raises ValueError for a count below 1 or a seed outside 0…2^32 - 1.
     """

@@ -83,7 +83,7 @@ DATA: dict[str, Source] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What a model is made for: the shape of one input, the number of classes, a run's length."""
+    """The sizes of a model: the shape of one input, the number of classes, a run's length."""
 
     shape: tuple[int, ...]
     classes: int
@@ -246,7 +246,7 @@ def model_named(name: object) -> Model:
 
 
 def sample_of(data: str, augment: str, length: int) -> Sample:
-    """What a model on this data is made for."""
+    """The sizes of a model on this data."""
     source = DATA[checked_name("data", data, DATA)]
     checked_name("augment", augment, AUGMENTS)
     shape = source.shape
@@ -256,8 +256,10 @@ def sample_of(data: str, augment: str, length: int) -> Sample:
 
 
 def defaults_of(model: str, data: str | None = None) -> dict[str, Any]:
-    """The defaults that depend on the model and its data (None: the model's own). Raises ValueError
-    for other names, and for data that the model does not take."""
+    """The defaults that depend on the model and its data (None: the model's own).
+
+    Raises ValueError for other names, and for data that the model does not take.
+    """
     known = model_named(model)
     name = known.data[0] if data is None else checked_name("data", data, DATA)
     if name not in known.data:

@@ -34,8 +34,10 @@ class Text:
     test: Tensor
 
     def batches(self, count: int, size: int, length: int, seed: int) -> Iterator[Tensor]:
-        """`count` batches of `size` runs of `length` + 1 characters of the training part: inputs
-        are all but the last, targets all but the first."""
+        """Yields `count` batches of `size` runs of `length` + 1 characters of the training part.
+
+        Inputs are all but the last character, targets all but the first.
+        """
         draw = torch.Generator().manual_seed(seed)
         for _ in range(count):
             begins = torch.randint(len(self.train) - length, (size, 1), generator=draw)
@@ -48,8 +50,11 @@ class Text:
 
 @lru_cache(maxsize=1)
 def load_text() -> Text:
-    """The language reference as the module pydoc_data.topics of Python's standard library holds it
-    for `help()`: about half a million characters, others in each version of Python."""
+    """Returns the language reference of Python's module pydoc_data.topics.
+
+    The standard library has it for `help()`: about half a million characters, others in each
+    version of Python.
+    """
     from pydoc_data import topics
 
     text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
@@ -61,10 +66,12 @@ def load_text() -> Text:
 
 
 def text_runs(runs: int, tests: int, length: int) -> Data:
-    """So many runs of `length` characters, spread evenly over either part of `load_text`: inputs
-    N x length, and as targets the characters that follow them.
+    """Returns `runs` and `tests` runs of `length` characters.
 
-    Raises ValueError where a part is shorter than a run, or a number is less than 1.
+    They are spread evenly over the parts of `load_text`. Inputs are N x length; targets are the
+    characters that follow them.
+
+    Raises ValueError if a part is shorter than a run, or a number is less than 1.
     """
     text = load_text()
     for name, number in (("images", runs), ("tests", tests), ("length", length)):

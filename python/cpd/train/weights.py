@@ -26,11 +26,13 @@ def weights_hash(model: nn.Module) -> str:
 
 
 class MovingAverage:
-    """The exponential moving average of a model's parameters, which begins with their first values:
-    average = decay * average + (1 - decay) * parameter, in fp32, at each `update`.
+    """The exponential moving average of a model's parameters.
+
+    It begins with their first values: average = decay * average + (1 - decay) * parameter, in fp32,
+    at each `update`.
 
     Args:
-        model: whose parameters are averaged; its buffers are not.
+        model: its parameters are averaged; its buffers are not.
         decay: 0…1, below 1; 0: no average, the parameters themselves.
     """
 

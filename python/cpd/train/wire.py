@@ -13,6 +13,7 @@ APS: dict[str, bool | Literal["paper"]] = {"off": False, "on": True, "paper": "p
 
 
 def is_power_of_two(value: float) -> bool:
+    """Returns whether a number is a finite power of two."""
     return math.isfinite(value) and value > 0 and math.frexp(value)[0] == 0.5
 
 
@@ -35,8 +36,11 @@ def reduce_spec(
     overflow: str | None = None,
     seed: int = 0,
 ) -> ReduceSpec:
-    """The all-reduce that these options name; `wire`: a codec, in place of `format`, or the name of
-    a format, which is that format. Raises ValueError for what CPD refuses."""
+    """Returns the all-reduce that these options name.
+
+    `wire`: a codec, in place of `format`, or the name of a format, which is that format. Raises
+    ValueError for what CPD refuses.
+    """
     if wire is not None and not is_compressor(wire):
         format, wire = wire, None
     cast = None if wire is not None else format_or_scaled(format)

@@ -74,7 +74,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "matrix unit": cpd.BlockFma.parse,
     "integer accumulator": cpd.FixedPoint.parse,
     "recipe": cpd.recipe,
-    "codec": cpd.compress.Codec,
+    "codec": cpd.Codec,
     "all-reduce": cpd.comm.reduce_spec,
 }
 """What reads each kind of text."""
@@ -209,14 +209,14 @@ def objects() -> dict[str, Any]:
         "hadamard": cpd.Hadamard(16, signs="te"),
         "fixed point": cpd.FixedPoint(40, 12),
         "integer accumulator": cpd.Accumulator("fixed<40,12>"),
-        "codec": cpd.compress.Codec("qsgd bits=4", seed=3, random_bits=8),
+        "codec": cpd.Codec("qsgd bits=4", seed=3, random_bits=8),
         "wire": cpd.ReduceSpec(wire="feedback qsgd bits=2", seed=5, average=True),
         "recipe": RECIPES["seeds"](),
         "rules": RECIPES["parts"](),
         "encoded": encoded(x, "nvfp4"),
         "encoded by columns": encoded(x, "fp8-row", 0),
         "states": states,
-        "packet": cpd.compress.Codec("qsgd bits=4").encode(x[0]),
+        "packet": cpd.Codec("qsgd bits=4").encode(x[0]),
         "machine": cpd.study.machine("alpha=1e-5 beta=1e9 gpus=4 beta_between=1.25e8"),
         "network": cpd.study.network("resnet50"),
     }

@@ -62,7 +62,7 @@ def test_the_surface_does_not_grow(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("cpd.cast", "cpd.convert", "cpd.compress.codec", "cpd.functional.recipe"),
+        *("cpd.cast", "cpd.convert", "cpd.compress.codecs", "cpd.functional.recipe"),
         *("cpd.parallel.ddp.HookState", "cpd.nn.register", "cpd.hardware.testbench.Ports"),
     ],
 )

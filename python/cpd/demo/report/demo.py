@@ -31,8 +31,11 @@ ROUNDOFF_FORMAT = "e5m2"
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What `cpd demo` can vary. The rows of the accuracy table are run with `seeds` seeds, `seed`
-    and those behind it; all else is of the first one."""
+    """The options of `cpd demo`.
+
+    The rows of the accuracy table are run with `seeds` seeds, `seed` and those behind it; all else
+    is of the first one.
+    """
 
     seed: int = 0
     seeds: int = 1
@@ -55,7 +58,7 @@ class RoundoffOptions:
 
 
 class Progress(Protocol):
-    """Where the demo reports how far it is."""
+    """Receives the demo's progress."""
 
     def epoch(self, count: int) -> None:
         """`count` more epochs are done."""
@@ -79,8 +82,10 @@ def base_options(options: DemoOptions) -> TrainOptions:
 
 
 def table_options(base: TrainOptions) -> list[TrainOptions]:
-    """The accuracy table, without the row of the best loss scale. The last row is the paper's
-    hybrid: a third of the epochs in fp32, then 8 bits."""
+    """The accuracy table, without the row of the best loss scale.
+
+    The last row is the paper's hybrid: a third of the epochs in fp32, then 8 bits.
+    """
     return [
         replace(base, format="fp32"),
         replace(base, format="e4m3"),
@@ -94,10 +99,12 @@ def table_options(base: TrainOptions) -> list[TrainOptions]:
 
 
 def search_options(base: TrainOptions, exponents: tuple[int, ...]) -> list[TrainOptions]:
+    """Returns the trainings that search a loss scale."""
     return [replace(base, format="e4m3", loss_scale=2.0**k) for k in exponents]
 
 
 def shallow_options(base: TrainOptions) -> list[TrainOptions]:
+    """Returns the trainings of the shallow network, in fp32 and e4m3."""
     shallow = replace(base, depth=SHALLOW_DEPTH)
     return [replace(shallow, format="fp32"), replace(shallow, format="e4m3")]
 
@@ -108,7 +115,7 @@ def codec_options(base: TrainOptions, wires: Sequence[str]) -> list[TrainOptions
 
 
 def total_epochs(options: DemoOptions) -> int:
-    """How many epochs the demo's progress counts in all."""
+    """Returns the number of epochs that the demo's progress counts in all."""
     base = base_options(options)
     table = len(table_options(base))
     runs = table + len(options.search_exponents) + len(shallow_options(base))
@@ -139,7 +146,7 @@ def measure(options: DemoOptions, progress: Progress, jobs: int | None = None) -
     tasks: list[Any] = [study, *search, *table, *shallow, *codecs, *repeats]
 
     def found(results: dict[Any, Run | Roundoff]) -> list[TrainOptions] | None:
-        """What the search leaves to do, once it is finished: its best scale with other seeds."""
+        """Returns the trainings after the search: its best scale with other seeds."""
         if not all(task in results for task in search):
             return None
         scale = best_of([_run_of(results, task) for task in search]).loss_scale
@@ -228,7 +235,7 @@ def _execute(task: Any, on_epoch: Callable[[int, float], None]) -> Run | Roundof
 
 Results: TypeAlias = dict[Any, Run | Roundoff]
 Follow: TypeAlias = Callable[[Results], list[TrainOptions] | None]
-"""What is still to do, from the results so far; None: not known yet."""
+"""Returns the remaining trainings, from the results so far; None: not known yet."""
 
 
 def _run_all(

@@ -29,8 +29,7 @@ _ROWS = {
 
 
 def write_report(demo: Demo, folder: Path) -> Path:
-    """Writes report.html and accuracy.svg, its curves, into `folder`; returns the page's
-    path."""
+    """Writes report.html and accuracy.svg, its curves, into `folder`; returns the page's path."""
     write_text(folder / ACCURACY, as_file(figures.accuracy_curves(demo.table)))
     path = folder / REPORT
     write_text(path, render(demo))

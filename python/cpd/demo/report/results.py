@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demo measures, and the two files that keep it.
+"""The results of the demo, and the two files that store them.
 
 results.json holds the figures (one row for each run and group size), details.json what the report
 needs besides: curves, counts for each layer, the settings. Either is plain JSON; a figure that is
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Layer:
-    """What the all-reduce did to one layer over a whole run (see cpd.train.LayerCounts)."""
+    """The all-reduce's counts for one layer over a whole run (see cpd.train.LayerCounts)."""
 
     name: str
     values: int
@@ -70,6 +70,7 @@ class Run:
 
     @classmethod
     def of(cls, result: "TrainResult", seconds: float = 0.0) -> "Run":
+        """Returns the run of a training's result."""
         options, spec = result.options, result.options.spec
         return cls(
             label=options.label(),
@@ -107,9 +108,11 @@ class Run:
 
     @property
     def bits_a_value(self) -> float:
+        """The mean number of bits that a value takes on the wire."""
         return 8 * self.bytes / self.values if self.values else 0.0
 
     def total(self, name: str) -> int:
+        """Returns the sum of a count over all layers."""
         return sum(getattr(layer, name) for layer in self.layers)
 
     @property
@@ -120,6 +123,7 @@ class Run:
 
     @property
     def diverged(self) -> bool:
+        """True if the training diverged."""
         return self.state != "finished"
 
     def row(self) -> Json:
@@ -162,7 +166,7 @@ class Roundoff:
 
 @dataclass
 class Settings:
-    """What the demo was run with, and where."""
+    """The options and the machine of the demo."""
 
     base: str
     depth: int
@@ -208,6 +212,7 @@ class Demo:
         return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
 
     def save(self, folder: Path) -> None:
+        """Writes the results to files in `folder`."""
         results = {
             "accuracy": [
                 {**run.row(), "accuracies": {one.seed: one.accuracy for one in every}}
@@ -251,7 +256,7 @@ class Demo:
 
 @dataclass
 class _Rows:
-    """What is read of results.json."""
+    """The part of results.json that is read."""
 
     accuracy: list[Json]
 
@@ -281,7 +286,7 @@ def _read_json(path: Path) -> Json:
 
 
 def _bytes(result: "TrainResult") -> int:
-    """Of one node's contribution to the last step: node 0's, encoded layer by layer."""
+    """Node 0's contribution to the last step, encoded layer by layer."""
     options = result.options
     schedule = options.reduction(steps_per_epoch=1)
     total = 0

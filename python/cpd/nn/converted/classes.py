@@ -18,8 +18,10 @@ _made: dict[tuple[type, type], _Class] = {}
 
 
 def emulated(mixin: type[Any], cls: _Class) -> _Class:
-    """The subclass of `cls` and the mixin, made once for both, which computes as the mixin does if
-    that has a forward."""
+    """Returns the subclass of `cls` and the mixin, made once for both.
+
+    It computes as the mixin does if that has a forward.
+    """
     if (mixin, cls) not in _made:
         _made[mixin, cls] = _make(mixin, cls)
     return _made[mixin, cls]
@@ -69,9 +71,11 @@ def refuse_scripts(module: nn.Module) -> None:
 
 
 def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original` where the module's recipe is None, else the mixin's forward, in which
-    `cpd.autocast` does nothing. The model's clock sees each call and the backward pass of its
-    result."""
+    """Returns `original` if the module's recipe is None, else the mixin's forward.
+
+    In that `cpd.autocast` does nothing. The model's clock sees each call and the backward pass of
+    its result.
+    """
     computed: Callable[..., Any] = mixin.forward
 
     @functools.wraps(original)
@@ -99,13 +103,13 @@ def _forward(mixin: type[Any], original: Callable[..., Any]) -> Callable[..., An
 
 
 def _new(mixin: type[Any], cls: _Class) -> nn.Module:
-    """What unpickling calls: the module, without its state."""
+    """Returns the module, without its state, for unpickling."""
     made = emulated(mixin, cls)
     return made.__new__(made)
 
 
 def is_emulated(module: nn.Module) -> bool:
-    """Whether the module's class is one that `emulated` made."""
+    """Returns whether the module's class is one that `emulated` made."""
     return hasattr(type(module), "_cpd_class")
 
 

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""transformers' flex_attention with the whole mask, by torch's scaled_dot_product_attention, which
-`cpd.nn.converted.own` computes by the recipe: so it has the bits of the other implementations."""
+"""transformers' flex_attention with the whole mask.
+
+It is torch's scaled_dot_product_attention, which `cpd.nn.converted.own` computes by the recipe: so
+it has the bits of the other implementations.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,10 @@ def attend(
     dropout: float = 0.0,
     **rest: Any,
 ) -> tuple[Tensor, None]:
-    """An attention function as transformers calls it. Raises ValueError for what flex_attention
-    takes in a score function: choose eager for these."""
+    """An attention function as transformers calls it.
+
+    Raises ValueError for what flex_attention takes in a score function: choose eager for these.
+    """
     further = [name for name in ("softcap", "s_aux", "position_bias") if rest.get(name) is not None]
     if further:
         raise ValueError(

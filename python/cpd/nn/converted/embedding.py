@@ -25,6 +25,7 @@ class EmulatedEmbedding:
     sparse: bool
 
     def forward(self, input: Tensor) -> Tensor:
+        """Computes the module's forward by the recipe."""
         return embedding(
             input,
             self.weight,
@@ -39,11 +40,13 @@ class EmulatedEmbedding:
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         formats = (how.embedding for how in state.phases() if how.embedding is not None)
         return f"embedding={str(next(formats))!r}"
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return lacks(state, "embedding")
 
 

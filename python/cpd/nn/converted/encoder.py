@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.nn.TransformerEncoder and its layers. They round nothing themselves, but in eval mode a
-layer may read the weights of those within it and compute without calling them, on nested tensors.
+"""torch.nn.TransformerEncoder and its layers.
+
+They round nothing themselves, but in eval mode a layer may read the weights of those within it and
+compute without calling them, on nested tensors.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from cpd.nn.converted.state import State
 
 
 def _switch(name: str, off: Any) -> property:
-    """The module's attribute of that name; `off` while layers of its model's encoders are
-    emulated."""
+    """Returns the module's attribute of that name.
+
+    It is `off` while layers of its model's encoders are emulated.
+    """
 
     def get(module: Any) -> Any:
         if any(state.recipe is not None for state in module.cpd_states):

@@ -26,13 +26,16 @@ _FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
 
 
 class EmulatedNorm:
-    """Torch's forward, which keeps its statistics, with the function of the same name in
-    `cpd.functional`."""
+    """Torch's forward, with the function of the same name in `cpd.functional`.
+
+    Torch's forward updates its statistics.
+    """
 
     what: ClassVar[str] = "norm"
     cpd: State
 
     def forward(self, input: Tensor) -> Tensor:
+        """Computes the module's forward by the recipe."""
         forward = super().forward  # type: ignore[misc]  # the module's
         parameters = (*self._parameters.values(), *self._buffers.values())  # type: ignore[attr-defined]
         if norms.mixes_types(input, parameters):
@@ -42,10 +45,12 @@ class EmulatedNorm:
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return f"norm={next(str(how.norm) for how in state.phases() if how.norm is not None)!r}"
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return lacks(state, "norm")
 
 

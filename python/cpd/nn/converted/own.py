@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules of other packages and one's own, which compute by torch's functions in their forward:
-that runs as it is, and those functions by the recipe. `cpd.nn.registered` says which they are."""
+"""Modules of other packages and user-defined ones, which compute by torch's functions.
+
+Their forward runs unchanged, and those functions by the recipe. `cpd.nn.registered` lists them.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,19 @@ from cpd.nn.converted.state import State
 from cpd.nn.streams import MAX_POSITIONS, at, stream_of
 
 _POSITIONS = 256
-"""Of one call in the stream of its module: the parts of an attention, or groups."""
+"""The positions of one call in its module's stream, for attention's parts or groups."""
 _HISTORIES = 16
-"""How many products of a module keep scales of their own, where scaling is delayed."""
+"""The number of products of a module that have their own delayed scales."""
 
 
 class ByRecipe(autocast):
-    """Torch's products, attention and softmax by the recipe of a converted module, for one call of
-    its forward. Call number n draws from the module's stream XOR 256 n, below 2^20: the calls
-    after 4096, as of a long loop over time, repeat the first ones' bits. Where scaling is delayed,
-    each product has scales of its own, as far as `histories` goes: those after share them."""
+    """Torch's products, attention and softmax by the recipe of a converted module.
+
+    It is for one call of the module's forward. Call number n uses the module's stream XOR 256 n,
+    below 2^20: the calls after 4096, as of a long loop over time, repeat the first ones' bits. If
+    scaling is delayed, each product has its own scales, as far as `histories` goes: those after
+    share them.
+    """
 
     forms: ClassVar[dict[str, Any]] = {
         name: form
@@ -53,6 +58,7 @@ class ByRecipe(autocast):
         TorchFunctionMode.__exit__(self, *error)  # type: ignore[no-untyped-call]
 
     def next(self, products: int = 1) -> dict[str, Any]:
+        """Counts a call, and returns the keywords of its functional form."""
         position = self._calls * _POSITIONS % MAX_POSITIONS
         how: dict[str, Any] = {"recipe": self.recipe, "stream": at(self.stream, position)}
         if self.delayed is not None and products:
@@ -73,8 +79,10 @@ def _product_of_attention(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
 
 
 class ByAttention(ByRecipe):
-    """As `ByRecipe`, products of two matrices by the recipe's `attention`: by these attention is
-    written out, its projections being layers of their own."""
+    """As `ByRecipe`, with products of two matrices by the recipe's `attention`.
+
+    Attention is written out by these products; its projections are layers themselves.
+    """
 
     forms: ClassVar[dict[str, Any]] = {
         **ByRecipe.forms,
@@ -98,6 +106,7 @@ class EmulatedForward:
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the module's forward by the recipe."""
         with self.mode(self.cpd):
             return self._computed(*args, **kwargs)
 
@@ -106,20 +115,24 @@ class EmulatedForward:
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return used(state, *cls.parts)
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return idle(state, *cls.parts)
 
     @classmethod
     def histories(cls, module: Any) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         return _HISTORIES, _HISTORIES
 
 
 class EmulatedAttention(EmulatedForward):
     """Runs the module's own forward and computes its attention products by the recipe's
-    `attention`."""
+    `attention`.
+    """
 
     what: ClassVar[str] = "attention"
     counted: ClassVar[bool] = False
@@ -137,6 +150,7 @@ class EmulatedAttention(EmulatedForward):
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         if all(how.attention is None and how.softmax is None for how in state.phases()):
             return "the recipe leaves attention's products to torch (attention=)"
         chosen = _implementation(module)
@@ -165,9 +179,11 @@ class EmulatedMamba(EmulatedMixer):
 
 
 class EmulatedExperts(EmulatedForward):
-    """Experts of transformers, the products of each expert by the recipe. They are computed by the
-    implementation 'grouped_mm' whichever is chosen, so that all have its bits: an expert's rows are
-    in the order of tokens, those of a token in the order of its experts."""
+    """Experts of transformers, the products of each expert by the recipe.
+
+    They are computed by the implementation 'grouped_mm' whichever is chosen, so that all have its
+    bits: an expert's rows are in the order of tokens, those of a token in the order of its experts.
+    """
 
     def _computed(self, *args: Any, **kwargs: Any) -> Any:
         from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
@@ -178,12 +194,15 @@ class EmulatedExperts(EmulatedForward):
 
     @classmethod
     def histories(cls, module: Any) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         return sum(len(w) for w in module.parameters(recurse=False) if w.dim() == 3), 0
 
 
 class EmulatedResidual(EmulatedForward):
-    """The module's own forward, the additions in it, not in modules within it, rounded to the
-    recipe's `residual`."""
+    """The module's own forward, with its additions rounded to the recipe's `residual`.
+
+    Additions in modules within it are not.
+    """
 
     what: ClassVar[str] = "residual"
     mode: ClassVar[type[ByRecipe]] = ByResidual
@@ -191,14 +210,17 @@ class EmulatedResidual(EmulatedForward):
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return described(state, "residual")
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return lacks(state, "residual")
 
     @classmethod
     def histories(cls, module: Any) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         return 0, 0
 
 
@@ -226,14 +248,17 @@ def _resume(module: nn.Module, inputs: Any, outputs: Any) -> None:
 
 
 class EmulatedResult:
-    """The module's own forward, its result and the gradient that comes back to it rounded by one
-    part of the recipe."""
+    """The module's own forward, with its result rounded by one part of the recipe.
+
+    The gradient that comes back to the result is rounded by the same part.
+    """
 
     what: ClassVar[str]
     part: ClassVar[str]
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Computes the module's forward by the recipe."""
         how = self.cpd.recipe
         assert how is not None
         y = super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
@@ -242,15 +267,17 @@ class EmulatedResult:
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return described(state, cls.part)
 
     @classmethod
     def refuses(cls, module: Any, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return lacks(state, cls.part)
 
 
 class EmulatedOwnNorm(EmulatedResult):
-    """A normalisation."""
+    """A normalization."""
 
     what: ClassVar[str] = "norm"
     part: ClassVar[str] = "norm"

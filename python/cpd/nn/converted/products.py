@@ -21,7 +21,7 @@ from cpd.nn.functional import linear
 
 
 class Product:
-    """What the layers here have in common."""
+    """The parts that the layers here share."""
 
     what: ClassVar[str] = "products"
     one_type: ClassVar[bool] = True
@@ -32,14 +32,17 @@ class Product:
 
     @classmethod
     def histories(cls, module: nn.Module) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         return 1, 0
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return used(state)
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return idle(state)
 
 
@@ -47,6 +50,7 @@ class EmulatedLinear(Product):
     """torch.nn.Linear by `cpd.functional.linear`."""
 
     def forward(self, input: Tensor) -> Tensor:
+        """Computes the module's forward by the recipe."""
         return linear(input, self.weight, self.bias, **self.cpd.arguments())
 
 
@@ -54,6 +58,7 @@ class EmulatedConv1D(Product):
     """The linear layer of transformers that has its weight as in × out."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Computes the module's forward by the recipe."""
         return linear(x, self.weight.t(), self.bias, **self.cpd.arguments())
 
 
@@ -72,6 +77,7 @@ class EmulatedConv(Convolution):
     padding_mode: str
 
     def forward(self, input: Tensor) -> Tensor:
+        """Computes the module's forward by the recipe."""
         form = (conv1d, conv2d, conv3d)[self.weight.dim() - 3]
         return form(
             input,
@@ -93,6 +99,7 @@ class EmulatedConvTranspose(Convolution):
     _output_padding: Any
 
     def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
+        """Computes the module's forward by the recipe."""
         rank = self.weight.dim() - 2
         further = self._output_padding(
             input, output_size, self.stride, self.padding, self.kernel_size, rank, self.dilation

@@ -51,19 +51,23 @@ class EmulatedCell:
     cpd: State
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes the module's forward by the recipe."""
         forward = super().forward  # type: ignore[misc]  # the module's
         return run_with(self.functions, self.cpd, forward, *args, **kwargs)
 
     @classmethod
     def describe(cls, state: State) -> str:
+        """Returns the parts of the recipe that are used, for the report."""
         return used(state)
 
     @classmethod
     def refuses(cls, module: nn.Module, state: State) -> str:
+        """Returns the reason why the module is not emulated; "" if it is."""
         return idle(state)
 
     @classmethod
     def histories(cls, module: Any) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         return recurrent.PRODUCTS, 0
 
 
@@ -78,6 +82,7 @@ class EmulatedRecurrent(EmulatedCell):
 
     @classmethod
     def histories(cls, module: Any) -> tuple[int, int]:
+        """Returns the number of its products, and of attention's, that may have histories."""
         directions = 2 if module.bidirectional else 1
         return recurrent.PRODUCTS * directions * module.num_layers, 0
 

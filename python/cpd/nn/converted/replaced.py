@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mixins share that run torch's own forward with the function in it replaced."""
+"""Parts of the mixins that run torch's own forward with its function replaced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from cpd.nn.recipe import Recipe
 
 
 class Replaced(TorchFunctionMode):
-    """A context in which ours replace functions of torch, {theirs: ours}, with the further keywords
-    `how`; each replaced function is appended to `answered`. Ours call torch's own ones."""
+    """A context in which CPD's functions replace functions of torch, {theirs: ours}.
+
+    They get the further keywords `how`; each replaced function is appended to `answered`. CPD's
+    functions call torch's own ones.
+    """
 
     def __init__(
         self,
@@ -78,14 +81,16 @@ def described(state: State, part: str) -> str:
 
 
 def lacks(state: State, part: str) -> str:
-    """Why a layer that uses one part of a recipe alone cannot be emulated; empty: it can."""
+    """Returns why a layer that uses one part of a recipe cannot be emulated; "" if it can."""
     has = any(getattr(how, part) is not None for how in state.phases())
     return "" if has else f"the recipe has no format for it ({part}=)"
 
 
 def idle(state: State, *parts: str) -> str:
-    """Why a layer in which the recipe rounds nothing is not emulated; empty: it rounds something.
-    `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses."""
+    """Returns why a layer in which the recipe rounds nothing is not emulated; "" otherwise.
+
+    `parts`: the parts of a recipe, other than sums, operands and output, that the layer uses.
+    """
     for how in state.phases():
         casts = [*how.operands, how.output, *(getattr(how, part) for part in parts)]
         if not how.is_native or any(spec is not None for spec in casts):

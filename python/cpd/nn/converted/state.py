@@ -52,12 +52,14 @@ class State:
         self._choose()
 
     def stream(self) -> Tensor | None:
-        """The stream of the present step, an int64 tensor: for `stream=` of the functional forms;
-        None: the recipe's own."""
+        """Returns the stream of the present step, an int64 tensor.
+
+        It is for `stream=` of the functional forms; None: the recipe's own.
+        """
         return None if self.clock is None else self.clock.stream()
 
     def arguments(self) -> dict[str, Any]:
-        """What the functional form of a product takes."""
+        """Returns the keywords of a product's functional form."""
         return {"recipe": self.recipe, "stream": self.stream(), "delayed": self.delayed}
 
     def set_off(self, off: bool) -> None:
@@ -66,8 +68,10 @@ class State:
         self._choose()
 
     def set_step(self, step: int | None, epoch: int | None) -> None:
-        """Sets the step and the epoch for the recipe's schedule; None: as before. After a step was
-        given the schedule no longer follows the clock."""
+        """Sets the step and the epoch for the recipe's schedule; None: as before.
+
+        After a step was given the schedule no longer follows the clock.
+        """
         if step is not None:
             self._steps, self._follows = (step, step), False
         self._epoch = self._epoch if epoch is None else epoch
@@ -80,7 +84,7 @@ class State:
             self._choose()
 
     def awaits_epochs(self) -> bool:
-        """Whether the schedule counts epochs, and no epoch was given."""
+        """Returns whether the schedule counts epochs, and no epoch was given."""
         return self._epoch is None and any(unit == "epoch" for unit, _, _ in self.given.schedule)
 
     def phases(self) -> Iterator[Recipe]:
@@ -108,7 +112,9 @@ class State:
 
 
 def numbered(how: Recipe, layer: int) -> Recipe:
-    """The recipe of one layer: with its number, and no rules or schedule, which have been
-    followed."""
+    """Returns the recipe of one layer: with its number, and no rules or schedule.
+
+    Rules and schedule have been followed.
+    """
     attention = None if how.attention is None else how.attention.for_layer(layer)
     return replace(how, layer=layer, attention=attention, rules=(), schedule=())

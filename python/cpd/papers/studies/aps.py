@@ -27,7 +27,7 @@ pictures = Later("cpd.papers.pictures")
 WIRES = ("fp32", "e5m2", "e5m2 aps", "e4m3", "e4m3 aps", "(3,0)", "(3,0) aps")
 EIGHT_BITS = WIRES[:5]
 _TINY: dict[str, Any] = {"images": 256, "tests": 200, "epochs": 1, "width": 4}
-"""What a smoke test makes of a training on CIFAR-10."""
+"""The options of a training on CIFAR-10 in a smoke test."""
 
 
 def _rows(name: str, wires: tuple[str, ...], **options: Any) -> dict[str, dict[str, Any]]:
@@ -88,8 +88,10 @@ def _judge4(measured: Measured) -> list[Finding]:
 
 
 def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
-    """Of table 4: 8 bits with APS keep fp32's accuracy, and 4 bits train with APS alone. Without
-    APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits."""
+    """Judges table 4: 8 bits with APS keep fp32's accuracy, 4 bits train with APS alone.
+
+    Without APS DavidNet diverges in (4,3), and ResNet-18 loses in both formats of 8 bits.
+    """
     quote = name.split()[0]
     kept = [
         keeps(measured, "aps.T4", f"{name}: {wire} with APS keeps fp32's accuracy",

@@ -32,6 +32,7 @@ def lost(result: dict[str, Any]) -> float:
 
 
 def accuracy(results: Results, label: str) -> Spread | None:
+    """Returns the accuracy of a training over seeds, or None if it is not measured."""
     return results.spread(label, final)
 
 
@@ -43,16 +44,18 @@ def training_table(
     what: str,
     names: Mapping[str, str] | None = None,
 ) -> Table:
-    """A row of each training: the metric in percent over seeds, the paper's value, the share lost
-    to zero, and how many runs diverged.
+    """Returns a table with a row for each training.
+
+    A row has the metric in percent over seeds, the paper's value, the share lost to zero, and the
+    number of runs that diverged.
 
     Args:
-        title: of the table.
-        results: what is measured.
+        title: the table's title.
+        results: the measured results.
         labels: the rows.
-        row: of papers.toml, whose quotations are the paper's values; empty: none.
+        row: of papers.toml; its quotations are the paper's values; empty: none.
         what: the head of the metric's column.
-        names: the quotation of each label, where it has another name.
+        names: the quotation of each label, if it has another name; default None.
     """
     quotes = labels_of(row) if row else {}
     paper = {label: quotes.get((names or {}).get(label, label), "") for label in labels}

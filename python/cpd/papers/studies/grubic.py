@@ -171,8 +171,10 @@ def _draw_buckets(results: Results) -> Shown:
 
 
 def _judge_buckets(measured: Measured) -> list[Finding]:
-    """The paper compares buckets of QSGD with fp32, and 1bitSGD* in buckets of 512 with 1bitSGD by
-    columns."""
+    """Judges the paper's comparisons of buckets of QSGD with fp32.
+
+    Also of 1bitSGD* in buckets of 512 with 1bitSGD by columns.
+    """
     return present([
         below(measured, "grubic.bucket", "4 bits with buckets of 8192 lose more than 0.6 points",
               "more than {4 bits, 8192} %", "4 bits, buckets of 8192", "fp32", by=0.6),
@@ -317,8 +319,10 @@ def _negative(loss: Range) -> Range:
 
 
 def _faster(measured: Measured, row: str, bits: str, times: float, paper: str) -> Finding | None:
-    """Whether steps can be so much faster: not if messages shrink by less. Bytes alone do not tell
-    that they are."""
+    """Returns whether steps can be so much faster: not if messages shrink by less.
+
+    Bytes alone do not tell that they are.
+    """
     fp32, few = measured.text("fp32", _SENT), measured.text(bits, _SENT)
     if fp32 is None or few is None:
         return None

@@ -133,7 +133,7 @@ def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def _best_split(measured: Measured) -> Finding | None:
-    """Of c + M = 10: whether M = 4 is above every other M."""
+    """Judges whether, for c + M = 10, M = 4 is above every other M."""
     splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
     found = {m: best for m, best in splits.items() if best is not None}
     if 4 not in found or len(found) < 2:
@@ -173,7 +173,7 @@ def _bits(measured: Measured) -> Finding | None:
 
 
 def _correlation(measured: Measured) -> Finding | None:
-    """Of log(G + 1) and H over epochs, layer by layer; the means over seeds."""
+    """Judges the correlation of log(G + 1) and H over epochs, by layer; means over seeds."""
     texts = {name: measured.text(name, _CORRELATION) for name in _LAYERS}
     found = {name: float(text) for name, text in texts.items() if text is not None}
     if not found:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the nodes of a training are: all in this process, or each a process of its own, whose
-classes are loaded when they are first used, with torch."""
+"""The nodes of a training: all in this process, or each a separate process.
+
+Their classes are loaded when they are first used, with torch.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each node computes on: parts of one batch, or micro-batches as they come."""
+"""The input of each node: parts of one batch, or micro-batches as they come."""
 
 from __future__ import annotations
 

@@ -55,15 +55,18 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """How many times nodes come by, each time in ascending order."""
+        """The number of times that nodes come by, each time in ascending order."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
+        """Returns whether the part takes the node's gradients next."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """The node's gradients, one for each of `numbers`, None for zeros; for as many turns as it
-        has now."""
+        """Takes the node's gradients, for as many turns as it has now.
+
+        There is one for each of `numbers`, None for zeros.
+        """
         plain = [self._values(index, gradient) for index, gradient in enumerate(gradients)]
         layers = [native_values(one) for one in plain]
         while self.awaits(node):
@@ -115,8 +118,11 @@ class Folds:
         planned: bool = False,
         device: torch.device | None = None,
     ) -> None:
-        """`layers`: their shapes by name. `planned`: without memory for sums, to be asked alone.
-        `device`: where layers are summed; default the CPU."""
+        """`layers`: their shapes by name.
+
+        `planned`: without memory for sums, to be asked alone. `device`: where layers are summed;
+        default the CPU.
+        """
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule.parts(list(layers), step, [math.prod(s) for s in self._shapes])
         shapes = [(0,) for _ in layers] if planned else self._shapes
@@ -129,11 +135,14 @@ class Folds:
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
     def awaits(self, node: int) -> bool:
+        """Returns whether a part takes the node's gradients next."""
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """The gradients of all layers, of which each part that awaits the node takes its own; None
-        counts as zeros."""
+        """Takes the gradients of all layers; None counts as zeros.
+
+        Each part that awaits the node takes its own.
+        """
         for part in self._parts:
             if part.awaits(node):
                 part.take(node, [gradients[number] for number in part.numbers])

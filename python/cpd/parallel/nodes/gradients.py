@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one node computes: its loss, and the gradients of that alone."""
+"""The computation of one node: its loss, and the gradients of that alone."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def computed(
     before: Gradients | None = None,
 ) -> tuple[torch.Tensor, Gradients]:
     """The loss, detached, and its gradients, which stay in `grad` too: None where there is none.
+
     `before`: gradients to which these are added, in copies.
 
     Several losses are summed, each one's backward pass following at once. Raises TypeError where

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gradients stay until every node has computed its own."""
+"""Stores gradients until every node has computed its own."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ from cpd.parallel.nodes.gradients import Gradients
 class Keep(Protocol):
     """Gradients by node."""
 
-    def put(self, node: int, gradients: Gradients) -> None: ...
-    def get(self, node: int) -> Gradients: ...
-    def close(self) -> None: ...
+    def put(self, node: int, gradients: Gradients) -> None:
+        """Stores a node's gradients."""
+
+    def get(self, node: int) -> Gradients:
+        """Returns a node's gradients."""
+
+    def close(self) -> None:
+        """Releases what is stored."""
 
 
 class Memory:
@@ -31,12 +36,15 @@ class Memory:
         self._kept: dict[int, Gradients] = {}
 
     def put(self, node: int, gradients: Gradients) -> None:
+        """Stores a node's gradients."""
         self._kept[node] = gradients
 
     def get(self, node: int) -> Gradients:
+        """Returns a node's gradients."""
         return self._kept[node]
 
     def close(self) -> None:
+        """Releases what is stored."""
         self._kept.clear()
 
 
@@ -48,13 +56,16 @@ class Disk:
         self._kept: dict[int, list[_Place | None]] = {}
 
     def put(self, node: int, gradients: Gradients) -> None:
+        """Appends a node's gradients to the file."""
         self._file.seek(0, 2)
         self._kept[node] = [None if g is None else self._write(g) for g in gradients]
 
     def get(self, node: int) -> Gradients:
+        """Reads a node's gradients."""
         return [None if place is None else self._read(*place) for place in self._kept[node]]
 
     def close(self) -> None:
+        """Closes the file, which is then gone."""
         self._file.close()
 
     def _write(self, gradient: torch.Tensor) -> _Place:

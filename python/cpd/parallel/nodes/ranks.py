@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes of a training do together, wherever they are."""
+"""The exchanges of a training's nodes, in one process or in several."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ class Ranks(Protocol):
     """The nodes of a training: `world` in all, of which this process computes `mine`."""
 
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """The number of nodes."""
+
     @property
-    def mine(self) -> range: ...
+    def mine(self) -> range:
+        """The numbers of the nodes in this process."""
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """[node][tensor] of all nodes, from [my node][tensor]; fp32."""
+        """Returns [node][tensor] of all nodes, from [my node][tensor]; fp32."""
         ...
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
-        """Of all nodes, from those of mine."""
+        """Returns all nodes' bytes, from those of this process's nodes."""
         ...
 
 

@@ -30,21 +30,25 @@ class RealRanks:
         self.mine = range(comm.rank, comm.rank + 1)
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
+        """Returns all nodes' tensors, by the communicator."""
         everyone: list[Tensors] = self.comm.all_gather(tensors[0], "fp32")
         return everyone
 
     def gather_bytes(self, data: list[bytes]) -> list[bytes]:
+        """Returns all nodes' bytes, by the communicator."""
         return self.comm.all_gather_bytes(data[0])
 
 
 class RealNode:
-    """A step of this process's node of a model that every process has: what `cpd.VirtualNodes` does
-    for all of them."""
+    """A step of this process's node of a model that every process has.
+
+    `cpd.VirtualNodes` makes such steps for all nodes.
+    """
 
     report: dict[str, LayerReport]
-    """What happened to each layer in the last step, on all nodes."""
+    """The report of each tensor in the last step, on all nodes."""
     states: States
-    """What a codec keeps of this node's layers."""
+    """A codec's state for this node's tensors."""
 
     def __init__(self, model: nn.Module, comm: Communicator, schedule: Schedule) -> None:
         self._model = model
@@ -55,8 +59,10 @@ class RealNode:
         self.states = States()
 
     def step(self, loss: Loss, *, micro_batches: Iterable[Any], on_gradients: Watch) -> None:
-        """Leaves the gradients' sums in the parameters' `grad`. The one micro-batch is this
-        node's."""
+        """Leaves the gradients' sums in the parameters' `grad`.
+
+        The one micro-batch is this node's.
+        """
         names = list(self._parameters)
         for micro_batch in micro_batches:
             _, own = computed(loss, micro_batch, self._parameters)

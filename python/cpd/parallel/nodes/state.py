@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forward pass changes besides gradients: a model's buffers, and random generators."""
+"""The state that a forward pass changes: a model's buffers, and random generators."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import torch
 from torch import nn
 
 Values: TypeAlias = dict[str, torch.Tensor | None]
-"""Of buffers, by qualified name."""
+"""The values of buffers, by qualified name."""
 
 
 def histories(values: Values) -> Values:
-    """Those that nodes combine by their maximum: of delayed scaling, the largest magnitudes."""
+    """Returns the histories of delayed scaling, which nodes combine by their maximum."""
     return {name: value for name, value in values.items() if _is_history(name)}
 
 
 def _is_history(name: str) -> bool:
-    """Whether a buffer is a history of delayed scaling: of a layer's products, or its attention."""
+    """Returns whether a buffer is a history of delayed scaling."""
     parts = name.split(".")
     return parts[-1] == "amax_history" and "cpd_delayed" in parts
 
@@ -80,6 +80,7 @@ class Generators:
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Generators:
+        """Returns the present states."""
         return cls(torch.get_rng_state(), {gpu: torch.cuda.get_rng_state(gpu) for gpu in gpus})
 
     @classmethod
@@ -90,6 +91,7 @@ class Generators:
         return cls(host.get_state(), {gpu: one.get_state() for gpu, one in made.items()})
 
     def restore(self) -> None:
+        """Sets torch's generators to these states."""
         torch.set_rng_state(self.host)
         for gpu, state in self.gpus.items():
             torch.cuda.set_rng_state(state, gpu)
@@ -105,9 +107,11 @@ class Randomness:
 
     @classmethod
     def now(cls, gpus: Iterable[int]) -> Randomness:
+        """Returns the present states."""
         return cls(Generators.now(gpus), random.getstate(), np.random.get_state())
 
     def restore(self) -> None:
+        """Sets all generators to these states."""
         self.generators.restore()
         random.setstate(self.python)
         np.random.set_state(self.numpy)
