@@ -81,8 +81,9 @@ def _convolution_input(g: Tensor, w: Tensor, size: Ints, like: Tensor | None, *r
 def _convolution_weight(
     g: Tensor, x: Tensor, size: Ints, like: Tensor | None, *rest: Any
 ) -> Tensor:
-    """Returns the gradient of the weight. A transposed convolution swaps g and x. `like`: the
-    weight, or None.
+    """Returns the gradient of the weight.
+
+    A transposed convolution swaps g and x. `like`: the weight, or None.
     """
     moves, (text, seed, stream, dtype) = _parted(rest)
     if text == NATIVE:
@@ -210,8 +211,9 @@ def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> 
 def _factor(
     call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
 ) -> Factor:
-    """An operand as it enters its product: `arrange` gives it, cast by what it is given. Values
-    apart from their scale are float32, in which torch's kernels multiply them.
+    """Returns an operand as it enters its product: `arrange` gives it, cast by its argument.
+
+    Values apart from their scale are float32, in which torch's kernels multiply them.
     """
     made = Factor(torch.empty(()))
 

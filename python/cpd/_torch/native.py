@@ -131,7 +131,7 @@ def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
 
 
 def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
-    """a b in float32; `brief`: bfloat16 holds all values."""
+    """Returns a b in float32; `brief`: bfloat16 holds all values."""
     if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
         if brief:
             a, b = a.bfloat16(), b.bfloat16()
@@ -143,10 +143,11 @@ def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
 def _of_bfloat16(
     a: Tensor, b: Tensor, c: Tensor | None, scales: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensor | None:
-    """(a b) times the scales, plus c, in `dtype`, of values that bfloat16 holds, by the CPU's
-    instructions for them; None where it has none or a sum might be subnormal. Torch multiplies such
-    values with a float32 result only in a mode of the whole process, in which other threads'
-    float32 products lose bits.
+    """Returns (a b) times the scales, plus c, in `dtype`, of values that bfloat16 holds.
+
+    The CPU's bfloat16 instructions multiply; None without these, or if a sum might be subnormal.
+    Torch multiplies such values with a float32 result only in a mode of the whole process, in which
+    other threads' float32 products lose bits.
     """
     shape = product_shape(a.shape, b.shape)
     rows, columns = shape[-2:]

@@ -136,8 +136,10 @@ def narrow_operand(x: Tensor, text: str, axis: int, numbers: Pair = (None, None)
 
 @constant
 def splits(text: str, rank: int) -> bool:
-    """Whether `split_operand` takes the cast of that text, of tensors of that many dimensions: a
-    scale of the whole tensor, or of each row of a matrix, times values that bfloat16 holds.
+    """Returns whether `split_operand` takes the cast of a text, of tensors of `rank` dimensions.
+
+    It takes a scale of the whole tensor, or of each row of a matrix, times values that bfloat16
+    holds.
     """
     spec = operand_spec(text)
     if isinstance(spec, CastSpec) or spec.factor != 1:
@@ -167,8 +169,9 @@ def split_operand(
     multiplier: Tensor | None = None,
     narrow: bool = False,
 ) -> Factor:
-    """`cast_operand`, of a text that `splits`: the short values apart from the scale. `narrow`: in
-    bfloat16 instead of float32, on the CPU.
+    """Casts by a text that `splits`: returns the short values apart from the scale.
+
+    `narrow`: in bfloat16 instead of float32, on the CPU.
     """
     _, scaled, how, size, _, history = parts(text)
     if x.numel() == 0:

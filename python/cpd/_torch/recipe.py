@@ -116,9 +116,10 @@ class RecipeCall(NamedTuple):
     def factor(
         self, operand: Purpose, x: Tensor, axis: int, dtype: torch.dtype, narrow: bool = True
     ) -> Factor:
-        """`cast`, for a product whose result has type `dtype`: where that is a 16-bit type and the
-        sum native, short values are apart from their scale, outside of differentiated code; with
-        `narrow`, in bfloat16 on the CPU.
+        """Returns `cast`, for a product whose result has type `dtype`.
+
+        If that is a 16-bit type and the sum native, short values are apart from their scale,
+        outside of differentiated code; with `narrow`, in bfloat16 on the CPU.
         """
         text = self.rounding(operand)
         native = self.rounding(_SUM_OF[operand]) == NATIVE
@@ -154,9 +155,10 @@ class RecipeCall(NamedTuple):
         dtype: torch.dtype,
         narrow: bool = True,
     ) -> tuple[Factor, Factor]:
-        """The gradient as it enters the GEMMs of the input's and of the weight's gradient, as far
-        as they are needed; cast once where one cast serves as both. `dtype`: of their results;
-        `narrow`: as of `factor`.
+        """Returns the gradient as it enters the two backward GEMMs, as far as they are needed.
+
+        It is cast once if one cast serves as both. `dtype`: of their results; `narrow`: as in
+        `factor`.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)

@@ -56,8 +56,10 @@ def autocast_type(x: Tensor) -> torch.dtype | None:
 
 
 def mixes_types(module: torch.nn.Module, *arguments: Any) -> bool:
-    """Returns whether arguments, those in tuples included, and parameters have several float
-    types, outside of torch.autocast. Torch's layers of products refuse that.
+    """Returns whether arguments and parameters have several float types.
+
+    Tensors in tuples count. False within torch.autocast. Torch's layers of products refuse several
+    types.
     """
     types: dict[torch.dtype, Tensor] = {}
     for value in (*arguments, *module._parameters.values()):
@@ -110,8 +112,10 @@ class Arguments(NamedTuple):
         stream: Number | None = None,
         delayed: Any = None,
     ) -> Arguments:
-        """The arguments of a call with operands `x` and `w`. Raises where a type does not hold a
-        format that the recipe puts into it, or the state of delayed scaling is missing.
+        """Returns the arguments of a call with operands `x` and `w`.
+
+        Raises if a type does not hold a format that the recipe puts into it, or the state of
+        delayed scaling is missing.
         """
         if dtype is None:
             check_types("operands without dtype=", x, w)

@@ -99,8 +99,9 @@ def _product(kind: Kind) -> Form:
 
 
 def _adding(kind: Kind) -> Form:
-    """The form of beta * input + alpha * (a product of this kind), of one rounding into a 16-bit
-    type.
+    """Makes the form of beta * input + alpha * (a product of this kind).
+
+    A 16-bit result is rounded once.
     """
 
     def compute(

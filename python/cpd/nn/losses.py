@@ -112,7 +112,8 @@ def measure(x: Tensor) -> FiniteValues:
 
 
 def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
-    """Measures what the cast of `x` to `spec` loses, with blocks along `axis`. `x` is finite.
+    """Measures the losses of a cast of `x`, which is finite, to `spec`, with blocks along `axis`.
+
     `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor.
     A spec with a transform is judged by the transformed values. The cast's result is float32, like
     the operands that layers multiply: 16-bit types cannot hold elements times scales.

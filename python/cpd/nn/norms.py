@@ -345,8 +345,9 @@ class _Rounding(NamedTuple):
 
 
 def mixes_types(input: Tensor, others: Iterable[Tensor | None]) -> bool:
-    """Returns whether torch may refuse the types of parameters and statistics: it takes the input's
-    and float32.
+    """Returns whether torch may refuse the types of parameters and statistics.
+
+    Torch takes the input's type and float32.
     """
     types = {x.dtype for x in others if x is not None and x.is_floating_point()}
     return types not in (set(), {input.dtype}, {torch.float32})

@@ -87,8 +87,9 @@ def names_cast(text: str) -> bool:
 
 
 def _names_sum(text: str) -> bool:
-    """Returns whether a text names an accumulator, or means one by a scheme's word or a preset's
-    name with options.
+    """Returns whether a text names an accumulator, or seems to mean one.
+
+    A scheme's word or a preset's name with options means one.
     """
     try:
         as_accumulator(text)

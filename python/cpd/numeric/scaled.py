@@ -157,8 +157,9 @@ class Scaled(Spec):
         self._share(_made(given) if whole is None else _replaced(whole, given))
 
     def scales_shape(self, shape: Sequence[int], axis: int = -1) -> tuple[int, ...]:
-        """Extents of the grid of blocks of a tensor of that shape: of `encode`'s scales, row-major.
-        () for `tensor`.
+        """Returns the shape of the grid of blocks of a tensor of that shape.
+
+        The scales of `encode` have it, row-major; () for `tensor`.
         """
         return tuple(self._held.grid(list(shape), int32("axis", axis)))
 
@@ -272,8 +273,9 @@ def _made(given: tuple[Option, ...]) -> Scaled:
 
 @constant
 def _is_scaled(text: str) -> bool:
-    """True for the text of a scaled format, False for a format's name; raises ValueError for
-    others.
+    """Returns True for the text of a scaled format, False for a format's name.
+
+    Raises ValueError for others.
     """
     if _core.names_scaled(text):
         return True

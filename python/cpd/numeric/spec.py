@@ -90,8 +90,10 @@ class Spec:
 
 
 def _with_effect(text: str) -> str:
-    """A text as version 0.7 pickled it, without the options that have no effect and are refused
-    now: `random_bits` and `variant` that nothing draws by, cuts of an adder that cuts no term.
+    """Returns a text that version 0.7 pickled, without options of no effect, which raise now.
+
+    These are `random_bits` and `variant` without stochastic rounding, and cuts of an adder that
+    cuts no term.
     """
     words = text.split(" ")
     without: tuple[str, ...] = ()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: cast, encode and decode; add, mul and fma; the ordered sum; the matrix product;
+"""Operations on arrays and tensors, each rounded as its format or accumulator says.
+
+They are cast, encode and decode; add, mul, fma, div and sqrt; the ordered sum; the matrix product;
 the Hadamard transform.
 
 Each takes torch tensors, on the CPU or a CUDA device, or NumPy arrays and returns the same kind.

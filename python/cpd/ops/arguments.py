@@ -37,8 +37,9 @@ small, as in NumPy and torch."""
 
 @constant
 def check_storage(dtype: str, f: str) -> None:
-    """Raises ValueError where an element type does not hold a format's values. A constant to
-    torch.compile, so both are passed by name.
+    """Raises ValueError if an element type does not hold a format's values.
+
+    A constant to torch.compile, so both are passed by name.
     """
     _core.check_storage(dtype, formats.named(f)._held)
 
@@ -117,11 +118,13 @@ def check_cast(dtype: str, f: formats.Format | Scaled) -> None:
 
 
 def check_random_is_used(rounding: str) -> None:
+    """Raises ValueError unless the rounding uses random integers."""
     if rounding != "stochastic":
         raise ValueError(f"random is for rounding='stochastic' only, got rounding={rounding!r}")
 
 
 def check_random_range(low: int, high: int, bits: int) -> None:
+    """Raises ValueError unless the least and the greatest random integer have N `bits`."""
     if low < 0 or high >= 2**bits:
         raise ValueError(f"random must be 0…2^{bits} - 1, got {low}…{high}")
 
@@ -189,8 +192,9 @@ def dimension(axis: Any, rank: int, use: str = "to sum over") -> int:
 
 
 def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
-    """The axis of a Hadamard transform, counted from the front. Raises ValueError unless its extent
-    is a multiple of `size`.
+    """Returns the axis of a Hadamard transform, counted from the front.
+
+    Raises ValueError unless its extent is a multiple of `size`.
     """
     along = dimension(axis, len(shape), "to transform along")
     if shape[along] % size != 0:
@@ -216,8 +220,9 @@ LEVELS = ("scales", "tensor scales", "amax")
 
 
 def scale_levels(q: Scaled, scales: Any) -> tuple[Any, Any]:
-    """The blocks' scales and the second level's, None where there is none. Raises ValueError for a
-    pair where one level is wanted, and the other way around.
+    """Returns the blocks' scales and the outer scale, None if there is none.
+
+    Raises ValueError for a pair if the format has one level, and for one if it has two.
     """
     is_pair = isinstance(scales, (tuple, list))
     if q.tensor_scale is None:
@@ -343,8 +348,9 @@ OVERLAPS_ITSELF = "out must not overlap itself (a stride of 0 or overlapping win
 
 
 def check_out_memory(out: Region, inputs: dict[str, Region]) -> None:
-    """Raises ValueError unless `out` may be written while the inputs are read: it is an input
-    itself, or does not overlap it.
+    """Raises ValueError unless `out` may be written while the inputs are read.
+
+    It may if it is an input itself, or does not overlap it.
     """
     if out.overlaps_itself():
         raise ValueError(OVERLAPS_ITSELF)

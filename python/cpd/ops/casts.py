@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roundings of arrays: cast, encode and decode, the Hadamard transform, and the random integers of
-stochastic rounding.
-"""
+"""Roundings of arrays: cast, encode, decode, hadamard; and their random integers."""
 
 from __future__ import annotations
 
@@ -239,7 +237,7 @@ def decode(
 
 
 def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
-    """x transformed as a scaled format says, and the format without its transform."""
+    """Returns x, transformed as a scaled format says, and the format without its transform."""
     if q.transform is None:
         return x, q
     return front_end_of(x).hadamard(x, q.transform, axis, False, None), q.untransformed()

@@ -19,8 +19,10 @@ def current_device() -> int:
 
 @checked
 def release_cuda_memory(device: int | None = None) -> None:
-    """Returns the device memory that CPD keeps for later calls to the device, for torch's
-    allocator, say, which does not know of it. Waits for the device's work.
+    """Returns the device memory that CPD keeps for later calls to the device.
+
+    Others then have it, such as torch's allocator, which does not know of it. Waits for the
+    device's work.
 
     CPD does so itself, and tries again, where it finds no memory.
 
@@ -38,11 +40,12 @@ def release_cuda_memory(device: int | None = None) -> None:
 
 @checked
 def check_cuda(device: int | None = None) -> None:
-    """Waits for the device's work, and raises what it found: what only values tell, a random
-    integer out of range, an operand that a matrix unit does not take, a NaN without a code. Calls
-    on CUDA tensors do not wait for that: such an error is raised by a later call on the device, or
-    here, and results of the call that it is of are undefined. With the environment variable
-    CPD_CHECK=sync each call waits and raises its own.
+    """Waits for the device's work, and raises the errors that it found.
+
+    Only values show them: a random integer out of range, an operand that a matrix unit does not
+    take, a NaN without a code. Calls on CUDA tensors do not wait for that: such an error is raised
+    by a later call on the device, or here, and results of the call that it is of are undefined.
+    With the environment variable CPD_CHECK=sync each call waits and raises its own.
 
     Args:
         device: index of the CUDA device; default: torch's current one.

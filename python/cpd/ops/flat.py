@@ -46,8 +46,9 @@ def check_layer(where: str, layer: Any, devices: Sequence[str] = ("cpu",)) -> No
 
 
 def host_values(layer: Any) -> npt.NDArray[np.float32]:
-    """The values of a layer on the CPU, row-major, 1-D; without a copy where it is contiguous,
-    aligned float32.
+    """Returns the values of a layer on the CPU, row-major, 1-D.
+
+    They are not copied if the layer is contiguous, aligned float32.
     """
     if type(layer) is not np.ndarray and is_torch(layer):
         if layer.requires_grad:

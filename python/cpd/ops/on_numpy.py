@@ -50,6 +50,7 @@ from cpd.ops.slow import warn_if_slow
 
 
 def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Rounds each element, as `cpd.cast` says."""
     native = options.native()
     x = _array("x", x)
     check_cast(_name(x.dtype), f)
@@ -77,6 +78,7 @@ def _wider_type(x: Array, dtype: Any, allowed: tuple[str, ...]) -> Any:
 
 
 def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
+    """Packs the codes of the rounded elements."""
     native = options.native()
     x = _array("x", x)
     integers = None if random is None else _random(random, x.shape, "x's shape", options)
@@ -86,6 +88,7 @@ def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.u
 
 
 def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
+    """Returns the values of packed codes."""
     sizes = shape_of("shape", shape)
     if not isinstance(codes, np.ndarray) or codes.dtype != np.uint8 or codes.ndim != 1:
         raise TypeError(f"codes must be a 1-D uint8 array, got {_describe(codes)}")
@@ -113,6 +116,7 @@ def cast_scaled(
     random: Any,
     dtype: Any,
 ) -> Array:
+    """Rounds to a scaled format."""
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
     element = x.dtype if dtype is None else _wider_type(x, dtype, NARROW_FLOATS)
@@ -130,6 +134,7 @@ def cast_scaled(
 def encode_scaled(
     x: Any, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Array, Scales]:
+    """Packs the codes of elements and scales of a scaled format."""
     native = options.native()
     x = _array("x", x, NARROW_FLOATS)
     levels = _scale_levels(q, x, axis, source)
@@ -143,6 +148,7 @@ def encode_scaled(
 def decode_scaled(
     codes: Any, q: Scaled, shape: Shape, dtype: Any, out: Any, axis: int, scales: Any
 ) -> Array:
+    """Returns the values of a scaled format's codes."""
     sizes = shape_of("shape", shape)
     parts = dict(zip(("codes", *LEVELS), (codes, *scale_levels(q, scales)), strict=False))
     if q.tensor_scale is None:
@@ -188,22 +194,27 @@ def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Arr
 
 
 def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Returns x + y, rounded once."""
     return _arithmetic(_core.add, {"x": x, "y": y}, f, options, out, random)
 
 
 def mul(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Returns x * y, rounded once."""
     return _arithmetic(_core.mul, {"x": x, "y": y}, f, options, out, random)
 
 
 def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Returns x * y + z, rounded once."""
     return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
 def div(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Returns x / y, rounded once."""
     return _arithmetic(_core.div, {"x": x, "y": y}, f, options, out, random)
 
 
 def sqrt(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+    """Returns the square root, rounded once."""
     return _arithmetic(_core.sqrt, {"x": x}, f, options, out, random)
 
 
@@ -215,6 +226,7 @@ def flags(
     random: Any,
     tininess: str,
 ) -> npt.NDArray[np.uint8]:
+    """Returns the flags that the results of an operation raise."""
     native = options.native()
     views, shape = _together(dict(zip("xyz", operands, strict=False)))
     integers = _random(random, shape, "the result's shape", options)
@@ -279,6 +291,7 @@ def gemm(
 
 
 def hadamard(x: Any, transform: Hadamard, axis: Any, inverse: bool, out: Any) -> Array:
+    """Transforms groups of values along an axis."""
     x = _array("x", x, NARROW_FLOATS)
     along = transform_axis(axis, x.shape, transform.size)
     if transform.bf16:
@@ -320,6 +333,7 @@ def gemm_scaled(
 
 
 def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
+    """Returns the random integers of stochastic rounding."""
     y = np.empty(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)
     return y
@@ -372,8 +386,9 @@ def _common_shape(arrays: dict[str, Array]) -> tuple[int, ...]:
 
 
 def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x") -> Array:
-    """`x` as an array that C++ can read: of an allowed type, native, aligned (copied if not).
-    `like`: the first operand's name.
+    """Returns `x` as an array that C++ can read: of an allowed type, native, aligned.
+
+    It is copied if it is not. `like`: the first operand's name.
     """
     y: Array = x if type(x) is np.ndarray else _of_other_type(name, x, like)
     _check_dtype(name, y.dtype, allowed)
@@ -383,8 +398,9 @@ def _array(name: str, x: Any, allowed: tuple[str, ...] = FLOATS, like: str = "x"
 
 
 def _of_other_type(name: str, x: object, like: str) -> Array:
-    """`x` as an array: a NumPy scalar, or an array of a subclass without a mask. Raises TypeError
-    for other objects.
+    """Returns as an array a NumPy scalar, or an array of a subclass without a mask.
+
+    Raises TypeError for other objects.
     """
     if isinstance(x, np.generic):
         return np.asarray(x)

@@ -17,9 +17,7 @@ SCALES_AT = ("operand", "block", "epilogue")
 
 
 class Operand(NamedTuple):
-    """The elements of an encoded matrix and their scales, as the library takes them (OperandScales
-    in ops/gemm.h).
-    """
+    """The elements of an encoded matrix and their scales: OperandScales in ops/gemm.h."""
 
     elements: Any
     scales: Any

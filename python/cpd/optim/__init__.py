@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers whose weights, state and gradients live in given formats; loss scaling; LARS; workers
-that meet every so many steps (`DiLoCo`, `WeightAverage`).
+"""Optimizers whose weights, state and gradients live in given formats.
+
+Also loss scaling, LARS, and workers that average every N steps (`DiLoCo`, `WeightAverage`).
 
 >>> import torch, cpd
 >>> model = torch.nn.Linear(4, 2)

@@ -24,9 +24,11 @@ _GRADIENT, _MASTER, _STATE = 1, 2, 3
 
 
 class ParameterStep:
-    """A parameter with the values and the gradient that the inner optimizer updates: a copy if a
-    format asks for one, else the parameter itself. `state`: the optimizer's state of the parameter.
-    `scale`: the scale of the gradient, which `unscale` divides out after rounding.
+    """A parameter with the values and the gradient that the inner optimizer updates.
+
+    The values are a copy if a format asks for one, else the parameter itself. `state`: the
+    optimizer's state of the parameter. `scale`: the scale of the gradient, which `unscale` divides
+    out after rounding.
     """
 
     def __init__(

@@ -68,8 +68,9 @@ def confusion(found: Tensor, targets: Tensor, classes: int) -> Tensor:
 
 
 def mean_iou(counts: Tensor) -> float:
-    """Returns the mean intersection over union of a `confusion` matrix, over the classes that are
-    in the targets or were predicted.
+    """Returns the mean intersection over union of a `confusion` matrix.
+
+    The mean is over the classes that are in the targets or were predicted.
     """
     right = counts.diagonal().double()
     union = counts.sum(0) + counts.sum(1) - counts.diagonal()

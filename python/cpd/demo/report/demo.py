@@ -76,6 +76,7 @@ def other_seeds(options: DemoOptions) -> list[TrainOptions]:
 
 
 def base_options(options: DemoOptions) -> TrainOptions:
+    """Returns the options that all trainings share."""
     return TrainOptions(
         seed=options.seed, epochs=options.epochs, nodes=options.nodes, divide="before"
     )

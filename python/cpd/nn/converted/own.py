@@ -130,9 +130,7 @@ class EmulatedForward:
 
 
 class EmulatedAttention(EmulatedForward):
-    """Runs the module's own forward and computes its attention products by the recipe's
-    `attention`.
-    """
+    """Runs the module's own forward; the recipe's `attention` computes its attention products."""
 
     what: ClassVar[str] = "attention"
     counted: ClassVar[bool] = False
