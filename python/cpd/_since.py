@@ -59,7 +59,7 @@ GONE: dict[str, dict[str, str]] = {
 """By module, each name that is gone and what to use instead; "" for what nothing replaces."""
 
 MODULES = {
-    "cpd.compress.codecs": "cpd.compress.codecs",
+    "cpd.compress.codec": "cpd.compress.codecs",
     "cpd.hardware.hardware_cost": "cpd.hardware.gate_counts",
     "cpd.hardware.probe": "cpd.hardware.probing",
     "cpd.hardware.probe.command": "cpd.hardware.probing.command",

@@ -36,7 +36,7 @@ SPECS = [
     ("cpd.ops.encoded", "Encoded"),
     ("cpd.nn.recipe", "Recipe"),
     ("cpd.compress.codecs", "Codec"),
-    ("cpd.compress.codecs", "Codec"),  # of 0.7
+    ("cpd.compress.codec", "Codec"),  # of 0.7
     ("cpd.compress.states", "States"),
     ("cpd.comm.spec", "ReduceSpec"),
     ("cpd.comm.schedule", "Schedule"),

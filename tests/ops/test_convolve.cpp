@@ -164,14 +164,15 @@ TEST(Correlate, IsTheProductOfGatheredImages) {
 TEST(Correlate, ItsResultIsContiguous) {
   Windows windows;
   windows.rank = 1;
-  windows.axes[0] = {3, 1, 1, 1, 0, 1};  // three places of one element
+  windows.axes[0] = {3, 1, 1, 1, 0, 1};  // one window of three elements
   const Tensor x({1, 2, 3}, std::vector<float>(6));
-  const Tensor g({1, 2, 3}, std::vector<float>(6));
-  const Tensor out({2, 2, 1}, std::vector<float>(4));
+  const Tensor g({1, 2, 1}, std::vector<float>(2));
+  const Tensor out({2, 2, 3}, std::vector<float>(12));
   TensorView transposed = out.view();
   std::swap(transposed.stride[0], transposed.stride[1]);
   EXPECT_REFUSAL("out of a correlation must be contiguous",
-                 Correlate(g.view(), x.view(), 1, windows, ParseAccumulator("fp32"), transposed));
+                 Correlate(g.view(), x.view(), 1, windows, ParseAccumulator("fp32 sequential"),
+                           transposed));
 }
 
 // --- zeros between elements ----------------------------------------------------------------------

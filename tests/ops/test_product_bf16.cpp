@@ -12,6 +12,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "cpd/backend/bf16_kernels.h"
@@ -300,7 +301,9 @@ TEST(ProductOfBf16, Errors) {
   EXPECT_EQ(refusal(View(x.data(), DType::f32, 64), to), kBatch);
   EXPECT_EQ(refusal(good, View(out.data(), DType::f16, shape)),
             "out must be a batch of matrices on the CPU, of fp32 or bf16");
-  EXPECT_EQ(refusal(good, gaps), "out of a product must be contiguous");
+  TensorView columns = to;
+  std::swap(columns.stride[1], columns.stride[2]);
+  EXPECT_EQ(refusal(good, columns), "out of a product must be contiguous");
   const auto refused = [&](const ProductFinish& finish) -> std::string {
     try {
       ProductOfBf16(good, good, to, finish);

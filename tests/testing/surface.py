@@ -53,7 +53,7 @@ GRAMMARS = {
     "matrix unit": "cpd.numeric.accumulator.BlockFma.parse",
     "integer accumulator": "cpd.numeric.accumulator.FixedPoint.parse",
     "Hadamard transform": "cpd.numeric.hadamard.Hadamard.parse",
-    "codec": "cpd.compress.codecs",
+    "codec": "cpd.Codec",
     "all-reduce": "cpd.comm.spec_text.reduce_spec",
     "pattern of exempt layers": "cpd.comm.schedule.Schedule.is_exempt",
     "recipe": "cpd.nn.recipe.Recipe.parse",
@@ -177,8 +177,8 @@ def attributes(cls: type) -> set[str]:
 
 
 def parameters(function: Any) -> list[str]:
-    """The names of a function's or a constructor's parameters without `self` and `cls`. Fields of
-    which Python makes a constructor are attributes; functions of C++ have no signature."""
+    """The names of a function's or a constructor's parameters, except `self`, `cls` and those of
+    type Never. Fields of a generated constructor are attributes; C++ functions have none."""
     if inspect.isclass(function):
         inits = [vars(base).get("__init__") for base in function.__mro__ if is_ours(base)]
         made = next(filter(None, inits), None)
@@ -186,7 +186,8 @@ def parameters(function: Any) -> list[str]:
             return []
     elif not (inspect.isfunction(function) or inspect.ismethod(function)):
         return []
-    return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    given = inspect.signature(function).parameters.values()
+    return [p.name for p in given if p.name not in ("self", "cls") and p.annotation != "Never"]
 
 
 def parameters_of(it: Any) -> int:

@@ -51,7 +51,7 @@ def test_a_text_has_its_canonical_text(kind: str) -> None:
 
 @pytest.mark.parametrize("name", golden_files.VECTORS)
 def test_a_file_of_vectors_is_right(name: str) -> None:
-    checked = cpd.hardware.vectors.check(STORED / name)
+    checked = cpd.hardware.check_vectors(STORED / name)
     lines = 4 if name.startswith("block") else 2 if name.startswith("mma") else 8
     assert (checked.lines, checked.wrong, checked.other_nans) == (lines, 0, 0)
 

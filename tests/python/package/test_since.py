@@ -85,7 +85,7 @@ def test_no_public_name_hides_a_module(package: str) -> None:
 
 
 PICKLED = [
-    ("cpd.compress.codecs", "Codec", "Codec"),
+    ("cpd.compress.codec", "Codec", "Codec"),
     ("cpd.hardware.hardware_cost", "HardwareCost", "Gates"),
     ("cpd.hardware.probe.command", "Command", "Command"),
     ("cpd.hardware.probe.find", "Probed", "Probed"),
