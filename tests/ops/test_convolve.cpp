@@ -170,9 +170,9 @@ TEST(Correlate, ItsResultIsContiguous) {
   const Tensor out({2, 2, 3}, std::vector<float>(12));
   TensorView transposed = out.view();
   std::swap(transposed.stride[0], transposed.stride[1]);
-  EXPECT_REFUSAL("out of a correlation must be contiguous",
-                 Correlate(g.view(), x.view(), 1, windows, ParseAccumulator("fp32 sequential"),
-                           transposed));
+  EXPECT_REFUSAL(
+      "out of a correlation must be contiguous",
+      Correlate(g.view(), x.view(), 1, windows, ParseAccumulator("fp32 sequential"), transposed));
 }
 
 // --- zeros between elements ----------------------------------------------------------------------
