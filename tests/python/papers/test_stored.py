@@ -52,6 +52,11 @@ def test_codecs_and_buckets():
     said = answer("cpd study run grubic-accuracy")
     for label in ("fp32", "8 bits", "4 bits", "2 bits", "1bitSGD", "1bitSGD* (64)", "1 bit QSGD"):
         assert figures("grubic-accuracy", 0, f"CNN {label}")[0] in said, label
+    for label in ("fp32", "8 bits", "4 bits", "2 bits", "1bitSGD", "1bitSGD* (64)", "1 bit QSGD"):
+        assert figures("grubic-accuracy", 1, f"LSTM {label}")[0] in said, label
+    for bits in ("4 bits", "2 bits"):
+        value = figures("grubic-accuracy", 1, f"LSTM {bits}, 2-norm")[0]
+        assert re.search(rf"by 2-norms [^;]*{bits} {value}", said), bits
     said = answer("cpd study run grubic-buckets")
     for codec in ("4 bits", "1bitSGD*"):
         for bucket in (512, 8192 if codec == "4 bits" else 64):
