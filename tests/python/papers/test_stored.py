@@ -57,11 +57,11 @@ def test_codecs_and_buckets():
     for bits in ("4 bits", "2 bits"):
         value = figures("grubic-accuracy", 1, f"LSTM {bits}, 2-norm")[0]
         assert re.search(rf"by 2-norms [^;]*{bits} {value}", said), bits
-    said = answer("cpd study run grubic-buckets")
-    for codec in ("4 bits", "1bitSGD*"):
-        for bucket in (512, 8192 if codec == "4 bits" else 64):
+    said = answer("cpd study run grubic-buckets").replace(" % in buckets of ", " of ")
+    for codec in ("4 bits", "2 bits", "1bitSGD*"):
+        for bucket in {"4 bits": (512, 8192), "2 bits": (32, 8192)}.get(codec, (64, 512)):
             label = f"{codec}, buckets of {bucket}"
-            assert figures("grubic-buckets", 0, label)[0] in said, label
+            assert f"{figures('grubic-buckets', 0, label)[0]} of {bucket}" in said, label
 
 
 def test_terngrad():
