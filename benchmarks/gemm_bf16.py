@@ -25,7 +25,7 @@ BAR = 1.0
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
     """The sums in float32; None where the CPU lacks the instruction."""
     out = torch.empty(a.shape[0], b.shape[1])
-    made = torch.ops.cpd.product_of_bf16(a[None], b[None], out[None])
+    made = torch.ops.cpd.product_of_bf16(a[None], b[None], None, None, None, out[None])
     return out if made else None
 
 

@@ -130,7 +130,7 @@ def test_narrow_sums_are_those_written_by_hand(case):
     assert same(grads[0], wanted)
     wanted = oracle.of_weight(case, cast_g, cast_x, w.shape, narrow(NARROW.grad_weight))
     assert same(grads[1], wanted)
-    assert same(grads[2], cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "e5m3"))
+    assert same(grads[2], cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "e5m3", 0))
 
 
 def casts_by_hand(recipe, case, x, w, g, layer):
@@ -193,7 +193,7 @@ def test_operands_are_those_cast_by_hand(case, name, sums):
         wanted = oracle.forward(case, fore_x[0], fore_w[0], addend, gemm)
         of_x = oracle.of_input(case, back_g[0], back_w[0], x.shape, gemm)
         of_w = oracle.of_weight(case, late_g[0], late_x[0], w.shape, gemm)
-        of_b = cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "fp32")
+        of_b = cpd.sum(g.movedim(1, -1).reshape(-1, case.outputs), "fp32", 0)
     wanted = unfactored(wanted, *factors)
     if addend is None:
         wanted = wanted + b.view(-1, *(1,) * case.rank)

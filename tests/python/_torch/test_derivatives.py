@@ -435,7 +435,7 @@ def test_an_exported_program_runs_in_another_process(tmp_path):
         def forward(self, x, stream):
             y = cpd.cast(x, "e4m3", "stochastic", seed=3, stream=stream)
             y = cpd.gemm(y, x.mT, "e5m2 chunked chunk=2 inner=e4m3")
-            codes = cpd.encode(cpd.sum(y, "e4m3 kahan"), "e2m1", "up")
+            codes = cpd.encode(cpd.sum(y, "e4m3 kahan", 0), "e2m1", "up")
             return cpd.fma(y, y, cpd.decode(codes, "e2m1", (3,)), "fp16")
 
     x, stream = torch.randn(3, 4), torch.tensor(6)

@@ -192,7 +192,7 @@ def test_gradients_are_gemms(acc):
     for_a, for_b, for_c = torch.autograd.grad(cpd.gemm(*leaves[:2], acc, leaves[2]), leaves, g)
     assert same(for_a, cpd.gemm(g, b.t(), tagged(acc, 4)))
     assert same(for_b, cpd.gemm(a.t(), g, tagged(acc, 5)))
-    assert same(for_c, cpd.sum(g, "fp32"))
+    assert same(for_c, cpd.sum(g, "fp32", 0))
 
 
 @pytest.mark.parametrize(("of_a", "of_b", "of_c"), BATCHES)
@@ -242,7 +242,7 @@ def test_gradients_have_their_operands_types():
         for_a, for_b, for_c = torch.autograd.grad(y, (a, b, c), g)
         assert same(for_a, cpd.gemm(g, b.detach().t(), "fp32", dtype=torch.float32).to(of_a))
         assert same(for_b, cpd.gemm(a.detach().t(), g, "fp32", dtype=torch.float32).to(of_b))
-        assert same(for_c, cpd.sum(g, "fp32").to(of_c))
+        assert same(for_c, cpd.sum(g, "fp32", 0).to(of_c))
 
 
 def test_gradient_of_a_gradient():

@@ -164,7 +164,9 @@ def test_output_is_rounded_once_more():
         images, images.mT, cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
     )
     assert same(y, cpd.cast(functional.matmul(images, images.mT, "fp32"), "e4m3").half())
-    with pytest.raises(ValueError, match="fp16 does not hold"):
+    with pytest.raises(
+        ValueError, match="float16, does not hold the recipe's output, bf16: give dtype="
+    ):
         functional.linear(x, w, recipe=cpd.Recipe(sums="fp32", output="bf16"), dtype=torch.half)
 
 

@@ -219,7 +219,7 @@ def wherever(f: Any) -> list[cpd.Format]:
         cpd.Format(f),
         cpd.CastSpec(f).format,
         cpd.Accumulator(f).format,
-        cpd.numeric.accumulator.accumulator(f).format,
+        cpd.numeric.accumulator.as_accumulator(f).format,
         chunked.format,
         chunked.inner,
         *(unit.a, unit.b, unit.sum, operands.unit.a, operands.unit.b),
@@ -304,9 +304,9 @@ def test_integers_are_twos_complement() -> None:
         assert magnitude == cpd.Format((1, bits - 2), encoding="finite", bias=3 - bits)
         assert magnitude.values().tolist() == f.values().tolist()
     for wrong in ({"signed": False}, {"subnormals": False}):
-        with pytest.raises(ValueError, match="encoding int has exp = 1"):
+        with pytest.raises(ValueError, match="encoding int must have exp = 1"):
             cpd.Format(exp=1, man=6, encoding="int", **wrong)
-    with pytest.raises(ValueError, match="encoding int_full has exp = 1"):
+    with pytest.raises(ValueError, match="encoding int_full must have exp = 1"):
         cpd.Format(exp=2, man=6, encoding="int_full")
     for wrong_name in ("int8:full:nosub", "int8:bias=1", "sm8:full", "int26:full", "int8full"):
         with pytest.raises(ValueError, match="format"):

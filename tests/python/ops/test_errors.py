@@ -240,18 +240,18 @@ A, B = X.copy(), np.ascontiguousarray(X.T)
         ({"a": A.astype(np.int64)}, TypeError, "a must be of type.*int64"),
         ({"b": np.ones((5, 6), "f4")}, ValueError, "K is 4 in a, 5 in b"),
         ({"a": np.ones((1,) * 17, "f4")}, ValueError, "a must have at most 16 dimensions"),
-        ({"acc": None}, TypeError, "must be a cpd.Accumulator, its text, .* got NoneType"),
-        ({"acc": 3}, TypeError, "must be a cpd.Accumulator, its text, .* got int"),
-        ({"acc": "e9m3"}, ValueError, "exp|e9m3"),
-        ({"acc": "e4m3 tree"}, ValueError, "scheme must be"),
-        ({"acc": "e4m3 chunked chunk=0"}, ValueError, "chunk must be at least 1"),
+        ({"accumulator": None}, TypeError, "must be a cpd.Accumulator, its text, .* got NoneType"),
+        ({"accumulator": 3}, TypeError, "must be a cpd.Accumulator, its text, .* got int"),
+        ({"accumulator": "e9m3"}, ValueError, "exp|e9m3"),
+        ({"accumulator": "e4m3 tree"}, ValueError, "scheme must be"),
+        ({"accumulator": "e4m3 chunked chunk=0"}, ValueError, "chunk must be at least 1"),
         ({"blas": 1}, TypeError, "blas must be a bool"),
-        ({"blas": True, "acc": "e4m3"}, ValueError, "fp32|e4m3|BLAS"),
-        ({"acc": "h100-fp8"}, ValueError, "e4m3fn"),
+        ({"blas": True, "accumulator": "e4m3"}, ValueError, "fp32|e4m3|BLAS"),
+        ({"accumulator": "h100-fp8"}, ValueError, "e4m3fn"),
     ],
 )
 def test_gemm(front_end: FrontEnd, arguments, error, message):
-    given = {"a": A, "b": B, "acc": "fp32", "c": None} | arguments
+    given = {"a": A, "b": B, "accumulator": "fp32", "c": None} | arguments
     for name in "abc":
         if isinstance(given[name], np.ndarray):
             given[name] = front_end.array(given[name])

@@ -63,7 +63,7 @@ def product_of(a: F32, b: F32, acc: cpd.Accumulator, c: F32 | None = None) -> Ca
 
 def sum_call(x: npt.NDArray[Any], acc: cpd.Accumulator) -> Call:
     expected = [fixed_oracle.total(fixed_of(acc), map(float, column))[0] for column in x.T]
-    return Call(cpd.sum, (x, acc), {}, from_bits(expected).astype(x.dtype))
+    return Call(cpd.sum, (x, acc, 0), {}, from_bits(expected).astype(x.dtype))
 
 
 def numbers(generator: random.Random, bits: int, low: int, high: int, count: int = 50) -> F32:

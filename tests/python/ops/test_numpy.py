@@ -80,7 +80,7 @@ def test_formats_are_values():
     for name in ("exp", "max", "colour"):
         with pytest.raises(AttributeError):
             setattr(f, name, 1)
-    assert cpd.Format(f) is f
+    assert cpd.Format(f) == f
 
 
 def test_figures_of_well_known_formats():

@@ -155,7 +155,7 @@ def test_sums_take_the_integers_that_are_given():
     acc = cpd.Accumulator("(5,1)", rounding="stochastic")
     x = np.repeat(np.float32([[1], [0.25]]), 32, axis=1)
     draws = np.repeat(np.array([[0], [2**24 - 1]]), 16, axis=0) + np.zeros(acc.sum_draws(2), int)
-    assert cpd.sum(x, acc, random=draws).tolist() == [1] * 16 + [1.5] * 16
+    assert cpd.sum(x, acc, 0, random=draws).tolist() == [1] * 16 + [1.5] * 16
 
 
 def test_a_scaled_formats_name_in_the_place_of_a_format():

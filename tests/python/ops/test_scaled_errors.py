@@ -151,7 +151,7 @@ def test_encoded(front_end: FrontEnd, q, axis):
 def test_encoded_says_all_itself():
     made = cpd.Encoded(*cpd.encode(X, "mxfp8"), "mxfp8", X.shape)
     assert made.axis == -1
-    for more in ({"f": "mxfp8"}, {"shape": 3}, {"scales": made.scales}, {"axis": 0}):
+    for more in ({"format": "mxfp8"}, {"shape": 3}, {"scales": made.scales}, {"axis": 0}):
         with pytest.raises(ValueError, match="are in the Encoded"):
             cpd.decode(made, **more)
     with pytest.raises(TypeError, match="decode takes codes, a format and a shape"):

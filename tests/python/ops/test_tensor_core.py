@@ -201,6 +201,8 @@ def _changed(unit: cpd.BlockFma, **changes: Any) -> cpd.BlockFma:
     fields |= changes
     if fields["promote"] % fields["block"] != 0:
         fields["promote"] = fields["block"]
+    if fields["group"] == fields["block"]:
+        fields["group"] = 0  # the same sums
     return cpd.BlockFma(unit.a, unit.b, **fields)
 
 

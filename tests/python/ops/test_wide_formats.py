@@ -144,7 +144,9 @@ def test_figures() -> None:
         assert Fraction(f.max) == spec.max
         least = spec.magnitude(1 if f.subnormals else 1 << f.man)
         assert Fraction(f.min_subnormal or 0) == least
-        assert cpd.Format(f.exp, f.man, bias=f.bias, signed=f.signed, subnormals=f.subnormals) == f
+        assert (
+            cpd.Format((f.exp, f.man), bias=f.bias, signed=f.signed, subnormals=f.subnormals) == f
+        )
     for same in ("e11m52", "float64", "double", np.float64, (11, 52), "fp64:bias=1023"):
         assert cpd.Format(same) == cpd.Format("fp64")
 

@@ -54,7 +54,7 @@ def test_each_state_draws_from_a_stream_of_its_own():
 
 def test_a_codec_keeps_its_own_numbers():
     given = cpd.Codec("qsgd bits=4", seed=3, random_bits=9)
-    assert cpd.Codec(given) is given
+    assert cpd.Codec(given) == given
     for numbers in ({"seed": 4}, {"random_bits": 8}):
         with pytest.raises(ValueError, match="of its own: give its name"):
             cpd.Codec(given, **numbers)

@@ -289,4 +289,4 @@ def test_nothing_else_writes_files() -> None:
         for path in root.rglob("*.py")
         if path.name != "_files.py" and writes.search(path.read_text())
     }
-    assert found == {"hardware/probe/command.py"}
+    assert found == {"hardware/probing/command.py"}

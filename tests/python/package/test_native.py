@@ -117,7 +117,7 @@ def test_codes_are_looked_up_below_the_tables_size():
 def test_operands_of_the_oracle_are_of_one_length():
     oracle = _core.ElementOracle("add", [E4M3, E4M3], E4M3, NEAREST, "after")
     for lengths in ((3, 2), (2, 3)):
-        with pytest.raises(ValueError, match="operands must be of one length"):
+        with pytest.raises(ValueError, match=r"operands must have [23] lines, got [23]"):
             oracle.results([np.zeros(n, np.uint32) for n in lengths])
 
 
@@ -142,7 +142,7 @@ def sums_of_integers():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: cast(np.zeros(2, np.int8)), "no such array element type: int8"),
+        (lambda: cast(np.zeros(2, np.int8)), "arrays must be of float32, .* or uint32, got int8"),
         (
             lambda: _core.flags("add", [], E4M3, NEAREST, "after", np.zeros(1, np.uint8)),
             "an operation needs operands, got none",
@@ -156,16 +156,15 @@ def sums_of_integers():
             lambda: compress.Codec("e4m3")._held.decode(b"", -1),
             "n must not be negative, got -1",
         ),
-        (lambda: oracle(1), "the oracle takes a format of each operand"),
-        (lambda: oracle().results([CODES]), "the oracle takes codes of each operand"),
+        (lambda: oracle(1), "add takes 2 operands' formats, got 1"),
+        (lambda: oracle().results([CODES]), "add takes 2 operands' codes, got 1"),
         (
             lambda: oracle().results([CODES, CODES], CODES[:1]),
-            "random must have the operands' length",
+            "random must have 2 lines, got 1",
         ),
         (
             lambda: _core.SumRule(SUMS, [E4M3, E4M3], 2, "after"),
-            "a sum takes the format of its terms, a product those of a, b and c, which an "
-            "integer's has not",
+            "formats must be that of a sum's terms, or 3 of a, b and c, got 2",
         ),
         (
             lambda: _core.oracle_sums(_core.SumRule(SUMS, [E4M3], 2, "after"), 1, CODES[:1]),
@@ -173,11 +172,11 @@ def sums_of_integers():
         ),
         (
             lambda: _core.oracle_sums(sums_of_integers(), 1, CODES, CODES),
-            "c_units must have a number of each line",
+            "c_units must have 1 numbers, got 0",
         ),
         (
             lambda: _core.text_lines([(b"", np.zeros(2, np.int32), 8)], b""),
-            "a column has an unsigned integer, or some, of each line",
+            "a column must be a C-contiguous array of unsigned integers for 2 lines, got int32 for 2",
         ),
     ],
 )
@@ -256,7 +255,7 @@ def test_operators_refuse_what_does_not_fit():
         ),
         (
             lambda: round_to_e4m3(torch.ones(2, dtype=torch.int8)),
-            "no such tensor element type: Char",
+            "tensors must be of Float, .* or Long, got Char",
         ),
     ):
         with pytest.raises(ValueError, match=said):

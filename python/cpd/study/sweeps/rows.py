@@ -87,8 +87,8 @@ class Row:
         >>> sweep(np.ones((2, 4), np.float32), "e2m1").rows[0].value("bits")
         4.0
         """
-        if name == "bits":
-            return self.bits
+        if name in ("bits", "gates"):
+            return self.bits if name == "bits" else self.cost.total
         if name not in (*ERRORS, *COSTS):
             known = ", ".join((*ERRORS, *COSTS))
             raise ValueError(f"name must be one of {known}, got {shown(name)}")
