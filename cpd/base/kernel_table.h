@@ -64,6 +64,8 @@ struct HadamardPlan;                     // numeric/scaled/hadamard_plan.h
 struct LevelPlan;                        // numeric/scaled/levels.h
 struct Moments;                          // numeric/scaled/levels.h
 struct OneBitRun;                        // numeric/scaled/one_bit.h
+struct PowerBlocks;                      // numeric/scaled/power_blocks.h
+struct PowerRun;                         // numeric/scaled/power_blocks.h
 struct ScaledPlan;                       // numeric/scaled/scaled_plan.h
 struct ScaledRun;                        // numeric/scaled/scaled_plan.h
 enum class ElementRoute : std::uint8_t;  // numeric/scaled/scaled_plan.h
@@ -239,6 +241,9 @@ struct KernelTable {
                         std::int64_t n, const std::uint8_t* packed, const float* norms, float* y);
   /// Computes the moments of n values about `mean` (numeric/scaled/levels.h).
   void (*moments)(std::int64_t n, const float* x, double mean, Moments* result);
+  /// Casts a run's blocks into bf16 from the first on, some at a time, while all of these are usual
+  /// (is_usual); returns how many of the n were cast. y may be x.
+  std::int64_t (*cast_power_blocks)(const PowerBlocks& blocks, const PowerRun& run);
 };
 
 }  // namespace cpd

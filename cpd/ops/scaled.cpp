@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cpd/backend/cuda.h"
+#include "cpd/numeric/scaled/power_blocks.h"
 #include "cpd/ops/checks.h"
 #include "cpd/ops/codec.h"
 #include "cpd/ops/hadamard.h"
@@ -114,6 +115,55 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
+/// Casts a tensor's blocks where their scales are usual powers of two (power_blocks.h).
+class PowerCaster {
+ public:
+  PowerCaster(const ScaledTensor& tensor, const TensorView& out, bool apart)
+      : x_(tensor.x), layout_(tensor.layout) {
+    const bool narrow = x_.dtype == DType::bf16 || x_.dtype == DType::f32;
+    run_.along = layout_.rows == 1;
+    const bool fits = run_.along ? layout_.columns == kPowerBlock : layout_.columns == 1;
+    if (narrow && fits && x_.is_contiguous() && !tensor.known && !apart &&
+        out.dtype == DType::bf16 && out.is_contiguous()) {
+      blocks_ = make_power_blocks(tensor.plan);
+    }
+    run_.is_bf16 = x_.dtype == DType::bf16;
+    run_.stride = layout_.row_stride();
+    out_ = static_cast<std::uint16_t*>(out.data);
+  }
+
+  /// Casts the tile; calls other(part) for the parts with blocks of another kind.
+  template <class Other>
+  void Cast(const Tile& tile, Other other) const {
+    if (!blocks_.has_any()) return other(tile);
+    PowerRun run = run_;
+    run.rows = tile.rows;
+    Tile rest = tile;
+    while (rest.count > 0) {
+      const std::int64_t first = layout_.index(rest.p, rest.i, rest.t, rest.j);
+      run.n = rest.count;
+      run.x = static_cast<const std::uint8_t*>(x_.data) + first * SizeOf(x_.dtype);
+      run.y = out_ + first;
+      const std::int64_t done = Kernels().cast_power_blocks(blocks_, run);
+      rest.j += done;
+      rest.count -= done;
+      if (rest.count == 0) return;
+      Tile part = rest;
+      part.count = std::min(rest.count, run.along ? 16 * kPowerBlock : 2 * kPowerBlock);
+      other(part);
+      rest.j += part.count;
+      rest.count -= part.count;
+    }
+  }
+
+ private:
+  const TensorView& x_;
+  const BlockLayout& layout_;
+  PowerBlocks blocks_;
+  PowerRun run_;
+  std::uint16_t* out_;
+};
+
 /// Returns whether out is known to hold all values: of fp32 and of contiguous bf16. `apart`: the
 /// values lack the outermost level's scales.
 bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) {
@@ -121,11 +171,11 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
   const bool is_bf16 = out.dtype == DType::bf16 && out.is_contiguous();
   std::atomic<bool> holds = is_bf16 || out.dtype == DType::f32;
   const bool streams = tensor.x.size() >= kStreamingFrom && tensor.x.data != out.data;
+  const PowerCaster powers(tensor, out, apart);
   ForTiles(tiles, [&](std::int64_t begin, std::int64_t end) {
     TileScaler scaler(tensor);
     Writer<float> writer(out);
-    for (std::int64_t s = begin; s < end; ++s) {
-      const Tile tile = tiles[s];
+    const auto cast = [&](const Tile& tile) {
       scaler.ForElements(tile, [&](ScaledRun run, ElementRoute route, std::int64_t c) {
         const BlockLayout& layout = tensor.layout;
         run.apart = apart;
@@ -151,7 +201,8 @@ bool CastTiles(ScaledTensor& tensor, const TensorView& out, bool apart = false) 
           writer.Flush(at, run.n);
         }
       });
-    }
+    };
+    for (std::int64_t s = begin; s < end; ++s) powers.Cast(tiles[s], cast);
   });
   return holds;
 }

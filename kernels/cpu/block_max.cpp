@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scaled formats: the largest magnitudes of blocks.
+#include "kernels/cpu/largest.h"
 #include "kernels/cpu/pages.h"
 
 namespace cpd {
@@ -45,22 +46,6 @@ CPD_FN float largest_in(int64_t n, const float* x) {
   std::int32_t largest = largest_lane(most);
   for (; i < n; ++i) largest = max(largest, counted<kWithNan>(x[i]));
   return bits_as<float>(largest);
-}
-
-/// The largest lane of each of as many vectors as one has lanes: the larger of each pair of lanes
-/// goes to the even one, then pairs of these are compared.
-template <class V>
-CPD_FN Signed<V> largest_lanes(Signed<V>* each) {
-  using U = Unsigned<V>;
-  const auto pairs = [](Signed<V> x) {
-    return bits_as<U>(max(x, bits_as<Signed<V>>(bits_as<SplitOf<U>>(x) >> 32)));
-  };
-  for (int count = Lanes<V>::count; count > 1; count /= 2) {
-    for (int k = 0; k < count / 2; ++k) {
-      each[k] = bits_as<Signed<V>>(even_words(pairs(each[2 * k]), pairs(each[2 * k + 1])));
-    }
-  }
-  return each[0];
 }
 
 /// Stores the largest |x| of blocks of kVectors whole vectors, as many blocks as a vector has

@@ -68,6 +68,7 @@ constexpr KernelTable kTable = {
     .encode_levels = encode_levels,
     .decode_levels = decode_levels,
     .moments = moments,
+    .cast_power_blocks = cast_power_blocks,
 };
 
 }  // namespace

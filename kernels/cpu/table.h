@@ -216,6 +216,7 @@ void round_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& r
                   std::int64_t y_stride, bool streaming);
 bool round_blocks_bf16(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                        std::uint16_t* y, std::int64_t y_stride);
+std::int64_t cast_power_blocks(const PowerBlocks& blocks, const PowerRun& run);
 void encode_blocks(const ScaledPlan& plan, ElementRoute route, const ScaledRun& run,
                    std::uint8_t* packed, bool streaming);
 void scale_blocks(bool wide, const ScaledRun& run, float* y);

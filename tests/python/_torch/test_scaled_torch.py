@@ -519,3 +519,25 @@ def test_operands_are_split_where_bfloat16_holds_their_values():
             assert same(values.float() * scale, cpd.cast(x, name, axis=-1))
     assert not operands.splits("e4m3fn 16 scale=(8,3) tensor_scale=fp32", 2)  # 2^-138 … 2^136
     assert not operands.splits("(8,3) 16 scale=e2m1 tensor_scale=fp32", 2)  # 2^-130 … 2^130
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize(
+    "text", ["mxfp8", "mxfp8-e5m2", "mxfp4", "mxfp8 rule=rceil arithmetic=te", "mxfp8 rule=even"]
+)
+def test_bfloat16_has_the_values_of_float32(text: str, axis: int) -> None:
+    """Of usual blocks, of zeros, of subnormal elements, and of the ends of bfloat16's range, NaN
+    and infinities, next to each other."""
+    draw = torch.Generator().manual_seed(5)
+    x = torch.randn(96, 1100, generator=draw)
+    x *= torch.exp2(torch.randint(-20, 1, x.shape, generator=draw).float())
+    x[32:64, :700] *= 2.0**99
+    x[64:, 1024:] *= 2.0**-100
+    x[:32, :64] = 0
+    x[40, 5], x[90, 1099] = torch.inf, torch.nan
+    x = x.bfloat16()
+    wide = cpd.cast(x.float(), text, axis=axis)
+    narrow = cpd.cast(x, text, axis=axis).float()
+    assert torch.equal(narrow.isnan(), wide.isnan())
+    numbers = ~wide.isnan()
+    assert torch.equal(narrow[numbers].view(torch.int32), wide[numbers].view(torch.int32))

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Blocks whose scale is a power of two, cast into bf16 without a multiplication: an element's last
+// place, under its block's scale, is a power of two, so that one addition of binary32 rounds to it
+// (GridSum in round.h), and bf16 holds the result.
+#pragma once
+
+#include <cstdint>
+
+#include "cpd/numeric/round/round.h"
+#include "cpd/numeric/scaled/scaled_plan.h"
+
+namespace cpd {
+
+/// The constants of such a format, of binary32 patterns where they are integers.
+struct PowerBlocks {
+  float multiplier = 1;      ///< the scale is formed from the largest |x| times this number
+  std::int32_t round = 0;    ///< is added to that product, so that its exponent is rounded
+  std::int32_t less = 0;     ///< the exponents between the product and the scale, << 23
+  std::int32_t least = 0;    ///< emin << 23: of the binade of subnormal elements, under scale 1
+  std::int32_t cut = 0;      ///< from a binade to the addend that rounds, << 23
+  std::int32_t max = 0;      ///< M, under scale 1
+  std::int32_t low = 0;      ///< the largest |x| of a block is 0 or in low … high
+  std::int32_t high = -1;    ///< below `low` where no block is of this kind
+  constexpr bool has_any() const { return low <= high; }
+};
+
+/// The elements of a block along a row.
+constexpr std::int64_t kPowerBlock = 32;
+
+/// Casts `n` neighbors in a row, in blocks of kPowerBlock, or in `rows` rows, `stride` apart, with
+/// each column of these a block.
+struct PowerRun {
+  bool along = true;    ///< blocks lie along the row
+  bool is_bf16 = true;  ///< x is bf16, else binary32
+  std::int64_t rows = 1, stride = 0, n = 0;
+  const void* x = nullptr;
+  std::uint16_t* y = nullptr;
+};
+
+/// The constants of a plan; none where its scales or elements are others.
+constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
+  const RoundPlan& element = plan.element;
+  const bool rounds = element.mode == Rounding::nearest_even && element.form == Form::addition &&
+                      element.overflow_code == element.max_code && plan.man >= 1 && plan.man < 8;
+  const bool to_inverse = plan.rule == ScaleRule::rceil && plan.arithmetic != Arithmetic::exact;
+  const bool has_rule = plan.rule == ScaleRule::floor || plan.rule == ScaleRule::ceil ||
+                        plan.rule == ScaleRule::even || plan.rule == ScaleRule::rceil;
+  const bool has_steps = plan.arithmetic == Arithmetic::exact ||
+                         plan.arithmetic == Arithmetic::te ||
+                         plan.arithmetic == Arithmetic::torchao;
+  PowerBlocks blocks;
+  if (!rounds || !has_rule || !has_steps || !plan.of_powers || plan.two_levels || plan.chooses ||
+      plan.margin != 1) {
+    return blocks;
+  }
+  constexpr std::int32_t kFraction = (1 << 23) - 1;
+  if (to_inverse) {
+    blocks.multiplier = static_cast<float>(plan.inverse_max);
+    blocks.round = kFraction;
+  } else {
+    if (plan.rule == ScaleRule::ceil) blocks.round = kFraction;
+    if (plan.rule == ScaleRule::even) blocks.round = 1 << (22 - plan.man);
+    if (plan.rule == ScaleRule::rceil) {
+      blocks.round = kFraction - static_cast<std::int32_t>(plan.max_fraction >> 29);
+    }
+    blocks.less = plan.emax * (1 << 23);
+  }
+  const int emin = element.grid32.emin_field - 127;
+  blocks.least = emin * (1 << 23);
+  blocks.cut = element.grid32.cut << 23;
+  blocks.max = std::bit_cast<std::int32_t>(element.max_value);
+  // The scale is at most two binades from 2^(e - emax), e the exponent of the largest |x|. Scale
+  // and product are normal and the scale is in its format; subnormal elements, in bf16; sums are
+  // finite, as exponents are at most 90 and additions raise them by 22.
+  int low = -80;
+  for (const int least : {plan.emax - 124, plan.least + plan.emax + 2, plan.emax - emin - 124,
+                          plan.emax - emin + plan.man - 131}) {
+    if (low < least) low = least;
+  }
+  const int high = plan.most + plan.emax < 93 ? plan.most + plan.emax - 3 : 90;
+  if (low >= high) return blocks;
+  blocks.low = (low + 127) << 23;
+  blocks.high = (high + 127) << 23;
+  return blocks;
+}
+
+inline namespace CPD_ISA {
+
+/// The patterns, under their block's scale, of the least binade and of M, for the largest |x|.
+template <class V>
+struct PowerScale {
+  Signed<V> least, most;
+};
+
+/// Whether a block with that largest |x| is of this kind; NaN is larger than `high`.
+template <class V>
+CPD_FN auto is_usual(Signed<V> largest, const PowerBlocks& blocks) {
+  using I = Signed<V>;
+  const auto near = (largest >= splat<I>(blocks.low)) & (largest <= splat<I>(blocks.high));
+  return near | (largest == I{});
+}
+
+template <class V>
+CPD_FN PowerScale<V> power_scale_of(Signed<V> largest, const PowerBlocks& blocks) {
+  using I = Signed<V>;
+  const V a = bits_as<V>(max(largest, splat<I>(blocks.low)));
+  const I z = bits_as<I>(a * splat<V>(blocks.multiplier)) + splat<I>(blocks.round);
+  const I scale = (z & splat<I>(Pattern<V>::infinity)) - splat<I>(blocks.less + (127 << 23));
+  return {scale + splat<I>(blocks.least + (127 << 23)), scale + splat<I>(blocks.max)};
+}
+
+/// The value of a number of the block, rounded into the element's format under the block's scale.
+template <class V>
+CPD_FN Unsigned<V> power_value(Unsigned<V> x, PowerScale<V> at, const PowerBlocks& blocks) {
+  using I = Signed<V>;
+  using U = Unsigned<V>;
+  const U sign = x & splat<U>(Pattern<V>::sign);
+  const V a = bits_as<V>(x & splat<U>(Pattern<V>::magnitude));
+  const I place = max((I)(x & splat<U>(Pattern<V>::infinity)), at.least);
+  const V unit = bits_as<V>(place + splat<I>(blocks.cut));
+  const I rounded = bits_as<I>((a + unit) - unit);
+  return (U)min(rounded, at.most) | sign;
+}
+
+}  // namespace CPD_ISA
+}  // namespace cpd
