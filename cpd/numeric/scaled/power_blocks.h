@@ -14,14 +14,14 @@ namespace cpd {
 
 /// The constants of such a format, of binary32 patterns where they are integers.
 struct PowerBlocks {
-  float multiplier = 1;      ///< the scale is formed from the largest |x| times this number
-  std::int32_t round = 0;    ///< is added to that product, so that its exponent is rounded
-  std::int32_t less = 0;     ///< the exponents between the product and the scale, << 23
-  std::int32_t least = 0;    ///< emin << 23: of the binade of subnormal elements, under scale 1
-  std::int32_t cut = 0;      ///< from a binade to the addend that rounds, << 23
-  std::int32_t max = 0;      ///< M, under scale 1
-  std::int32_t low = 0;      ///< the largest |x| of a block is 0 or in low … high
-  std::int32_t high = -1;    ///< below `low` where no block is of this kind
+  float multiplier = 1;    ///< the scale is formed from the largest |x| times this number
+  std::int32_t round = 0;  ///< is added to that product, so that its exponent is rounded
+  std::int32_t less = 0;   ///< the exponents between the product and the scale, << 23
+  std::int32_t least = 0;  ///< emin << 23: of the binade of subnormal elements, under scale 1
+  std::int32_t cut = 0;    ///< from a binade to the addend that rounds, << 23
+  std::int32_t max = 0;    ///< M, under scale 1
+  std::int32_t low = 0;    ///< the largest |x| of a block is 0 or in low … high
+  std::int32_t high = -1;  ///< below `low` where no block is of this kind
   constexpr bool has_any() const { return low <= high; }
 };
 

@@ -358,7 +358,7 @@ def test_large_layers_equal_the_fold():
         end = begin + 200_003 // 5 + (s < 200_003 % 5)
         order = [(s + 1 + j) % 5 for j in range(5)]
         wire = np.stack([cpd.cast(ranks[r][0][begin:end], "e4m3") for r in order])
-        assert np.array_equal(ring[begin:end], cpd.sum(wire, "e4m3"))
+        assert np.array_equal(ring[begin:end], cpd.sum(wire, "e4m3", 0))
         begin = end
 
 

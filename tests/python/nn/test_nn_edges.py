@@ -181,7 +181,7 @@ def test_a_weight_in_bfloat16_beside_an_input_in_float32():
     x = torch.randn(8, 32)
     for cast in ("fp8-tensor", "mxfp8", "nvfp4"):
         recipe = cpd.Recipe("native", activation=cast, weight=cast)
-        with pytest.raises(ValueError, match="must have one type outside of torch.autocast"):
+        with pytest.raises(ValueError, match=r"must have one type outside of torch\.autocast"):
             cpd.functional.linear(x, w, recipe=recipe)
         y = cpd.functional.linear(x, w, recipe=recipe, dtype=torch.float32)
         assert torch.allclose(y, cpd.functional.linear(x, w.float(), recipe=recipe), rtol=1e-5)

@@ -176,7 +176,8 @@ def sums_of_integers():
         ),
         (
             lambda: _core.text_lines([(b"", np.zeros(2, np.int32), 8)], b""),
-            "a column must be a C-contiguous array of unsigned integers for 2 lines, got int32 for 2",
+            "a column must be a C-contiguous array of unsigned integers for 2 lines, "
+            "got int32 for 2",
         ),
     ],
 )
