@@ -25,7 +25,7 @@ KINDS = ("kill", "stop", "drop")
 EXHAUSTIVE = pytest.mark.exhaustive
 PHASES = ("handshake", "exponents", "exchange", "fold", "gather")
 EXCHANGES = ("ring", "hierarchical", "gather")
-TIMEOUT = 3.0
+TIMEOUT = 5.0
 """An idle machine's seconds until a rank is lost, where some are."""
 ROOM = 40.0
 """An idle machine's seconds past the timeout until a rank has said what it is to say at once."""
