@@ -8,7 +8,7 @@
 Loaded when they are first used: `cpd.comm` (reductions over real ranks), `cpd.compress` (what their
 messages hold), `cpd.study` (what they lose and cost), `cpd.hardware` (vectors for RTL, and the cost
 in gates) and, importing torch, `cpd.functional` and `cpd.nn` (torch's layers in a customized
-precision), `cpd.optim` (optimizers in one, and workers that average every so many steps),
+precision), `cpd.optim` (optimizers in one, and workers that average every N steps),
 `cpd.ddp_hook`, `cpd.fsdp` and `cpd.VirtualNodes` (torch's data parallelism) and `cpd.track` (what a
 training writes to TensorBoard, Weights & Biases, Lightning and so on).
 """

@@ -18,7 +18,7 @@ from front_ends import FRONT_ENDS, GPU_IS_CPU, FrontEnd, marked, require_gpu
 
 COMPILED = 5
 SCALED = pytest.StashKey[bool]()
-"""Whether a test's limit of time is scaled."""
+"""True once a test's limit of time is scaled."""
 
 os.environ.setdefault("CPD_CHECK", "sync")  # calls on CUDA tensors raise their own errors
 

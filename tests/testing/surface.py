@@ -146,7 +146,7 @@ def names_of(path: str, taken: set[str]) -> dict[str, Any]:
 
 
 def is_mirror(name: str, it: Any) -> bool:
-    """Whether a name is a function of `cpd.functional` that torch has, too."""
+    """Returns whether a name is a function of `cpd.functional` that torch has, too."""
     path, _, last = name.rpartition(".")
     if path != "cpd.functional" or not inspect.isfunction(it):
         return False
@@ -157,7 +157,7 @@ def is_mirror(name: str, it: Any) -> bool:
 
 
 def is_ours(cls: type) -> bool:
-    """Whether a class is defined in this package."""
+    """Returns whether a class is defined in this package."""
     return cls.__module__.split(".")[0] == "cpd"
 
 

@@ -41,7 +41,7 @@ _Divide: TypeAlias = Literal["after", "before"]
 # ---- specs -----------------------------------------------------------------------------------
 
 class _Spec:
-    """What all specs have. A spec is immutable, hashable, and equal to a spec of the same text."""
+    """The base of specs. A spec is immutable, hashable, and equal to a spec of the same text."""
 
     @property
     def text(self) -> str:
@@ -335,7 +335,7 @@ class Codec(_Spec):
         """Returns the values of a message of this codec."""
 
 class Reduce(_Spec):
-    """What an all-reduce does: its codec, the order and the rule of its sums, and its exchange."""
+    """An all-reduce: its codec, the order and the rule of its sums, and its exchange."""
 
     codec: Codec
     format: Format | Scaled | None
@@ -565,7 +565,7 @@ def random_integers(
     """Returns the random integers that stochastic rounding uses."""
 
 class Explanation:
-    """What a call would run: its backend, kernel, path, tile and threads."""
+    """The plan of a call: its backend, kernel, path, tile and threads."""
 
     backend: str
     kernel: str

@@ -42,7 +42,7 @@ class Communicator:
 
     @property
     def traffic(self) -> Traffic:
-        """What this rank has sent and received."""
+        """Returns the traffic of this rank so far."""
 
     @property
     def broken(self) -> str:
@@ -154,7 +154,7 @@ def distributed(
     """Returns a communicator of the ranks of torch.distributed."""
 
 class Traffic:
-    """What a rank sent and received."""
+    """The traffic of a rank: messages, bytes and seconds."""
 
     steps: int
     messages: int
@@ -176,7 +176,7 @@ class Traffic:
     ) -> None: ...
 
 class ReduceReport:
-    """What happened to each tensor of a reduction, and its traffic."""
+    """The report of a reduction: one entry a tensor, and the traffic."""
 
     tensors: list[TensorReport]
     traffic: Traffic
@@ -184,7 +184,7 @@ class ReduceReport:
     def __init__(self, tensors: list[TensorReport], traffic: Traffic) -> None: ...
 
 class TensorReport:
-    """What happened to one tensor of a reduction: shift, overflows, underflows, bytes."""
+    """The report of one tensor of a reduction: shift, overflows, underflows, bytes."""
 
     shift: int
     non_finite: int
@@ -217,7 +217,7 @@ class TensorReport:
         """The fraction of the encoded values that are zero."""
 
 class HookState:
-    """What the hook of `cpd.ddp_hook` stores from step to step. It has a seed."""
+    """The state of the hook of `cpd.ddp_hook`, with its seed."""
 
     schedule: Schedule
     seed: int
@@ -228,7 +228,7 @@ class HookState:
 
     @property
     def traffic(self) -> Traffic | None:
-        """What the last backward pass sent on this rank."""
+        """Returns the traffic of the last backward pass on this rank."""
 
     def attach(self, comm: Communicator | None = None, module: nn.Module | None = None) -> None:
         """Sets the communicator and the model."""
@@ -259,7 +259,7 @@ class ReduceScatter:
 
     @property
     def traffic(self) -> Traffic | None:
-        """What the last backward pass sent on this rank."""
+        """Returns the traffic of the last backward pass on this rank."""
 
     def allocate(
         self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device

@@ -7,7 +7,7 @@ from typing import Any, Self
 from cpd import _Shape
 
 class States:
-    """What codecs store of tensors from step to step, such as the errors they feed back."""
+    """The state of codecs from step to step, such as the errors they feed back."""
 
     def __init__(self) -> None: ...
     def reset(self, number: int | None = None) -> None:

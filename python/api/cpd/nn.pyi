@@ -13,7 +13,7 @@ def register(cls: type[nn.Module], how: str | type[nn.Module]) -> None:
     """Makes `cpd.convert` emulate modules of a class."""
 
 class ReportRow:
-    """What `cpd.convert` did to one module."""
+    """A row of a `Report`: one module."""
 
     name: str
     kind: str
@@ -23,14 +23,14 @@ class ReportRow:
     layer: int | None
 
 class Report(Sequence[ReportRow]):
-    """What `cpd.convert` did: a row for each module that computes."""
+    """The result of `cpd.convert`: a row for each module that computes."""
 
     rows: tuple[ReportRow, ...]
     recipe: str
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of parts that remained in torch."""
+        """Notes on the parts that remained in torch."""
 
     @property
     def emulated(self) -> tuple[ReportRow, ...]:
@@ -59,7 +59,7 @@ class Report(Sequence[ReportRow]):
     def __getitem__(self, index: slice) -> Sequence[ReportRow]: ...
 
 class WatchRow:
-    """What one cast did to one operand of a layer in one step."""
+    """The losses of one cast of one operand of a layer in one step."""
 
     step: int
     layer: str
@@ -89,7 +89,7 @@ class WatchRow:
 
     @property
     def exempt(self) -> bool:
-        """Whether a rule exempts the operand."""
+        """True if a rule exempts the operand."""
 
     @property
     def dynamic_range(self) -> float | None:

@@ -100,7 +100,7 @@ def cost(
     """Returns what a rank sends and receives in an all-reduce of tensors of these shapes."""
 
 class Cost:
-    """What a rank sends and receives in an all-reduce."""
+    """The messages and bytes of a rank in an all-reduce."""
 
     steps: int
     bytes_sent: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, TypeAlias
+from typing import TYPE_CHECKING, Any, Never, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -132,7 +132,7 @@ class Format(Spec):
     ) -> None:
         if others or isinstance(format, int):
             raise TypeError("Format takes bits as a pair, (exp, man), or by exp= and man=")
-        given = _Fields(
+        given = (
             None if exp is None else int32("exp", exp),
             None if man is None else int32("man", man),
             word("encoding", encoding),
@@ -141,9 +141,9 @@ class Format(Spec):
             None if subnormals is None else flag("subnormals", subnormals),
         )
         if format is None:
-            self._share(_made(given))
+            self._share(_made(*given))
         else:
-            self._share(_replaced(format_text("a format", format), given))
+            self._share(_replaced(format_text("a format", format), *given))
 
     @classmethod
     def _of(cls, held: _core.Format) -> Format:
@@ -228,43 +228,50 @@ def named(name: str) -> Format:
 Format._parsed = named
 
 
-class _Fields(NamedTuple):
-    """The fields of a format; None: its default, or that of the name."""
-
-    exp: int | None
-    man: int | None
-    encoding: str | None
-    bias: int | None
-    signed: bool | None
-    subnormals: bool | None
-
-
 @constant
-def _made(given: _Fields) -> Format:
-    if given.exp is None or given.man is None:
+def _made(
+    exp: int | None,
+    man: int | None,
+    encoding: str | None,
+    bias: int | None,
+    signed: bool | None,
+    subnormals: bool | None,
+) -> Format:
+    """Returns the format of these fields; None means the default."""
+    if exp is None or man is None:
         raise TypeError("Format takes a name, or exp= and man=")
     held = _core.Format(
-        exp=given.exp,
-        man=given.man,
-        encoding=given.encoding or "ieee",
-        bias=given.bias,
-        signed=given.signed is not False,
-        subnormals=given.subnormals is not False,
+        exp=exp,
+        man=man,
+        encoding=encoding or "ieee",
+        bias=bias,
+        signed=signed is not False,
+        subnormals=subnormals is not False,
     )
     return Format._of(held)
 
 
 @constant
-def _replaced(name: str, given: _Fields) -> Format:
-    """The format of a name with the given fields in place of its own."""
+def _replaced(
+    name: str,
+    exp: int | None,
+    man: int | None,
+    encoding: str | None,
+    bias: int | None,
+    signed: bool | None,
+    subnormals: bool | None,
+) -> Format:
+    """Returns the format of a name, with the fields that are not None in place of its own."""
     base = named(name)
-    replaced = {key: value for key, value in given._asdict().items() if value is not None}
-    if not replaced:
+    given = (exp, man, encoding, bias, signed, subnormals)
+    if all(value is None for value in given):
         return base
-    own = _Fields(base.exp, base.man, base.encoding, None, base.signed, base.subnormals)
-    if _made(own) != base:  # a bias other than the default one is the name's
-        own = own._replace(bias=base.bias)
-    return _made(own._replace(**replaced))
+    own: tuple[Any, ...] = (base.exp, base.man, base.encoding, None, base.signed, base.subnormals)
+    if _made(*own) != base:  # a bias other than the default one is the name's
+        own = (*own[:3], base.bias, *own[4:])
+    pairs = zip(own, given, strict=True)
+    fields: list[Any] = [old if new is None else new for old, new in pairs]
+    return _made(*fields)
 
 
 def is_scaled(text: str) -> bool:

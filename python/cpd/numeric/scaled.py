@@ -22,7 +22,7 @@ from cpd.numeric.spec import Option, Spec, options, texts, word
 @checked
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class Scaled(Spec):
-    """A scaled format: elements of a narrow format, of which a block shares a scale.
+    """A scaled format: a block of elements in a narrow format shares one scale.
 
     A value is element * scale of its block, and with `tensor_scale` also * scale of its tensor (or
     row).
@@ -103,7 +103,7 @@ class Scaled(Spec):
     scale_max: float | None
     transform: Hadamard | None
     text: str = field(init=False)
-    """What str() gives: `cpd.Scaled(q.text) == q`."""
+    """The canonical text; `cpd.Scaled(q.text) == q`."""
     _held: _core.Scaled = field(init=False, compare=False)
     _SPECS = {  # noqa: RUF012 - an annotation would make it a field
         "element": named,

@@ -60,8 +60,8 @@ def cast(
             from them. Autograd, torch.func and vmap do not support it.
         axis: the axis of the blocks of a scaled format; default -1, the last.
         scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
-            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, of which
-            the blocks' may be None. Default: None.
+            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose
+            first may be None. Default: None.
         amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
             place of x's own (delayed scaling). Default: None.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
@@ -145,8 +145,8 @@ def encode(
             of scaled formats.
         axis: the axis of the blocks of a scaled format; default -1, the last.
         scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
-            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, of which
-            the blocks' may be None. Default: None.
+            numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose
+            first may be None. Default: None.
         amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
             place of x's own (delayed scaling). Default: None.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor

@@ -71,6 +71,26 @@ def test_compiled_steps(step):
         assert counter.frame_count <= 2
 
 
+CONSTRUCTED = {
+    "name": lambda: cpd.Format("e4m3"),
+    "fields": lambda: cpd.Format(exp=4, man=3, encoding="fn"),
+    "pair and bias": lambda: cpd.Format((5, 2), bias=9),
+    "name and field": lambda: cpd.Format("e4m3fn:bias=11", man=2),
+    "scaled": lambda: cpd.Scaled("mxfp8"),
+    "scaled and option": lambda: cpd.Scaled("mxfp8", rule="ceil"),
+    "element": lambda: cpd.Scaled("e2m1", 16, "e4m3fn"),
+}
+
+
+@pytest.mark.parametrize("made", CONSTRUCTED)
+def test_formats_are_constructed_in_compiled_programs(made):
+    def run(x):
+        return cpd.cast(x, CONSTRUCTED[made]())
+
+    x = torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * 40
+    assert same(torch.compile(run, fullgraph=True, backend="aot_eager")(x), run(x))
+
+
 def test_compiled_by_inductor():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     run, counter = compiled(lambda x, step: step_cast(torch.relu(x), step) + 1, "inductor")

@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "codec": cpd.Codec,
     "all-reduce": cpd.comm.reduce_spec,
 }
-"""What reads each kind of text."""
+"""The reader of each kind of text."""
 TEXTS: dict[str, tuple[str, ...]] = {
     "format": (
         *("e4m3", "e4m3fn", "e5m2fnuz", "(4, 3)", "half", "bfloat16", "FLOAT8_E4M3FN", "tf32"),
@@ -139,7 +139,7 @@ TEXTS: dict[str, tuple[str, ...]] = {
         *("feedback e2m1 average divide=before", "mxfp8 result=bf16"),
     ),
 }
-"""What a user writes, by kind; the file adds the canonical text of each."""
+"""Texts as a user writes them, by kind; the file adds the canonical text of each."""
 
 
 def canonical(kind: str, text: str) -> Any:
@@ -198,7 +198,7 @@ OBJECTS = STORED / "objects.pickle"
 
 
 def objects() -> dict[str, Any]:
-    """What `specs.pickle` lacks: objects by name."""
+    """Objects by name that `specs.pickle` lacks."""
     x = floats((3, 32), 700)
     states = cpd.compress.States()
     wire = cpd.ReduceSpec(wire="feedback qsgd bits=2")
@@ -273,7 +273,7 @@ def described() -> dict[str, Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """What writes each file, by its path in the folder of golden files."""
+    """Returns the writer of each file, by its path in the folder of golden files."""
     STORED.mkdir(exist_ok=True)
     made: dict[str, Callable[[], None]] = {}
     for name in RECIPES:

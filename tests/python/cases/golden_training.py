@@ -341,5 +341,5 @@ def whole_result(model: Any) -> list[Any]:
 
 
 def writers() -> dict[str, Callable[[], None]]:
-    """What writes each file, by its path in the folder of golden files."""
+    """Returns the writer of each file, by its path in the folder of golden files."""
     return {"stored/training.pt": write_states, "stored/model.pt": write_model}

@@ -197,9 +197,9 @@ def test_texts_are_read_back(element: str) -> None:
 # ---- every option with every head ---------------------------------------------------------------
 
 Outcome = Callable[[str], Any]
-"""What a text makes of the probe values."""
+"""The results of a text for the probe values."""
 Options = dict[str, tuple[str, ...]]
-"""Values of each option, of which one must change a result or all must be refused."""
+"""Values of each option: one must change a result, or all must be refused."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:

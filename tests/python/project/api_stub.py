@@ -133,7 +133,7 @@ def default(parameter: inspect.Parameter) -> str:
 
 @functools.cache
 def found_in_package(name: str) -> Any:
-    """What a dotted name of the stub names in the package; None if there is nothing."""
+    """Returns the object of the package that a dotted name of the stub names, or None."""
     module, *rest = name.split(".")
     it = importlib.import_module(module)
     for part in rest:
@@ -146,7 +146,7 @@ def found_in_package(name: str) -> Any:
 
 
 def agrees(item: Item) -> bool:
-    """Whether the package has the item as the stub says."""
+    """Returns whether the package has the item as the stub says."""
     if item.kind == "attribute":
         owner, _, name = item.name.rpartition(".")
         cls = found_in_package(owner)
@@ -167,7 +167,7 @@ def agrees(item: Item) -> bool:
 
 
 def same(stub: tuple[Parameter, ...], package: tuple[Parameter, ...]) -> bool:
-    """Whether two signatures agree. A default `...` of the stub stands for any value."""
+    """Returns whether two signatures agree. A default `...` of the stub stands for any value."""
     return len(stub) == len(package) and all(
         a[:2] == b[:2] and (a[2] == b[2] or (a[2] == "Ellipsis" and b[2] != ""))
         for a, b in zip(stub, package, strict=True)
@@ -175,7 +175,7 @@ def same(stub: tuple[Parameter, ...], package: tuple[Parameter, ...]) -> bool:
 
 
 def has_attribute(cls: type, name: str) -> bool:
-    """Whether a class annotates a name, defines it, or documents it under "Attributes:"."""
+    """Returns whether a class annotates a name, defines it, or documents it under "Attributes:"."""
     annotated = any(name in inspect.get_annotations(base) for base in cls.__mro__)
     _, _, listed = (cls.__doc__ or "").partition("Attributes:")
     named = any(line.strip().startswith(f"{name}:") for line in listed.splitlines())
