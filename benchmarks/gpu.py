@@ -128,7 +128,7 @@ def cast_both(x: torch.Tensor, form: str) -> torch.Tensor:
 
 def stochastic_columns(x: torch.Tensor) -> torch.Tensor:
     """NVFP4 in blocks of a column, stochastic."""
-    return cpd.cast(in_rows(x), "nvfp4", "stochastic", random_bits=8, axis=0)
+    return cpd.cast(in_rows(x), "nvfp4 stochastic random_bits=8", axis=0)
 
 
 def folded_16(x: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts of operands, and recipes, as Python sees them: by their texts.
+// Recipes as Python sees them: by their texts.
 #include "cpd/spec/recipe.h"
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,6 @@
 #include <tuple>
 #include <vector>
 
-#include "cpd/spec/scaled_cast.h"
 #include "specs.h"
 #include "views.h"
 
@@ -20,12 +19,6 @@ namespace py = pybind11;
 namespace cpd {
 
 void BindRecipes(py::module_& m) {
-  BindSpec<ScaledCast>(m, "ScaledCast", [](const std::string& text) {
-    return std::get<ScaledCast>(ParseOperandCast(text));
-  });
-  m.attr("AMAX") = Tuple(AmaxNames());
-  m.def("parse_operand_cast", &ParseOperandCast, py::arg("text"));
-  m.def("is_whole", &IsWhole, py::arg("cast"));
   m.attr("SCALES_AT") = Tuple(ScalesAtNames());
   m.def("recipe_parts", [] {
     std::vector<std::tuple<Purpose, std::string, std::string>> parts;

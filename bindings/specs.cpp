@@ -135,11 +135,8 @@ void BindOptions(py::module_& m) {
 }
 
 void BindCastSpec(py::module_& m) {
-  BindSpec<CastSpec>(m, "CastSpec", &ParseCastSpec)
-      .def(py::init([](const std::string& format, const RoundingOptions& rounding) {
-             return CastSpec{ParseFormat(format), rounding};
-           }),
-           py::arg("format"), py::arg("rounding"));
+  BindSpec<CastSpec>(m, "CastSpec", &ParseCastSpec).def("is_whole", &IsWhole);
+  m.attr("AMAX") = Tuple(AmaxNames());
 }
 
 void BindHadamard(py::module_& m) {

@@ -26,7 +26,6 @@
 #include "cpd/ops/gemm.h"
 #include "cpd/ops/hadamard.h"
 #include "cpd/ops/product_bf16.h"
-#include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "torch_tensors.h"
 
@@ -41,7 +40,7 @@ namespace {
 void CastInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
   const auto integers = Input(random);
   Cast(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
 }
@@ -63,7 +62,7 @@ template <auto Operation>
 void BinaryInto(const Tensor& x, const Tensor& y, const Text& how, const OptionalTensor& seed,
                 const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
   const auto integers = Input(random);
   Operation(Input(x), Input(y), to.format, to.rounding, Output(out),
             integers ? &*integers : nullptr);
@@ -88,7 +87,7 @@ void FmaInto(const Tensor& x, const Tensor& y, const Tensor& z, const Text& how,
              const OptionalTensor& seed, const OptionalTensor& stream, const OptionalTensor& random,
              const Tensor& out) {
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
   const auto integers = Input(random);
   Fma(Input(x), Input(y), Input(z), to.format, to.rounding, Output(out),
       integers ? &*integers : nullptr);
@@ -112,7 +111,7 @@ Tensor FmaNew(const Tensor& x, const Tensor& y, const Tensor& z, StringHandle ho
 void SqrtInto(const Tensor& x, const Text& how, const OptionalTensor& seed,
               const OptionalTensor& stream, const OptionalTensor& random, const Tensor& out) {
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(how, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(how, seed, stream, x);
   const auto integers = Input(random);
   Sqrt(Input(x), to.format, to.rounding, Output(out), integers ? &*integers : nullptr);
 }
@@ -136,7 +135,7 @@ Tensor FlagsNew(const Tensor& x, const OptionalTensor& y, const OptionalTensor& 
                 const OptionalTensor& stream, const OptionalTensor& random, StringHandle tininess) {
   const Text name(operation), text(how), when(tininess);
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(text, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(text, seed, stream, x);
   const TensorView first = Input(x);
   const auto second = Input(y), third = Input(z), integers = Input(random);
   const auto pointer = [](const auto& view) { return view ? &*view : nullptr; };
@@ -295,7 +294,7 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
                  const OptionalTensor& stream, const OptionalTensor& random) {
   const Text text(how);
   const OnDeviceOf guard(x);
-  const CastSpec to = Taken<ParseCastSpec>(text, seed, stream, x);
+  const PlainCast to = Taken<ParsePlainCast>(text, seed, stream, x);
   const std::int64_t bytes = PackedBytes(to.format, x.numel());
   const Tensor packed = Empty(x, {&bytes, 1}, ScalarType::Byte);
   const auto integers = Input(random);
@@ -305,7 +304,7 @@ Tensor EncodeNew(const Tensor& x, StringHandle how, const OptionalTensor& seed,
 
 void DecodeInto(const Tensor& codes, const Text& format, const Tensor& out) {
   const OnDeviceOf guard(codes);
-  Decode(Input(codes), Parsed<ParseCastSpec>(format.view()).format, Output(out));
+  Decode(Input(codes), Parsed<ParsePlainCast>(format.view()).format, Output(out));
 }
 
 void DecodeOut(const Tensor& codes, StringHandle format, const Tensor& out) {

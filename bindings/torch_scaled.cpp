@@ -15,7 +15,6 @@
 
 #include "cpd/ops/codec.h"
 #include "cpd/ops/scaled.h"
-#include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/scaled.h"
 #include "torch_tensors.h"
@@ -52,7 +51,7 @@ struct How {
         tensor(Beside(x, tensor_scales, "tensor scales")),
         largest(Beside(x, amax, "amax")),
         random(Input(given_random)) {
-    const CastSpec cast = Taken<ParseCastSpec>(elements, seed, stream, x);
+    const PlainCast cast = Taken<ParsePlainCast>(elements, seed, stream, x);
     if (cast.format != scaled.element) {
       throw Error("elements of " + ToString(scaled) + " are not cast to " + ToString(cast.format));
     }

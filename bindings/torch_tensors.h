@@ -26,6 +26,7 @@
 #include "cpd/base/interrupt.h"
 #include "cpd/base/parallel.h"
 #include "cpd/base/tensor.h"
+#include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
 #include "cpd/spec/rounding.h"
 
@@ -256,6 +257,21 @@ const auto& Parsed(std::string_view text) {
   const Spec parsed = Parse(text);
   if (known.size() >= kMost) known.clear();
   return known.emplace(text, parsed).first->second;
+}
+
+/// A cast to a format without scales.
+struct PlainCast {
+  Format format;
+  RoundingOptions rounding;
+};
+
+/// Throws Error for a scaled format.
+inline PlainCast ParsePlainCast(std::string_view text) {
+  const CastSpec cast = ParseCastSpec(text);
+  if (const Format* const format = std::get_if<Format>(&cast.format)) {
+    return {*format, cast.rounding};
+  }
+  throw Error(ToString(cast) + " has scales; here a format without scales is needed");
 }
 
 /// The cast or accumulator of a text, with seed and stream where its rounding uses them.

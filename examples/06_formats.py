@@ -14,7 +14,7 @@ def main() -> None:
     print("format     max        least     lost to zero   relative RMS")
     for exp in range(2, 7):
         wire = cpd.Format(exp=exp, man=7 - exp)
-        rounded = cpd.cast(values, wire, overflow="saturate")
+        rounded = cpd.cast(values, cpd.Cast(wire, overflow="saturate"))
         lost = np.mean((rounded == 0) & (values != 0))
         rms = np.linalg.norm(rounded.astype(float) - values) / np.linalg.norm(values.astype(float))
         print(f"{wire!s:6} {wire.max:10.4g} {wire.min_subnormal:12.4g} {lost:12.1%} {rms:14.2%}")

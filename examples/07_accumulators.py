@@ -21,7 +21,7 @@ DEPTH, WIDTH = 2, 512
 BATCH = 128
 EPOCHS = (1, 2, 4, 8, 12)  # after which the accuracy is shown
 LOSS_SCALE = 2.0**10
-OPERANDS = cpd.CastSpec("e4m3", overflow="saturate")
+OPERANDS = cpd.Cast("e4m3", overflow="saturate")
 ACCUMULATORS = {
     "(4,3) sequential": cpd.Accumulator("e4m3", overflow="saturate"),
     "(6,9) chunked by 64": cpd.Accumulator("e6m9", "chunked"),

@@ -17,7 +17,6 @@ namespace {
 using Sum = Recipe::Sum;
 using Cast = Recipe::Cast;
 using OwnCast = Recipe::OwnCast;
-using Result = Recipe::Result;
 
 template <class Value>
 struct Field {
@@ -47,7 +46,7 @@ constexpr std::array<OwnField, 4> kOwnFields{
       kActivation},
      {{"grad_weight_gradient", &Recipe::grad_weight_gradient, Purpose::recast_gradient},
       kGradient}}};
-constexpr std::array<Field<Result>, 5> kResultFields{
+constexpr std::array<Field<Cast>, 5> kResultFields{
     {{"output", &Recipe::output, Purpose::cast_output},
      {"norm", &Recipe::norm},
      {"softmax", &Recipe::softmax},
@@ -59,7 +58,6 @@ constexpr std::array<Field<Result>, 5> kResultFields{
 std::string TextOf(const Sum& sum) { return sum ? ToString(*sum) : "native"; }
 std::string TextOf(const Cast& cast) { return cast ? Unambiguous(ToString(*cast)) : "none"; }
 std::string TextOf(const OwnCast& cast) { return cast ? TextOf(*cast) : "same"; }
-std::string TextOf(const Result& cast) { return cast ? Unambiguous(ToString(*cast)) : "none"; }
 
 void Read(Sum& sum, std::string_view text) {
   sum.reset();
@@ -67,10 +65,10 @@ void Read(Sum& sum, std::string_view text) {
 }
 
 /// A cast in a recipe, where a bare e4m3 is refused.
-OperandCast ParseCast(std::string_view text) {
+CastSpec ParseCast(std::string_view text) {
   const auto words = Words(text);
   if (!words.empty() && Lower(words[0]) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));
-  return ParseOperandCast(text);
+  return ParseCastSpec(text);
 }
 
 void Read(Cast& cast, std::string_view text) {
@@ -81,18 +79,6 @@ void Read(Cast& cast, std::string_view text) {
 void Read(OwnCast& cast, std::string_view text) {
   cast.reset();
   if (text != "same") Read(cast.emplace(), text);
-}
-
-void Read(Result& result, std::string_view text) {
-  result.reset();
-  if (text == "none") return;
-  const OperandCast cast = ParseCast(text);
-  if (const auto* const plain = std::get_if<CastSpec>(&cast)) {
-    result = *plain;
-    return;
-  }
-  throw Error("must be a format without scales, got " + Quoted(text) +
-              "; the operands of products, activation, weight and gradient, take scaled ones too");
 }
 
 /// Reads the field of that name among `fields`; false where no field has it.
@@ -159,15 +145,15 @@ const Cast& Resolved(const Recipe& recipe, const OwnField& field) {
   return own ? *own : recipe.*field.usual.value;
 }
 
-const ScaledCast* AsScaled(const Cast& cast) {
-  return cast ? std::get_if<ScaledCast>(&*cast) : nullptr;
+const CastSpec* AsScaled(const Cast& cast) {
+  return cast && cast->scaled() != nullptr ? &*cast : nullptr;
 }
 
 /// All casts that a recipe gives to operands, each by its name.
-std::vector<std::pair<std::string_view, const ScaledCast*>> ScaledCasts(const Recipe& recipe) {
-  std::vector<std::pair<std::string_view, const ScaledCast*>> all;
+std::vector<std::pair<std::string_view, const CastSpec*>> ScaledCasts(const Recipe& recipe) {
+  std::vector<std::pair<std::string_view, const CastSpec*>> all;
   const auto add = [&](std::string_view name, const Cast& cast) {
-    if (const ScaledCast* const scaled = AsScaled(cast)) all.emplace_back(name, scaled);
+    if (const CastSpec* const scaled = AsScaled(cast)) all.emplace_back(name, scaled);
   };
   for (const auto& field : kCastFields) add(field.name, recipe.*field.value);
   for (const OwnField& field : kOwnFields) {
@@ -177,7 +163,7 @@ std::vector<std::pair<std::string_view, const ScaledCast*>> ScaledCasts(const Re
 }
 
 void CheckHistories(const Recipe& recipe) {
-  const ScaledCast* first = nullptr;
+  const CastSpec* first = nullptr;
   for (const auto& [name, cast] : ScaledCasts(recipe)) {
     if (cast->history == 0) continue;
     if (first == nullptr) first = cast;
@@ -187,7 +173,7 @@ void CheckHistories(const Recipe& recipe) {
   }
   for (const OwnField& field : kOwnFields) {
     const OwnCast& own = recipe.*field.value;
-    const ScaledCast* const cast = own ? AsScaled(*own) : nullptr;
+    const CastSpec* const cast = own ? AsScaled(*own) : nullptr;
     if (cast == nullptr || cast->history == 0) continue;
     if (TextOf(*own) == TextOf(recipe.*field.usual.value)) continue;
     throw Error(std::string(field.name) + ": a history belongs to " +
@@ -232,6 +218,13 @@ void Check(const Recipe& recipe) {
     if (const Sum& sum = recipe.*field.value) Check(*sum);
   }
   for (const auto& [name, cast] : ScaledCasts(recipe)) Check(*cast);
+  for (const auto& field : kResultFields) {
+    const CastSpec* const cast = AsScaled(recipe.*field.value);
+    if (cast == nullptr) continue;
+    throw Error(std::string(field.name) + ": must be a format without scales, got " +
+                Quoted(ToString(*cast)) + "; the operands of products, activation, weight and " +
+                "gradient, take scaled ones too");
+  }
   CheckName("scales_at", kPlaces, recipe.scales_at);
   CheckHistories(recipe);
   if (recipe.scales_at == ScalesAt::operand) {
@@ -321,7 +314,7 @@ bool IsCastOnce(const Recipe& recipe, Purpose cast) {
       kOwnFields, [&](const OwnField& field) { return field.usual.purpose == cast; });
   const Cast& first = recipe.*again.usual.value;
   if (!first || !IsWhole(*first) || TextOf(first) != TextOf(Resolved(recipe, again))) return false;
-  const ScaledCast* const scaled = AsScaled(first);
+  const CastSpec* const scaled = AsScaled(first);
   return scaled == nullptr || (scaled->factor == 1 && recipe.scales_at == ScalesAt::operand);
 }
 

@@ -16,7 +16,6 @@
 #include "cpd/spec/accumulator.h"
 #include "cpd/spec/cast_spec.h"
 #include "cpd/spec/purpose.h"
-#include "cpd/spec/scaled_cast.h"
 #include "cpd/spec/scales_at.h"
 
 namespace cpd {
@@ -28,16 +27,16 @@ struct Recipe {
   /// How products are summed; none: `native`, by the framework's own kernel.
   using Sum = std::optional<Accumulator>;
   /// What a tensor is cast to; none: it stays as it is.
-  using Cast = std::optional<OperandCast>;
+  using Cast = std::optional<CastSpec>;
   /// The same in one backward GEMM; none: `same`, as the tensor is cast elsewhere.
   using OwnCast = std::optional<Cast>;
-  using Result = std::optional<CastSpec>;
 
   Sum forward{}, grad_input{}, grad_weight{}, grad_bias{};
   Cast activation{}, weight{}, gradient{};
   OwnCast grad_input_gradient{}, grad_input_weight{};
   OwnCast grad_weight_activation{}, grad_weight_gradient{};
-  Result output{}, norm{}, softmax{}, embedding{}, residual{};
+  /// Results: formats without scales.
+  Cast output{}, norm{}, softmax{}, embedding{}, residual{};
   ScalesAt scales_at = ScalesAt::operand;
 };
 

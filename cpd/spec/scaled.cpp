@@ -419,6 +419,8 @@ std::string ToString(const BlockShape& block) {
   return block.rows == 1 ? columns : std::to_string(block.rows) + "x" + columns;
 }
 
+std::span<const std::string_view> ScaledOptionNames() { return kOptions; }
+
 bool NamesScaled(std::string_view text) {
   const auto words = Words(text);
   return words.size() > 1 || (words.size() == 1 && FindNamed(Lower(words[0])));

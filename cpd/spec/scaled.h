@@ -125,6 +125,8 @@ CPD_API std::string ToString(const Scaled& scaled);
 /// The scaled format of such options, of which `element` must be one; `scale` is e8m0 by default.
 CPD_API Scaled MakeScaled(std::span<const Option> options);
 CPD_API Fields FieldsOf(const Scaled& scaled);
+/// The names of the options.
+CPD_API std::span<const std::string_view> ScaledOptionNames();
 /// Whether a text can only be meant for ParseScaled: a name of one, or more than one word.
 CPD_API bool NamesScaled(std::string_view text);
 

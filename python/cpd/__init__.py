@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from cpd import _interpreter, loading  # noqa: F401 - _interpreter first: it may refuse
 from cpd._core import __version__, backend
-from cpd._since import missing
+from cpd._since import keep_modules, missing
 from cpd.nn.ready import named_recipes, recipe
 from cpd.nn.recipe import Recipe
 from cpd.numeric.accumulator import Accumulator, BlockFma, FixedPoint, PresetInfo, presets
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.scaled_cast import ScaledCast
 from cpd.ops import (
     Encoded,
     add,
@@ -75,7 +74,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accumulator",
     "BlockFma",
-    "CastSpec",
+    "Cast",
     "Codec",
     "Encoded",
     "FixedPoint",
@@ -86,7 +85,6 @@ __all__ = [
     "Recipe",
     "ReduceSpec",
     "Scaled",
-    "ScaledCast",
     "Schedule",
     "SlowProductWarning",
     "StallWarning",
@@ -141,6 +139,7 @@ _NAMES = {
 }
 """What is loaded when it is first used."""
 
+keep_modules("cpd.numeric")
 loading.load_operations_with_the_first_tensor()
 loading.register_safe_globals()
 

@@ -10,6 +10,7 @@ _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized ter
 
 GONE: dict[str, dict[str, str]] = {
     "cpd": {
+        **dict.fromkeys(("CastSpec", "ScaledCast"), "cpd.Cast"),
         "ddp": "cpd.ddp_hook",
         "format": "cpd.Format(…)",
         "outer": "cpd.optim",
@@ -21,7 +22,7 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.functional": {
         **dict.fromkeys(("AccumulatorLike", "PADDING_MODES", "Pair", "RecipeLike"), ""),
-        "CastSpec": "cpd.CastSpec",
+        "CastSpec": "cpd.Cast",
         "Recipe": "cpd.Recipe",
         "recipe": "cpd.recipe",
     },
@@ -58,6 +59,21 @@ GONE: dict[str, dict[str, str]] = {
 }
 """By module, each name that is gone and what to use instead; "" for what nothing replaces."""
 
+IN_TEXT = "a key of the format"
+"""Stands for the new name of a keyword that is a key of the format's text now."""
+_ROUNDING = dict.fromkeys(("rounding", "overflow", "random_bits", "variant"), IN_TEXT)
+
+KEYWORDS: dict[str, dict[str, str]] = {
+    **{
+        name: {"f": "to", **_ROUNDING}
+        for name in ("cast", "encode", "add", "mul", "fma", "div", "sqrt")
+    },
+    "decode": {"f": "format"},
+    "gemm": {"acc": "accumulator"},
+    "sum": {"acc": "accumulator", "dim": "axis"},
+}
+"""By function, or class, each keyword that is gone and its new name. A method is `Class.method`."""
+
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
     "cpd.hardware.hardware_cost": "cpd.hardware.gate_counts",
@@ -65,6 +81,7 @@ MODULES = {
     "cpd.hardware.probe.command": "cpd.hardware.probing.command",
     "cpd.hardware.probe.find": "cpd.hardware.probing.find",
     "cpd.hardware.replay": "cpd.hardware.replaying",
+    "cpd.numeric.scaled_cast": "cpd.numeric.cast",
 }
 """Modules that pickles of 0.7 name, and what they are now."""
 

@@ -28,9 +28,10 @@ SPECS = [
     ("cpd.numeric.accumulator", "Accumulator"),
     ("cpd.numeric.accumulator", "BlockFma"),
     ("cpd.numeric.accumulator", "FixedPoint"),
-    ("cpd.numeric.cast", "CastSpec"),
+    ("cpd.numeric.cast", "Cast"),
+    ("cpd.numeric.cast", "CastSpec"),  # of 0.7
     ("cpd.numeric.hadamard", "Hadamard"),
-    ("cpd.numeric.scaled_cast", "ScaledCast"),
+    ("cpd.numeric.scaled_cast", "ScaledCast"),  # of 0.7
     ("cpd.numeric.scaled", "Scaled"),
     ("cpd.numeric.scaled", "scaled"),  # what a Scaled pickled by 0.7 calls
     ("cpd.ops.encoded", "Encoded"),

@@ -21,7 +21,6 @@
 #include "cpd/spec/purpose.h"
 #include "cpd/spec/recipe.h"
 #include "cpd/spec/scaled.h"
-#include "cpd/spec/scaled_cast.h"
 
 namespace cpd::fuzz {
 namespace {
@@ -99,7 +98,6 @@ const std::map<std::string_view, Run> kGrammars{
     {"unit", [](std::string_view text) { CheckText(text, ParseBlockFma); }},
     {"integer", [](std::string_view text) { CheckText(text, ParseFixedPoint); }},
     {"scaled", [](std::string_view text) { CheckText(text, ParseScaled); }},
-    {"operand", [](std::string_view text) { CheckText(text, ParseOperandCast); }},
     {"recipe", CheckRecipe},
     {"block", [](std::string_view text) { CheckText(text, ParseBlockShape); }},
     {"hadamard", [](std::string_view text) { CheckText(text, ParseHadamard); }},

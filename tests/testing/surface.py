@@ -39,16 +39,15 @@ APART = ("cpd.compat", "cpd.train")
 """The modules whose names are counted apart."""
 
 SPECS = {
-    *("Accumulator", "BlockFma", "Cast", "CastSpec", "Codec", "FixedPoint", "Format", "Hadamard"),
-    *("Recipe", "Reduce", "ReduceSpec", "Scaled", "ScaledCast", "Schedule"),
+    *("Accumulator", "BlockFma", "Cast", "Codec", "FixedPoint", "Format", "Hadamard"),
+    *("Recipe", "Reduce", "ReduceSpec", "Scaled", "Schedule"),
 }
 """The public classes that say how to compute. Their keys are their constructors' keywords."""
 GRAMMARS = {
     "format": "cpd.numeric.formats.format",
     "scaled format": "cpd.numeric.scaled.scaled",
     "block of a scaled format": "cpd.numeric.scaled.block_text",
-    "cast": "cpd.numeric.cast.CastSpec.parse",
-    "cast of an operand": "cpd.numeric.scaled_cast.operand_spec",
+    "cast": "cpd.numeric.cast.Cast",
     "accumulator": "cpd.numeric.accumulator.Accumulator.parse",
     "matrix unit": "cpd.numeric.accumulator.BlockFma.parse",
     "integer accumulator": "cpd.numeric.accumulator.FixedPoint.parse",

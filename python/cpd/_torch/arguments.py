@@ -19,10 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cpd._torch.derivatives import OUT_AND_AUTOGRAD, check_no_derivative, unwrapped
 from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.cast import CastSpec
-from cpd.numeric.formats import Format, dtype_name
+from cpd.numeric.cast import Cast, Drawing, elements
+from cpd.numeric.formats import dtype_name
 from cpd.numeric.numbers import Number, plain_number
-from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     MAX_RANK,
     NARROW_FLOATS,
@@ -36,7 +35,7 @@ from cpd.ops.arguments import (
     product_shape,
 )
 
-Rounded: TypeAlias = Options | Accumulator | CastSpec
+Rounded: TypeAlias = Drawing | Accumulator | Cast
 """A specification of a rounding."""
 
 
@@ -149,15 +148,13 @@ def _region(x: Tensor) -> Region:
     return Region(x.data_ptr(), size, tuple(x.shape), tuple(s * size for s in x.stride()))
 
 
-def cast_arguments(
-    f: Format, options: Options, x: Tensor
-) -> tuple[str, Tensor | None, Tensor | None]:
-    """Returns format and options, checked, as elementwise operators take them.
+def cast_arguments(options: Drawing, x: Tensor) -> tuple[str, Tensor | None, Tensor | None]:
+    """Returns a rounding as operators take it.
 
-    They are the text, and seed and stream if the rounding uses them.
+    They take the text, of a scaled format that of its elements, and seed and stream if the rounding
+    uses them.
     """
-    text = options.text(f) if torch.compiler.is_compiling() else options.kept_text(f)
-    return text, *random_numbers(options, x)
+    return elements(options.cast), *random_numbers(options, x)
 
 
 def random_numbers(options: Rounded, x: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -26,9 +26,9 @@ from cpd._torch.native import HALVES, Factor, scaled, summed_in_float32
 from cpd._torch.recipe import SCHEMA, RecipeCall
 from cpd._torch.sums import NATIVE, Ints, Sum, tagged
 from cpd._torch.vmap import BatchedCall, batched, recipe_draws, scales_apart, sum_draws
+from cpd.numeric.cast import as_cast, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import ScaledCast, operand_spec
 
 
 def _convolution(x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
@@ -182,22 +182,22 @@ def _template(g: Tensor, size: Ints, like: Tensor | None) -> Tensor:
 @constant
 def has_tiles(text: str) -> bool:
     """Returns whether the blocks of the cast of that text have two dimensions."""
-    spec = operand_spec(text) if text else None
-    return isinstance(spec, ScaledCast) and "x" in spec.scaled.block
+    q = scaled_of(as_cast(text)) if text else None
+    return q is not None and "x" in q.block
 
 
-Cast: TypeAlias = Callable[[Tensor, int], Tensor]
+AlongAxis: TypeAlias = Callable[[Tensor, int], Tensor]
 """A cast along an axis."""
 
 
-def cast_images(cast: Cast, x: Tensor, groups: int) -> Tensor:
+def cast_images(cast: AlongAxis, x: Tensor, groups: int) -> Tensor:
     """`cast(x, axis)` along the channels of a group."""
     if groups == 1:
         return cast(x, 1)
     return cast(x.unflatten(1, (groups, -1)), 2).flatten(1, 2)
 
 
-def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> Tensor:
+def cast_kernels(cast: AlongAxis, w: Tensor, axis: int, groups: int, tiles: bool) -> Tensor:
     """`cast(w, axis)` along the weight's first dimension or its second."""
     if not tiles and (axis == 1 or groups == 1):
         return cast(w, axis)
@@ -209,7 +209,7 @@ def cast_kernels(cast: Cast, w: Tensor, axis: int, groups: int, tiles: bool) -> 
 
 
 def _factor(
-    call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[Cast], Tensor]
+    call: RecipeCall, which: Purpose, dtype: torch.dtype, arrange: Callable[[AlongAxis], Tensor]
 ) -> Factor:
     """Returns an operand as it enters its product: `arrange` gives it, cast by its argument.
 

@@ -21,19 +21,18 @@ from cpd._torch.arguments import name_of
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
 from cpd._torch.native import Factor
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast, as_cast, elements, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import named_scaled
-from cpd.numeric.scaled_cast import OperandSpec, draws, operand_spec
 from cpd.ops.arguments import holds, holds_scaled
 
 Pair: TypeAlias = "tuple[Tensor | None, Tensor | None]"
 """Seed and stream of a rounding; None where it draws nothing."""
 
 
-def _parsed(text: str) -> OperandSpec | None:
-    return operand_spec(text) if text else None
+def _parsed(text: str) -> Cast | None:
+    return as_cast(text) if text else None
 
 
 @constant
@@ -44,12 +43,12 @@ def parts(text: str) -> tuple[str, str, str, int, float, int]:
     transform's size or 0, the factor, the history. All are texts and numbers, as torch.compile
     stores no other values.
     """
-    spec = operand_spec(text)
-    if isinstance(spec, CastSpec):
-        return spec.format.name, "", spec.text, 0, 1.0, 0
-    q = spec.scaled
+    spec = as_cast(text)
+    q = spec.format
+    if isinstance(q, Format):
+        return q.name, "", spec.text, 0, 1.0, 0
     size = 0 if q.transform is None else q.transform.size
-    return q.element.name, q.text, spec.cast.text, size, spec.factor, spec.history
+    return q.element.name, q.text, elements(spec), size, spec.factor, spec.history
 
 
 @constant
@@ -79,10 +78,10 @@ def is_short(text: str) -> bool:
 
 
 def _is_short(text: str) -> bool:
-    spec = operand_spec(text)
-    if isinstance(spec, CastSpec):
-        return significant_bits(spec.format) <= SHORT
-    q = spec.scaled
+    spec = as_cast(text)
+    q = spec.format
+    if isinstance(q, Format):
+        return significant_bits(q) <= SHORT
     powers = q.scale.name == "e8m0" and q.tensor_scale is None
     return powers and significant_bits(q.element) <= SHORT and not spec.history
 
@@ -141,10 +140,10 @@ def splits(text: str, rank: int) -> bool:
     It takes a scale of the whole tensor, or of each row of a matrix, times values that bfloat16
     holds.
     """
-    spec = operand_spec(text)
-    if isinstance(spec, CastSpec) or spec.factor != 1:
+    spec = as_cast(text)
+    q = spec.format
+    if isinstance(q, Format) or spec.factor != 1:
         return False
-    q = spec.scaled
     covers, factors = q.block, [q.element]
     if q.tensor_scale is not None:
         covers, factors = q.outer, [q.element, q.scale]
@@ -207,17 +206,16 @@ def type_of_cast(x: Tensor, text: str) -> torch.dtype:
 def operand_draws(text: str) -> bool:
     """Returns whether the cast of that text rounds stochastically."""
     spec = _parsed(text)
-    return spec is not None and draws(spec)
+    return spec is not None and spec.rounding == "stochastic"
 
 
 @constant
 def covers_a_tensor(text: str) -> bool:
     """Returns whether one scale of the cast of that text covers a whole tensor."""
-    spec = _parsed(text)
-    if spec is None or isinstance(spec, CastSpec):
-        return False
-    q = spec.scaled
-    return q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
+    q = scaled_of(_parsed(text))
+    return q is not None and (
+        q.block == "tensor" or (q.tensor_scale is not None and q.outer == "tensor")
+    )
 
 
 def cast_operand(

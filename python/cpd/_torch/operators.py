@@ -57,11 +57,10 @@ from cpd._torch.scaled import decode_scaled as decode_scaled
 from cpd._torch.scaled import encode_scaled as encode_scaled
 from cpd._torch.scaled import gemm_scaled as gemm_scaled
 from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.cast import parsed_cast
+from cpd.numeric.cast import Drawing, element_of, named_cast
 from cpd.numeric.formats import Format
 from cpd.numeric.hadamard import Hadamard, linear_text
 from cpd.numeric.numbers import Number as Number
-from cpd.numeric.options import Options
 from cpd.ops.arguments import (
     FLOATS,
     NARROW_FLOATS,
@@ -87,9 +86,9 @@ _sqrt_out = _ops.sqrt_out.default, _ops.sqrt_out_plain.default
 _hadamard_out = _ops.hadamard_out.default, _ops.hadamard_out_plain.default
 
 
-def cast(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def cast(x: Tensor, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     check("x", x, FLOATS)
-    arguments = cast_arguments(f, options, x)
+    arguments = cast_arguments(options, x)
     integers = (
         None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
     )
@@ -107,9 +106,9 @@ def widened(x: Tensor, dtype: Any) -> Tensor:
     return x.to(wider_type(x, dtype, FLOATS))
 
 
-def encode(x: Tensor, f: Format, options: Options, random: Any) -> Tensor:
+def encode(x: Tensor, f: Format, options: Drawing, random: Any) -> Tensor:
     check("x", x, FLOATS)
-    arguments = cast_arguments(f, options, x)
+    arguments = cast_arguments(options, x)
     integers = (
         None if random is None else checked_integers(random, x, x.shape, "x's shape", options)
     )
@@ -131,23 +130,23 @@ def decode(codes: Tensor, f: Format, shape: Shape, dtype: Any, out: Any) -> Tens
     return out
 
 
-def add(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def add(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     return _arithmetic("add", _add_out, {"x": x, "y": y}, f, options, out, random)
 
 
-def mul(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def mul(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     return _arithmetic("mul", _mul_out, {"x": x, "y": y}, f, options, out, random)
 
 
-def fma(x: Tensor, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def fma(x: Tensor, y: Any, z: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     return _arithmetic("fma", _fma_out, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
-def div(x: Tensor, y: Any, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def div(x: Tensor, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     return _arithmetic("div", _div_out, {"x": x, "y": y}, f, options, out, random)
 
 
-def sqrt(x: Tensor, f: Format, options: Options, out: Any, random: Any) -> Tensor:
+def sqrt(x: Tensor, f: Format, options: Drawing, out: Any, random: Any) -> Tensor:
     return _arithmetic("sqrt", _sqrt_out, {"x": x}, f, options, out, random)
 
 
@@ -155,7 +154,7 @@ def flags(
     operation: str,
     operands: Sequence[Any],
     f: Format,
-    options: Options,
+    options: Drawing,
     random: Any,
     tininess: str,
 ) -> Tensor:
@@ -231,7 +230,7 @@ def _arithmetic(
     into: tuple[Any, Any],
     operands: dict[str, Any],
     f: Format,
-    options: Options,
+    options: Drawing,
     out: Any,
     random: Any,
 ) -> Tensor:
@@ -250,7 +249,7 @@ def _arithmetic(
 
 
 def _together(
-    operands: dict[str, Any], f: Format, options: Options
+    operands: dict[str, Any], f: Format, options: Drawing
 ) -> tuple[Sequence[Tensor], tuple[Any, ...]]:
     """The operands, checked and broadcast to one shape, and the arguments of their rounding."""
     x = operands["x"]
@@ -262,7 +261,7 @@ def _together(
             raise TypeError(f"{name} must have x's type, {x.dtype}, got {operand.dtype}")
         if operand.device != x.device:
             raise ValueError(f"{name} must be on x's device, {x.device}, got {operand.device}")
-    arguments = cast_arguments(f, options, x)
+    arguments = cast_arguments(options, x)
     check_storage(name_of(x.dtype), f.name)
     return _broadcast(operands), arguments
 
@@ -335,7 +334,7 @@ def _(a: Tensor, b: Tensor, *args: Any) -> Tensor:
 
 @torch.library.register_fake("cpd::encode")
 def _(x: Tensor, how: str, *args: Any) -> Tensor:
-    bits = parsed_cast(how).format.bits
+    bits = element_of(named_cast(how)).bits
     return x.new_empty((x.numel() * bits + 7) // 8, dtype=torch.uint8)
 
 

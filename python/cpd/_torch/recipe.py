@@ -36,8 +36,8 @@ from cpd._torch.operands import (
 )
 from cpd._torch.sums import NATIVE, Sum, of_type
 from cpd.numeric.accumulator import parsed
+from cpd.numeric.cast import is_whole
 from cpd.numeric.purposes import OPERANDS, SUMS, TENSOR_OF, TENSORS, Purpose
-from cpd.numeric.scaled_cast import is_whole, operand_spec
 
 SCHEMA = "str recipe, Tensor? numbers, Tensor? multipliers, ScalarType? narrow, ScalarType dtype"
 """The arguments that an operator takes of a recipe, and the type of its result."""
@@ -162,7 +162,7 @@ class RecipeCall(NamedTuple):
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
-        if first == second and (not first or is_whole(operand_spec(first))):
+        if first == second and (not first or is_whole(first)):
             cast = self.factor(Purpose.cast_gradient, g, axes[0], dtype, narrow)
             return cast, cast
         both = all(needs) and first == second and casts_both(first) and g.is_contiguous()

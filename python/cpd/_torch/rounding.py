@@ -21,9 +21,10 @@ from cpd._torch.derivatives import Tangents, define, differentiable, run
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
+from cpd.numeric.cast import Cast
+from cpd.numeric.formats import Format
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 from cpd.ops.arguments import check_storage, check_whole, holds_scaled
 
 RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
@@ -32,8 +33,8 @@ RESULT, RETURNING = Purpose.cast_output, Purpose.cast_gradient
 
 def rounded(
     x: Tensor,
-    forward: OperandSpec | None,
-    backward: OperandSpec | None,
+    forward: Cast | None,
+    backward: Cast | None,
     *,
     axis: int = -1,
     stream: Number | None = None,
@@ -57,18 +58,19 @@ def rounded(
     return run("round_both", x, first, second, axis, stacked_numbers(pairs, x))
 
 
-def _check(spec: OperandSpec | None, x: Tensor) -> None:
+def _check(spec: Cast | None, x: Tensor) -> None:
     if spec is None:
         return
-    if not isinstance(spec, ScaledCast):
-        check_storage(name_of(x.dtype), spec.format.name)
+    q = spec.format
+    if isinstance(q, Format):
+        check_storage(name_of(x.dtype), q.name)
         return
-    if spec.scaled.transform is not None or spec.factor != 1 or spec.history:
+    if q.transform is not None or spec.factor != 1 or spec.history:
         raise ValueError(
             "a result is rounded without transform, factor and history, which go with the operands "
             f"of products, got {spec}"
         )
-    if not holds_scaled(name_of(x.dtype), spec.scaled.text):
+    if not holds_scaled(name_of(x.dtype), q.text):
         raise ValueError(
             f"{name_of(x.dtype)} does not hold every value of {spec}: give x in float32, or a "
             "format whose scales are powers of two"
@@ -76,12 +78,12 @@ def _check(spec: OperandSpec | None, x: Tensor) -> None:
 
 
 def _numbers_of(
-    spec: OperandSpec | None, purpose: Purpose, x: Tensor, stream: Number | None, layer: int
+    spec: Cast | None, purpose: Purpose, x: Tensor, stream: Number | None, layer: int
 ) -> Pair:
     """Seed and stream of one of the casts; None where it draws nothing."""
     if spec is None or spec.rounding != "stochastic":
         return None, None
-    seed, own = random_numbers(spec.cast if isinstance(spec, ScaledCast) else spec, x)
+    seed, own = random_numbers(spec, x)
     if stream is not None:
         own = stream_number(stream, x)
     return seed, None if own is None else tagged(own, purpose, layer)

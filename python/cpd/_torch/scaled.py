@@ -5,7 +5,7 @@ The operators are torch.ops.cpd.cast_scaled, encode_scaled and decode_scaled, wi
 kernels, derivatives and batching rules. Documented in `cpd.ops`. cast_scaled_both makes a layer's
 casts of its gradient along two axes, stacked.
 
-`scaled` is the format's text, `how` the text of the cast of its elements (`Options.text`), `dtype`
+`scaled` is the format's text, `how` the text of the cast of its elements (`cast.elements`), `dtype`
 the result's type, which holds x's values; None: x's own. Scales follow from x in its own type.
 """
 
@@ -38,7 +38,7 @@ from cpd._torch.derivatives import differentiable, run, write, writes_into_out
 from cpd._torch.library import ops
 from cpd._torch.vmap import BatchedCall, batched, widen_blocks
 from cpd.numeric.accumulator import Accumulator
-from cpd.numeric.options import Options
+from cpd.numeric.cast import Drawing
 from cpd.numeric.scaled import Scaled, named_scaled
 from cpd.ops.arguments import (
     LEVELS,
@@ -67,7 +67,7 @@ _LEVEL_ARGUMENTS = ("scales", "tensor_scales", "amax")
 def cast_scaled(
     x: Tensor,
     q: Scaled,
-    options: Options,
+    options: Drawing,
     out: Any,
     axis: int,
     source: ScaleSource,
@@ -87,7 +87,7 @@ def cast_scaled(
 
 
 def encode_scaled(
-    x: Tensor, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
+    x: Tensor, q: Scaled, options: Drawing, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Tensor, Scales]:
     arguments = _arguments(x, q, options, axis, source, random)
     codes, blocks, tensor = ops.encode_scaled.default(*arguments)
@@ -118,11 +118,11 @@ def decode_scaled(
 
 
 def _arguments(
-    x: Tensor, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
+    x: Tensor, q: Scaled, options: Drawing, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Any, ...]:
     """The arguments of cast_scaled and encode_scaled, checked."""
     check("x", x, NARROW_FLOATS)
-    how, seed, stream = cast_arguments(q.element, options, x)
+    how, seed, stream = cast_arguments(options, x)
     levels: tuple[Any, ...] = source_levels(q, source)
     if any(level is not None for level in levels):
         compiling = torch.compiler.is_compiling()

@@ -18,7 +18,7 @@ from cpd._torch.library import ops
 from cpd._torch.operands import covers_a_tensor
 from cpd._torch.recipe import RecipeCall
 from cpd.numeric.accumulator import parsed
-from cpd.numeric.cast import parsed_cast
+from cpd.numeric.cast import named_cast
 from cpd.numeric.purposes import OPERANDS
 
 _NUMBERS = ("seed", "stream", "numbers")
@@ -135,7 +135,7 @@ def sum_draws(text: str) -> bool:
 
 def cast_draws(text: str) -> bool:
     """Returns whether a cast rounds stochastically."""
-    return parsed_cast(text).rounding == "stochastic"
+    return named_cast(text).rounding == "stochastic"
 
 
 def recipe_call(arguments: dict[str, Any]) -> RecipeCall:

@@ -16,6 +16,7 @@ import numpy as np
 
 from cpd.cli.errors import UsageError
 from cpd.cli.output import exact, new_table
+from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format, as_format
 from cpd.ops import add, cast, div, encode, mul, sqrt
 
@@ -90,7 +91,7 @@ class Neighbours(NamedTuple):
 
 
 def _cast(value: float, f: Format, rounding: str) -> float:
-    return float(cast(np.array([value]), f, rounding)[0])
+    return float(cast(np.array([value]), Cast(f, rounding=rounding))[0])
 
 
 def neighbours_table(value: float, formats: list[Format]) -> Table:

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from cpd import ops
+from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import integer
@@ -116,7 +117,7 @@ class FloatingPoint(Number):
         Returns:
             A tensor of x's shape and type.
         """
-        y = ops.cast(x, self._format, overflow="saturate", **_options(rounding))
+        y = _rounded(x, self._format, rounding)
         return torch.where(x.isinf(), x, y)
 
 
@@ -169,7 +170,7 @@ class FixedPoint(Number):
         """
         if self.clamp:
             return self.clamped(x, rounding)[0]
-        y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
+        y = _rounded(x, self._grid, rounding)
         whole = x.abs() >= 2.0 ** (_MOST_FIXED_BITS - 1 - self.fl)  # a multiple as it is
         return torch.where(whole, x, y)
 
@@ -184,7 +185,7 @@ class FixedPoint(Number):
             The rounded tensor, and a mask: True where the rounded value was beyond the range.
         """
         low, high = self._range()
-        y = ops.cast(x, self._grid, overflow="saturate", **_options(rounding))
+        y = _rounded(x, self._grid, rounding)
         return y.clamp(low, high), (y < low) | (y > high)
 
 
@@ -229,12 +230,12 @@ class BlockFloatingPoint(Number):
             ValueError: if x has no dimension `dim`.
         """
         if self.dim == -1:
-            made: Tensor = ops.cast(x, self._scaled, **_options(rounding))
+            made: Tensor = _rounded(x, self._scaled, rounding)
             return made
         if self.dim >= x.dim():
             raise ValueError(f"dim is {self.dim}, but x has {x.dim()} dimensions")
         first = x.movedim(self.dim, 0)
-        y: Tensor = ops.cast(first.reshape(first.shape[0], -1), self._scaled, **_options(rounding))
+        y: Tensor = _rounded(first.reshape(first.shape[0], -1), self._scaled, rounding)
         return y.reshape(first.shape).movedim(0, self.dim)
 
 
@@ -581,10 +582,12 @@ class _Rounding(torch.autograd.Function):
         return gradient, None
 
 
-def _options(rounding: str) -> dict[str, Any]:
-    """Returns arguments of `cpd.cast`; the stream is the generator's next number."""
-    how = {"rounding": ROUNDINGS[rounding]}
-    return how if rounding == "nearest" else {**how, "stream": torch.randint(2**62, ())}
+def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
+    """Returns `x`, rounded and saturated; the stream is the generator's next number."""
+    how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
+    stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
+    y: Tensor = ops.cast(x, how, stream=stream)
+    return y
 
 
 def _rounding(name: str, rounding: Any) -> str:

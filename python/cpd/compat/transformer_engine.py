@@ -38,9 +38,8 @@ from cpd._torch.operands import cast_operand
 from cpd.nn.clock import SHIFT
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
-from cpd.numeric.scaled_cast import OperandSpec
 from cpd.ops.arguments import holds
 
 __all__ = ["custom_recipe", "qfactory"]
@@ -133,18 +132,17 @@ class _Factory:
 # ---- casts and products --------------------------------------------------------------------------
 
 
-def _cast(x: Tensor, spec: OperandSpec | None, axis: int, call: int) -> Tensor:
+def _cast(x: Tensor, spec: Cast | None, axis: int, call: int) -> Tensor:
     """Returns `x` as an operand; each call uses a stream of its own."""
     if spec is None:
         return x
-    cast = spec if isinstance(spec, CastSpec) else spec.cast
-    numbers = random_numbers(cast.options._replace(stream=call << SHIFT), x)
+    numbers = random_numbers(Cast(spec, stream=call << SHIFT), x)
     return cast_operand(x, spec.text, axis, numbers)
 
 
-def _unfactored(spec: OperandSpec | None, x: Tensor) -> Tensor:
+def _unfactored(spec: Cast | None, x: Tensor) -> Tensor:
     """Returns the factor by which a product is multiplied for an operand."""
-    factor = 1.0 if spec is None or isinstance(spec, CastSpec) else spec.factor
+    factor = 1.0 if spec is None else spec.factor
     return torch.full((1,), 1 / factor, device=x.device)
 
 
@@ -249,7 +247,7 @@ def _classes() -> tuple[type, type]:
         supports_allgather_fp8 = False
 
         def __init__(
-            self, how: Recipe, along_rows: OperandSpec | None, along_columns: OperandSpec | None
+            self, how: Recipe, along_rows: Cast | None, along_columns: Cast | None
         ) -> None:
             super().__init__(rowwise=True, columnwise=True)
             self.internal = True

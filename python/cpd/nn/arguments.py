@@ -19,11 +19,11 @@ from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand, type_of_cast
 from cpd._torch.sums import tagged
 from cpd.nn.recipe import Recipe, is_native
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast, format_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, draws
+from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import holds
 
 
@@ -87,9 +87,9 @@ class Arguments(NamedTuple):
     """A call's recipe: what is cast before the operator, and what the operator takes."""
 
     how: Recipe
-    activation: OperandSpec | None
+    activation: Cast | None
     """The cast before the operator, one for both GEMMs; None: within the operator, or no cast."""
-    weight: OperandSpec | None
+    weight: Cast | None
     dtype: torch.dtype | None
     """The type that is asked for the result."""
     element: torch.dtype
@@ -149,7 +149,7 @@ def _casts_within(how: Recipe, *dtypes: torch.dtype) -> bool:
     """
     if not is_native(how.forward) or all(dtype == torch.float32 for dtype in dtypes):
         return False
-    return not any(spec is not None and draws(spec) for spec in how.cast_before)
+    return not any(spec is not None and spec.rounding == "stochastic" for spec in how.cast_before)
 
 
 @constant
@@ -176,7 +176,7 @@ def _note_delayed(arguments: Arguments, x: Tensor, w: Tensor) -> None:
         ("weight", w, arguments.weight),
     ):
         cast = getattr(arguments.how, name)
-        if before is None and isinstance(cast, ScaledCast) and cast.history:
+        if before is None and cast is not None and cast.history:
             arguments.delayed.note(name, operand)
 
 
@@ -191,17 +191,15 @@ def finished(arguments: Arguments, y: Tensor, x: Tensor) -> Tensor:
     return y.to(operators.result_type(x, arguments.dtype))
 
 
-def cast_before(
-    arguments: Arguments, x: Tensor, spec: OperandSpec | None, purpose: Purpose
-) -> Tensor:
+def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Purpose) -> Tensor:
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
     numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
-    if isinstance(spec, ScaledCast) and not spec.history:
+    if isinstance(spec.format, Scaled) and not spec.history:
         return cast_operand(x, spec.text, -1, numbers)
     x = x.to(type_of_cast(x, spec.text))
-    if isinstance(spec, ScaledCast):
+    if spec.history:
         which = "weight" if purpose == Purpose.cast_weight else "activation"
         delayed: Tensor = arguments.delayed.quantize(which, x, *numbers)
         return delayed
@@ -215,8 +213,7 @@ def pair_of(
     """Seed and stream of a sum or a cast, for one purpose in one layer; None: it draws nothing."""
     if spec is None or is_native(spec) or spec.rounding != "stochastic":
         return None, None
-    drawing = spec if not isinstance(spec, ScaledCast) else spec.cast
-    seed, own = operators.random_numbers(drawing, x)
+    seed, own = operators.random_numbers(spec, x)
     if stream is not None:
         own = stream_number(stream, x)
     if own is None:
@@ -231,9 +228,10 @@ def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     off = ""
     if element == autocast_type(x) != x.dtype:
         off = ", or turn torch.autocast off around the layer"
-    if isinstance(how.output, CastSpec) and not holds(name, how.output.format.name):
+    output = format_of(how.output)
+    if output is not None and not holds(name, output.name):
         raise ValueError(
-            f"the result's type, {name}, does not hold the recipe's output, {how.output.format}: "
+            f"the result's type, {name}, does not hold the recipe's output, {output}: "
             f"give dtype=, a type that does, such as float32, or another recipe{off}"
         )
     if is_native(how.forward):

@@ -50,6 +50,7 @@ from cpd.nn.functional import linear, matmul
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.recipe import recipe as _recipe
 from cpd.nn.streams import at, stream_of
+from cpd.numeric.cast import element_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import check_storage
@@ -329,7 +330,7 @@ def _weights(
     """The weights of the values. A row whose mask leaves nothing is 0 where `zeros`, else NaN."""
     are_cast = _are_cast(how)
     if how.softmax is not None and not are_cast:
-        check_storage(operators.name_of(query.dtype), how.softmax.format.name)
+        check_storage(operators.name_of(query.dtype), element_of(how.softmax).name)
     scores = _product(query, key.mT, how, SCORES, base, delayed, torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)

@@ -28,10 +28,10 @@ from cpd.nn.arguments import (
     pair_of,
 )
 from cpd.nn.recipe import RecipeLike, recipe
+from cpd.numeric.cast import Cast
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number, integer
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec
 from cpd.numeric.shown import shown
 
 Single: TypeAlias = int | tuple[int]
@@ -452,13 +452,13 @@ def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[
     return x, w
 
 
-def _tiled(spec: OperandSpec | None) -> OperandSpec | None:
+def _tiled(spec: Cast | None) -> Cast | None:
     """`spec` where its blocks have two dimensions, else None."""
     return spec if spec is not None and has_tiles(spec.text) else None
 
 
 def _cast(
-    arguments: Arguments, spec: OperandSpec, purpose: Purpose, x: Tensor
+    arguments: Arguments, spec: Cast, purpose: Purpose, x: Tensor
 ) -> Callable[[Tensor, int], Tensor]:
     numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
     return lambda x, axis: cast_operand(x, spec.text, axis, numbers)

@@ -20,7 +20,7 @@ from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
-    from cpd.numeric.scaled_cast import ScaledCast
+    from cpd.numeric.cast import Cast, elements, scaled_of
 
 OPERANDS = TENSORS
 """The columns of `amax_history` and `scale`, of each product."""
@@ -44,14 +44,9 @@ class _Casts:
         """
         cast = self.state.cast_of(which)
         self.note(which, x)
-        options = cast.cast.options
-        options = options._replace(
-            seed=options.seed if seed is None else seed,
-            stream=options.stream if stream is None else stream,
-        )
-        numbers = random_numbers(options, x)
+        numbers = random_numbers(Cast(cast, seed=seed, stream=stream), x)
         scale = self.state.scale[self._column(which)]
-        return run("cast_delayed", x, cast.cast.text, scale, *numbers)
+        return run("cast_delayed", x, elements(cast), scale, *numbers)
 
     def note(self, which: str, x: Tensor) -> None:
         """Records x's largest magnitude.
@@ -105,7 +100,7 @@ class Delayed(_Casts, nn.Module):
     """The state of one layer's delayed scaling, as TransformerEngine's Python path keeps it.
 
     Args:
-        activation, weight, gradient: each a `ScaledCast` with `history` > 0, or None: not delayed.
+        activation, weight, gradient: each a `Cast` with `history` > 0, or None: not delayed.
             All have the same history and the same `amax`.
         products: how many products the layer computes, each of which has scales of its own:
             `at(n)` is that of number n; the methods here are those of number 0.
@@ -138,9 +133,9 @@ class Delayed(_Casts, nn.Module):
 
     def __init__(
         self,
-        activation: ScaledCast | None = None,
-        weight: ScaledCast | None = None,
-        gradient: ScaledCast | None = None,
+        activation: Cast | None = None,
+        weight: Cast | None = None,
+        gradient: Cast | None = None,
         *,
         products: int = 1,
         attention: Delayed | None = None,
@@ -210,7 +205,7 @@ class Delayed(_Casts, nn.Module):
         if self.attention is not None:
             yield from self.attention.parts()
 
-    def cast_of(self, which: str) -> ScaledCast:
+    def cast_of(self, which: str) -> Cast:
         """An operand's cast. Raises ValueError for one that is not delayed."""
         if which not in self.casts:
             raise ValueError(f"delayed are {', '.join(self.casts)}, got {shown(which)}")
@@ -223,8 +218,10 @@ class Delayed(_Casts, nn.Module):
         """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
-            numbers[0][OPERANDS.index(name)] = cast.scaled.element.max
-            numbers[1][OPERANDS.index(name)] = 2.0**cast.scaled.margin
+            q = scaled_of(cast)
+            assert q is not None  # as a history needs
+            numbers[0][OPERANDS.index(name)] = q.element.max
+            numbers[1][OPERANDS.index(name)] = 2.0**q.margin
         for _ in range(min(steps, self.history + 1)):  # the history is then empty
             ops.update_delayed(history, scale, *numbers, self.amax == "most_recent")
 
@@ -297,10 +294,10 @@ def attending_at(delayed: _Casts | None, number: int) -> Product | None:
     return None if first is None else at(first.attending, number)
 
 
-def _delayed(name: str, cast: Any) -> ScaledCast:
+def _delayed(name: str, cast: Any) -> Cast:
     """An operand's cast. Raises ValueError for any that is not delayed."""
     if not getattr(cast, "history", 0):
-        raise ValueError(f"{name} must be a ScaledCast with history > 0, got {cast}")
+        raise ValueError(f"{name} must be a Cast with history > 0, got {cast}")
     return cast  # type: ignore[no-any-return]
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from cpd import ops
 from cpd._torch.arguments import random_numbers
 from cpd._torch.operands import cast_delayed, whole_transforms
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast, element_of, elements, rounding_of
+from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.scaled_cast import OperandSpec
 
 NOISE = 2.0**-22
 """The relative error, three roundings, by which a format's max times a binary32 scale may differ
@@ -111,7 +111,7 @@ def measure(x: Tensor) -> FiniteValues:
     return FiniteValues(x, _vector(numbers))
 
 
-def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = None) -> Tensor:
+def judge(x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None = None) -> Tensor:
     """Measures the losses of a cast of `x`, which is finite, to `spec`, with blocks along `axis`.
 
     `multiplier`: the scale of delayed scaling; None: the scale follows from the tensor.
@@ -120,7 +120,8 @@ def judge(x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None = N
     """
     results, values, factor, scales = _cast(x, spec, axis, multiplier)
     magnitudes, of_results = values.abs(), results.abs()
-    limit = magnitudes.new_full((), spec.format.max) if scales is None else spec.format.max * scales
+    most = element_of(spec).max
+    limit = magnitudes.new_full((), most) if scales is None else most * scales
     above = magnitudes > limit if scales is None else _exceeds(magnitudes * factor, limit)
     error = (results if factor == 1 else results / factor) - values
     kept = of_results.count_nonzero()
@@ -166,7 +167,7 @@ def _range(scales: Tensor | None, magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _cast(
-    x: Tensor, spec: OperandSpec, axis: int, multiplier: Tensor | None
+    x: Tensor, spec: Cast, axis: int, multiplier: Tensor | None
 ) -> tuple[Tensor, Tensor, float, Tensor | None]:
     """Returns the cast of `x` in float32, and `x` in float32, or transformed.
 
@@ -174,12 +175,12 @@ def _cast(
     element, or None.
     """
     values = x.float()
-    if isinstance(spec, CastSpec):
-        return _rounded(values, spec), values, 1.0, None
+    q = spec.format
+    if isinstance(q, Format):
+        return _rounded(values, spec, q), values, 1.0, None
     if spec.history and multiplier is not None:
-        y = cast_delayed(values, spec.cast.text, multiplier, random_numbers(spec.cast, x))
+        y = cast_delayed(values, elements(spec), multiplier, random_numbers(spec, x))
         return y, values, 1.0, multiplier.reciprocal().expand(x.shape)
-    q = spec.scaled
     if q.transform is not None:
         whole = whole_transforms(values, axis, q.transform.size)
         x = values = ops.hadamard(whole, q.transform, axis)
@@ -187,16 +188,16 @@ def _cast(
     codes = ops.encode(x, q, axis=axis)[1]
     scales = _decoded(codes, q, x.shape, axis)
     if spec.factor == 1:
-        y = _rounded(x, spec.cast, q, axis=axis, dtype=torch.float32)
+        y = _rounded(x, spec, q, axis=axis, dtype=torch.float32)
         return y, values, 1.0, scales
-    y = _rounded(values * spec.factor, spec.cast, q, axis=axis, scales=codes)
+    y = _rounded(values * spec.factor, spec, q, axis=axis, scales=codes)
     return y, values, spec.factor, scales
 
 
-def _rounded(x: Tensor, how: CastSpec, to: Scaled | None = None, **where: Any) -> Tensor:
-    """`x` rounded as `how` says, to its format or to a scaled one of such elements."""
-    options: dict[str, Any] = how.options._asdict()
-    y: Tensor = ops.cast(x, how.format if to is None else to, **options, **where)
+def _rounded(x: Tensor, how: Cast, to: Format | Scaled, **where: Any) -> Tensor:
+    """`x` rounded as `how` says, to another format."""
+    to_other = Cast(to, **rounding_of(how), seed=how.seed, stream=how.stream)
+    y: Tensor = ops.cast(x, to_other, **where)
     return y
 
 

@@ -24,6 +24,7 @@ from cpd._torch.rounding import rounded
 from cpd.nn.arguments import check_operand
 from cpd.nn.recipe import RecipeLike
 from cpd.nn.recipe import recipe as _recipe
+from cpd.numeric.cast import element_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import check_storage
@@ -332,7 +333,7 @@ class _Rounding(NamedTuple):
         else:
             check_operand("input", input, like="input")
             element = operators.result_type(input, self.dtype)
-            check_storage(operators.name_of(element), how.norm.format.name)
+            check_storage(operators.name_of(element), element_of(how.norm).name)
             if mixes_types(input, others):
                 compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
             in_float32 = _values(others, torch.float32)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 
 from cpd._torch import operators
-from cpd.nn.recipe import OPERANDS, CastSpec, Recipe
+from cpd.nn.recipe import OPERANDS, Recipe
+from cpd.numeric.cast import format_of
 from cpd.ops.arguments import holds
 
 
@@ -29,9 +30,9 @@ def of_integers(how: Recipe) -> Iterator[str]:
     """Yields notes on casts to integers without a scale."""
     for name in OPERANDS:
         spec = getattr(how, name)
-        if isinstance(spec, CastSpec) and spec.format.encoding == "int":
-            f = spec.format.name
-            yield f"{name}={f!r} rounds to whole numbers: it has no scale; '{f} row' has one"
+        f = format_of(spec)
+        if f is not None and f.encoding == "int":
+            yield f"{name}={f.name!r} rounds to whole numbers: it has no scale; '{f} row' has one"
 
 
 def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
@@ -40,9 +41,10 @@ def of_types(how: Recipe, module: nn.Module) -> Iterator[str]:
     if not isinstance(weight, Tensor) or not weight.is_floating_point():
         return
     held = operators.name_of(weight.dtype)
-    if isinstance(how.weight, CastSpec) and not holds(held, how.weight.format.name):
+    f = format_of(how.weight)
+    if f is not None and not holds(held, f.name):
         yield (
-            f"weights in {held} do not hold {how.weight.format.name}, which the recipe rounds them "
+            f"weights in {held} do not hold {f.name}, which the recipe rounds them "
             "to: calls will raise; make them float32"
         )
 

@@ -31,9 +31,9 @@ from cpd.nn.observed_rows import EXEMPT, Key, Row
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
+from cpd.numeric.cast import Cast, is_whole
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import integer
-from cpd.numeric.scaled_cast import OperandSpec, is_whole
 from cpd.numeric.shown import shown
 
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
@@ -255,10 +255,10 @@ class Watch:
         kept = multiplier_of(module, role) if name == OWN else None
         known: set[tuple[str, str]] = set()
         for gemm, operand in GEMMS[role]:
-            spec: OperandSpec | None = how.operand(operand)
+            spec: Cast | None = how.operand(operand)
             if spec is None:
                 continue
-            which = spec.text, "" if is_whole(spec) else gemm
+            which = spec.text, "" if is_whole(spec.text) else gemm
             if which in known:
                 continue
             known.add(which)

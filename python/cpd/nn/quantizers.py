@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from cpd._torch.rounding import rounded
 from cpd.nn.clock import SHIFT, recomputes_or_transforms
+from cpd.numeric.cast import Cast, CastLike, as_cast
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import Number, integer
-from cpd.numeric.scaled_cast import OperandLike, OperandSpec, draws, operand_spec
 from cpd.numeric.streams import MAX_LAYERS
 
 Axes: TypeAlias = "int | tuple[int, int]"
@@ -28,8 +28,8 @@ Axes: TypeAlias = "int | tuple[int, int]"
 class _Rounding:
     """The function of a tensor that `quantizer` returns."""
 
-    forward: OperandSpec | None
-    backward: OperandSpec | None
+    forward: Cast | None
+    backward: Cast | None
     axes: tuple[int, int] = (-1, -1)
     layer: int = 0
 
@@ -62,8 +62,8 @@ class _Rounding:
 
 @checked
 def quantizer(
-    forward: OperandLike | None = None,
-    backward: OperandLike | None = None,
+    forward: CastLike | None = None,
+    backward: CastLike | None = None,
     *,
     axis: Axes = -1,
     layer: int = 0,
@@ -78,7 +78,7 @@ def quantizer(
     for anything but a tensor, and ValueError if the tensor's type does not hold a format.
 
     Args:
-        forward: what values are rounded to: a format, scaled or not, a `CastSpec` or `ScaledCast`,
+        forward: what values are rounded to: a format, scaled or not, a `Cast`,
             or a text; default None: values are not rounded.
         backward: what gradients are rounded to; default None: gradients are not rounded.
         axis: the axis that blocks of scaled formats run along; default -1. A pair has the axis of
@@ -143,8 +143,8 @@ class Quantizer(nn.Module):
 
     def __init__(
         self,
-        forward: OperandLike | None = None,
-        backward: OperandLike | None = None,
+        forward: CastLike | None = None,
+        backward: CastLike | None = None,
         *,
         axis: Axes = -1,
         layer: int = 0,
@@ -152,7 +152,7 @@ class Quantizer(nn.Module):
         super().__init__()
         self.quantize = quantizer(forward, backward, axis=axis, layer=layer)
         casts = _spec(forward), _spec(backward)
-        stochastic = any(spec is not None and draws(spec) for spec in casts)
+        stochastic = any(spec is not None and spec.rounding == "stochastic" for spec in casts)
         clock = torch.zeros((), dtype=torch.int64) if stochastic else None
         self.register_buffer("step", clock)
 
@@ -176,8 +176,8 @@ class Quantizer(nn.Module):
         return str(self.quantize)
 
 
-def _spec(cast: OperandLike | None) -> OperandSpec | None:
-    return None if cast is None else operand_spec(cast)
+def _spec(cast: CastLike | None) -> Cast | None:
+    return None if cast is None else as_cast(cast)
 
 
 def _axes(axis: Axes) -> tuple[int, int]:

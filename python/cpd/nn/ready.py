@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cpd.nn.recipe import NAMED, Recipe, RecipeLike, Sums
+from cpd.numeric.cast import operand_text
 from cpd.numeric.checked import checked
-from cpd.numeric.scaled_cast import operand_text
 
 NATIVE = "native"
 _TE = "block=tensor scale=fp32 arithmetic=te"
@@ -43,9 +43,9 @@ def recipe(given: RecipeLike | dict[str, Any] | Path, sums: Sums | None = None) 
         TypeError: for an argument of another type.
 
     >>> recipe("mxfp8").gradient
-    cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
+    cpd.Cast('mxfp8 rule=rceil arithmetic=te')
     >>> recipe("int8 row").gradient
-    cpd.ScaledCast('int8 row')
+    cpd.Cast('int8 row')
     >>> recipe("te-current", sums="e6m9 chunked chunk=64").grad_weight.text
     'e6m9 chunked chunk=64'
     >>> recipe("native; weight=mxfp8; output=bf16")

@@ -30,14 +30,14 @@ from cpd.nn.recipe_parts import draws as draws
 from cpd.nn.recipe_parts import is_native as is_native
 from cpd.nn.recipe_parts import is_same as is_same
 from cpd.numeric.accumulator import Accumulator, as_accumulator
+from cpd.numeric.cast import Cast as Cast
 from cpd.numeric.cast import CastLike as CastLike
-from cpd.numeric.cast import CastSpec as CastSpec
-from cpd.numeric.cast import cast_spec as cast_spec
+from cpd.numeric.cast import as_cast as as_cast
+from cpd.numeric.cast import operand_text
 from cpd.numeric.checked import checked, is_compiling
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_text
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 from cpd.numeric.streams import MAX_LAYERS as MAX_LAYERS
@@ -73,8 +73,8 @@ class Recipe:
             else `forward`.
         grad_bias: the sum that gives the gradient of the bias; each term is rounded only as it is
             added. Default fp32, in order, or `"native"` where `forward` is.
-        activation: the cast of the input before each GEMM that it enters: a `CastSpec` or
-            `ScaledCast`, a format, scaled or not, or a text; None: no cast. Default `format`. Casts
+        activation: the cast of the input before each GEMM that it enters: a `Cast`,
+            a format, scaled or not, or a text; None: no cast. Default `format`. Casts
             pass gradients straight through. Blocks of scaled formats run along each GEMM's sum:
             where the cast depends on that, the original tensor is cast again for each GEMM.
         weight: the cast of the weight, as `activation`.
@@ -95,7 +95,7 @@ class Recipe:
             sums have `output="bf16"`.
         layer: a number, 0…2^16 - 1, by which layers that share a recipe use different random bits.
         norm: the rounding of the results of normalizations, and of the gradients that come back to
-            them: a `CastSpec` or a format; None: as torch computes.
+            them: a `Cast` or a format; None: as torch computes.
         softmax: the rounding of softmax, as `norm`.
         embedding: the rounding of embeddings, as `norm`.
         residual: the rounding of residual additions, as `norm`.
@@ -147,19 +147,19 @@ class Recipe:
     grad_input: Sum
     grad_weight: Sum
     grad_bias: Sum
-    activation: OperandSpec | None
-    weight: OperandSpec | None
-    gradient: OperandSpec | None
-    output: CastSpec | None
+    activation: Cast | None
+    weight: Cast | None
+    gradient: Cast | None
+    output: Cast | None
     layer: int
-    grad_input_gradient: OperandSpec | Literal["same"] | None
-    grad_input_weight: OperandSpec | Literal["same"] | None
-    grad_weight_activation: OperandSpec | Literal["same"] | None
-    grad_weight_gradient: OperandSpec | Literal["same"] | None
-    norm: CastSpec | None
-    softmax: CastSpec | None
-    embedding: CastSpec | None
-    residual: CastSpec | None
+    grad_input_gradient: Cast | Literal["same"] | None
+    grad_input_weight: Cast | Literal["same"] | None
+    grad_weight_activation: Cast | Literal["same"] | None
+    grad_weight_gradient: Cast | Literal["same"] | None
+    norm: Cast | None
+    softmax: Cast | None
+    embedding: Cast | None
+    residual: Cast | None
     attention: Recipe | None
     update: str | None
     state: str | None
@@ -173,22 +173,22 @@ class Recipe:
 
     def __init__(
         self,
-        format: OperandLike | Literal["native"] = NATIVE,
+        format: CastLike | Literal["native"] = NATIVE,
         *,
         sums: Sums | None = None,
         forward: SumLike | None = None,
         grad_input: SumLike | None = None,
         grad_weight: SumLike | None = None,
         grad_bias: SumLike | None = None,
-        activation: OperandLike | Literal["same"] | None = "same",
-        weight: OperandLike | Literal["same"] | None = "same",
-        gradient: OperandLike | Literal["same"] | None = "same",
+        activation: CastLike | Literal["same"] | None = "same",
+        weight: CastLike | Literal["same"] | None = "same",
+        gradient: CastLike | Literal["same"] | None = "same",
         output: CastLike | None = None,
         layer: int = 0,
-        grad_input_gradient: OperandLike | Literal["same"] | None = "same",
-        grad_input_weight: OperandLike | Literal["same"] | None = "same",
-        grad_weight_activation: OperandLike | Literal["same"] | None = "same",
-        grad_weight_gradient: OperandLike | Literal["same"] | None = "same",
+        grad_input_gradient: CastLike | Literal["same"] | None = "same",
+        grad_input_weight: CastLike | Literal["same"] | None = "same",
+        grad_weight_activation: CastLike | Literal["same"] | None = "same",
+        grad_weight_gradient: CastLike | Literal["same"] | None = "same",
         norm: CastLike | None = None,
         softmax: CastLike | None = None,
         embedding: CastLike | None = None,
@@ -209,7 +209,7 @@ class Recipe:
         for name, part in (_named_parts(said) if is_named else _read_parts(said)).items():
             object.__setattr__(self, name, part)
 
-    def operand(self, name: str) -> OperandSpec | None:
+    def operand(self, name: str) -> Cast | None:
         """Returns the cast of an operand, by its name here; for "same" its tensor's cast.
 
         >>> Recipe("native", weight="e4m3fn").operand("grad_input_weight").text
@@ -219,7 +219,7 @@ class Recipe:
         if name not in known:
             raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}")
         value = getattr(self, name)
-        found: OperandSpec | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
+        found: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return found
 
     @property
@@ -255,7 +255,7 @@ class Recipe:
         """Returns the recipe of a name, file, plain data, text or format, as `cpd.recipe`.
 
         >>> Recipe.of("mxfp8").gradient
-        cpd.ScaledCast('mxfp8 rule=rceil arithmetic=te')
+        cpd.Cast('mxfp8 rule=rceil arithmetic=te')
         """
         if isinstance(given, cls):
             return given
@@ -295,7 +295,7 @@ class Recipe:
         return self._kept.gemms
 
     @property
-    def cast_before(self) -> tuple[OperandSpec | None, OperandSpec | None]:
+    def cast_before(self) -> tuple[Cast | None, Cast | None]:
         """The casts of activation and weight that serve for both GEMMs that the tensor enters."""
         return self._kept.before
 
@@ -305,7 +305,7 @@ class Recipe:
         return self._kept.drawing
 
     @property
-    def operands(self) -> tuple[OperandSpec | None, ...]:
+    def operands(self) -> tuple[Cast | None, ...]:
         """The casts of the six operands: two for each GEMM, in order of GEMMs."""
         return self._kept.operands
 
@@ -330,7 +330,7 @@ class Recipe:
         return all(map(is_native, self.sums))
 
     @property
-    def casts(self) -> tuple[OperandSpec | None, ...]:
+    def casts(self) -> tuple[Cast | None, ...]:
         """The casts of the six operands, and of the results of all kinds of layers."""
         return (*self.operands, self.output, *(getattr(self, name) for name in ROUNDED))
 
@@ -451,7 +451,7 @@ class Recipe:
 
 
 def _quoted(value: Any) -> str:
-    if isinstance(value, (CastSpec, ScaledCast)):
+    if isinstance(value, Cast):
         return repr(operand_text(value))
     return repr(str(value) if isinstance(value, Accumulator) else value)
 
@@ -540,10 +540,8 @@ def _with_stream(value: Any, stream: Number) -> Any:
     """An accumulator or a cast with another stream; anything else as it is."""
     if isinstance(value, Accumulator):
         return Accumulator.parse(value.text, value.seed, stream)
-    if isinstance(value, CastSpec):
-        return replace(value, stream=stream)
-    if isinstance(value, ScaledCast):
-        return value.with_numbers(value.seed, stream)
+    if isinstance(value, Cast):
+        return Cast(value, stream=stream)
     return value.with_stream(stream) if isinstance(value, Recipe) else value
 
 
@@ -556,7 +554,7 @@ _USUAL = {
 _MEANT = {"fp8": "did you mean te-current?", "fp4": "did you mean nvfp4?"}
 
 Sums: TypeAlias = "SumLike | tuple[SumLike, ...] | Recipe"
-RecipeLike: TypeAlias = "Recipe | OperandLike"
+RecipeLike: TypeAlias = "Recipe | CastLike"
 """A `Recipe`, its name, file or text, or a format (or `"native"`) for all operands."""
 
 

@@ -20,17 +20,9 @@ from cpd.numeric.accumulator import (
     as_accumulator,
     presets,
 )
-from cpd.numeric.cast import CastLike, CastSpec, cast_spec
-from cpd.numeric.formats import is_scaled
+from cpd.numeric.cast import Cast, CastLike, as_cast, element_of, refuse_e4m3
 from cpd.numeric.numbers import integer
 from cpd.numeric.scaled import Scaled
-from cpd.numeric.scaled_cast import (
-    OperandLike,
-    OperandSpec,
-    ScaledCast,
-    operand_spec,
-    refuse_e4m3,
-)
 from cpd.numeric.shown import shown
 from cpd.numeric.streams import MAX_LAYERS
 
@@ -45,7 +37,7 @@ Nested: TypeAlias = "Callable[[str, Any], Any]"
 """A function that reads a recipe within a recipe, or None."""
 
 
-def formats(value: Any) -> OperandSpec | None:
+def formats(value: Any) -> Cast | None:
     """Reads a recipe's first argument: the cast of all operands; None for "native".
 
     Raises ValueError for the text of an accumulator, TypeError for an accumulator; both name
@@ -56,7 +48,7 @@ def formats(value: Any) -> OperandSpec | None:
     if isinstance(value, (Accumulator, BlockFma, FixedPoint)):
         raise TypeError(_is_sum(str(as_accumulator(value))))
     try:
-        operand_spec(value)
+        as_cast(value)
     except TypeError:
         raise TypeError(
             "a recipe is a cpd.Recipe, a recipe's name, a file (.toml or .json), plain data, or a "
@@ -80,7 +72,7 @@ def _is_sum(text: str) -> str:
 def names_cast(text: str) -> bool:
     """Returns whether a text names a format or a cast of operands."""
     try:
-        operand_spec(text)
+        as_cast(text)
     except ValueError:
         return False
     return True
@@ -123,13 +115,13 @@ def usual_bias(forward: Sum) -> SumLike:
     return NATIVE if isinstance(forward, str) else "fp32"
 
 
-def operand(name: str, value: OperandLike | None) -> OperandSpec | None:
+def operand(name: str, value: CastLike | None) -> Cast | None:
     """Reads the cast of an operand, or None. Raises ValueError for a format that none can have."""
     if value is None:
         return None
     refuse_e4m3(name, value)
-    spec = operand_spec(value)
-    f = spec.format
+    spec = as_cast(value)
+    f = element_of(spec)
     if f.man > MAX_MANTISSA:
         raise ValueError(
             f"{name} takes formats with a mantissa of up to {MAX_MANTISSA} bits, as operands are "
@@ -148,18 +140,17 @@ def override(name: str, value: Any) -> Any:
     return value if isinstance(value, str) and value == "same" else operand(name, value)
 
 
-def cast(name: str, value: CastLike | Scaled | None) -> CastSpec | None:
+def cast(name: str, value: CastLike | Scaled | None) -> Cast | None:
     """Reads the cast of results, or None. Raises ValueError for scaled formats."""
     if value is None:
         return None
-    if isinstance(value, (Scaled, ScaledCast)) or (isinstance(value, str) and is_scaled(value)):
+    refuse_e4m3(name, value)
+    spec = as_cast(value)
+    if isinstance(spec.format, Scaled):
         raise ValueError(
             f"{name} takes formats without scales, got {value}; the operands of products, "
             "activation, weight and gradient, take scaled ones too"
         )
-    refuse_e4m3(name, value)
-    spec = operand_spec(value) if isinstance(value, str) else cast_spec(value)
-    assert isinstance(spec, CastSpec)  # scaled formats were refused above
     return spec
 
 

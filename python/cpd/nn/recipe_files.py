@@ -14,16 +14,9 @@ from typing import Any, TypeVar
 from cpd import _core
 from cpd.nn.recipe_parts import OVERRIDES, ROUNDED, SUMS, is_native, is_same
 from cpd.numeric.accumulator import Accumulator, as_accumulator
-from cpd.numeric.cast import CastSpec, parsed_cast
+from cpd.numeric.cast import Cast, as_cast, operand_text, refuse_e4m3
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.numbers import Number
-from cpd.numeric.scaled_cast import (
-    ScaledCast,
-    operand_spec,
-    operand_text,
-    refuse_e4m3,
-    with_numbers,
-)
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import arguments
 
@@ -167,7 +160,7 @@ def _plain_data(name: str, value: Any) -> Any:
         return NONE
     if name == "attention":
         return to_dict(value)
-    if isinstance(value, (Accumulator, CastSpec, ScaledCast)):
+    if isinstance(value, (Accumulator, Cast)):
         numbers = {key: _whole(name, getattr(value, key)) for key in ("seed", "stream")}
         drawn = {key: number for key, number in numbers.items() if number}
         text = value.text if isinstance(value, Accumulator) else operand_text(value)
@@ -219,7 +212,7 @@ def _spec(key: str, value: Any) -> Any:
         if key in _OF_SUMS:
             return as_accumulator(value)
         refuse_e4m3(key, value)
-        return operand_spec(value)
+        return as_cast(value)
     unknown = sorted(set(value) - {"text", "seed", "stream"})
     if unknown or "text" not in value:
         raise ValueError(f"must have the keys text, seed and stream, got {sorted(value)}")
@@ -227,10 +220,7 @@ def _spec(key: str, value: Any) -> Any:
     if key in _OF_SUMS:
         return Accumulator.parse(text, seed, stream)
     refuse_e4m3(key, text)
-    spec = operand_spec(text)
-    if isinstance(spec, ScaledCast):
-        return spec.with_numbers(seed, stream)
-    return with_numbers(parsed_cast(spec.text), seed, stream)
+    return Cast(text, seed=seed, stream=stream)
 
 
 def _recipe(value: Any, make: type[RecipeT], where: str) -> RecipeT | None:

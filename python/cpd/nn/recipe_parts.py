@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 from cpd import _core
 from cpd.numeric import purposes
-from cpd.numeric.cast import CastSpec
+from cpd.numeric.cast import Cast, operand_text, scaled_of
 from cpd.numeric.compiling import constant
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast, operand_text
 
 SUMS = tuple(purposes.SUMS.values())
 OPERANDS = purposes.TENSORS
@@ -42,8 +41,8 @@ class Kept(NamedTuple):
 
     text: str
     gemms: str
-    before: tuple[OperandSpec | None, OperandSpec | None]
-    operands: tuple[OperandSpec | None, ...]
+    before: tuple[Cast | None, Cast | None]
+    operands: tuple[Cast | None, ...]
     drawing: tuple[tuple[Purpose, Any], ...]
     delays: bool
 
@@ -74,7 +73,7 @@ def kept(parts: dict[str, Any]) -> Kept:
         ),
         tuple(operands.values()),
         tuple((purpose, part) for purpose, part in within.items() if draws(part)),
-        any(isinstance(cast, ScaledCast) and bool(cast.history) for cast in operands.values()),
+        any(cast is not None and bool(cast.history) for cast in operands.values()),
     )
 
 
@@ -82,7 +81,9 @@ def unit_scales_at(parts: dict[str, Any]) -> str:
     """The default of `scales_at`: for a matrix unit's sums what the operands' blocks allow."""
     forward = parts["forward"]
     casts = [parts[name] for name in (*OPERANDS, *OVERRIDES)]
-    scaled = [cast.scaled for cast in casts if isinstance(cast, ScaledCast)]
+    scaled = [
+        q for q in (scaled_of(cast) for cast in casts if isinstance(cast, Cast)) if q is not None
+    ]
     if is_native(forward) or forward.unit is None or not scaled:
         return "operand"
     is_whole = all(q.block in ("tensor", "row") and q.tensor_scale is None for q in scaled)
@@ -96,7 +97,7 @@ def _check_histories(parts: dict[str, Any]) -> None:
     """
     for name, tensor in OVERRIDES.items():
         cast = parts[name]
-        if isinstance(cast, ScaledCast) and cast.history and cast != parts[tensor]:
+        if isinstance(cast, Cast) and cast.history and cast != parts[tensor]:
             raise ValueError(
                 f"{name}: a history belongs to {tensor} itself, whose cast both GEMMs take"
             )
@@ -126,7 +127,7 @@ def _word(part: Any) -> str:
         return "none"
     if isinstance(part, str):
         return part
-    return operand_text(part) if isinstance(part, (CastSpec, ScaledCast)) else str(part.text)
+    return operand_text(part) if isinstance(part, Cast) else str(part.text)
 
 
 @constant

@@ -26,8 +26,8 @@ from cpd._torch.operands import cast_operand
 from cpd._torch.plain import is_plain
 from cpd._torch.recipe import RecipeCall
 from cpd.nn.recipe import Recipe
+from cpd.numeric.cast import Cast
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
 
 State: TypeAlias = "tuple[Tensor, ...]"
 Gradients: TypeAlias = "tuple[Tensor | None, ...]"
@@ -55,8 +55,8 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     )
 
 
-def _has_factor(spec: OperandSpec | None) -> bool:
-    return isinstance(spec, ScaledCast) and spec.factor != 1
+def _has_factor(spec: Cast | None) -> bool:
+    return spec is not None and spec.factor != 1
 
 
 def _is_float32(x: Tensor) -> bool:
@@ -66,7 +66,7 @@ def _is_float32(x: Tensor) -> bool:
 # ---- products ------------------------------------------------------------------------------------
 
 
-def _cast(x: Tensor, spec: OperandSpec | None) -> Tensor:
+def _cast(x: Tensor, spec: Cast | None) -> Tensor:
     return x if spec is None else cast_operand(x, spec.text, -1)
 
 

@@ -1,103 +1,261 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cast: `CastSpec`."""
+"""Roundings to formats and scaled formats: `Cast`."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, NamedTuple, Never, TypeAlias
 
 from cpd import _core
 from cpd.numeric.compiling import constant
-from cpd.numeric.formats import Format, FormatLike, as_format, named
-from cpd.numeric.numbers import Number, integer, plain_number
-from cpd.numeric.options import Options, cast_text
-from cpd.numeric.spec import Spec
+from cpd.numeric.formats import Format, FormatLike, format_text
+from cpd.numeric.numbers import Number, int32, number, plain_number
+from cpd.numeric.scaled import Scaled, format_or_scaled
+from cpd.numeric.spec import Option, Spec, options, texts, word
 
 
-@dataclass(frozen=True, init=False, eq=False)
-class CastSpec(Spec):
-    """A cast: the format and how it rounds; the arguments are those of `cpd.cast`.
-
-    Equal and hashable as an `Accumulator` is: `seed` and `stream` count by their values, and do not
-    enter the hash.
+@dataclass(frozen=True, init=False, repr=False, eq=False)
+class Cast(Spec):
+    """A rounding to a format or a scaled format, and the history that gives its scale.
 
     Args:
-        format: the format, or its text.
-        rounding: as for `cpd.cast`; default "nearest_even".
-        overflow: as for `cpd.cast`; default "ieee".
-        seed: as for `cpd.cast`; default 0.
-        stream: as for `cpd.cast`; default 0.
-        random_bits: as for `cpd.cast`; default 24.
-        variant: as for `cpd.cast`; default "A".
+        format: the text of a cast, or a `Cast`, whose options keywords replace; or what is rounded
+            to: a `Format`, a `Scaled`, or what `Format` takes. A text is a format or a scaled
+            format, then a rounding and the options below, in any order: `e4m3fn`, `e5m2 stochastic
+            random_bits=8`, `mxfp8 rule=rceil rounding=up`.
+        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
+            `up`, `down`, `to_odd` or `stochastic`. In a text the name alone is enough.
+        overflow: `ieee`: Inf, or NaN in formats without Inf, or the max in formats with neither;
+            roundings directed inward give the max. `saturate`: always the max. Default: `saturate`
+            for scaled formats, else `ieee`.
+        random_bits: the number of random bits N of stochastic rounding, 1 to 24 (default): values
+            are compared with integers in [0, 2^N).
+        variant: the variant of stochastic rounding, `A` (default), `B` or `C` of IEEE P3109.
+        factor: above 0, at most 1 (default): scales follow from the values, elements from factor *
+            value, so that none saturates (3/4 with rule `floor`). A product is multiplied by what
+            its operands' factors leave out, fl(1 / (fa * fb)). Only for one level of blocks.
+        history: the number of past steps whose largest magnitudes determine the next scale (delayed
+            scaling, as in TransformerEngine); default 0: the tensor itself does. Only for one fp32
+            scale a tensor.
+        amax: with a history, the magnitude of it that is used: `max` (default), the largest, or
+            `most_recent`.
+        seed: the seed of stochastic rounding; default 0. Calls have their own.
+        stream: its stream; default 0.
+
+    A factor and a history belong to operands of products: `cpd.Recipe` takes them, `cpd.cast` does
+    not. Immutable, hashable, picklable; two casts are equal if their texts and numbers are.
 
     Raises:
-        ValueError: for an invalid option.
-        TypeError: for an argument of another type.
+        ValueError: the text or an option is invalid, or an option has no effect.
+        TypeError: an argument has another type.
 
-    >>> CastSpec("e5m2", "stochastic", random_bits=8).format
-    cpd.Format('e5m2')
+    >>> c = Cast("e5m2 stochastic random_bits=8")
+    >>> c, c.format, c.random_bits
+    (cpd.Cast('e5m2 rounding=stochastic random_bits=8'), cpd.Format('e5m2'), 8)
+    >>> Cast(c, random_bits=4), Cast("mxfp8", rounding="up").format
+    (cpd.Cast('e5m2 rounding=stochastic random_bits=4'), cpd.Scaled('mxfp8'))
+    >>> Cast("mxfp4 factor=0.75").factor, Cast("mxfp4").overflow, Cast("e2m1").overflow
+    (0.75, 'saturate', 'ieee')
     """
 
-    format: Format
+    format: Format | Scaled
     rounding: str
     overflow: str
-    seed: Number
-    stream: Number
     random_bits: int
     variant: str
-    text: str = field(init=False, repr=False)
-    """The text that str() returns; without seed and stream."""
-    _held: _core.CastSpec = field(init=False, repr=False, compare=False)
-    _SPECS = {"format": named}  # noqa: RUF012 - an annotation would make it a field
+    factor: float
+    history: int
+    amax: str
+    seed: Number
+    stream: Number
+    text: str = field(init=False)
+    """The canonical text, without seed and stream; `cpd.Cast(c.text) == c` if both are 0."""
+    _held: _core.CastSpec = field(init=False, compare=False)
+    _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
 
     def __init__(
         self,
-        format: FormatLike,
-        rounding: str = "nearest_even",
-        overflow: str = "ieee",
-        *,
-        seed: Number = 0,
-        stream: Number = 0,
-        random_bits: int = 24,
-        variant: str = "A",
+        format: CastLike,
+        /,
+        *old: Never,
+        rounding: str | None = None,
+        overflow: str | None = None,
+        random_bits: int | None = None,
+        variant: str | None = None,
+        factor: float | None = None,
+        history: int | None = None,
+        amax: str | None = None,
+        seed: Number | None = None,
+        stream: Number | None = None,
     ) -> None:
-        Options(rounding, overflow, seed, stream, random_bits, variant).check()
-        made = parsed_cast(
-            cast_text(
-                as_format(format).name,
-                rounding,
-                overflow,
-                integer("random_bits", random_bits),
-                variant,
-            )
+        if old:
+            raise TypeError("Cast takes a format, and all else by keyword: rounding=, overflow=")
+        base = as_cast(format)
+        if factor is not None and (
+            isinstance(factor, bool) or not isinstance(factor, (int, float))
+        ):
+            raise TypeError(f"factor must be a number, got {type(factor).__name__}")
+        given = options(
+            rounding=word("rounding", rounding),
+            overflow=word("overflow", overflow),
+            random_bits=None if random_bits is None else int32("random_bits", random_bits),
+            variant=word("variant", variant),
+            factor=None if factor is None else float(factor),
+            history=None if history is None else int32("history", history),
+            amax=word("amax", amax),
         )
-        self._share(made, seed=plain_number("seed", seed), stream=plain_number("stream", stream))
-
-    @property
-    def options(self) -> Options:
-        """The options of its rounding."""
-        return Options(
-            self.rounding, self.overflow, self.seed, self.stream, self.random_bits, self.variant
+        self._share(
+            _replaced(base.text, given),
+            seed=base.seed if seed is None else plain_number("seed", seed),
+            stream=base.stream if stream is None else plain_number("stream", stream),
         )
 
+    def __repr__(self) -> str:
+        return f"cpd.Cast('{self.text}')"
 
-CastLike: TypeAlias = "CastSpec | FormatLike"
-"""A `CastSpec`, or a format, to which is then rounded to nearest-even."""
+
+CastSpec = ScaledCast = Cast
+"""What pickles of 0.7 name."""
+
+CastLike: TypeAlias = "Cast | Scaled | FormatLike"
+"""A `Cast`, its text, or a format, scaled or not, to which values round to nearest-even."""
 
 
-def cast_spec(cast: CastLike) -> CastSpec:
-    """`cast` itself, or the plain cast to a format."""
-    return cast if isinstance(cast, CastSpec) else CastSpec(cast)
+def as_cast(given: CastLike) -> Cast:
+    """Returns the `Cast` of a text or a format; a `Cast` as it is.
+
+    >>> as_cast("e4m3fn up").text, as_cast("mxfp8").format.block
+    ('e4m3fn rounding=up', '32')
+    """
+    if isinstance(given, str):
+        return named_cast(given)
+    if isinstance(given, Cast):
+        return given
+    if isinstance(given, Scaled):
+        return named_cast(given.text)
+    return named_cast(format_text("a format", given))
+
+
+def scaled_of(cast: Cast | None) -> Scaled | None:
+    """Returns the scaled format of a cast; None for other casts and for None."""
+    return cast.format if cast is not None and isinstance(cast.format, Scaled) else None
+
+
+def format_of(cast: Cast | None) -> Format | None:
+    """Returns the format of a cast; None for casts to scaled formats and for None."""
+    return cast.format if cast is not None and isinstance(cast.format, Format) else None
+
+
+def element_of(cast: Cast) -> Format:
+    """Returns the format of the values, or of the elements of a scaled format."""
+    return cast.format.element if isinstance(cast.format, Scaled) else cast.format
+
+
+def rounding_of(how: Any) -> dict[str, Any]:
+    """Returns how a cast, `Options` or an accumulator rounds, as keywords of `Cast`."""
+    return {name: getattr(how, name) for name in ("rounding", "overflow", "random_bits", "variant")}
+
+
+def elements(cast: Cast) -> str:
+    """Returns the text of the cast of a scaled format's elements; of other casts their own."""
+    return _elements(cast.text)
+
+
+class Drawing(NamedTuple):
+    """A rounding in a call: the cast, and the seed and the stream of its random bits."""
+
+    cast: Cast
+    rounding: str
+    random_bits: int
+    seed: Number
+    stream: Number
+
+    def native(self) -> _core.RoundingOptions:
+        """The rounding as C++ takes it."""
+        text, seed, stream = self.cast.text, self.seed, self.stream
+        if type(seed) is int and type(stream) is int:
+            return _native(text, seed, stream)
+        return _native(text, number("seed", seed), number("stream", stream))
+
+
+def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
+    """Returns the rounding of a call with a seed and a stream.
+
+    Raises ValueError or TypeError for an invalid number, and ValueError for a number that the cast
+    has otherwise, too.
+    """
+    seed = _number("seed", cast.seed, seed)
+    stream = _number("stream", cast.stream, stream)
+    return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
+
+
+def _number(name: str, own: Number, given: Number) -> Number:
+    given = plain_number(name, given)
+    if isinstance(own, int) and own == 0:
+        return given
+    if isinstance(given, int) and given == 0:
+        return own
+    if own is not given and number(name, own) != number(name, given):
+        raise ValueError(f"{name} is given twice: {given} by the call, {own} by the cast")
+    return own
 
 
 # ---- by plain values: constants to torch.compile -------------------------------------------------
 
 
 @constant
-def parsed_cast(text: str) -> CastSpec:
-    """The cast of which str() gave `text`."""
-    return CastSpec._of(_core.CastSpec.parse(text))
+def named_cast(text: str) -> Cast:
+    """Returns the cast of a text."""
+    return Cast._of(_core.CastSpec.parse(" ".join(text.split())))
 
 
-CastSpec._parsed = parsed_cast
+Cast._parsed = named_cast
+
+
+@constant
+def _replaced(text: str, given: tuple[Option, ...]) -> Cast:
+    """Returns the cast of a canonical text, with the given options in place of its own."""
+    replaced = dict(texts(given))
+    words = [one for one in text.split() if one.partition("=")[0] not in replaced]
+    return named_cast(" ".join([*words, *(f"{name}={v}" for name, v in replaced.items())]))
+
+
+@constant
+def _elements(text: str) -> str:
+    cast = named_cast(text)
+    if isinstance(cast.format, Format):
+        return text
+    return Cast(cast.format.element, **rounding_of(cast)).text
+
+
+@functools.lru_cache(maxsize=1024)
+def _native(text: str, seed: int, stream: int) -> _core.RoundingOptions:
+    c = named_cast(text)
+    return _core.RoundingOptions(c.rounding, c.overflow, seed, stream, c.random_bits, c.variant)
+
+
+@constant
+def is_whole(text: str) -> bool:
+    """Returns whether the result of a cast does not depend on the summed axis.
+
+    It does not for a format without scales, one scale for a tensor, or square blocks, without a
+    transform.
+    """
+    return named_cast(text)._held.is_whole()
+
+
+# ---- in recipes, where a bare e4m3 is refused ----------------------------------------------------
+
+
+def refuse_e4m3(name: str, given: Any) -> None:
+    """Raises ValueError for a text that begins with a bare `e4m3`, which readers take for OCP's."""
+    if isinstance(given, str) and given.split()[:1] and given.split()[0].lower() == "e4m3":
+        raise ValueError(f"{name}: {_core.E4M3_IS_AMBIGUOUS}")
+
+
+def operand_text(spec: Cast) -> str:
+    """The text of a cast as recipes hold it, in which IEEE-like `e4m3` is `(4,3)`."""
+    text = spec.text
+    return f"(4,3){text[4:]}" if text.split(" ", 1)[0] == "e4m3" else text

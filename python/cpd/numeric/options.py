@@ -90,9 +90,8 @@ def check_names(rounding: str, overflow: str, variant: str, random_bits: int) ->
 @constant
 def cast_text(f: str, rounding: str, overflow: str, random_bits: int, variant: str) -> str:
     """The canonical text of a rounding to a format. A constant to torch.compile."""
-    return _core.CastSpec(
-        f, _core.RoundingOptions(rounding, overflow, 0, 0, random_bits, variant)
-    ).text
+    options = f"rounding={rounding} overflow={overflow} random_bits={random_bits} variant={variant}"
+    return _core.CastSpec.parse(f"{f} {options}").text
 
 
 def numbers_of_codec(seed: int, random_bits: int) -> _core.RoundingOptions:

@@ -1,26 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses keywords of 0.7 that have another name now."""
+"""Refuses keywords of 0.7, and names what takes their place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
+from cpd._since import IN_TEXT, KEYWORDS
 from cpd.numeric.shown import shown
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
-def refuse_renamed(function: str, given: Mapping[str, object], names: Mapping[str, str]) -> None:
-    """Raises TypeError for keywords that `function` does not take.
+
+REQUIRED: Any = inspect.Parameter.empty
+"""The default of an argument that calls of 0.7 name otherwise: the function raises without it."""
+
+
+def refuses_old(function: FunctionT) -> FunctionT:
+    """Hides from a function's signature what only serves calls of version 0.7.
+
+    These are parameters of the type `Never`, which take the arguments of such calls, and the
+    default `REQUIRED`. The function passes both to `refuse`.
+    """
+    signature = inspect.signature(function)
+    kept = [p for p in signature.parameters.values() if p.annotation != "Never"]
+    function.__dict__["__signature__"] = signature.replace(parameters=kept)
+    return function
+
+
+def refuse(
+    function: str, given: Mapping[str, Any], to: Any = None, positional: Sequence[Any] = ()
+) -> None:
+    """Raises TypeError for arguments that a function does not take, or that are missing.
 
     Args:
-        function: The name of the function, for the error.
+        function: The name of the function, as in `KEYWORDS`.
         given: The keywords that matched no parameter.
-        names: The new name of each keyword of 0.7.
+        to: What the function rounds to, for the text that has these keywords now.
+        positional: The arguments behind the last positional parameter.
 
-    >>> refuse_renamed("sum", {"dim": 0}, {"dim": "axis"})
+    >>> refuse("sum", {"dim": 0})
     Traceback (most recent call last):
     TypeError: sum() takes axis= in place of dim=
+    >>> refuse("cast", {"rounding": "up"}, "e4m3fn")
+    Traceback (most recent call last):
+    TypeError: cast() takes rounding= in its format: "e4m3fn rounding=up"
     """
+    names = KEYWORDS.get(function, {})
+    options = {**dict(zip(("rounding", "overflow"), positional, strict=False)), **given}
+    moved = [name for name in options if names.get(name) == IN_TEXT]
+    if moved and (not positional or isinstance(positional[0], str)):
+        to = given.get("f", "…") if to is REQUIRED else to
+        words = "".join(f" {name}={options[name]}" for name in moved)
+        keywords = " and ".join(f"{name}=" for name in moved)
+        text = f"{getattr(to, 'text', to)}{words}"
+        raise TypeError(f'{function}() takes {keywords} in its format: "{text}"')
+    if positional:
+        raise TypeError(f"{function}() takes all that follows its format by keyword")
     for keyword in given:
         if keyword in names:
             raise TypeError(f"{function}() takes {names[keyword]}= in place of {keyword}=")
         raise TypeError(f"{function}() got an unexpected keyword argument {shown(keyword)}")
+    if to is REQUIRED:
+        missing = "to" if "to" in names.values() else "accumulator"
+        raise TypeError(f"{function}() missing 1 required argument: '{missing}'")

@@ -39,6 +39,12 @@ class Spec:
         made: Self = cls._parsed(named_word("text", text))
         return made
 
+    def replace(self, **keys: Any) -> Self:
+        """Returns a copy with these keys changed."""
+        make: Any = type(self)
+        changed: Self = make(self, **keys)
+        return changed
+
     @classmethod
     def _of(cls, held: Any) -> Self:
         """The spec of a native object; its numbers are 0."""

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
-from cpd.numeric.formats import Format, FormatLike, as_format, flag
+from cpd.numeric.cast import CastLike, Drawing, as_cast, drawing
+from cpd.numeric.formats import Format, flag
 from cpd.numeric.numbers import Number, is_torch
-from cpd.numeric.options import Options
+from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
+from cpd.numeric.scaled import Scaled
+from cpd.numeric.shown import shown
 from cpd.ops import front_ends, on_numpy
 from cpd.ops.arguments import ArrayT
 
@@ -21,7 +24,7 @@ def rounded(
     operation: str,
     operands: tuple[Any, ...],
     to: Format,
-    options: Options,
+    options: Drawing,
     out: Any,
     random: Any,
     flags: bool,
@@ -38,21 +41,29 @@ def rounded(
     return run(*operands, to, options, out, random), raised
 
 
+def unscaled(to: CastLike, seed: Number, stream: Number) -> tuple[Format, Drawing]:
+    """Returns the format and the options of a cast. Raises ValueError for a scaled format."""
+    how = as_cast(to)
+    if isinstance(how.format, Scaled):
+        raise ValueError(
+            f"{shown(how.text)} is a scaled format (cpd.Scaled); here one without scales is needed"
+        )
+    return how.format, drawing(how, seed, stream)
+
+
+@refuses_old
 def add(
     x: ArrayT,
     y: ArrayT,
-    to: FormatLike,
-    rounding: str = "nearest_even",
-    overflow: str = "ieee",
-    out: ArrayT | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
     seed: Number = 0,
     stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
     random: ArrayT | None = None,
+    out: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Adds x and y exactly, then rounds once.
 
@@ -61,22 +72,16 @@ def add(
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: the format of the result: a `cpd.Format`, or what its constructor takes.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
+            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
         random: integers in [0, 2^random_bits) in place of the generated ones, of
             the result's shape; default: None.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -99,47 +104,41 @@ def add(
     >>> add(np.float64([1.0625]), np.float64([1e-300]), "e4m3").item()     # just beyond a tie
     1.125
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return rounded("add", (x, y), as_format(to), options, out, random, flags, tininess)
+    if _old or _renamed or to is REQUIRED:
+        refuse("add", _renamed, to, _old)
+    to, options = unscaled(to, seed, stream)
+    return rounded("add", (x, y), to, options, out, random, flags, tininess)
 
 
+@refuses_old
 def mul(
     x: ArrayT,
     y: ArrayT,
-    to: FormatLike,
-    rounding: str = "nearest_even",
-    overflow: str = "ieee",
-    out: ArrayT | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
     seed: Number = 0,
     stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
     random: ArrayT | None = None,
+    out: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Multiplies x and y exactly, then rounds once.
 
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: the format of the result: a `cpd.Format`, or what its constructor takes.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
+            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
         random: integers in [0, 2^random_bits) in place of the generated ones, of
             the result's shape; default: None.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -158,26 +157,26 @@ def mul(
     >>> mul(np.float32([1.125]), np.float32([1.125]), "e4m3").item()
     1.25
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return rounded("mul", (x, y), as_format(to), options, out, random, flags, tininess)
+    if _old or _renamed or to is REQUIRED:
+        refuse("mul", _renamed, to, _old)
+    to, options = unscaled(to, seed, stream)
+    return rounded("mul", (x, y), to, options, out, random, flags, tininess)
 
 
+@refuses_old
 def fma(
     x: ArrayT,
     y: ArrayT,
     z: ArrayT,
-    to: FormatLike,
-    rounding: str = "nearest_even",
-    overflow: str = "ieee",
-    out: ArrayT | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
     seed: Number = 0,
     stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
     random: ArrayT | None = None,
+    out: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Returns x * y + z, computed exactly and rounded once.
 
@@ -185,22 +184,16 @@ def fma(
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
         z: the addend, of x's type.
-        to: the format of the result: a `cpd.Format`, or what its constructor takes.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
+            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
         random: integers in [0, 2^random_bits) in place of the generated ones, of
             the result's shape; default: None.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -220,47 +213,41 @@ def fma(
     >>> fma(one, one, np.float32([-1.25]), "e4m3").item()
     0.015625
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return rounded("fma", (x, y, z), as_format(to), options, out, random, flags, tininess)
+    if _old or _renamed or to is REQUIRED:
+        refuse("fma", _renamed, to, _old)
+    to, options = unscaled(to, seed, stream)
+    return rounded("fma", (x, y, z), to, options, out, random, flags, tininess)
 
 
+@refuses_old
 def div(
     x: ArrayT,
     y: ArrayT,
-    to: FormatLike,
-    rounding: str = "nearest_even",
-    overflow: str = "ieee",
-    out: ArrayT | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
     seed: Number = 0,
     stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
     random: ArrayT | None = None,
+    out: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Divides x by y exactly, then rounds once.
 
     Args:
         x: the first operand, of any values; it is not rounded first (cast it to do so).
         y: the second operand, of x's type; operands broadcast.
-        to: the format of the result: a `cpd.Format`, or what its constructor takes.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
+            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
         random: integers in [0, 2^random_bits) in place of the generated ones, of
             the result's shape; default: None.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -279,24 +266,24 @@ def div(
     >>> div(np.float32([1.0, 2.0, 1.0]), np.float32([3.0, 3.0, 0.0]), "e4m3").tolist()
     [0.34375, 0.6875, inf]
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return rounded("div", (x, y), as_format(to), options, out, random, flags, tininess)
+    if _old or _renamed or to is REQUIRED:
+        refuse("div", _renamed, to, _old)
+    to, options = unscaled(to, seed, stream)
+    return rounded("div", (x, y), to, options, out, random, flags, tininess)
 
 
+@refuses_old
 def sqrt(
     x: ArrayT,
-    to: FormatLike,
-    rounding: str = "nearest_even",
-    overflow: str = "ieee",
-    out: ArrayT | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
     seed: Number = 0,
     stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
     random: ArrayT | None = None,
+    out: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Returns the square root of x, computed exactly and rounded once.
 
@@ -304,22 +291,16 @@ def sqrt(
 
     Args:
         x: the operand, of any values; it is not rounded first.
-        to: the format of the result: a `cpd.Format`, or what its constructor takes.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max.
-        out: where to write the result; default: a new array. It has the result's shape, type and
-            device, is writable, does not overlap itself, and is one of the inputs or lies apart
-            from them. Autograd, torch.func and vmap do not support it.
+        to: what the result is rounded to: a `cpd.Cast` to a format without scales, its text, such
+            as "e4m3fn stochastic random_bits=8", or a format, for rounding to nearest-even.
         seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
             (an int64 tensor holds the 64 bits); default 0.
         stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
         random: integers in [0, 2^random_bits) in place of the generated ones, of
             the result's shape; default: None.
+        out: where to write the result; default: a new array. It has the result's shape, type and
+            device, is writable, does not overlap itself, and is one of the inputs or lies apart
+            from them. Autograd, torch.func and vmap do not support it.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -338,5 +319,7 @@ def sqrt(
     >>> sqrt(np.float32([2.0, 4.0, -1.0]), "e4m3").tolist()
     [1.375, 2.0, nan]
     """
-    options = Options(rounding, overflow, seed, stream, random_bits, variant)
-    return rounded("sqrt", (x,), as_format(to), options, out, random, flags, tininess)
+    if _old or _renamed or to is REQUIRED:
+        refuse("sqrt", _renamed, to, _old)
+    to, options = unscaled(to, seed, stream)
+    return rounded("sqrt", (x,), to, options, out, random, flags, tininess)

@@ -3,40 +3,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import numpy.typing as npt
 
+from cpd.numeric.cast import Cast, CastLike, as_cast, drawing
 from cpd.numeric.formats import Format, FormatLike, flag
 from cpd.numeric.hadamard import HadamardLike, hadamard_spec
 from cpd.numeric.numbers import Number, int32
-from cpd.numeric.options import Options
-from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled, overflow_of
+from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
+from cpd.numeric.scaled import Scaled, ScaledLike, format_or_scaled
 from cpd.ops import on_numpy
 from cpd.ops.arguments import ArrayT, ScaleSource, Shape
 from cpd.ops.arithmetic import front_end_of, rounded
 from cpd.ops.encoded import Encoded
 
 
+@refuses_old
 def cast(
     x: ArrayT,
-    to: FormatLike | ScaledLike,
-    rounding: str = "nearest_even",
-    overflow: str | None = None,
+    to: CastLike = REQUIRED,
+    *_old: Never,
+    seed: Number = 0,
+    stream: Number = 0,
+    random: ArrayT | None = None,
     out: ArrayT | None = None,
-    *,
     axis: int = -1,
     scales: Any = None,
     amax: Any = None,
-    seed: Number = 0,
-    stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
-    random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
     dtype: Any = None,
+    **_renamed: Never,
 ) -> Any:
     """Rounds each element of x to a value of a format.
 
@@ -48,13 +47,13 @@ def cast(
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits. NaN stays NaN.
-        to: the format of the values: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
-            take.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max; the default
-            of scaled formats.
+        to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            x's shape; default: None.
         out: where to write the result; default: a new array. It has the result's shape, type and
             device, is writable, does not overlap itself, and is one of the inputs or lies apart
             from them. Autograd, torch.func and vmap do not support it.
@@ -64,14 +63,6 @@ def cast(
             first may be None. Default: None.
         amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
             place of x's own (delayed scaling). Default: None.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            x's shape; default: None.
         flags: True returns a pair: the values, and uint8 numbers of their shape, the sums of the
             flags that each result raises: 1 inexact, 2 underflow, 4 overflow, 8 division by zero,
             16 invalid (`help(cpd.ops)`). On the CPU; default False.
@@ -93,16 +84,20 @@ def cast(
     >>> x = np.array([0.3, 17.0, 300.0, -1e-9], np.float32)
     >>> cast(x, "e4m3").tolist()
     [0.3125, 16.0, inf, -0.0]
-    >>> cast(x, "e4m3", overflow="saturate").tolist()
+    >>> cast(x, "e4m3 overflow=saturate").tolist()
     [0.3125, 16.0, 240.0, -0.0]
-    >>> cast(np.float32([1.0625]), "e4m3", "stochastic", random_bits=2, random=np.array([1])).item()
+    >>> cast(np.float32([1.0625]), "e4m3 stochastic random_bits=2", random=np.array([1])).item()
     1.0
     """
-    target = format_or_scaled(to)
-    options = Options(rounding, overflow_of(target, overflow), seed, stream, random_bits, variant)
+    if _old or _renamed or to is REQUIRED:
+        refuse("cast", _renamed, to, _old)
+    how = as_cast(to)
+    options = drawing(how, seed, stream)
+    target = how.format
     if dtype is not None and (not isinstance(target, Scaled) or target.transform is not None):
         x = front_end_of(x).widened(x, dtype)
     if isinstance(target, Scaled):
+        _check_plain(how)
         x, target = _transformed(x, target, axis)
         source = ScaleSource(scales, amax)
         if flag("flags", flags):
@@ -113,20 +108,18 @@ def cast(
     return rounded("cast", (x,), target, options, out, random, flags, tininess)
 
 
+@refuses_old
 def encode(
     x: ArrayT,
-    to: FormatLike | ScaledLike,
-    rounding: str = "nearest_even",
-    overflow: str | None = None,
-    *,
+    to: CastLike = REQUIRED,
+    *_old: Never,
+    seed: Number = 0,
+    stream: Number = 0,
+    random: ArrayT | None = None,
     axis: int = -1,
     scales: Any = None,
     amax: Any = None,
-    seed: Number = 0,
-    stream: Number = 0,
-    random_bits: int = 24,
-    variant: str = "A",
-    random: ArrayT | None = None,
+    **_renamed: Never,
 ) -> Any:
     """Rounds like `cast` and packs the codes of the elements.
 
@@ -136,27 +129,19 @@ def encode(
     Args:
         x: an array or a tensor of floating-point numbers, of any shape and strides. A float64 input
             is rounded from its 53 bits.
-        to: the format of the codes: a `cpd.Format`, a `cpd.Scaled`, or what their constructors
-            take.
-        rounding: `nearest_even` (default; ties to the even code), `nearest_away`, `toward_zero`,
-            `up`, `down`, `to_odd` or `stochastic`.
-        overflow: `ieee` (default): Inf, or NaN in formats without Inf, or the max in formats with
-            neither; roundings directed inward give the max. `saturate`: always the max; the default
-            of scaled formats.
+        to: what values are rounded to: a `cpd.Cast`, its text, such as "e4m3fn stochastic
+            random_bits=8", or a format, scaled or not, for rounding to nearest-even.
+        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
+            (an int64 tensor holds the 64 bits); default 0.
+        stream: its stream, like `seed`; other streams give other random integers; default 0.
+        random: integers in [0, 2^random_bits) in place of the generated ones, of
+            x's shape; default: None.
         axis: the axis of the blocks of a scaled format; default -1, the last.
         scales: of a scaled format: used in place of the computed ones, as from `encode`, or float32
             numbers of the grid's shape (`Scaled.scales_shape`). With two levels a pair, whose
             first may be None. Default: None.
         amax: of a scaled format: float32, the largest magnitudes of the outermost level's cells, in
             place of x's own (delayed scaling). Default: None.
-        seed: the seed of stochastic rounding: an int in [0, 2^64) or a one-element integer tensor
-            (an int64 tensor holds the 64 bits); default 0.
-        stream: its stream, like `seed`; other streams give other random integers; default 0.
-        random_bits: its number of random bits N, 1 to 24 (default): values are compared with
-            integers in [0, 2^N).
-        variant: its variant, `A` (default), `B` or `C` of IEEE P3109.
-        random: integers in [0, 2^random_bits) in place of the generated ones, of
-            x's shape; default: None.
 
     Returns:
         The codes: uint8, 1-D, ceil(n * to.bits / 8) long. A scaled format gives a pair: the
@@ -174,9 +159,13 @@ def encode(
     >>> codes.tolist(), scales.tolist()      # 2^2 and 2^-3
     ([242, 70], [129, 124])
     """
-    target = format_or_scaled(to)
-    options = Options(rounding, overflow_of(target, overflow), seed, stream, random_bits, variant)
+    if _old or _renamed or to is REQUIRED:
+        refuse("encode", _renamed, to, _old)
+    how = as_cast(to)
+    options = drawing(how, seed, stream)
+    target = how.format
     if isinstance(target, Scaled):
+        _check_plain(how)
         x, target = _transformed(x, target, axis)
         source = ScaleSource(scales, amax)
         return front_end_of(x).encode_scaled(
@@ -186,15 +175,17 @@ def encode(
     return front_end_of(x).encode(x, target, options, random)
 
 
+@refuses_old
 def decode(
     codes: ArrayT | Encoded,
     format: FormatLike | ScaledLike | None = None,
     shape: Shape | None = None,
+    *,
     dtype: Any = None,
     out: ArrayT | None = None,
-    *,
     axis: int = -1,
     scales: Any = None,
+    **_renamed: Never,
 ) -> ArrayT:
     """Returns the values of packed codes: the inverse of `encode`.
 
@@ -222,6 +213,8 @@ def decode(
     >>> decode(codes, "mxfp4", 2, scales=scales).tolist()
     [4.0, -24.0]
     """
+    if _renamed:
+        refuse("decode", _renamed)
     if isinstance(codes, Encoded):
         if format is not None or shape is not None or scales is not None or axis != -1:
             raise ValueError("format, shape, axis and scales are in the Encoded: leave them out")
@@ -241,6 +234,11 @@ def _transformed(x: Any, q: Scaled, axis: int) -> tuple[Any, Scaled]:
     if q.transform is None:
         return x, q
     return front_end_of(x).hadamard(x, q.transform, axis, False, None), q.untransformed()
+
+
+def _check_plain(how: Cast) -> None:
+    if how.factor != 1 or how.history:
+        raise ValueError(f"a factor and a history are for operands of cpd.Recipe, got {how}")
 
 
 def _check_unscaled(to: Format, axis: Any, scales: Any, amax: Any) -> None:
@@ -308,5 +306,5 @@ def random_integers(
     >>> bool(random_integers(1000, seed=1, random_bits=3).max() < 8)
     True
     """
-    options = Options("stochastic", "ieee", seed, stream, random_bits, "A")
-    return on_numpy.random_integers(shape, options)
+    how = Cast("fp32 stochastic", random_bits=random_bits)
+    return on_numpy.random_integers(shape, drawing(how, seed, stream))

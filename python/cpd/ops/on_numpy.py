@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from cpd import _core
 from cpd.numeric.accumulator import Accumulator
+from cpd.numeric.cast import Drawing
 from cpd.numeric.formats import Format, dtype_name
 from cpd.numeric.hadamard import Hadamard
-from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import (
     FLOATS,
@@ -49,7 +49,7 @@ from cpd.ops.arguments import (
 from cpd.ops.slow import warn_if_slow
 
 
-def cast(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def cast(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Rounds each element, as `cpd.cast` says."""
     native = options.native()
     x = _array("x", x)
@@ -77,7 +77,7 @@ def _wider_type(x: Array, dtype: Any, allowed: tuple[str, ...]) -> Any:
     return element
 
 
-def encode(x: Any, f: Format, options: Options, random: Any) -> npt.NDArray[np.uint8]:
+def encode(x: Any, f: Format, options: Drawing, random: Any) -> npt.NDArray[np.uint8]:
     """Packs the codes of the rounded elements."""
     native = options.native()
     x = _array("x", x)
@@ -109,7 +109,7 @@ def decode(codes: Any, f: Format, shape: Shape, dtype: Any, out: Any) -> Array:
 def cast_scaled(
     x: Any,
     q: Scaled,
-    options: Options,
+    options: Drawing,
     out: Any,
     axis: int,
     source: ScaleSource,
@@ -132,7 +132,7 @@ def cast_scaled(
 
 
 def encode_scaled(
-    x: Any, q: Scaled, options: Options, axis: int, source: ScaleSource, random: Any
+    x: Any, q: Scaled, options: Drawing, axis: int, source: ScaleSource, random: Any
 ) -> tuple[Array, Scales]:
     """Packs the codes of elements and scales of a scaled format."""
     native = options.native()
@@ -193,27 +193,27 @@ def _given_level(q: Scaled, name: str, value: Any, grid: tuple[int, ...]) -> Arr
     return taken
 
 
-def add(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def add(x: Any, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Returns x + y, rounded once."""
     return _arithmetic(_core.add, {"x": x, "y": y}, f, options, out, random)
 
 
-def mul(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def mul(x: Any, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Returns x * y, rounded once."""
     return _arithmetic(_core.mul, {"x": x, "y": y}, f, options, out, random)
 
 
-def fma(x: Any, y: Any, z: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def fma(x: Any, y: Any, z: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Returns x * y + z, rounded once."""
     return _arithmetic(_core.fma, {"x": x, "y": y, "z": z}, f, options, out, random)
 
 
-def div(x: Any, y: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def div(x: Any, y: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Returns x / y, rounded once."""
     return _arithmetic(_core.div, {"x": x, "y": y}, f, options, out, random)
 
 
-def sqrt(x: Any, f: Format, options: Options, out: Any, random: Any) -> Array:
+def sqrt(x: Any, f: Format, options: Drawing, out: Any, random: Any) -> Array:
     """Returns the square root, rounded once."""
     return _arithmetic(_core.sqrt, {"x": x}, f, options, out, random)
 
@@ -222,7 +222,7 @@ def flags(
     operation: str,
     operands: Sequence[Any],
     f: Format,
-    options: Options,
+    options: Drawing,
     random: Any,
     tininess: str,
 ) -> npt.NDArray[np.uint8]:
@@ -332,7 +332,7 @@ def gemm_scaled(
     return y
 
 
-def random_integers(shape: Shape, options: Options) -> npt.NDArray[np.uint32]:
+def random_integers(shape: Shape, options: Drawing) -> npt.NDArray[np.uint32]:
     """Returns the random integers of stochastic rounding."""
     y = np.empty(shape_of("shape", shape), np.uint32)
     _core.random_integers(options.native(), 0, y)
@@ -343,7 +343,7 @@ def _arithmetic(
     run: Callable[..., None],
     operands: dict[str, Any],
     f: Format,
-    options: Options,
+    options: Drawing,
     out: Any,
     random: Any,
 ) -> Array:
@@ -437,7 +437,7 @@ def _draws(random: Any, shape: tuple[int, ...], acc: Accumulator, count: int) ->
 
 
 def _random(
-    random: Any, shape: tuple[int, ...], wanted: str, options: Options | Accumulator
+    random: Any, shape: tuple[int, ...], wanted: str, options: Drawing | Accumulator
 ) -> Array | None:
     """The random integers as uint32, checked; `wanted` describes their shape in error texts."""
     if random is None:

@@ -7,22 +7,23 @@ from typing import Any, Never
 
 from cpd.numeric.accumulator import AccumulatorLike, as_accumulator, sum_accumulator
 from cpd.numeric.formats import flag
-from cpd.numeric.renamed import refuse_renamed
+from cpd.numeric.renamed import REQUIRED, refuse, refuses_old
 from cpd.ops.arguments import ArrayT
 from cpd.ops.arithmetic import front_end_of
 from cpd.ops.encoded import Encoded
 from cpd.ops.products import gemm_encoded
 
 
+@refuses_old
 def sum(
     x: ArrayT,
-    accumulator: AccumulatorLike,
+    accumulator: AccumulatorLike = REQUIRED,
     axis: int | None = None,
     *,
     random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
-    **renamed: Never,
+    **_renamed: Never,
 ) -> Any:
     """Sums terms in index order and rounds each step.
 
@@ -47,7 +48,6 @@ def sum(
             invalid (`help(cpd.ops)`). On the CPU; default False.
         tininess: for `flags`: `after` (default) if underflow is detected after rounding, or
             `before`.
-        renamed: no keyword; names of version 0.7 raise TypeError.
 
     Returns:
         The sums, of x's type, and of x's shape without the axis (None: no axes); with `flags` a
@@ -69,16 +69,17 @@ def sum(
     >>> sum(np.float32([16, 1, 1]), acc, random=np.array([0, 1, 0])).item()
     18.0
     """
-    if renamed:
-        refuse_renamed("sum", renamed, {"dim": "axis"})
+    if _renamed or accumulator is REQUIRED:
+        refuse("sum", _renamed, accumulator)
     when = (tininess,) if flag("flags", flags) else ()
     return front_end_of(x).sum(x, sum_accumulator(accumulator), axis, random, *when)
 
 
+@refuses_old
 def gemm(
     a: ArrayT,
     b: ArrayT,
-    accumulator: AccumulatorLike,
+    accumulator: AccumulatorLike = REQUIRED,
     c: ArrayT | None = None,
     *,
     dtype: Any = None,
@@ -87,6 +88,7 @@ def gemm(
     random: ArrayT | None = None,
     flags: bool = False,
     tininess: str = "after",
+    **_renamed: Never,
 ) -> Any:
     """Multiplies matrices; every sum is computed in an accumulator.
 
@@ -173,6 +175,8 @@ def gemm(
     >>> gemm(a, b, "fp32", np.float32([0.25])).item()
     32.25
     """
+    if _renamed or accumulator is REQUIRED:
+        refuse("gemm", _renamed, accumulator)
     if flag("flags", flags) and blas:
         raise ValueError("a BLAS reports no flags")
     if isinstance(a, Encoded) or isinstance(b, Encoded):

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import torch
 
+from cpd import _core
 from cpd._torch.arguments import name_of
-from cpd.numeric.cast import CastSpec
-from cpd.numeric.scaled_cast import OperandLike, OperandSpec, ScaledCast, operand_spec
+from cpd.numeric.cast import Cast, CastLike, as_cast, format_of
+from cpd.numeric.scaled import Scaled
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import check_storage
 
@@ -34,22 +35,22 @@ MASTER, COMPENSATION = "master", "compensation"
 class Formats(NamedTuple):
     """The format of each part of an optimizer; None: it is not rounded."""
 
-    weight: OperandSpec | None
+    weight: Cast | None
     kahan: bool
-    master: OperandSpec | None
-    momentum: OperandSpec | None
-    second_moment: OperandSpec | None
-    gradient: OperandSpec | None
+    master: Cast | None
+    momentum: Cast | None
+    second_moment: Cast | None
+    gradient: Cast | None
 
     @classmethod
     def of(
         cls,
-        weight: OperandLike | None,
+        weight: CastLike | None,
         update: str | None,
-        master: OperandLike | None,
-        momentum: OperandLike | None,
-        second_moment: OperandLike | None,
-        gradient: OperandLike | None,
+        master: CastLike | None,
+        momentum: CastLike | None,
+        second_moment: CastLike | None,
+        gradient: CastLike | None,
     ) -> Formats:
         """Reads the arguments of `LowPrecision`, and checks that they fit."""
         if update is not None and update not in UPDATES:
@@ -62,7 +63,7 @@ class Formats(NamedTuple):
                 raise ValueError("update and master go with a weight's format, got weight=None")
         elif update in ("nearest_even", "stochastic") and spec.rounding != update:
             raise ValueError(f"update={shown(update)} contradicts weight={shown(str(spec))}")
-        elif kahan and (not isinstance(spec, CastSpec) or spec.rounding == "stochastic"):
+        elif kahan and (isinstance(spec.format, Scaled) or spec.rounding == "stochastic"):
             raise ValueError(
                 "update='kahan' goes with a format without scales and without stochastic "
                 f"rounding, got weight={str(spec)!r}"
@@ -78,7 +79,7 @@ class Formats(NamedTuple):
             storage_spec("gradient", gradient),
         )
 
-    def of_state(self, name: str) -> OperandSpec | None:
+    def of_state(self, name: str) -> Cast | None:
         """Returns the format of the state tensor with this name, or None."""
         if name in MOMENTA:
             return self.momentum
@@ -90,15 +91,16 @@ class Formats(NamedTuple):
 
     def check_storage(self, dtype: torch.dtype) -> None:
         """Raises ValueError where a parameter's type does not hold its format."""
-        if isinstance(self.weight, CastSpec):
-            check_storage(name_of(dtype), self.weight.format.name)
+        f = format_of(self.weight)
+        if f is not None:
+            check_storage(name_of(dtype), f.name)
 
-    def to_nearest(self) -> OperandSpec | None:
+    def to_nearest(self) -> Cast | None:
         """The weight's format without random bits."""
         if self.weight is None or self.weight.rounding != "stochastic":
             return self.weight
         words = self.weight.text.split()
-        return operand_spec(" ".join(word for word in words if not word.startswith(_RANDOM)))
+        return as_cast(" ".join(word for word in words if not word.startswith(_RANDOM)))
 
     def __str__(self) -> str:
         parts = [f"{k}={str(v)!r}" for k, v in self._asdict().items() if k != "kahan" and v]
@@ -111,26 +113,27 @@ _RANDOM = ("rounding=stochastic", "random_bits=", "variant=")
 """The words of a cast that only stochastic rounding has."""
 
 
-def _rounding(weight: OperandLike | None, update: str | None) -> OperandLike | None:
+def _rounding(weight: CastLike | None, update: str | None) -> CastLike | None:
     """The weight's format with the rounding that `update` names."""
     if weight is None or update != "stochastic":
         return weight
-    if isinstance(weight, str) and "rounding=" not in weight:
+    words = weight.split() if isinstance(weight, str) else ["rounding="]
+    if not any(word.startswith("rounding=") or word in _core.ROUNDINGS for word in words):
         return f"{weight} rounding=stochastic"  # which has random_bits= and variant=
-    spec = operand_spec(weight)
+    spec = as_cast(weight)
     if spec.rounding == "nearest_even":
-        return operand_spec(f"{spec.text} rounding=stochastic")
+        return as_cast(f"{spec.text} rounding=stochastic")
     return spec
 
 
-def storage_spec(name: str, f: OperandLike | None) -> OperandSpec | None:
+def storage_spec(name: str, f: CastLike | None) -> Cast | None:
     """Returns the format of a part of an optimizer; `name`, for errors."""
     if f is None:
         return None
     try:
-        spec = operand_spec(f)
+        spec = as_cast(f)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{name}: {error}") from None
-    if isinstance(spec, ScaledCast) and (spec.history or spec.factor != 1):
+    if spec.history or spec.factor != 1:
         raise ValueError(f"{name} takes no history and no factor, got {spec}")
     return spec

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from cpd._torch.arguments import name_of
+from cpd.numeric.cast import as_cast
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.formats import FormatLike, as_format
-from cpd.numeric.scaled_cast import operand_spec
 from cpd.ops.arguments import check_storage
 from cpd.optim.rounding import round_
 
@@ -97,7 +97,7 @@ class _Rounding:
     """To the nearest value of a format, ties to even, of tensors made here."""
 
     def __init__(self, f: str) -> None:
-        self._spec = operand_spec(f)
+        self._spec = as_cast(f)
 
     def __call__(self, x: Tensor) -> Tensor:
         return round_(x, self._spec)

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+from cpd.numeric.cast import CastLike
 from cpd.numeric.checked import check_keys, checked
 from cpd.numeric.numbers import check_number, integer
-from cpd.numeric.scaled_cast import OperandLike
 from cpd.numeric.shown import shown
 from cpd.numeric.warned import warn
 from cpd.optim.formats import MOMENTA, SECOND_MOMENTS, Formats
@@ -43,8 +43,8 @@ class LowPrecision(Optimizer):
     Args:
         optimizer: any `torch.optim.Optimizer` but `LBFGS`. From now on step this one in its place.
             Both share parameter groups and state.
-        weight: what weights are rounded to after each step: a format, a `CastSpec`, a scaled format
-            (`Scaled`, `ScaledCast`) or a text; None: as the step leaves them.
+        weight: what weights are rounded to after each step: a format, a `Cast`, a scaled format
+            (`Scaled`, `Cast`) or a text; None: as the step leaves them.
         update: `nearest_even`, `stochastic`, or `kahan`: each weight stores in `state` what its
             last sum lost, a value of the weight's format too. None: as `weight` says.
         master: a format, mostly `fp32`, of a copy on which the step is made and which is rounded to
@@ -98,12 +98,12 @@ class LowPrecision(Optimizer):
     def __init__(
         self,
         optimizer: Optimizer,
-        weight: OperandLike | None = None,
+        weight: CastLike | None = None,
         update: str | None = None,
-        master: OperandLike | None = None,
-        momentum: OperandLike | None = None,
-        second_moment: OperandLike | None = None,
-        gradient: OperandLike | None = None,
+        master: CastLike | None = None,
+        momentum: CastLike | None = None,
+        second_moment: CastLike | None = None,
+        gradient: CastLike | None = None,
         *,
         gradient_scale: float = 1.0,
         unscale: bool = True,

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from cpd.numeric.cast import CastSpec
-from cpd.numeric.scaled_cast import OperandSpec
+from cpd.numeric.cast import Cast
 from cpd.ops.arithmetic import add
 from cpd.optim.formats import COMPENSATION, MASTER, Formats
 from cpd.optim.rounding import local, round_
@@ -92,18 +91,17 @@ class ParameterStep:
     def _compensated(self, kept: Tensor | None) -> Tensor:
         """Kahan's sum of the weights and what the step changed; gives what it lost."""
         spec = self.formats.weight
-        assert isinstance(spec, CastSpec)
-        how = spec.format, spec.rounding, spec.overflow
+        assert spec is not None
         lost = torch.zeros_like(self.parameter) if kept is None else kept
         new, weight, small = local(self.value), local(self.parameter), local(lost)
         old = weight.to(new.dtype)
-        carried = add(small.to(new.dtype), new - old, *how)
-        stored = add(old, carried, *how)
-        small.copy_(add(carried, add(old, -stored, *how), *how))
+        carried = add(small.to(new.dtype), new - old, spec)
+        stored = add(old, carried, spec)
+        small.copy_(add(carried, add(old, -stored, spec), spec))
         weight.copy_(stored)
         return lost
 
-    def _round(self, x: Tensor, spec: OperandSpec | None, what: int) -> None:
+    def _round(self, x: Tensor, spec: Cast | None, what: int) -> None:
         if spec is not None and spec.text != _CARRIERS.get(x.dtype):
             round_(x, spec, self.seed, self.stream | what)
 

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from cpd import _core
-from cpd.numeric.options import Options
-from cpd.numeric.scaled_cast import OperandSpec, ScaledCast
+from cpd.numeric.cast import Cast, Drawing, drawing
 from cpd.ops.casts import cast
 
 _RUN = 256
 """Random integers are made in runs of so many."""
 
 
-def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tensor:
+def round_(x: Tensor, spec: Cast, seed: int = 0, stream: int = 0) -> Tensor:
     """Rounds `x`, whose type holds the format, in place, and gives it back.
 
     Random bits depend on `seed`, `stream` and an element's number in the whole tensor, also where
@@ -27,14 +26,10 @@ def round_(x: Tensor, spec: OperandSpec, seed: int = 0, stream: int = 0) -> Tens
     part.
     """
     values = local(x)
-    how = (spec.cast if isinstance(spec, ScaledCast) else spec).options
-    how = how._replace(seed=seed, stream=stream)
-    options: dict[str, Any] = how._asdict()
-    if how.rounding == "stochastic" and values is not x:
-        options["random"] = torch.from_numpy(_draws(x, how)).to(values.device)
-    cast(
-        values, spec.scaled if isinstance(spec, ScaledCast) else spec.format, out=values, **options
-    )
+    random = None
+    if spec.rounding == "stochastic" and values is not x:
+        random = torch.from_numpy(_draws(x, drawing(spec, seed, stream))).to(values.device)
+    cast(values, spec, out=values, seed=seed, stream=stream, random=random)
     return x
 
 
@@ -43,7 +38,7 @@ def local(x: Any) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x  # type: ignore[no-any-return]
 
 
-def _draws(x: Any, how: Options) -> np.ndarray[Any, np.dtype[np.int32]]:
+def _draws(x: Any, how: Drawing) -> np.ndarray[Any, np.dtype[np.int32]]:
     """The random integers of the elements that this rank has of a DTensor."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -19,16 +19,16 @@ E4M3 = cpd.Format("e4m3")
 
 
 def step_cast(x, step):
-    return cpd.cast(x, E4M3, "stochastic", seed=7, stream=step)
+    return cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic"), seed=7, stream=step)
 
 
 def step_cast_by_name(x, step):
-    return cpd.cast(x * 2, "e5m2", "stochastic", seed=step, random_bits=8, overflow="saturate")
+    return cpd.cast(x * 2, "e5m2 stochastic overflow=saturate random_bits=8", seed=step)
 
 
 def step_arithmetic(x, step):
-    y = cpd.fma(x, x[:1], x, "e5m2:nosub", "stochastic", stream=step)
-    return cpd.add(y, cpd.mul(x, y, E4M3), "fp16", "stochastic", seed=step)
+    y = cpd.fma(x, x[:1], x, "e5m2:nosub stochastic", stream=step)
+    return cpd.add(y, cpd.mul(x, y, E4M3), "fp16 stochastic", seed=step)
 
 
 def step_sum(x, step):
@@ -37,16 +37,16 @@ def step_sum(x, step):
 
 
 def step_codec(x, step):
-    codes = cpd.encode(x, E4M3, "stochastic", stream=step)
+    codes = cpd.encode(x, cpd.Cast(E4M3, rounding="stochastic"), stream=step)
     return cpd.decode(codes, E4M3, x.shape)
 
 
 def step_in_place(x, step):
     y = x + 0.5
     part = y[3:17]
-    cpd.cast(part, E4M3, "stochastic", stream=step, out=part)
+    cpd.cast(part, cpd.Cast(E4M3, rounding="stochastic"), stream=step, out=part)
     out = torch.empty_like(y)
-    return y, cpd.cast(y, E4M3, "stochastic", stream=step, out=out)
+    return y, cpd.cast(y, cpd.Cast(E4M3, rounding="stochastic"), stream=step, out=out)
 
 
 @pytest.mark.few("", 2)
@@ -119,7 +119,7 @@ def test_compiled_layers_draw_by_their_numbers():
     def loss(x, w, how, stream):
         return cpd.functional.linear(x, w, recipe=how.with_stream(stream)).sum()
 
-    drawing = cpd.CastSpec("e5m2", rounding="stochastic")
+    drawing = cpd.Cast("e5m2", rounding="stochastic")
     recipe = cpd.Recipe(
         sums="e4m3 sequential rounding=stochastic", gradient=drawing, output=drawing
     )
@@ -134,7 +134,7 @@ def test_compiled_layers_draw_by_their_numbers():
 
 
 def test_compiled_errors_arrive_wrapped():
-    run, _ = compiled(lambda x: cpd.cast(x, E4M3, "nearest"))
+    run, _ = compiled(lambda x: cpd.cast(x, cpd.Cast(E4M3, rounding="nearest")))
     with pytest.raises(Exception, match="nearest"):
         run(torch.ones(3))
 

@@ -16,7 +16,7 @@ import conv_oracle as oracle  # noqa: E402
 from conv_oracle import CASES, PLAIN, SHORT, Case, leaves_of, operands  # noqa: E402
 from cpd import functional  # noqa: E402
 from cpd.nn.delayed import Delayed  # noqa: E402
-from cpd.numeric.scaled_cast import is_whole  # noqa: E402
+from cpd.numeric.cast import is_whole  # noqa: E402
 from tensors import NARROW, SOME, close, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 from test_operands import RECIPES, STREAM  # noqa: E402
@@ -124,7 +124,7 @@ def test_narrow_sums_are_those_written_by_hand(case):
     (y, *grads), g = run(case, leaves, recipe=NARROW)
     x, w, b = (t.detach() for t in leaves)
     cast_x, cast_g = cpd.cast(x, "e4m3"), cpd.cast(g, "e5m2")
-    cast_w = cpd.cast(w, "e3m2", "toward_zero", "saturate")
+    cast_w = cpd.cast(w, "e3m2 toward_zero overflow=saturate")
     assert same(y, oracle.forward(case, cast_x, cast_w, b, narrow("e4m3")))
     wanted = oracle.of_input(case, cast_g, cast_w, x.shape, narrow(NARROW.grad_input))
     assert same(grads[0], wanted)
@@ -142,7 +142,7 @@ def casts_by_hand(recipe, case, x, w, g, layer):
 
     def for_weight(name, usual, x):
         spec = recipe.operand(name)
-        kept = spec is not None and is_whole(spec) and spec == recipe.operand(usual)
+        kept = spec is not None and is_whole(spec.text) and spec == recipe.operand(usual)
         return (image if kept else batch)(name, x=x)
 
     return (
@@ -217,7 +217,7 @@ def test_delayed_scales(name):
         (y, *grads), g = run(case, leaves, recipe=recipe, delayed=state)
         x, w, b = (t.detach() for t in leaves)
         x, w, g = (
-            cpd.cast(t * s, "e4m3fn", overflow="saturate") * torch.tensor(s).reciprocal()
+            cpd.cast(t * s, "e4m3fn overflow=saturate") * torch.tensor(s).reciprocal()
             for t, s in zip((x, w, g), scales, strict=True)
         )
         assert same(y, case.torchs(x, w, b))

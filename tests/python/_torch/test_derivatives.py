@@ -160,7 +160,7 @@ def test_cast_is_straight_through(dtype, rounding):
     x, t = (torch.randn(5, 7).to(dtype) for _ in range(2))
 
     def cast(x):
-        return cpd.cast(x, "e4m3", rounding, seed=4)
+        return cpd.cast(x, cpd.Cast("e4m3", rounding=rounding), seed=4)
 
     y, tangent = jvp(cast, (x,), (t,))
     assert torch.equal(y, cast(x))
@@ -255,7 +255,7 @@ def test_flags_have_no_derivative():
     x, t = torch.randn(4), torch.randn(4)
 
     def both(x):
-        return cpd.mul(x, x, "e4m3", "stochastic", seed=1, flags=True)
+        return cpd.mul(x, x, "e4m3 stochastic", seed=1, flags=True)
 
     (values, flags), tangents = jvp(both, (x,), (t,))
     assert flags.dtype == torch.uint8
@@ -342,15 +342,15 @@ def test_vmap_of_an_empty_batch():
 
 
 DRAWING = {
-    "cast": lambda x: cpd.cast(x, "e4m3", "stochastic", seed=3),
-    "mul": lambda x: cpd.mul(x, x, "e4m3", "stochastic", seed=3),
-    "div": lambda x: cpd.div(x, x * x, "e4m3", "stochastic", seed=3),
+    "cast": lambda x: cpd.cast(x, "e4m3 stochastic", seed=3),
+    "mul": lambda x: cpd.mul(x, x, "e4m3 stochastic", seed=3),
+    "div": lambda x: cpd.div(x, x * x, "e4m3 stochastic", seed=3),
     "sum": lambda x: cpd.sum(x, cpd.Accumulator("e4m3", "kahan", rounding="stochastic"), 0),
     "gemm": lambda x: cpd.gemm(x, x.mT, cpd.Accumulator("e4m3", rounding="stochastic")),
     "linear": lambda x: F.linear(
         x, x, recipe=cpd.Recipe(sums=cpd.Accumulator("e4m3", rounding="stochastic"))
     ),
-    "encode": lambda x: cpd.encode(x, "e2m1", "stochastic"),
+    "encode": lambda x: cpd.encode(x, "e2m1 stochastic"),
 }
 
 
@@ -379,7 +379,7 @@ def test_examples_with_streams_or_integers_of_their_own():
     streams = torch.tensor([4, 5, 6])
 
     def drawn(x, stream):
-        return cpd.cast(x, "e4m3", "stochastic", stream=stream)
+        return cpd.cast(x, "e4m3 stochastic", stream=stream)
 
     wanted = torch.stack([drawn(one, stream) for one, stream in zip(x, streams, strict=True)])
     assert torch.equal(vmap(drawn)(x, streams), wanted)
@@ -388,7 +388,7 @@ def test_examples_with_streams_or_integers_of_their_own():
     random = torch.randint(0, 2**24, (3, 50))
 
     def given(x, random):
-        return cpd.cast(x, "e4m3", "stochastic", random=random)
+        return cpd.cast(x, "e4m3 stochastic", random=random)
 
     wanted = given(x, random)
     assert torch.equal(vmap(given)(x, random), wanted)
@@ -433,9 +433,9 @@ def test_compiled_transforms(transform):
 def test_an_exported_program_runs_in_another_process(tmp_path):
     class Model(torch.nn.Module):
         def forward(self, x, stream):
-            y = cpd.cast(x, "e4m3", "stochastic", seed=3, stream=stream)
+            y = cpd.cast(x, "e4m3 stochastic", seed=3, stream=stream)
             y = cpd.gemm(y, x.mT, "e5m2 chunked chunk=2 inner=e4m3")
-            codes = cpd.encode(cpd.sum(y, "e4m3 kahan", 0), "e2m1", "up")
+            codes = cpd.encode(cpd.sum(y, "e4m3 kahan", 0), "e2m1 up")
             return cpd.fma(y, y, cpd.decode(codes, "e2m1", (3,)), "fp16")
 
     x, stream = torch.randn(3, 4), torch.tensor(6)

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 cpd = pytest.importorskip("cpd")
 
 import graph_cases  # noqa: E402
+from by_keywords import by_keywords  # noqa: E402
 from cpd import _core  # noqa: E402
 from cpd.numeric.options import Options  # noqa: E402
 from front_ends import require_gpu_itself  # noqa: E402
@@ -38,8 +39,8 @@ def inputs(n: int) -> torch.Tensor:
 def test_cast_is_the_cpus(name: str, rounding: str, overflow: str) -> None:
     x = inputs(10_007)
     options = {"rounding": rounding, "overflow": overflow}
-    expected = cpd.cast(x, cpd.Format(name), **options)
-    got = cpd.cast(x.cuda(), cpd.Format(name), **options)
+    expected = by_keywords(cpd.cast, x, cpd.Format(name), **options)
+    got = by_keywords(cpd.cast, x.cuda(), cpd.Format(name), **options)
     assert got.is_cuda
     assert same(expected, got)
 
@@ -55,8 +56,8 @@ def test_stochastic_on_strided_tensors(random_bits: int) -> None:
     x = inputs(90 * 77).view(90, 77).t()[:, ::2]
     options = {"rounding": "stochastic", "random_bits": random_bits, "seed": 7, "stream": 9}
     on_gpu = inputs(90 * 77).cuda().view(90, 77).t()[:, ::2]
-    expected = cpd.cast(x, cpd.Format("e4m3"), **options)
-    assert same(expected, cpd.cast(on_gpu, cpd.Format("e4m3"), **options))
+    expected = by_keywords(cpd.cast, x, cpd.Format("e4m3"), **options)
+    assert same(expected, by_keywords(cpd.cast, on_gpu, cpd.Format("e4m3"), **options))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -172,13 +173,13 @@ def test_seed_and_stream_may_lie_on_the_gpu(name: str, seed: int) -> None:
     numbers = {"seed": on_gpu(seed), "stream": on_gpu(9)}
     torch.cuda.set_sync_debug_mode("error")
     try:
-        got = cpd.cast(y, f, "stochastic", **numbers)
-        codes = cpd.encode(y, f, "stochastic", **numbers)
+        got = cpd.cast(y, cpd.Cast(f, rounding="stochastic"), **numbers)
+        codes = cpd.encode(y, cpd.Cast(f, rounding="stochastic"), **numbers)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     options = {"rounding": "stochastic", "seed": seed % 2**64, "stream": 9}
-    assert same(cpd.cast(x, f, **options), got)
-    assert same(cpd.encode(x, f, **options), codes)
+    assert same(by_keywords(cpd.cast, x, f, **options), got)
+    assert same(by_keywords(cpd.encode, x, f, **options), codes)
 
 
 def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
@@ -189,7 +190,7 @@ def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
 
     def step() -> tuple[torch.Tensor, torch.Tensor]:
         options = {"rounding": "stochastic", "seed": seed, "stream": stream, "random_bits": 8}
-        results = cpd.cast(y, f, **options), cpd.encode(y, f, **options)
+        results = by_keywords(cpd.cast, y, f, **options), by_keywords(cpd.encode, y, f, **options)
         stream.add_(1)
         return results
 
@@ -206,8 +207,8 @@ def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
     for number in range(100, 104):
         graph.replay()
         options = {"rounding": "stochastic", "seed": 5, "stream": number, "random_bits": 8}
-        assert same(cpd.cast(x, f, **options), got)
-        assert same(cpd.encode(x, f, **options), codes)
+        assert same(by_keywords(cpd.cast, x, f, **options), got)
+        assert same(by_keywords(cpd.encode, x, f, **options), codes)
         seen.add(codes.cpu().numpy().tobytes())
     assert stream.item() == 104
     assert len(seen) == 4
@@ -216,7 +217,7 @@ def test_a_graph_takes_a_new_stream_at_each_replay() -> None:
 def test_numbers_on_the_gpu_need_x_there() -> None:
     for numbers in ({"seed": on_gpu(1)}, {"stream": on_gpu(1)}):
         with pytest.raises(ValueError, match="must be on the CPU or on x's device, got cuda"):
-            cpd.cast(inputs(10), cpd.Format("e4m3"), "stochastic", **numbers)
+            cpd.cast(inputs(10), cpd.Cast(cpd.Format("e4m3"), rounding="stochastic"), **numbers)
 
 
 def test_more_elements_than_int32_counts() -> None:
@@ -236,8 +237,10 @@ def test_more_elements_than_int32_counts() -> None:
     assert same(y[-tail.numel() :], cpd.decode(codes, f, n)[-tail.numel() :])
     integers = np.empty(tail.numel(), np.uint32)
     _core.random_integers(Options("stochastic").native(), n - tail.numel(), integers)
-    expected = cpd.cast(tail, f, "stochastic", random=torch.from_numpy(integers.astype(np.int32)))
-    cpd.cast(x, f, "stochastic", out=x)
+    expected = cpd.cast(
+        tail, cpd.Cast(f, rounding="stochastic"), random=torch.from_numpy(integers.astype(np.int32))
+    )
+    cpd.cast(x, cpd.Cast(f, rounding="stochastic"), out=x)
     assert same(expected, x[-tail.numel() :])
 
 
@@ -259,10 +262,16 @@ def test_every_type_as_on_the_cpu(dtype):
     clean = x.nan_to_num(1.0)
     for f, mode in itertools.product(("e4m3", "e4m3fn", "e5m2", "e2m1", "e4m2:nosub"), MODES):
         options = {"rounding": mode, "seed": 3, "stream": 4}
-        assert same(cpd.cast(x.cuda(), f, **options).cpu(), cpd.cast(x, f, **options))
-        assert same(cpd.cast(x.cuda().t(), f, **options).cpu(), cpd.cast(x.t(), f, **options))
-        codes = cpd.encode(clean.cuda(), f, **options)
-        assert same(codes.cpu(), cpd.encode(clean, f, **options))
+        assert same(
+            by_keywords(cpd.cast, x.cuda(), f, **options).cpu(),
+            by_keywords(cpd.cast, x, f, **options),
+        )
+        assert same(
+            by_keywords(cpd.cast, x.cuda().t(), f, **options).cpu(),
+            by_keywords(cpd.cast, x.t(), f, **options),
+        )
+        codes = by_keywords(cpd.encode, clean.cuda(), f, **options)
+        assert same(codes.cpu(), by_keywords(cpd.encode, clean, f, **options))
         assert same(cpd.decode(codes, f, x.shape).cpu(), cpd.decode(codes.cpu(), f, x.shape))
 
 
@@ -274,10 +283,10 @@ def test_stream_and_in_place():
     with torch.cuda.stream(side):
         y = x.clone()
         assert cpd.cast(y, "e4m3", out=y) is y
-        stochastic = cpd.cast(x, "e4m3", "stochastic", stream=torch.tensor(3, device="cuda"))
+        stochastic = cpd.cast(x, "e4m3 stochastic", stream=torch.tensor(3, device="cuda"))
     torch.cuda.current_stream().wait_stream(side)
     assert same(y.cpu(), wanted.cpu())
-    assert same(stochastic.cpu(), cpd.cast(x.cpu(), "e4m3", "stochastic", stream=3))
+    assert same(stochastic.cpu(), cpd.cast(x.cpu(), "e4m3 stochastic", stream=3))
 
 
 def test_graphs() -> None:

@@ -118,7 +118,7 @@ def test_transforms_and_tracers():
 
 # Each takes two matrices.
 CALLS = {
-    "cast": lambda x, y: cpd.cast(x * y, "e4m3", "stochastic", seed=3, stream=5),
+    "cast": lambda x, y: cpd.cast(x * y, "e4m3 stochastic", seed=3, stream=5),
     "scaled cast": lambda x, y: cpd.cast(x * y, "mxfp8"),
     "fma": lambda x, y: cpd.fma(x, y, x, "bf16"),
     "div": lambda x, y: cpd.div(x, y, "e5m2"),

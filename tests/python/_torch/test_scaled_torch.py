@@ -14,6 +14,7 @@ import threading
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -42,7 +43,7 @@ def test_straight_through(name):
     for how in ({}, {"rounding": "stochastic", "seed": 3}, {"axis": 0}):
 
         def cast(x, how=how):
-            return cpd.cast(x, name, **how)
+            return by_keywords(cpd.cast, x, name, **how)
 
         assert same(torch.autograd.grad(cast(leaf), leaf, g)[0], g)
         assert same(jvp(cast, (x,), (g,)), (cast(x), g))
@@ -79,9 +80,9 @@ def test_scales_from_elsewhere_have_no_gradient(name):
         amax = amax.expand(2, 1)
     amax = amax.clone().requires_grad_()
     for given in ({"scales": scales}, {"amax": amax}):
-        y = cpd.cast(x, name, **given)
+        y = by_keywords(cpd.cast, x, name, **given)
         assert torch.autograd.grad(y.sum(), [x, amax], allow_unused=True)[1] is None
-        assert not cpd.cast(x.detach(), name, **given).requires_grad
+        assert not by_keywords(cpd.cast, x.detach(), name, **given).requires_grad
     fixed = x.detach()
     assert not grad(lambda a: cpd.cast(fixed, name, amax=a).sum())(amax.detach()).any()
     tangent = jvp(lambda a: cpd.cast(fixed, name, amax=a), (amax.detach(),), (amax.detach(),))[1]
@@ -217,15 +218,21 @@ def test_vmap(name, shape, axis, dim):
     integers = torch.randint(0, 8, shape, generator=torch.Generator().manual_seed(1))
     check_batched(lambda x: cpd.cast(x, q, axis=axis), x, in_dims=(dim,))
     check_batched(lambda x: cpd.encode(x, q, axis=axis), x, in_dims=(dim,))
-    check_batched(lambda x: cpd.cast(x, q, "stochastic", axis=axis, seed=3), x, in_dims=(dim,))
+    check_batched(
+        lambda x: cpd.cast(x, cpd.Cast(q, rounding="stochastic"), axis=axis, seed=3),
+        x,
+        in_dims=(dim,),
+    )
 
     def drawn(x, stream):
-        return cpd.cast(x, q, "stochastic", axis=axis, stream=stream)
+        return cpd.cast(x, cpd.Cast(q, rounding="stochastic"), axis=axis, stream=stream)
 
     check_batched(drawn, x, numbers, in_dims=(dim, 0))
 
     def given(x, random):
-        return cpd.cast(x, q, "stochastic", axis=axis, random_bits=3, random=random)
+        return cpd.cast(
+            x, cpd.Cast(q, rounding="stochastic", random_bits=3), axis=axis, random=random
+        )
 
     check_batched(given, x, integers, in_dims=(dim, dim))
     grids = (
@@ -273,13 +280,13 @@ def test_vmap_says_how_to_draw():
     x = normal(4, 2, 32)
 
     def cast(x):
-        return cpd.cast(x, "mxfp8", "stochastic", seed=1)
+        return cpd.cast(x, "mxfp8 stochastic", seed=1)
 
     with pytest.raises(RuntimeError, match=r"cast_scaled rounds stochastically under torch\.vmap"):
         vmap(cast)(x)
     assert same(vmap(cast, randomness="different")(x), cast(x))
     with pytest.raises(RuntimeError, match="one by one, so that randomness='different' does not"):
-        vmap(lambda x: cpd.cast(x, "nvfp4", "stochastic"), randomness="different")(x)
+        vmap(lambda x: cpd.cast(x, "nvfp4 stochastic"), randomness="different")(x)
 
 
 def test_empty_batches():
@@ -303,8 +310,8 @@ cpd.cast(torch.zeros(1), "e4m3")  # loads the operations, which a program would 
 
 def step(name):
     def call(x, number):
-        y = cpd.cast(x, name, "stochastic", axis=0, seed=number)
-        codes, scales = cpd.encode(x * 2, name, "stochastic", stream=number)
+        y = cpd.cast(x, cpd.Cast(name, rounding="stochastic"), axis=0, seed=number)
+        codes, scales = cpd.encode(x * 2, cpd.Cast(name, rounding="stochastic"), stream=number)
         return y, cpd.decode(codes, name, x.shape, scales=scales), codes, scales
 
     return call
@@ -394,7 +401,7 @@ def test_meta_and_fake_tensors():
     with FakeTensorMode():
         x, out = torch.empty(2, 4, 40, device="cuda:0").unbind()
         number = torch.zeros(1, dtype=torch.int64, device="cuda:0")
-        assert cpd.cast(x, "nvfp4", "stochastic", seed=number).device == x.device
+        assert cpd.cast(x, "nvfp4 stochastic", seed=number).device == x.device
         assert cpd.cast(x, "nvfp4", out=out) is out
         codes, (scales, outer) = cpd.encode(x, "nvfp4")
         assert (codes.shape, scales.shape, outer.shape) == ((80,), (12,), (4,))
@@ -423,15 +430,18 @@ def test_the_library_takes_no_scales_of_another_tensor():
 def test_threads():
     """Calls of many threads at a time, each with formats of its own, give each its bits."""
     x = normal(16, 96)
-    wanted = {name: cpd.cast(x, name, "stochastic", seed=5) for name in FORMATS}
+    wanted = {name: cpd.cast(x, cpd.Cast(name, rounding="stochastic"), seed=5) for name in FORMATS}
     wrong = []
 
     def work(first):
         for i in range(40):
             name = FORMATS[(first + i) % len(FORMATS)]
-            codes, scales = cpd.encode(x, name, "stochastic", seed=5)
+            codes, scales = cpd.encode(x, cpd.Cast(name, rounding="stochastic"), seed=5)
             y = cpd.decode(codes, name, x.shape, scales=scales)
-            if not (same(y, wanted[name]) and same(cpd.cast(x, name, "stochastic", seed=5), y)):
+            if not (
+                same(y, wanted[name])
+                and same(cpd.cast(x, cpd.Cast(name, rounding="stochastic"), seed=5), y)
+            ):
                 wrong.append(name)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -40,12 +41,19 @@ def values(shape, dtype=torch.float32, seed=0):
 def test_seed_and_stream_as_tensors():
     x = values(1000)
     for seed, stream in itertools.product((0, 7, 2**63, 2**64 - 1), repeat=2):
-        wanted = cpd.cast(x, E4M3, "stochastic", seed=seed, stream=stream)
+        wanted = cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic"), seed=seed, stream=stream)
         numbers = [torch.from_numpy(np.array(v, np.uint64).view(np.int64)) for v in (seed, stream)]
-        got = cpd.cast(x, E4M3, "stochastic", seed=numbers[0], stream=numbers[1].reshape(1, 1))
+        got = cpd.cast(
+            x,
+            cpd.Cast(E4M3, rounding="stochastic"),
+            seed=numbers[0],
+            stream=numbers[1].reshape(1, 1),
+        )
         assert same(got, wanted)
         unsigned = torch.tensor(seed, dtype=torch.uint64)
-        assert same(cpd.cast(x, E4M3, "stochastic", seed=unsigned, stream=stream), wanted)
+        assert same(
+            cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic"), seed=unsigned, stream=stream), wanted
+        )
 
 
 def test_seed_on_another_device_is_refused():
@@ -69,7 +77,7 @@ def test_texts_of_many_threads():
         order = texts[turn * 40 :] + texts[: turn * 40]
         return all(
             cpd.sum(x, text).item() == wanted[text]
-            and cpd.cast(x[2:3], text.split(" ")[0], "up").item() == 1
+            and cpd.cast(x[2:3], cpd.Cast(text.split(" ")[0], rounding="up")).item() == 1
             for text in order * 2
         )
 
@@ -83,10 +91,12 @@ def test_texts_of_many_threads():
 def test_channels_last():
     x = values((2, 3, 4, 5)).contiguous(memory_format=torch.channels_last)
     for mode in ("nearest_even", "stochastic"):
-        wanted = cpd.cast(x.clone(memory_format=torch.contiguous_format), E4M3, mode)
-        assert same(cpd.cast(x, E4M3, mode), wanted)
+        wanted = cpd.cast(
+            x.clone(memory_format=torch.contiguous_format), cpd.Cast(E4M3, rounding=mode)
+        )
+        assert same(cpd.cast(x, cpd.Cast(E4M3, rounding=mode)), wanted)
         out = torch.empty_like(wanted)
-        assert cpd.cast(x, E4M3, mode, out=out) is out
+        assert cpd.cast(x, cpd.Cast(E4M3, rounding=mode), out=out) is out
         assert same(out, wanted)
 
 
@@ -103,7 +113,10 @@ def test_negated_views_as_inputs():
     assert imaginary.is_neg()
     for view in (negated(x), negated(x.t().contiguous()).t(), imaginary):
         assert same(cpd.cast(view, E4M3), cpd.cast(x, E4M3))
-        assert same(cpd.cast(view, E4M3, "stochastic"), cpd.cast(x, E4M3, "stochastic"))
+        assert same(
+            cpd.cast(view, cpd.Cast(E4M3, rounding="stochastic")),
+            cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic")),
+        )
         assert same(cpd.encode(view, E4M3), cpd.encode(x, E4M3))
         assert same(cpd.fma(view, y, negated(z), E4M3), cpd.fma(x, y, z, E4M3))
         assert same(cpd.sum(view, "e4m3 kahan"), cpd.sum(x, "e4m3 kahan"))
@@ -260,12 +273,12 @@ def test_numbers_on_the_gpu_are_not_waited_for():
         for dtype in (torch.int64, torch.int32, torch.uint64):
             number = torch.zeros(1, dtype=dtype, device="cuda:0")
             options = {"rounding": "stochastic", "seed": number, "stream": number}
-            assert cpd.cast(x, E4M3, **options).device == x.device
-            assert cpd.cast(x, E4M3, **options, out=out) is out
-            assert cpd.encode(x, "e2m1", **options).shape == (18,)
+            assert by_keywords(cpd.cast, x, E4M3, **options).device == x.device
+            assert by_keywords(cpd.cast, x, E4M3, **options, out=out) is out
+            assert by_keywords(cpd.encode, x, "e2m1", **options).shape == (18,)
         other = torch.zeros((), dtype=torch.int64, device="cuda:1")
         with pytest.raises(ValueError, match="on x's device, got cuda:1"):
-            cpd.cast(x, E4M3, "stochastic", seed=other)
+            cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic"), seed=other)
 
 
 # ---- gradients ---------------------------------------------------------------------------------
@@ -274,7 +287,9 @@ def test_numbers_on_the_gpu_are_not_waited_for():
 def test_cast_is_straight_through():
     x = values(100).requires_grad_()
     g = torch.randn(100)
-    assert torch.equal(torch.autograd.grad(cpd.cast(x, E4M3, "stochastic"), x, g)[0], g)
+    assert torch.equal(
+        torch.autograd.grad(cpd.cast(x, cpd.Cast(E4M3, rounding="stochastic")), x, g)[0], g
+    )
 
 
 @pytest.mark.parametrize("shapes", [((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 2))])

@@ -22,7 +22,7 @@ X = torch.linspace(-4, 4, 24).reshape(4, 6)
 def test_random_integers_have_xs_shape(shape):
     random = torch.zeros(shape, dtype=torch.int32)
     with pytest.raises(ValueError, match=r"random must have x's shape, \(4, 6\), got"):
-        cpd.cast(X, "e4m3", rounding="stochastic", random=random)
+        cpd.cast(X, "e4m3 stochastic", random=random)
 
 
 def test_codes_are_a_vector():
@@ -115,7 +115,7 @@ def test_a_result_written_into_a_saved_tensor_is_noticed():
     with torch.no_grad():
         other = torch.rand(8)
     product = leaf * other
-    torch.ops.cpd.cast_out(x, cpd.CastSpec("e4m3").text, None, None, None, out=other)
+    torch.ops.cpd.cast_out(x, cpd.Cast("e4m3").text, None, None, None, out=other)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.sum().backward()
     assert y.grad_fn is not None

@@ -22,6 +22,7 @@ cpd = pytest.importorskip("cpd")
 from torch import nn  # noqa: E402
 
 import forked  # noqa: E402
+from by_keywords import by_keywords  # noqa: E402
 from cpd.nn import delayed, functional  # noqa: E402
 from cpd.optim import LARS, KahanAdamW, KahanSGD, LossScaler, LowPrecision  # noqa: E402
 from graph_cases import captured_calls  # noqa: E402
@@ -137,10 +138,10 @@ def test_seeds_and_integers_there() -> None:
     seed, integers = torch.tensor(5), torch.arange(SIDE * SIDE).view(SIDE, SIDE) % 256
     with first_is_current():
         for place in ("cpu", SECOND):
-            got = cpd.cast(x.to(SECOND), "e4m3", **options, seed=seed.to(place))
-            assert_there(got, cpd.cast(x, "e4m3", **options, seed=5), SECOND)
-        got = cpd.cast(x.to(SECOND), "e4m3", **options, random=integers.to(SECOND))
-        assert_there(got, cpd.cast(x, "e4m3", **options, random=integers), SECOND)
+            got = by_keywords(cpd.cast, x.to(SECOND), "e4m3", **options, seed=seed.to(place))
+            assert_there(got, by_keywords(cpd.cast, x, "e4m3", **options, seed=5), SECOND)
+        got = by_keywords(cpd.cast, x.to(SECOND), "e4m3", **options, random=integers.to(SECOND))
+        assert_there(got, by_keywords(cpd.cast, x, "e4m3", **options, random=integers), SECOND)
 
 
 @pytest.mark.exhaustive
@@ -158,6 +159,7 @@ def test_compiled() -> None:
 
 _LATER = """
 import cpd, torch
+from by_keywords import by_keywords
 x = [torch.full((4, 16), 0.3, device=f"cuda:{d}") for d in (0, 1)]
 random = torch.full((4, 16), 9, dtype=torch.int32, device="cuda:1")
 def wrong(): cpd.cast(x[1], "e4m3", "stochastic", random_bits=3, random=random)
@@ -199,9 +201,9 @@ def test_operands_on_both_are_refused() -> None:
     before = b.cpu()
     calls: dict[str, Callable[[], Any]] = {
         "cast": lambda: cpd.cast(a, "e4m3", out=b),
-        "cast seed": lambda: cpd.cast(a, "e4m3", **drawn, seed=number),
-        "cast random": lambda: cpd.cast(a, "e4m3", **drawn, random=integers),
-        "encode random": lambda: cpd.encode(a, "e4m3", **drawn, random=integers),
+        "cast seed": lambda: by_keywords(cpd.cast, a, "e4m3", **drawn, seed=number),
+        "cast random": lambda: by_keywords(cpd.cast, a, "e4m3", **drawn, random=integers),
+        "encode random": lambda: by_keywords(cpd.encode, a, "e4m3", **drawn, random=integers),
         "decode": lambda: cpd.decode(codes, "e4m3", b.shape, out=b),
         "add": lambda: cpd.add(a, b, "e4m3"),
         "fma": lambda: cpd.fma(a, a, b, "e4m3"),

@@ -14,6 +14,7 @@ import cpd
 import fixed_oracle
 import gemm_oracle
 import oracle
+from by_keywords import by_keywords
 from rationals import Fraction
 
 SPECIAL_BITS = [
@@ -146,7 +147,7 @@ def boundary_bits(spec: oracle.Spec, codes: int = 12, noise: int = 40, seed: int
 
 def call(operation: Any, *args: Any, o: oracle.Options, **more: Any) -> Any:
     """Calls a cpd operation with the oracle's options."""
-    return operation(*args, rounding=o.rounding, overflow=o.overflow, **more)
+    return by_keywords(operation, *args, rounding=o.rounding, overflow=o.overflow, **more)
 
 
 # ---- layouts -----------------------------------------------------------------------------------

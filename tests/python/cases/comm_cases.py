@@ -19,6 +19,7 @@ import numpy as np
 
 import cpd
 import cpd.comm
+from by_keywords import by_keywords
 from cpd import _core, compress
 from cpd.comm import Communicator, Mismatch, RankLost
 
@@ -281,7 +282,7 @@ def others(comm: Communicator) -> list[str]:
     for f, options in (("e4m3", {}), ("fp32", {}), ("e2m1", {"overflow": "saturate"})):
         gathered = comm.all_gather(mine, f, **options)
         for rank, layers in enumerate(gathered):
-            casts = [cpd.cast(x, f, **options) for x in layers_of(rank, sizes, 5)]
+            casts = [by_keywords(cpd.cast, x, f, **options) for x in layers_of(rank, sizes, 5)]
             if not same(layers, casts):
                 wrong.append(f"all_gather {f} of rank {rank}")
     for lengths in BYTES:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import cpd
+from by_keywords import by_keywords
 from cpd import study
 from cpd.study import gradients
 
@@ -76,14 +77,16 @@ def operations() -> None:
                     else torch.from_numpy(x.numpy()[::-1].copy())
                 )
                 about = f"{front_end} {f} {rounding}"
-                keep(f"cast {about}", cpd.cast(x, f, **o))
-                keep(f"cast saturating {about}", cpd.cast(x, f, overflow="saturate", **o))
-                trying(f"encode {about}", lambda x=x, f=f, o=o: cpd.encode(x, f, **o))
-                keep(f"add {about}", cpd.add(x, y, f, **o))
-                keep(f"mul {about}", cpd.mul(x, y, f, **o))
-                keep(f"fma {about}", cpd.fma(x, y, x, f, **o))
+                keep(f"cast {about}", by_keywords(cpd.cast, x, f, **o))
+                keep(f"cast saturating {about}", cpd.cast(x, cpd.Cast(f, overflow="saturate"), **o))
+                trying(f"encode {about}", lambda x=x, f=f, o=o: by_keywords(cpd.encode, x, f, **o))
+                keep(f"add {about}", by_keywords(cpd.add, x, y, f, **o))
+                keep(f"mul {about}", by_keywords(cpd.mul, x, y, f, **o))
+                keep(f"fma {about}", by_keywords(cpd.fma, x, y, x, f, **o))
             for front_end, wide in front_ends(doubles(300)):
-                keep(f"cast float64 {front_end} {f} {rounding}", cpd.cast(wide, f, **o))
+                keep(
+                    f"cast float64 {front_end} {f} {rounding}", by_keywords(cpd.cast, wide, f, **o)
+                )
         codes = np.random.default_rng(2).integers(0, 256, 64 * cpd.Format(f).bits, dtype=np.uint8)
         for front_end, c in front_ends(codes):
             keep(f"decode {front_end} {f}", cpd.decode(c, f, (512,)))

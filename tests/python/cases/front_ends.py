@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from by_keywords import with_cast
+
 Array = npt.NDArray[Any]
 
 # What a compiled call says instead, by the message expected: dynamo's own words, or the library's
@@ -68,8 +70,9 @@ class FrontEnd:
         return y
 
     def made(self, call: Call) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
-        options = {name: self.array(x) for name, x in call.options.items()}
-        return call.operation, tuple(self.array(x) for x in call.args), options
+        args, options = with_cast(call.operation, call.args, call.options)
+        named = {name: self.array(x) for name, x in options.items()}
+        return call.operation, tuple(self.array(x) for x in args), named
 
     def run(self, calls: Sequence[Call]) -> list[Array]:
         made = [self.made(call) for call in calls]
@@ -87,6 +90,10 @@ class FrontEnd:
         """Of calls that fail alike, those that are tried."""
         return calls
 
+    def tried(self, call: Call) -> Any:
+        operation, args, more = self.made(call)
+        return operation(*args, **more)
+
     def refuse(
         self,
         error: type[Exception],
@@ -96,9 +103,8 @@ class FrontEnd:
         **more: Any,
     ) -> None:
         """The call raises the error, with the message somewhere in its text."""
-        operation, args, more = self.made(Call(operation, args, more))
         with pytest.raises(error, match=message), self.calling():
-            operation(*args, **more)
+            self.tried(Call(operation, args, more))
 
     def calling(self) -> contextlib.AbstractContextManager[None]:
         """Around each call."""
@@ -155,6 +161,10 @@ class Compiled(Torch):
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
         return calls[:1]
 
+    def tried(self, call: Call) -> Any:
+        operation, args, more = self.made(call)
+        return self.compiled(operation, "eager")(*args, **more)
+
     def refuse(
         self,
         error: type[Exception],
@@ -167,9 +177,8 @@ class Compiled(Torch):
         wanted = DIFFERS.get(message, message)
         if wanted is None:
             return
-        operation, args, more = self.made(Call(operation, args, more))
         with pytest.raises(Exception) as caught:  # noqa: PT011
-            self.compiled(operation, "eager")(*args, **more)
+            self.tried(Call(operation, args, more))
         texts = list(chain(caught.value))
         assert any(re.search(wanted, text, re.DOTALL) for text in texts), texts
 

@@ -29,23 +29,32 @@ def cast_cases(make: Make) -> Cases:
         f = cpd.Format(name)
         x = make(points(f))
         for rounding in ROUNDINGS if name in SHORT else ("nearest_even", "up", "to_odd"):
-            yield f"{name} {rounding}", cpd.cast(x, f, rounding)
+            yield f"{name} {rounding}", cpd.cast(x, cpd.Cast(f, rounding=rounding))
         for bits in RANDOM_BITS if name in SHORT else (8,):
             options = {"seed": 2**63 + 5, "stream": 7 + bits, "random_bits": bits}
-            yield f"{name} stochastic {bits}", cpd.cast(x, f, "stochastic", **options)
+            yield (
+                f"{name} stochastic {bits}",
+                cpd.cast(x, cpd.Cast(f, rounding="stochastic"), **options),
+            )
     for name in SHORT:
         f = cpd.Format(name)
         x = make(points(f, 9))
         for rounding in ("nearest_even", "toward_zero", "up", "stochastic"):
-            yield f"{name} {rounding} saturate", cpd.cast(x, f, rounding, "saturate")
+            yield (
+                f"{name} {rounding} saturate",
+                cpd.cast(x, cpd.Cast(f, rounding=rounding, overflow="saturate")),
+            )
     for name in ("e4m3", "e4m3fnuz", "fp16", "bf16", "e8m0"):
         x = make(points(cpd.Format(name), 3))
         for variant in "BC":
             options = {"variant": variant, "random_bits": 6, "seed": 3, "stream": 2**64 - 1}
-            yield f"{name} variant {variant}", cpd.cast(x, name, "stochastic", **options)
+            yield (
+                f"{name} variant {variant}",
+                cpd.cast(x, cpd.Cast(name, rounding="stochastic"), **options),
+            )
         given = make(integers(points(cpd.Format(name), 3).shape, 4, 6))
         options = {"random_bits": 6, "random": given}
-        yield f"{name} random given", cpd.cast(x, name, "stochastic", **options)
+        yield f"{name} random given", cpd.cast(x, cpd.Cast(name, rounding="stochastic"), **options)
     yield from _cast_storage(make)
     yield from _cast_layouts(make)
 
@@ -55,13 +64,19 @@ def _cast_storage(make: Make) -> Cases:
         f = cpd.Format(name)
         wide = make(doubles(points(f, 5), 6))
         for rounding in ("nearest_even", "nearest_away", "up", "to_odd", "stochastic"):
-            yield f"{name} {rounding} float64", cpd.cast(wide, f, rounding, seed=4)
+            yield (
+                f"{name} {rounding} float64",
+                cpd.cast(wide, cpd.Cast(f, rounding=rounding), seed=4),
+            )
     for name in ("e4m3", "e4m3fnuz", "e3m2", "e5m2:unsigned"):
         for kind in (np.float16, bfloat16()):
             x = make(halves(300, 7, kind))
             for rounding in ("nearest_even", "down", "stochastic"):
                 label = f"{name} {rounding} {np.dtype(kind).name}"
-                yield label, cpd.cast(x, name, rounding, seed=4, **_bits(rounding))
+                yield (
+                    label,
+                    cpd.cast(x, cpd.Cast(name, rounding=rounding), seed=4, **_bits(rounding)),
+                )
 
 
 def _cast_layouts(make: Make) -> Cases:
@@ -78,7 +93,7 @@ def _cast_layouts(make: Make) -> Cases:
     }
     for label, view in layouts.items():
         for rounding in ("nearest_even", "stochastic"):
-            y = cpd.cast(make(view), "e4m3", rounding, seed=1, **_bits(rounding))
+            y = cpd.cast(make(view), cpd.Cast("e4m3", rounding=rounding), seed=1, **_bits(rounding))
             yield f"layout {label} {rounding}", y
     for label in ("itself", "strided"):
         y = make(x.copy() if label == "itself" else np.zeros((6, 10, 14), np.float32)[..., ::2])
@@ -92,14 +107,20 @@ def encode_cases(make: Make) -> Cases:
         x = points(f)
         some = make(np.where(np.isnan(x), np.float32(1), x)[:-1])
         yield f"{name}", cpd.encode(some, f)
-        yield f"{name} stochastic", cpd.encode(some, f, "stochastic", seed=2, random_bits=8)
+        yield (
+            f"{name} stochastic",
+            cpd.encode(some, cpd.Cast(f, rounding="stochastic", random_bits=8), seed=2),
+        )
         nan = make(np.array([1, np.nan, -np.nan, np.inf, -np.inf, -0.0, 0], np.float32))
         told = error_of(lambda nan=nan, f=f: cpd.encode(nan, f))
         yield f"{name} NaN", told if told != "no error" else cpd.encode(nan, f)
     for name in SHORT:
         x = floats((400,), 10, -12, 9)
         for rounding in ROUNDINGS[1:]:
-            yield f"{name} {rounding}", cpd.encode(make(x), name, rounding, "saturate")
+            yield (
+                f"{name} {rounding}",
+                cpd.encode(make(x), cpd.Cast(name, rounding=rounding, overflow="saturate")),
+            )
     yield "float64", cpd.encode(make(doubles(floats((90,), 11), 12)[:90]), "e5m5")
     for kind in (np.float16, bfloat16()):
         x = make(np.nan_to_num(halves(301, 13, kind).astype(np.float32), posinf=1).astype(kind))

@@ -28,8 +28,8 @@ RECIPES: dict[str, Callable[[], cpd.Recipe]] = {
     ),
     "seeds": lambda: cpd.Recipe(
         forward=cpd.Accumulator("e6m9 kahan rounding=stochastic", seed=3, stream=2**40),
-        activation=cpd.CastSpec("e4m3fn", "stochastic", "saturate", seed=7, stream=5),
-        gradient=cpd.ScaledCast("mxfp8-e5m2", "stochastic", seed=2**63, random_bits=8),
+        activation=cpd.Cast("e4m3fn", rounding="stochastic", overflow="saturate", seed=7, stream=5),
+        gradient=cpd.Cast("mxfp8-e5m2", rounding="stochastic", seed=2**63, random_bits=8),
         weight="nvfp4",
         layer=9,
     ),
@@ -68,8 +68,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "format": cpd.Format.parse,
     "scaled": cpd.Scaled.parse,
     "hadamard": cpd.Hadamard.parse,
-    "cast": cpd.CastSpec.parse,
-    "scaled cast": cpd.ScaledCast.parse,
+    "cast": cpd.Cast.parse,
+    "scaled cast": cpd.Cast.parse,
     "accumulator": cpd.Accumulator.parse,
     "matrix unit": cpd.BlockFma.parse,
     "integer accumulator": cpd.FixedPoint.parse,
@@ -205,7 +205,7 @@ def objects() -> dict[str, Any]:
     cpd.simulate_all_reduce([[x[0]], [x[1]]], wire, states=states)
     return {
         "scaled": cpd.Scaled.parse("nvfp4 block=16x16 transform=hadamard16:te"),
-        "scaled cast": cpd.ScaledCast("fp8-tensor", "stochastic", seed=3, stream=4, history=16),
+        "scaled cast": cpd.Cast("fp8-tensor", rounding="stochastic", seed=3, stream=4, history=16),
         "hadamard": cpd.Hadamard(16, signs="te"),
         "fixed point": cpd.FixedPoint(40, 12),
         "integer accumulator": cpd.Accumulator("fixed<40,12>"),

@@ -33,9 +33,9 @@ def recipes() -> dict[str, Any]:
             grad_weight="fp32",
             grad_bias="e8m11",
             activation="e4m3fn",
-            weight=cpd.CastSpec("e4m3fn", "up", "saturate"),
-            gradient=cpd.CastSpec("e5m2", "stochastic", seed=3, stream=4, random_bits=8),
-            output=cpd.CastSpec("e5m5", "stochastic", seed=6),
+            weight=cpd.Cast("e4m3fn", rounding="up", overflow="saturate"),
+            gradient=cpd.Cast("e5m2", rounding="stochastic", seed=3, stream=4, random_bits=8),
+            output=cpd.Cast("e5m5", rounding="stochastic", seed=6),
         ),
         "unit": cpd.Recipe(
             forward="h100-fp8",
@@ -146,7 +146,7 @@ def derivatives_cases(make: Make) -> Cases:
     b = make(floats((6, 4), 113))
     drawing = cpd.Accumulator(STOCHASTIC, seed=5, stream=9)
     calls: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
-        "cast": (lambda x: cpd.cast(x, "e4m3", "stochastic", seed=1), (x,)),
+        "cast": (lambda x: cpd.cast(x, "e4m3 stochastic", seed=1), (x,)),
         "add": (lambda x, y: cpd.add(x, y, "e4m3"), (x, y)),
         "mul": (lambda x, y: cpd.mul(x, y, "e4m3"), (x, y)),
         "fma": (lambda x, y, z: cpd.fma(x, y, z, "e4m3"), (x, y, z)),
@@ -163,5 +163,5 @@ def derivatives_cases(make: Make) -> Cases:
         draw = torch.vmap(lambda x: cpd.gemm(x, b, drawing), randomness=randomness)
         yield f"vmap {randomness}", draw(batch)
     seed = torch.tensor(-3)
-    yield "seed tensor", cpd.cast(x, "e4m3", "stochastic", seed=seed, stream=torch.tensor(8))
+    yield "seed tensor", cpd.cast(x, "e4m3 stochastic", seed=seed, stream=torch.tensor(8))
     assert np.array_equal(x.numpy(), floats((5, 6), 110))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 
 import cpd
+from by_keywords import by_keywords
 from cpd.nn.ready import NAMED
 from tensors import normal, same
 
@@ -24,8 +25,8 @@ def captured_calls(
     sums = ("e4m3", "e4m3 kahan", "e4m3 pairwise", "fp32 chunked inner=e4m3", "int32")
     calls: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
         "cast": lambda x: cpd.cast(x, "e4m3"),
-        "cast stochastic": lambda x: cpd.cast(x, "e4m3", **drawn, seed=3),
-        "cast random": lambda x: cpd.cast(x, "e4m3", **drawn, random=integers),
+        "cast stochastic": lambda x: by_keywords(cpd.cast, x, "e4m3", **drawn, seed=3),
+        "cast random": lambda x: by_keywords(cpd.cast, x, "e4m3", **drawn, random=integers),
         "encode": lambda x: cpd.encode(x, "e4m3fn"),
         "encode without NaN": lambda x: cpd.encode(x, "e2m1"),
         "decode": lambda x: cpd.decode(cpd.encode(x, "e4m3"), "e4m3", x.shape),
@@ -45,7 +46,7 @@ def captured_calls(
         )[0]
     for text in ("mxfp8", "nvfp4", "fp8-block", "int8"):
         calls[f"cast {text}"] = lambda x, text=text: cpd.cast(x, text)
-    calls["cast nvfp4 stochastic"] = lambda x: cpd.cast(x, "nvfp4", "stochastic", seed=3)
+    calls["cast nvfp4 stochastic"] = lambda x: cpd.cast(x, "nvfp4 stochastic", seed=3)
     for text in sums:
         calls[f"sum {text}"] = lambda x, text=text: cpd.sum(x, text, axis=1)
         calls[f"gemm {text}"] = lambda x, text=text: cpd.gemm(cpd.cast(x, "e4m3"), x, text)

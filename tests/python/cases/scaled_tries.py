@@ -20,6 +20,7 @@ import oracle
 import scaled_blocks
 import scaled_oracle
 from arrays import pack, unpack
+from by_keywords import by_keywords
 from front_ends import Call, FrontEnd
 from rationals import Fraction
 from scaled_cases import FORMATS, Array, spec_of
@@ -33,21 +34,21 @@ NVFP4 = {"element": "e2m1", "block": 16, "scale": "e4m3fn", "tensor_scale": "fp3
 
 
 def codes_of(x: Any, q: Any, **how: Any) -> Any:
-    return cpd.encode(x, q, **how)[0]
+    return by_keywords(cpd.encode, x, q, **how)[0]
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
     """Of one level."""
-    return cpd.encode(x, q, **how)[1]
+    return by_keywords(cpd.encode, x, q, **how)[1]
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
     """Of the lower of two levels."""
-    return cpd.encode(x, q, **how)[1][0]
+    return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 
 def outer_of(x: Any, q: Any, **how: Any) -> Any:
-    return cpd.encode(x, q, **how)[1][1]
+    return by_keywords(cpd.encode, x, q, **how)[1][1]
 
 
 def decode_two(codes: Any, q: Any, shape: Any, blocks: Any, outer: Any, **how: Any) -> Any:

@@ -18,7 +18,7 @@ NARROW = cpd.Recipe(
     grad_weight="e6m9 chunked chunk=5 product=exact",
     grad_bias="e5m3",
     activation="(4,3)",
-    weight=cpd.CastSpec("e3m2", "toward_zero", "saturate"),
+    weight=cpd.Cast("e3m2", rounding="toward_zero", overflow="saturate"),
     gradient="e5m2",
 )
 SOME = "e4m3 sequential rounding=stochastic random_bits=8"

@@ -59,7 +59,9 @@ def test_gathered_layers_are_cast_by_the_seed():
                 assert np.array_equal(one[rank][0], again[rank][0])
                 assert 100 < np.count_nonzero(one[rank][0] != other[rank][0]) < 900
                 for rounding, bound in (("down", np.greater_equal), ("up", np.less_equal)):
-                    assert bound(one[rank][0], cpd.cast(x, "e4m3", rounding=rounding)).all()
+                    assert bound(
+                        one[rank][0], cpd.cast(x, cpd.Cast("e4m3", rounding=rounding))
+                    ).all()
 
 
 def test_a_group_takes_one_gradient_a_rank():

@@ -25,13 +25,15 @@ def casts(ranks, spec):
     def cast(x, rank, layer):
         values = cpd.cast(
             (x * np.float32(spec.loss_scale)).reshape(-1),
-            spec.format,
-            spec.rounding,
-            spec.overflow,
+            cpd.Cast(
+                spec.format,
+                rounding=spec.rounding,
+                overflow=spec.overflow,
+                random_bits=spec.random_bits,
+                variant=spec.variant,
+            ),
             seed=spec.seed,
             stream=_core.stream_of("wire", spec.step, layer, rank),
-            random_bits=spec.random_bits,
-            variant=spec.variant,
         )
         return (values / np.float32(spec.loss_scale)).reshape(x.shape)
 

@@ -56,7 +56,7 @@ def test_linear_layers_with_emulated_sums(rows):
     y, of_x, of_w, of_b = step_of(layer, x)
     g = normal(*rows, 24, seed=9)
     qx = cpd.cast(x.flatten(0, -2), "e4m3")
-    qw = cpd.cast(layer.weight.detach(), "e3m2", rounding="toward_zero", overflow="saturate")
+    qw = cpd.cast(layer.weight.detach(), "e3m2 toward_zero overflow=saturate")
     qg = cpd.cast(g.flatten(0, -2), "e5m2")
     bias = layer.bias.detach().expand(qx.shape[0], 24)
     assert same(y.flatten(0, -2), cpd.gemm(qx, qw.T, how.forward, c=bias))
@@ -121,7 +121,7 @@ def test_convolutions_with_emulated_sums():
     cpd.convert(layer, NARROW)
     x = normal(2, 3, 6, 5)
     qx = F.unfold(cpd.cast(x, "e4m3"), 3, padding=1, stride=2)  # images x (c, row, column) x places
-    qw = cpd.cast(layer.weight.detach(), "e3m2", rounding="toward_zero", overflow="saturate")
+    qw = cpd.cast(layer.weight.detach(), "e3m2 toward_zero overflow=saturate")
     bias = layer.bias.detach()[:, None].expand(4, qx.shape[2])
     wanted = [cpd.gemm(qw.flatten(1), image, "e4m3", c=bias) for image in qx]
     assert same(layer(x).flatten(2), torch.stack(wanted))
@@ -149,7 +149,7 @@ def test_the_streams_of_a_layer_follow_from_step_and_number():
         given, y = seen.pop()
         assert model.cpd_clock == step
         stream = ((step << 36) ^ stream_tag(Purpose.cast_activation, 2)) % 2**64
-        qx = cpd.cast(given, "e4m3fn", rounding="stochastic", random_bits=8, stream=stream)
+        qx = cpd.cast(given, "e4m3fn stochastic random_bits=8", stream=stream)
         assert same(y, F.linear(qx, cpd.cast(last.weight, "e4m3fn"), last.bias))
     model.eval()
     assert same(model(x), model(x))

@@ -13,6 +13,7 @@ import pytest
 import cpd
 import scaled_cases
 import spawn
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +21,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd.nn.delayed import OPERANDS, Delayed, update  # noqa: E402
-from cpd.numeric.scaled_cast import ScaledCast, operand_spec  # noqa: E402
+from cpd.numeric.cast import Cast, as_cast  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 GOLDEN = scaled_cases.DATA / "delayed_optim.npz"
@@ -36,7 +37,7 @@ TINY, MOST = np.float32(1e-45), np.finfo(np.float32).max
 
 def spec(element="e4m3fn", history=4, amax="max", margin=0, rounding="nearest_even"):
     text = f"{element} block=tensor scale=fp32 arithmetic=te margin={margin}"
-    return ScaledCast(text, rounding, history=history, amax=amax)
+    return Cast(text, rounding=rounding, history=history, amax=amax)
 
 
 def hybrid(**options):
@@ -126,7 +127,7 @@ def test_casts_are_those_written_by_hand(which, dtype):
     scale = layer.scale[OPERANDS.index(which)]
     assert scale != 1
     element = layer.casts[which].format
-    by_hand = cpd.cast(x.float() * scale, element, overflow="saturate") * (1 / scale)
+    by_hand = cpd.cast(x.float() * scale, cpd.Cast(element, overflow="saturate")) * (1 / scale)
     assert same(layer.quantize(which, x), by_hand.to(dtype))
     assert layer.amax_history[0, OPERANDS.index(which)] == x.abs().max()
 
@@ -160,7 +161,10 @@ def test_stochastic_casts_draw_from_the_stream_that_is_given():
     layer = Delayed(spec(rounding="stochastic"))
     x = normal(500)
     draws = {"rounding": "stochastic", "overflow": "saturate", "seed": 3, "stream": 5}
-    assert same(layer.quantize("activation", x, seed=3, stream=5), cpd.cast(x, "e4m3fn", **draws))
+    assert same(
+        layer.quantize("activation", x, seed=3, stream=5),
+        by_keywords(cpd.cast, x, "e4m3fn", **draws),
+    )
     assert same(layer.quantize("activation", x), layer.quantize("activation", x, stream=0))
 
 
@@ -330,7 +334,7 @@ def test_a_layer_of_a_recipe():
         made = y, *torch.autograd.grad(y, (x, w), g)
         with torch.no_grad():
             qx, qw, qg = (
-                cpd.cast(t * s, one.format, overflow="saturate") * (1 / s)
+                cpd.cast(t * s, cpd.Cast(one.format, overflow="saturate")) * (1 / s)
                 for t, s, one in zip((x, w, g), delayed.scale, recipe.operands, strict=False)
             )
         assert same(made, (nn.functional.linear(qx, qw), qg @ qw, qg.mT @ qx))
@@ -364,8 +368,8 @@ def test_transforms_of_torch_func():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="weight must be a ScaledCast with history > 0, got mxfp8"):
-        Delayed(spec(), operand_spec("mxfp8"))
+    with pytest.raises(ValueError, match="weight must be a Cast with history > 0, got mxfp8"):
+        Delayed(spec(), as_cast("mxfp8"))
     with pytest.raises(ValueError, match=r"one history and one amax, got activation=.*history=4"):
         Delayed(spec(), spec(history=2))
     with pytest.raises(ValueError, match="one history and one amax, got activation=None"):

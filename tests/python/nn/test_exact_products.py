@@ -10,6 +10,7 @@ import threading
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -72,17 +73,17 @@ def cast(recipe, operand, x, axis, delayed=None):
     x = x.detach()
     if spec is None:
         return x.double()
-    if isinstance(spec, cpd.CastSpec):
+    if isinstance(spec.format, cpd.Format):
         return cpd.cast(x.float(), spec.format).double()
     if spec.history:
         scale = delayed.scale[("activation", "weight", "gradient").index(operand)]
-        y = cpd.cast(x.float() * scale, spec.format, overflow="saturate")
+        y = cpd.cast(x.float() * scale, cpd.Cast(spec.format.element, overflow="saturate"))
         return y.double() * scale.reciprocal().double()
     x = x.float().contiguous()
     if spec.factor == 1:
-        return cpd.cast(x, spec.scaled, axis=axis).double()
-    scales = cpd.encode(x, spec.scaled, axis=axis)[1]
-    y = cpd.cast(x * spec.factor, spec.scaled, axis=axis, scales=scales)
+        return cpd.cast(x, spec.format, axis=axis).double()
+    scales = cpd.encode(x, spec.format, axis=axis)[1]
+    y = cpd.cast(x * spec.factor, spec.format, axis=axis, scales=scales)
     return y.double() / spec.factor
 
 
@@ -348,7 +349,7 @@ def test_operands_are_bfloat16_where_it_holds_them(text, shape, axis):
         options = {"rounding": "stochastic", "seed": 7, "stream": 3}
     for size in (1.0, 2.0**-90, 2.0**120, 2.0**-131):
         x = placed(shape, size)
-        exact = cpd.cast(x, text.split(" rounding")[0], axis=axis, **options)
+        exact = by_keywords(cpd.cast, x, text.split(" rounding")[0], axis=axis, **options)
         y = narrow_operand(x, text, axis, numbers)
         held = torch.equal(exact.bfloat16().float().nan_to_num(3), exact.nan_to_num(3))
         assert y.dtype == (torch.bfloat16 if held else torch.float32)

@@ -82,7 +82,7 @@ def test_linear_one_by_one():
     x, w, bias = leaves_of((2, 9, 7), (5, 7), (5,))
     y = functional.linear(x, w, bias, recipe=NARROW)
     cast_x = cpd.cast(x.detach(), "e4m3")
-    cast_w = cpd.cast(w.detach(), "e3m2", "toward_zero", "saturate")
+    cast_w = cpd.cast(w.detach(), "e3m2 toward_zero overflow=saturate")
     assert same(y, cpd.gemm(cast_x, cast_w.t(), "e4m3", bias.detach()))
     g = values(2, 9, 5, seed=3)
     cast_g = cpd.cast(g, "e5m2")
@@ -98,7 +98,7 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
     seeds = iter(range(1, 9))
     accs = [cpd.Accumulator.parse(SOME, next(seeds), 9) for _ in range(4)]
     casts = [
-        cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=next(seeds), stream=9)
+        cpd.Cast("e5m2", rounding="stochastic", random_bits=8, seed=next(seeds), stream=9)
         for _ in range(3)
     ]
     how = cpd.Recipe(sums=accs, activation=casts[0], weight=casts[1], gradient=casts[2]).for_layer(
@@ -112,7 +112,7 @@ def test_each_rounding_draws_from_a_stream_of_its_own():
 
     def cast(t, spec, purpose):
         options = {"seed": spec.seed, "stream": stream(purpose), "random_bits": 8}
-        return cpd.cast(t.detach(), "e5m2", "stochastic", **options)
+        return cpd.cast(t.detach(), "e5m2 stochastic", **options)
 
     def drawing(acc, purpose):
         return with_numbers(acc, acc.seed, stream(purpose))
@@ -154,12 +154,14 @@ def test_output_is_rounded_once_more():
     ones = torch.ones(4, 5)
     assert same(for_x, cpd.gemm(ones, w.detach(), "fp32").bfloat16())
     assert same(for_w, cpd.gemm(x.detach().t(), ones, "fp32", dtype=torch.float32).bfloat16().t())
-    spec = cpd.CastSpec("e4m3", "stochastic", "saturate", random_bits=8, seed=2, stream=3)
+    spec = cpd.Cast(
+        "e4m3", rounding="stochastic", overflow="saturate", random_bits=8, seed=2, stream=3
+    )
     images, kernels = leaves_of((1, 2, 5, 5), (3, 2, 3, 3))
     y = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9", output=spec, layer=4))
     options = {"seed": 2, "stream": 3 ^ (11 << 60) ^ (4 << 20), "random_bits": 8}
     sums = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9"))
-    assert same(y, cpd.cast(sums, "e4m3", "stochastic", "saturate", **options))
+    assert same(y, cpd.cast(sums, "e4m3 stochastic overflow=saturate", **options))
     y = functional.matmul(
         images, images.mT, cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
     )
@@ -224,7 +226,7 @@ def test_conv2d_one_by_one(moves):
     x, w, bias = leaves_of((2, 4, 7, 8), (6, 4 // groups, 3, 2), (6,))
     y = functional.conv2d(x, w, bias, **moves, recipe=NARROW)
     cast_x = F.pad(cpd.cast(x.detach(), "e4m3"), (across, across, down, down))
-    cast_w = cpd.cast(w.detach(), "e3m2", "toward_zero", "saturate")
+    cast_w = cpd.cast(w.detach(), "e3m2 toward_zero overflow=saturate")
     columns = unfolded(cast_x, w, moves["stride"], dilation, groups)
     matrices = cast_w.reshape(groups, 6 // groups, -1)
     addend = bias.detach().view(groups, -1, 1)

@@ -36,8 +36,8 @@ from tensors import normal as values  # noqa: E402
 NARROW = dataclasses.replace(tensors.NARROW, output="e5m3")
 DRAWING = cpd.Recipe(
     sums=SOME,
-    activation=cpd.CastSpec("e4m3", "stochastic", random_bits=8, seed=3),
-    gradient=cpd.CastSpec("e5m2", "stochastic", random_bits=8, seed=4),
+    activation=cpd.Cast("e4m3", rounding="stochastic", random_bits=8, seed=3),
+    gradient=cpd.Cast("e5m2", rounding="stochastic", random_bits=8, seed=4),
 )
 ALL = (0, 1, 2)
 
@@ -133,7 +133,7 @@ def tangent_by_hand(product, cast_x, cast_w, of_x, of_w, of_b):
 def test_tangents_pass_straight_through():
     args = x, w, b = operands(LINEAR[2])
     tangents = of_x, of_w, of_b = tuple(t.cos() for t in args)
-    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
+    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2 toward_zero overflow=saturate")
 
     def product(x, w):
         return cpd.gemm(x, w.t(), "e4m3")
@@ -149,7 +149,7 @@ def test_tangents_pass_straight_through():
 def test_tangents_of_images_pass_straight_through():
     args = x, w, _ = operands(PRODUCTS["conv2d"][2])
     tangents = of_x, of_w, of_b = tuple(t.cos() for t in args)
-    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2", "toward_zero", "saturate")
+    cast_x, cast_w = cpd.cast(x, "e4m3"), cpd.cast(w, "e3m2 toward_zero overflow=saturate")
 
     def product(x, w):
         return functional.conv2d(x, w, recipe=cpd.Recipe(sums="e4m3"))

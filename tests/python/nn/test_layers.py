@@ -304,7 +304,7 @@ def test_a_deep_copy_goes_on_with_its_stream():
     stream = torch.zeros((), dtype=torch.int64)
     how = cpd.Recipe(
         sums=cpd.Accumulator.parse(SOME, 1, stream),
-        activation=cpd.CastSpec("e4m3", "stochastic", stream=stream, random_bits=4),
+        activation=cpd.Cast("e4m3", rounding="stochastic", stream=stream, random_bits=4),
     )
     model = nn.Sequential(linear(40, 30, recipe=how))
     twin = copy.deepcopy(model)
@@ -323,7 +323,7 @@ def test_a_deep_copy_goes_on_with_its_stream():
 def test_copies_of_specs_look_at_the_same_stream():
     stream = torch.zeros((), dtype=torch.int64)
     acc = cpd.Accumulator.parse(SOME, 1, stream)
-    cast = cpd.CastSpec("e4m3", "stochastic", stream=stream)
+    cast = cpd.Cast("e4m3", rounding="stochastic", stream=stream)
     for spec in (acc, cast, cpd.Recipe(sums=acc, weight=cast)):
         assert copy.copy(spec) is spec
         assert copy.deepcopy({"spec": spec})["spec"] is spec
@@ -350,7 +350,7 @@ SPECS = {
     "accumulator": cpd.Accumulator("e6m9", "chunked", product="exact"),
     "unit": cpd.Accumulator(preset="h100-fp8"),
     "rule": cpd.BlockFma("e4m3", "e5m2"),
-    "cast": cpd.CastSpec("e5m2", "stochastic", seed=3),
+    "cast": cpd.Cast("e5m2", rounding="stochastic", seed=3),
     "recipe": cpd.Recipe(
         sums="h100-fp8", grad_weight=SOME, weight="e4m3fn", output="bf16", layer=3
     ),

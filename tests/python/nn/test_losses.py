@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from cpd.nn.losses import Judged, Measured, judge, measure  # noqa: E402
-from cpd.numeric.scaled_cast import operand_spec  # noqa: E402
+from cpd.numeric.cast import as_cast  # noqa: E402
 from tensors import normal, wide  # noqa: E402
 
 
@@ -78,7 +78,7 @@ def test_losses_are_those_of_their_definitions(text):
         else:
             assert getattr(row, name) == pytest.approx(value, rel=1e-6, abs=1e-6), name
     assert wanted["underflow"] > 0
-    assert (row.recipe, row.cast, row.count) == ("it", operand_spec(text).text, x.numel())
+    assert (row.recipe, row.cast, row.count) == ("it", as_cast(text).text, x.numel())
 
 
 def test_ranges_are_those_of_their_definitions():
@@ -100,7 +100,7 @@ def test_ranges_are_those_of_their_definitions():
 
 
 def losses(x, text, axis=-1, multiplier=None):
-    spec = operand_spec(text)
+    spec = as_cast(text)
     return Judged.total([judge(measure(x).x, spec, axis, multiplier).tolist()])
 
 
@@ -124,7 +124,7 @@ def test_delayed_scales_overflow_as_transformer_engine_counts():
     inverse = float(multiplier.reciprocal())
     assert found.overflows == int((x.abs() > 448 * inverse).sum()) > 0
     assert found.scale_min == found.scale_max == inverse
-    q = cpd.cast(x * 3, "e4m3fn", overflow="saturate") * multiplier.reciprocal()
+    q = cpd.cast(x * 3, "e4m3fn overflow=saturate") * multiplier.reciprocal()
     assert found.errors == pytest.approx(float((q - x).double().square().sum()), rel=1e-6)
     assert found.underflows == int(x.count_nonzero() - q.count_nonzero())
 
@@ -153,7 +153,7 @@ def test_two_levels_of_scales():
 
 def test_parts_make_one():
     x, y = wide(8, 64), wide(8, 64, seed=9)
-    spec = operand_spec("mxfp8")
+    spec = as_cast("mxfp8")
     apart = [judge(each, spec, -1).tolist() for each in (x, y)]
     at_once = judge(torch.cat([x, y]), spec, -1).tolist()
     assert Judged.total(apart) == pytest.approx(Judged.total([at_once]))

@@ -113,7 +113,7 @@ def test_compiled_training(backend):
     torch._dynamo.reset()
     stream = torch.zeros((), dtype=torch.int64)
     acc = cpd.Accumulator.parse(SOME, 1, stream)
-    cast = cpd.CastSpec("e5m2", "stochastic", random_bits=8, stream=stream)
+    cast = cpd.Cast("e5m2", rounding="stochastic", random_bits=8, stream=stream)
     model = network(cpd.Recipe(sums=acc, grad_weight="e6m9 chunked", gradient=cast, weight="(4,3)"))
     counter = CompileCounterWithBackend(backend)
     program = torch.compile(model, fullgraph=True, backend=counter)

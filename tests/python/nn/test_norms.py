@@ -20,7 +20,7 @@ from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import compiled, normal, same  # noqa: E402
 
 NARROW = cpd.Recipe("native", norm="(4,3)", embedding="(4,3)")
-DRAWN = cpd.CastSpec("e4m3", "stochastic", seed=3, random_bits=8)
+DRAWN = cpd.Cast("e4m3", rounding="stochastic", seed=3, random_bits=8)
 DRAWING = cpd.Recipe("native", norm=DRAWN, embedding=DRAWN)
 PLAIN = cpd.Recipe("native")
 
@@ -29,7 +29,7 @@ def by_hand(x, spec, purpose, stream=0, layer=0):
     """A cast with the stream of a purpose."""
     tagged = (stream ^ stream_tag(Purpose[purpose], layer)) % 2**64
     options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
-    return cpd.cast(x, spec.format, spec.rounding, **options)
+    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **options)
 
 
 def gradients(f, *operands, seed=9):
@@ -74,7 +74,7 @@ def operands(norm, dtype=torch.float32):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("spec", [cpd.CastSpec("e4m3"), DRAWN], ids=str)
+@pytest.mark.parametrize("spec", [cpd.Cast("e4m3"), DRAWN], ids=str)
 def test_norms_are_torchs_rounded(norm, spec):
     """The result is torch's, rounded; its gradient, rounded, enters torch's backward pass."""
     how = cpd.Recipe("native", norm=spec, layer=7)
@@ -192,7 +192,7 @@ def test_compiled_embeddings_have_eagers_bits():
     ("forward", "backward"), [("e4m3", "e5m2"), ("e4m3", None), (None, DRAWN), (DRAWN, DRAWN)]
 )
 def test_rounded_both_ways(forward, backward):
-    specs = [cpd.CastSpec(s) if isinstance(s, str) else s for s in (forward, backward)]
+    specs = [cpd.Cast(s) if isinstance(s, str) else s for s in (forward, backward)]
     x, g = normal(5, 7), normal(5, 7, seed=1)
 
     def run(x):
@@ -213,7 +213,7 @@ def test_rounded_both_ways(forward, backward):
 
 
 def test_rounded_under_vmap():
-    first, second = cpd.CastSpec("e4m3"), cpd.CastSpec("e5m2")
+    first, second = cpd.Cast("e4m3"), cpd.Cast("e5m2")
     x, g = normal(5, 7), normal(5, 7, seed=1)
 
     def loss(x, g):

@@ -77,7 +77,7 @@ def test_operands_of_delayed_scaling_are_judged_unrounded(dtype):
     with cpd.observe(layer, every=1) as watch:
         layer(x).sum().backward()
         scale = layer.cpd_delayed.scale[0]
-    codes = cpd.cast(x.float() * scale, "e4m3fn", overflow="saturate")
+    codes = cpd.cast(x.float() * scale, "e4m3fn overflow=saturate")
     expected = sqnr(x, codes.double() / scale.double())
     (row,) = [row for row in watch if (row.recipe, row.role) == ("own", "activation")]
     assert row.sqnr == pytest.approx(expected, abs=1e-4)

@@ -9,14 +9,15 @@ import pickle
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
 from cpd import functional  # noqa: E402
+from cpd.numeric.cast import as_cast, is_whole  # noqa: E402
 from cpd.numeric.purposes import Purpose  # noqa: E402
-from cpd.numeric.scaled_cast import is_whole, operand_spec  # noqa: E402
 from cpd.numeric.streams import stream_tag  # noqa: E402
 from tensors import normal as values  # noqa: E402
 from tensors import same  # noqa: E402
@@ -66,24 +67,23 @@ def by_hand(recipe, name, x, axis, layer=0):
         return x, 1
     purpose = PURPOSES[name]
     usual = {"grad_input_weight": "weight", "grad_weight_activation": "activation"}.get(name)
-    if usual and is_whole(spec) and getattr(recipe, name) == "same":
+    if usual and is_whole(spec.text) and getattr(recipe, name) == "same":
         purpose = PURPOSES[usual]  # one cast, kept
-    if name == "grad_weight_gradient" and is_whole(spec) and getattr(recipe, name) == "same":
+    if name == "grad_weight_gradient" and is_whole(spec.text) and getattr(recipe, name) == "same":
         purpose = "cast_gradient"
     how = {"seed": 0, "stream": (STREAM ^ stream_tag(Purpose[purpose], layer)) % 2**64}
-    if spec.rounding == "stochastic":
-        how["rounding"] = "stochastic"
-    if isinstance(spec, cpd.CastSpec):
-        return cpd.cast(x, spec.format, **how), 1
-    transform = spec.scaled.transform
+    if isinstance(spec.format, cpd.Format):
+        return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **how), 1
+    transform = spec.format.transform
+    to = cpd.Cast(spec.format, rounding=spec.rounding)
     if transform is not None and x.shape[axis] % transform.size:
         missing = transform.size - x.shape[axis] % transform.size
         shape = [missing if d == axis % x.dim() else n for d, n in enumerate(x.shape)]
         x = torch.cat([x, torch.zeros(shape)], axis)
     if spec.factor == 1:
-        return cpd.cast(x, spec.scaled, axis=axis, **how), 1
-    scales = cpd.encode(x, spec.scaled, axis=axis, **how)[1]
-    return cpd.cast(x * spec.factor, spec.scaled, axis=axis, scales=scales, **how), spec.factor
+        return by_keywords(cpd.cast, x, to, axis=axis, **how), 1
+    scales = by_keywords(cpd.encode, x, to, axis=axis, **how)[1]
+    return by_keywords(cpd.cast, x * spec.factor, to, axis=axis, scales=scales, **how), spec.factor
 
 
 def product(a, b, how):
@@ -220,11 +220,11 @@ def test_autocast_gives_its_type():
     ],
 )
 def test_texts_of_operands_parse_back(text):
-    spec = operand_spec(text)
+    spec = as_cast(text)
     assert spec.text == text
-    assert operand_spec(spec.text) == spec
+    assert as_cast(spec.text) == spec
     assert pickle.loads(pickle.dumps(spec)) == spec
-    assert operand_spec(spec) is spec
+    assert as_cast(spec) is spec
 
 
 @pytest.mark.parametrize(
@@ -237,12 +237,12 @@ def test_texts_of_operands_parse_back(text):
         ("mxfp8 amax=mean", "amax must be max or most_recent, got 'mean'"),
         ("mxfp8 rounding=up rounding=down", "option 'rounding' of a cast is given twice"),
         ("fp8-tensor history=-1", "history must be 0…2\\^20"),
-        ("e4m3 history=4", "unknown option 'history'"),
+        ("e4m3 history=4", "a history goes with one fp32 scale"),
     ],
 )
 def test_what_does_not_go_together_says_so(given, message):
     with pytest.raises(ValueError, match=message):
-        operand_spec(given)
+        as_cast(given)
 
 
 def test_a_history_without_its_state_is_an_error():
@@ -256,7 +256,7 @@ def test_a_history_without_its_state_is_an_error():
 def test_a_history_belongs_to_the_tensor(other):
     """Also where the casts have one text and differ in their seeds."""
     how = {"rounding": "stochastic", "seed": 1, "history": 4}
-    delayed, another = (cpd.ScaledCast(CURRENT, **(how | more)) for more in ({}, other))
+    delayed, another = (cpd.Cast(CURRENT, **how | more) for more in ({}, other))
     cpd.Recipe("native", weight=delayed, grad_input_weight=delayed)
     with pytest.raises(ValueError, match=r"grad_input_weight: a history belongs to weight itself"):
         cpd.Recipe("native", weight=delayed, grad_input_weight=another)
@@ -267,7 +267,7 @@ def test_a_history_belongs_to_the_tensor(other):
 
 def encoded(spec, x, axis):
     """As `cpd.gemm` takes it."""
-    to = spec.scaled if isinstance(spec, cpd.ScaledCast) else spec.format
+    to = spec.format
     if isinstance(to, cpd.Format):
         return cpd.ops.Encoded(cpd.encode(x, to), None, to, x.shape, axis)
     return cpd.ops.Encoded(*cpd.encode(x.contiguous(), to, axis=axis), to, x.shape, axis)
@@ -326,7 +326,7 @@ def test_delayed_scales_at_the_end():
         y = functional.linear(x, w, recipe=recipe, delayed=state)
         y.sum().backward()
     of_x, of_w = state.scale[0], state.scale[1]
-    q = [cpd.cast(t.detach() * s, "e4m3fn", overflow="saturate") for t, s in ((x, of_x), (w, of_w))]
+    q = [cpd.cast(t.detach() * s, "e4m3fn overflow=saturate") for t, s in ((x, of_x), (w, of_w))]
     p = cpd.gemm(q[0], q[1].t(), recipe.forward)
     assert same(y.detach(), p * (of_x.reciprocal() * of_w.reciprocal()))
     assert state.amax_history[0].tolist() == [x.abs().max(), w.abs().max(), 1.0]

@@ -10,6 +10,7 @@ import pickle
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -25,22 +26,19 @@ STOCHASTIC = "e4m3 rounding=stochastic random_bits=8"
 CASES = (
     ("e4m3", "e5m2", {}),
     (cpd.Format("e4m3fn"), None, {}),
-    (None, cpd.CastSpec("e5m2", "toward_zero", "saturate"), {}),
+    (None, cpd.Cast("e5m2", rounding="toward_zero", overflow="saturate"), {}),
     ("mxfp8", "mxfp4", {"axis": 1}),
     ("nvfp4", cpd.Scaled("int8 row"), {"axis": (-1, 0)}),
-    (cpd.ScaledCast("mxfp4", "up"), "bf16", {"axis": 0}),
+    (cpd.Cast("mxfp4", rounding="up"), "bf16", {"axis": 0}),
     (None, None, {}),
 )
 
 
 def by_hand(x, spec, axis):
     """The cast of a spec that draws nothing."""
-    spec = spec if isinstance(spec, (cpd.CastSpec, cpd.ScaledCast)) else None
     if spec is None:
         return x
-    if isinstance(spec, cpd.CastSpec):
-        return cpd.cast(x, spec.format, spec.rounding, spec.overflow)
-    return cpd.cast(x, spec.scaled, spec.rounding, axis=axis)
+    return cpd.cast(x, spec, axis=axis if isinstance(spec.format, cpd.Scaled) else -1)
 
 
 @pytest.mark.parametrize(("forward", "backward", "options"), CASES)
@@ -77,10 +75,10 @@ def test_stochastic_casts_draw_from_the_stream():
             for way in (Purpose.cast_output, Purpose.cast_gradient)
         )
         how = {"rounding": "stochastic", "random_bits": 8}
-        assert same(y.detach(), cpd.cast(x.detach(), "e4m3", **how, stream=first))
-        assert same(x.grad, cpd.cast(g, "e5m2", "stochastic", stream=second))
+        assert same(y.detach(), by_keywords(cpd.cast, x.detach(), "e4m3", **how, stream=first))
+        assert same(x.grad, cpd.cast(g, "e5m2 stochastic", stream=second))
     assert same(q(x), q(x))
-    seeded = cpd.quantizer(cpd.CastSpec("e4m3", "stochastic", seed=9, stream=5))
+    seeded = cpd.quantizer(cpd.Cast("e4m3", rounding="stochastic", seed=9, stream=5))
     assert not same(seeded(x), q(x, stream=5))
 
 

@@ -26,7 +26,7 @@ MADE = {
         grad_bias="bf16",
         activation="mxfp8",
         weight="mxfp8",
-        gradient=cpd.CastSpec("e5m2", rounding="stochastic", seed=3, stream=5),
+        gradient=cpd.Cast("e5m2", rounding="stochastic", seed=3, stream=5),
         output="bf16",
         layer=7,
         grad_input_gradient="e4m3fn",

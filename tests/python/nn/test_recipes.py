@@ -16,8 +16,8 @@ RICH = cpd.Recipe(
     grad_input="native",
     grad_weight=cpd.Accumulator("e6m9", "chunked", rounding="stochastic", seed=3, stream=9),
     activation="mxfp8",
-    weight=cpd.CastSpec("e4m3", "stochastic", seed=5),
-    gradient=cpd.ScaledCast("nvfp4", "stochastic", seed=1, stream=2, random_bits=8),
+    weight=cpd.Cast("e4m3", rounding="stochastic", seed=5),
+    gradient=cpd.Cast("nvfp4", rounding="stochastic", seed=1, stream=2, random_bits=8),
     grad_input_weight=None,
     grad_weight_gradient="nvfp4 transform=hadamard16:te rounding=stochastic",
     output="bf16",
@@ -117,11 +117,11 @@ def test_what_the_operators_take():
         "cast_gradient",
         "recast_gradient",
     ]
-    seeded = cpd.CastSpec("e4m3fn", "stochastic", seed=1)
+    seeded = cpd.Cast("e4m3fn", rounding="stochastic", seed=1)
     other = cpd.Recipe("native", activation="e4m3fn", weight=seeded)
     assert other.gemms == "native"
     assert other.cast_before == (other.activation, seeded)
-    twice = other.replace(grad_input_weight=cpd.CastSpec("e4m3fn", "stochastic", seed=2))
+    twice = other.replace(grad_input_weight=cpd.Cast("e4m3fn", rounding="stochastic", seed=2))
     assert twice.cast_before == (twice.activation, None)
     assert [purpose.name for purpose, _ in twice.drawing] == ["cast_weight", "recast_weight"]
 

@@ -173,7 +173,7 @@ def test_a_norm_of_ones_own():
     module, plain = Norm(), Norm()
     plain.load_state_dict(module.state_dict())
     cpd.convert(module, cpd.Recipe("native", norm="(4,3)"), coverage=False)
-    spec = cpd.CastSpec("e4m3")
+    spec = cpd.Cast("e4m3")
     by_hand = _gradients(plain, _x(3, 8), lambda x: rounded(plain(x), spec, spec))
     assert _same(_gradients(module, _x(3, 8)), by_hand)
     assert torch.equal(module(_x(3, 8)), cpd.cast(plain(_x(3, 8)), "e4m3"))

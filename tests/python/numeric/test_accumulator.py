@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd.Accumulator`, `cpd.BlockFma`, `cpd.CastSpec` and `cpd.Recipe` as values: what their
+"""`cpd.Accumulator`, `cpd.BlockFma`, `cpd.Cast` and `cpd.Recipe` as values: what their
 arguments mean, their text, equality, copies and errors."""
 
 from __future__ import annotations
@@ -169,8 +169,8 @@ def numbers(value):
     [
         lambda **n: cpd.Accumulator("e4m3", rounding="stochastic", **n),
         lambda **n: cpd.Accumulator.parse("e4m3 kahan", **n),
-        lambda **n: cpd.CastSpec("e4m3", "stochastic", **n),
-        lambda **n: cpd.Recipe(sums=cpd.Accumulator("e4m3", **n), weight=cpd.CastSpec("e5m2", **n)),
+        lambda **n: cpd.Cast("e4m3", rounding="stochastic", **n),
+        lambda **n: cpd.Recipe(sums=cpd.Accumulator("e4m3", **n), weight=cpd.Cast("e5m2", **n)),
     ],
 )
 @pytest.mark.parametrize("name", ["seed", "stream"])
@@ -212,7 +212,7 @@ def test_numpy_numbers_are_kept_as_ints():
         "seed=18446744073709551615)"
     )
     assert type(acc.seed) is type(acc.chunk) is type(acc.random_bits) is int
-    cast = cpd.CastSpec("e4m3", "stochastic", seed=np.int64(3), random_bits=np.int8(8))
+    cast = cpd.Cast("e4m3", rounding="stochastic", seed=np.int64(3), random_bits=np.int8(8))
     assert type(cast.seed) is type(cast.random_bits) is int
     spec = cpd.ReduceSpec("e4m3", rounding="stochastic", random_bits=np.int8(8))
     assert type(spec.random_bits) is int
@@ -414,12 +414,12 @@ def test_recipe_means_one_accumulator_for_all():
         gradient="e5m2",
     )
     assert (other.grad_input.format.name, other.grad_weight.scheme) == ("e5m2", "chunked")
-    assert other.activation == cpd.CastSpec("e4m3fn")
+    assert other.activation == cpd.Cast("e4m3fn")
     assert other.for_layer(7) == dataclasses.replace(other, layer=7) != other
 
 
 def test_recipe_copies_and_text():
-    cast = cpd.CastSpec("e5m2", "stochastic", "saturate", random_bits=8, seed=3)
+    cast = cpd.Cast("e5m2", rounding="stochastic", overflow="saturate", random_bits=8, seed=3)
     recipe = cpd.Recipe(sums="e4m3", grad_weight="fp32", weight="(4,3)", gradient=cast, layer=2)
     assert pickle.loads(pickle.dumps(recipe)) == copy.deepcopy(recipe) == recipe
     assert hash(copy.deepcopy(recipe)) == hash(recipe)
@@ -434,7 +434,7 @@ def test_recipe_copies_and_text():
     ("arguments", "error", "message"),
     [
         ({"forward": []}, TypeError, "format"),
-        ({"forward": cpd.CastSpec("e4m3")}, TypeError, "format"),
+        ({"forward": cpd.Cast("e4m3")}, TypeError, "format"),
         ({"grad_input": 3}, TypeError, "format"),
         ({"grad_bias": "e9m9"}, ValueError, "e9m9|exp"),
         ({"weight": 8}, TypeError, "format"),
@@ -461,7 +461,7 @@ def test_recipe_errors(arguments, error, message):
 )
 def test_cast_spec_errors(arguments, error, message):
     with pytest.raises(error, match=message):
-        cpd.CastSpec(**{"format": "e4m3"} | arguments)
+        cpd.Cast(**{"format": "e4m3"} | arguments)
 
 
 @pytest.mark.few("", 2)

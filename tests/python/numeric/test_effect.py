@@ -80,11 +80,11 @@ def test_a_text_without_effect_is_refused(make: Callable[[str], Any], text: str,
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: cpd.cast(VALUES, "e4m3fn", random_bits=8),
-        lambda: cpd.encode(VALUES, "mxfp8", variant="B"),
-        lambda: cpd.add(VALUES, VALUES, "e4m3fn", random_bits=8),
-        lambda: cpd.CastSpec("e4m3fn", "up", random_bits=8),
-        lambda: cpd.ScaledCast("mxfp8", variant="B"),
+        lambda: cpd.cast(VALUES, "e4m3fn random_bits=8"),
+        lambda: cpd.encode(VALUES, "mxfp8 variant=B"),
+        lambda: cpd.add(VALUES, VALUES, "e4m3fn random_bits=8"),
+        lambda: cpd.Cast("e4m3fn", rounding="up", random_bits=8),
+        lambda: cpd.Cast("mxfp8", variant="B"),
         lambda: cpd.Accumulator("fp32", "kahan", random_bits=8),
         lambda: cpd.ReduceSpec("e4m3fn", random_bits=8),
         lambda: cpd.ReduceSpec("mxfp8", variant="B"),
@@ -176,7 +176,7 @@ def test_random_bits_change_a_stochastic_sum(scheme: str) -> None:
 
 
 def test_the_default_may_be_said() -> None:
-    assert str(cpd.CastSpec.parse("e4m3fn random_bits=24 variant=A")) == "e4m3fn"
+    assert str(cpd.Cast.parse("e4m3fn random_bits=24 variant=A")) == "e4m3fn"
     assert cpd.Accumulator("h100-fp8 overflow=ieee") == cpd.Accumulator("h100-fp8")
 
 

@@ -217,7 +217,7 @@ def wherever(f: Any) -> list[cpd.Format]:
     assert operands.unit is not None
     return [
         cpd.Format(f),
-        cpd.CastSpec(f).format,
+        cpd.Cast(f).format,
         cpd.Accumulator(f).format,
         cpd.numeric.accumulator.as_accumulator(f).format,
         chunked.format,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import cpd
 import oracle
 from arrays import assert_same_bits, from_bits, spec_of, unpack
+from by_keywords import by_keywords
 
 BITS = st.integers(0, 0xFFFFFFFF)
 _ENCODINGS = ["ieee", "ieee", "fn", "fnuz", "p3109", "p3109finite", "finite", "e8m0"]
@@ -83,7 +84,7 @@ def test_cast(data: st.DataObject, f: cpd.Format, o: oracle.Options) -> None:
     given_integers = {}
     if o.rounding == "stochastic":
         given_integers = {"random": np.full(len(bits), o.random)}
-    got = cpd.cast(from_bits(bits), f, **keywords(o), **given_integers)
+    got = by_keywords(cpd.cast, from_bits(bits), f, **keywords(o), **given_integers)
     assert_same_bits(got, [oracle.cast(spec, b, o) for b in bits], f"{f} {o}")
 
 
@@ -93,7 +94,7 @@ def test_cast(data: st.DataObject, f: cpd.Format, o: oracle.Options) -> None:
 @example(cpd.Format("fp32"), 3.4028235677973366e38, oracle.Options())
 def test_cast_of_float64(f: cpd.Format, x: float, o: oracle.Options) -> None:
     more = {"random": np.array([o.random])} if o.rounding == "stochastic" else {}
-    got = cpd.cast(np.array([x]), f, **keywords(o), **more)
+    got = by_keywords(cpd.cast, np.array([x]), f, **keywords(o), **more)
     assert_same_bits(got.astype(np.float32), [oracle.cast_double(spec_of(f), x, o)], f"{f} {o} {x}")
 
 
@@ -107,9 +108,15 @@ def test_arithmetic(data: st.DataObject, f: cpd.Format, o: oracle.Options) -> No
     spec = spec_of(f)
     a, b, c = from_bits([x]), from_bits([y]), from_bits([z])
     about = f"{f} {o} {x:08X} {y:08X} {z:08X}"
-    assert_same_bits(cpd.add(a, b, f, **keywords(o)), [oracle.add(spec, x, y, o)], about)
-    assert_same_bits(cpd.mul(a, b, f, **keywords(o)), [oracle.mul(spec, x, y, o)], about)
-    assert_same_bits(cpd.fma(a, b, c, f, **keywords(o)), [oracle.fma(spec, x, y, z, o)], about)
+    assert_same_bits(
+        by_keywords(cpd.add, a, b, f, **keywords(o)), [oracle.add(spec, x, y, o)], about
+    )
+    assert_same_bits(
+        by_keywords(cpd.mul, a, b, f, **keywords(o)), [oracle.mul(spec, x, y, o)], about
+    )
+    assert_same_bits(
+        by_keywords(cpd.fma, a, b, c, f, **keywords(o)), [oracle.fma(spec, x, y, z, o)], about
+    )
 
 
 @settings(deadline=None, max_examples=200)

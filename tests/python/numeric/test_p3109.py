@@ -18,6 +18,7 @@ import pytest
 import cpd
 import oracle
 from arrays import assert_same_bits, pack, spec_of, truncated_bits
+from by_keywords import by_keywords
 from rationals import Fraction
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -136,12 +137,12 @@ def test_saturation(
     x, wanted = np.array(values, dtype), np.array(results, dtype)
     how = {"rounding": mode, "overflow": policy}
     for made in (
-        cpd.cast(x, name, **how),
-        cpd.add(x, np.zeros_like(x), name, **how),
-        cpd.mul(x, np.ones_like(x), name, **how),
-        cpd.div(x, np.ones_like(x), name, **how),
-        cpd.cast(x, name, flags=True, **how)[0],
-        cpd.decode(cpd.encode(x, name, **how), name, x.size),
+        by_keywords(cpd.cast, x, name, **how),
+        by_keywords(cpd.add, x, np.zeros_like(x), name, **how),
+        by_keywords(cpd.mul, x, np.ones_like(x), name, **how),
+        by_keywords(cpd.div, x, np.ones_like(x), name, **how),
+        by_keywords(cpd.cast, x, name, flags=True, **how)[0],
+        cpd.decode(by_keywords(cpd.encode, x, name, **how), name, x.size),
     ):
         np.testing.assert_array_equal(made, wanted)
     accumulator = cpd.Accumulator(name, **how)

@@ -90,7 +90,7 @@ def test_stochastic_codes_are_those_of_the_cast(front_end: FrontEnd, f: str) -> 
     how = {"rounding": "stochastic", "seed": 2}
     codes, cast = front_end.run([Call(cpd.encode, (x, f), how), Call(cpd.cast, (x, f), how)])
     assert codes.dtype == np.uint8
-    assert codes.tobytes() == cpd.encode(x, f, "stochastic", seed=2).tobytes()
+    assert codes.tobytes() == cpd.encode(x, cpd.Cast(f, rounding="stochastic"), seed=2).tobytes()
     front_end.check([Call(cpd.decode, (codes, f, x.shape), {}, cast)])
 
 
@@ -116,7 +116,7 @@ def test_layouts_have_the_same_codes(front_end: FrontEnd, cases: list[Any]) -> N
     calls = []
     for name, mode in cases:
         x = layout(name, nan=False)
-        wanted = cpd.encode(np.array(x, order="C"), "e4m3", mode)
+        wanted = cpd.encode(np.array(x, order="C"), cpd.Cast("e4m3", rounding=mode))
         calls.append(Call(cpd.encode, (x, "e4m3", mode), {}, wanted))
     front_end.check(calls)
 

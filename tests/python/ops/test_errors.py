@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 from front_ends import FrontEnd
 
 torch = pytest.importorskip("torch")
@@ -59,11 +60,11 @@ def test_options(front_end: FrontEnd, options, error, message, stochastic):
         options = {"rounding": "stochastic"} | options
     x = front_end.array(X)
     for call in front_end.some(
-        lambda: cpd.cast(x, "e4m3", **options),
-        lambda: cpd.encode(x, "e4m3", **options),
-        lambda: cpd.add(x, x, "e4m3", **options),
-        lambda: cpd.mul(x, x, "e4m3", **options),
-        lambda: cpd.fma(x, x, x, "e4m3", **options),
+        lambda: by_keywords(cpd.cast, x, "e4m3", **options),
+        lambda: by_keywords(cpd.encode, x, "e4m3", **options),
+        lambda: by_keywords(cpd.add, x, x, "e4m3", **options),
+        lambda: by_keywords(cpd.mul, x, x, "e4m3", **options),
+        lambda: by_keywords(cpd.fma, x, x, x, "e4m3", **options),
         lambda: cpd.Accumulator("e4m3", **options),
     ):
         front_end.refuse(error, message, call)
@@ -350,7 +351,7 @@ def test_random_is_for_stochastic_rounding(front_end: FrontEnd):
     front_end.refuse(
         TypeError,
         "random",
-        lambda: cpd.cast(x, "e4m3", "stochastic", random=other(np.zeros((3, 4), np.int64))),
+        lambda: cpd.cast(x, "e4m3 stochastic", random=other(np.zeros((3, 4), np.int64))),
     )
     front_end.refuse(TypeError, "random", cpd.cast, x, "e4m3", "stochastic", random=[0] * 12)
 

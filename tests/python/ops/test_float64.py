@@ -16,6 +16,7 @@ import cpd
 import oracle
 import reduce_oracle
 from arrays import spec_of, sum_of
+from by_keywords import by_keywords
 from cpd import _core
 from front_ends import Call, FrontEnd
 from rationals import Fraction
@@ -104,7 +105,7 @@ def every(operation: Callable[..., Any], *args: Any, **more: Any) -> npt.NDArray
     try:
         for backend in _core.backends():
             _core.force_backend(backend)
-            results.append(operation(*args, **more))
+            results.append(by_keywords(operation, *args, **more))
             about = f"{backend}: {operation.__name__} {args[-1]} {more}"
             assert results[-1].tobytes() == results[0].tobytes(), about
     finally:
@@ -166,7 +167,7 @@ def test_every_random_integer_next_to_a_gaps_point() -> None:
     for direction in (-1, 1):
         x = np.full(r.shape, 1 + 331 * 2.0**-13)  # 331 / 2^10 of the gap 1…1.125
         y = np.full(r.shape, direction * 2.0**-60)
-        got = cpd.add(x, y, "e4m3", "stochastic", random_bits=bits, random=r)
+        got = cpd.add(x, y, cpd.Cast("e4m3", rounding="stochastic", random_bits=bits), random=r)
         assert int((got == 1.125).sum()) == (331 if direction > 0 else 330)
 
 
@@ -207,11 +208,15 @@ def test_float64_of_binary32_numbers_gives_what_float32_gives() -> None:
     for rounding in oracle.MODES:
         how: dict[str, Any] = {"rounding": rounding, "seed": 3}
         for f in ("e4m3", "e8m12", "fp32"):
-            got = cpd.fma(*wide, f, **how)
+            got = by_keywords(cpd.fma, *wide, f, **how)
             assert got.dtype == np.float64
-            np.testing.assert_array_equal(got, cpd.fma(x, y, z, f, **how))
-            np.testing.assert_array_equal(cpd.add(*wide[:2], f, **how), cpd.add(x, y, f, **how))
-            np.testing.assert_array_equal(cpd.mul(*wide[:2], f, **how), cpd.mul(x, y, f, **how))
+            np.testing.assert_array_equal(got, by_keywords(cpd.fma, x, y, z, f, **how))
+            np.testing.assert_array_equal(
+                by_keywords(cpd.add, *wide[:2], f, **how), by_keywords(cpd.add, x, y, f, **how)
+            )
+            np.testing.assert_array_equal(
+                by_keywords(cpd.mul, *wide[:2], f, **how), by_keywords(cpd.mul, x, y, f, **how)
+            )
 
 
 def test_every_front_end(front_end: FrontEnd) -> None:

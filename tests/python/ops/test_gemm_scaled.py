@@ -300,7 +300,7 @@ def _te_nvfp4(x: F32) -> tuple[F32, F32, np.float32]:
         wanted = of_block * (encode * (one / np.float32(6)))
         scales = cpd.cast(np.minimum(wanted, np.float32(448)), "e4m3fn")
         by = np.minimum(one / (scales * (one / encode)), most)
-        elements = cpd.cast(x * np.repeat(by, 16, axis=1), "e2m1", overflow="saturate")
+        elements = cpd.cast(x * np.repeat(by, 16, axis=1), "e2m1 overflow=saturate")
     return elements, scales, amax
 
 

@@ -58,7 +58,7 @@ def test_numbers_of_random_bits_have_64(name, value):
     with pytest.raises(ValueError, match=rf"{name} must be 0…2\^64 - 1"):
         cpd.Accumulator("e5m10", rounding="stochastic", **{name: value})
     with pytest.raises(ValueError, match=name):
-        cpd.cast(X, "e4m3", rounding="stochastic", **{name: value})
+        cpd.cast(X, "e4m3 stochastic", **{name: value})
     largest = cpd.Accumulator("e5m10", rounding="stochastic", **{name: 2**64 - 1})
     assert getattr(largest, name) == 2**64 - 1
 
@@ -66,7 +66,7 @@ def test_numbers_of_random_bits_have_64(name, value):
 @pytest.mark.parametrize("factor", [True, False, "2"])
 def test_a_factor_is_a_number(factor):
     with pytest.raises(TypeError, match="factor must be a number"):
-        cpd.ScaledCast("int8 row", factor=factor)
+        cpd.Cast("int8 row", factor=factor)
 
 
 def test_scale_max_is_binary32():

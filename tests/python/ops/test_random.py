@@ -25,6 +25,7 @@ from arrays import (
     sum_of,
     to_bits,
 )
+from by_keywords import by_keywords
 from front_ends import Call, FrontEnd
 from rationals import Fraction
 
@@ -82,16 +83,18 @@ def test_the_integers_have_the_broadcast_shape(front_end: FrontEnd) -> None:
     got = front_end(cpd.add, x, y, "e4m3", **options(8, "A"), random=r)
     wide = [np.broadcast_to(v, (2, 3)).copy() for v in (x, y)]
     for i in np.ndindex(2, 3):
-        one = cpd.add(wide[0][i], wide[1][i], "e4m3", **options(8, "A"), random=np.array(r[i]))
+        one = by_keywords(
+            cpd.add, wide[0][i], wide[1][i], "e4m3", **options(8, "A"), random=np.array(r[i])
+        )
         assert got[i].tobytes() == one.tobytes()
 
 
 def test_strides_and_out() -> None:
     x, y = np.float32([[1.1, 2.2], [3.3, 4.4]]), np.full((2, 2), 0.25, np.float32)
     r = integers((2, 2), 24)
-    wanted = cpd.mul(x, y, "e3m2", **options(24, "A"), random=r)
+    wanted = by_keywords(cpd.mul, x, y, "e3m2", **options(24, "A"), random=r)
     out = np.empty((2, 2), np.float32).T
-    got = cpd.mul(x, y, "e3m2", **options(24, "A"), random=r.T.copy().T, out=out)
+    got = by_keywords(cpd.mul, x, y, "e3m2", **options(24, "A"), random=r.T.copy().T, out=out)
     assert got is out
     assert to_bits(got) == to_bits(wanted)
 
@@ -102,7 +105,7 @@ def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
     many = np.broadcast_to(x, r.shape), np.broadcast_to(y, r.shape)
-    got = cpd.add(*many, "e4m3", **options(bits, variant), random=r)
+    got = by_keywords(cpd.add, *many, "e4m3", **options(bits, variant), random=r)
     mean = sum(Fraction(float(v)) for v in got) / 2**bits
     exact = Fraction(float(x)) + Fraction(float(y))
     part = (exact - Fraction(10, 8)) * 8 * 2**bits  # of the gap 1.25…1.375, in 2^-N
@@ -208,7 +211,7 @@ def test_products(front_end: FrontEnd, text: str) -> None:
     a, b, c = products(2, 0, 3, "e4m3")  # no column of b tells how many there are
     r = integers((2, 3, acc.gemm_draws(0)), acc.random_bits)
     how = options(acc.random_bits, acc.variant)
-    rounded = cpd.cast(c, acc.format, **how, random=r[..., 0])
+    rounded = by_keywords(cpd.cast, c, acc.format, **how, random=r[..., 0])
     front_end.check([*calls, Call(cpd.gemm, (a, b, acc, c), {"random": r}, rounded)])
 
 
@@ -262,7 +265,7 @@ def test_gradients_go_through() -> None:
     y = torch.tensor([0.3, 0.4], requires_grad=True)
     r = torch.tensor([3, 5])
     how = options(8, "A") | {"random": r}
-    cpd.fma(x, y, x, "e4m3", **how).sum().backward()
+    by_keywords(cpd.fma, x, y, x, "e4m3", **how).sum().backward()
     assert x.grad.tolist() == pytest.approx([1.3, 1.4])
     assert y.grad.tolist() == [1.0, 2.0]
     acc = cpd.Accumulator("e4m3", rounding="stochastic", random_bits=8)
@@ -285,7 +288,7 @@ def test_a_batch_takes_its_own_integers() -> None:
     how = options(6, "A")
 
     def add(x: Any, r: Any) -> Any:
-        return cpd.add(x, y[0], "e4m3", **how, random=r)
+        return by_keywords(cpd.add, x, y[0], "e4m3", **how, random=r)
 
     def total(x: Any, r: Any) -> Any:
         return cpd.sum(x, acc, 1, random=r)
@@ -310,9 +313,9 @@ def calls() -> dict[str, Callable[..., Any]]:
     """Operations whose random= has the shape (2, 3), of gemm (1, 2, 3)."""
     x = np.ones((2, 3), np.float32)
     return {
-        "add": lambda r, **o: cpd.add(x, x, "e4m3", random=r, **o),
-        "mul": lambda r, **o: cpd.mul(x, x, "e4m3", random=r, **o),
-        "fma": lambda r, **o: cpd.fma(x, x, x, "e4m3", random=r, **o),
+        "add": lambda r, **o: by_keywords(cpd.add, x, x, "e4m3", random=r, **o),
+        "mul": lambda r, **o: by_keywords(cpd.mul, x, x, "e4m3", random=r, **o),
+        "fma": lambda r, **o: by_keywords(cpd.fma, x, x, x, "e4m3", random=r, **o),
         "sum": lambda r, **o: cpd.sum(x.T, cpd.Accumulator("e4m3", **o), 0, random=r),
         "gemm": lambda r, **o: cpd.gemm(
             x[:1, :2],
@@ -351,7 +354,7 @@ def test_what_random_must_be_as_a_tensor() -> None:
     how = options(4, "A")
     acc = cpd.Accumulator("e4m3", **how)
     with pytest.raises(ValueError, match="the result's shape"):
-        cpd.add(x, x[0], "e4m3", **how, random=torch.zeros(3, dtype=torch.int32))
+        by_keywords(cpd.add, x, x[0], "e4m3", **how, random=torch.zeros(3, dtype=torch.int32))
     with pytest.raises(ValueError, match="the result's shape and 2 draws"):
         cpd.sum(x, acc, 0, random=torch.zeros(3, dtype=torch.int32))
     with pytest.raises(ValueError, match="the result's shape and 7 draws"):

@@ -19,6 +19,7 @@ import scaled_blocks
 import scaled_fast
 import scaled_oracle
 from arrays import STRIDED, layout, pack
+from by_keywords import by_keywords
 from cpd.ops.arguments import holds_scaled
 from front_ends import Call, FrontEnd, assert_bits
 from scaled_cases import FORMATS, spec_of
@@ -252,7 +253,7 @@ def test_layouts(front_end: FrontEnd, name: str, axis: int) -> None:
 
 
 def in_place(x: Any, q: Any, **how: Any) -> Any:
-    return cpd.cast(x, q, out=x, **how)
+    return by_keywords(cpd.cast, x, q, out=x, **how)
 
 
 def test_in_place(front_end: FrontEnd) -> None:

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 from front_ends import FrontEnd
 
 X = np.linspace(-3, 3, 128, dtype=np.float32).reshape(4, 32)
 
 
 def codes_of(x, q, **how):
-    return cpd.encode(x, q, **how)[0]
+    return by_keywords(cpd.encode, x, q, **how)[0]
 
 
 ERRORS = [
@@ -198,7 +199,7 @@ def test_one_number_for_a_tensor(front_end: FrontEnd):
 
 
 def test_results_of_layers_take_no_scaled_formats():
-    for given in ("nvfp4", "int8 row", cpd.Scaled("mxfp8"), cpd.ScaledCast("mxfp8")):
+    for given in ("nvfp4", "int8 row", cpd.Scaled("mxfp8"), cpd.Cast("mxfp8")):
         for name in ("output", "norm", "softmax", "embedding", "residual"):
             with pytest.raises(ValueError, match=f"{name} takes formats without scales"):
                 cpd.Recipe(sums="fp32", **{name: given})
@@ -210,7 +211,7 @@ def test_other_places_say_that_they_take_no_scales(name):
     message = "is a scaled format .cpd.Scaled.; here one without scales is needed"
     for call in (
         lambda: cpd.Format(name),
-        lambda: cpd.CastSpec(name),
+        lambda: cpd.Cast(name),
         lambda: cpd.add(X, X, name),
         lambda: cpd.ReduceSpec("e4m3", result=name),
     ):

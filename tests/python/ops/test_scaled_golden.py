@@ -15,6 +15,7 @@ import oracle
 import scaled_cases
 import scaled_fast
 from arrays import unpack
+from by_keywords import by_keywords
 from scaled_cases import Array, Case, Outcome, Result, to_float
 
 CASES = {case.key: case for case in scaled_cases.cases()}
@@ -52,11 +53,11 @@ def encoded(case: Case, x: Array) -> Result:
     q, s = descriptor(case), case.spec
     grid = int(np.prod(q.scales_shape(x.shape, case.axis)))
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
-    codes, scales = cpd.encode(x, q, **how)
+    codes, scales = by_keywords(cpd.encode, x, q, **how)
     blocks, outer = (scales, np.zeros(0, np.uint8)) if s.tensor_scale is None else scales
     tensors = 0 if s.tensor_scale is None else x.size // x.shape[-1] if s.outer == "row" else 1
     values = cpd.decode(codes, q, x.shape, axis=case.axis, scales=scales)
-    cast = cpd.cast(x, q, dtype="float32", **how)
+    cast = by_keywords(cpd.cast, x, q, dtype="float32", **how)
     assert cast.dtype == np.float32
     assert scaled_cases.same(cast, values.astype(np.float32)).all()
     elements = np.array(unpack(codes, s.element.bits, x.size)).reshape(x.shape)
@@ -75,9 +76,9 @@ def with_nan(case: Case, x: Array) -> Result:
     """What the cast gives of a tensor that has no codes; its scales are the oracle's."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
-        cpd.encode(x, descriptor(case), **how)
+        by_keywords(cpd.encode, x, descriptor(case), **how)
     codes, values, p = scaled_fast.fast_encode(x, case.spec, case.axis, case.rounding)
-    cast = cpd.cast(x, descriptor(case), dtype="float32", **how)
+    cast = by_keywords(cpd.cast, x, descriptor(case), dtype="float32", **how)
     assert scaled_cases.same(cast, values.astype(np.float32)).all()
     scales, outer = (np.array([to_float(v) for v in of]) for of in (p.scales, p.outer))
     return Result(codes, scales, outer if case.spec.tensor_scale else outer[:0], values)

@@ -193,7 +193,7 @@ def _values(f: cpd.Format, kind: str, shape: tuple[int, ...], rng: np.random.Gen
     }.get(kind, (low, high + 1))
     exponent = rng.integers(*ends, shape)
     x = np.ldexp(1 + rng.random(shape), exponent) * rng.choice((-1.0, 1.0), shape)
-    values: F32 = cpd.cast(x.astype(np.float32), f, rounding="toward_zero")
+    values: F32 = cpd.cast(x.astype(np.float32), cpd.Cast(f, rounding="toward_zero"))
     corners = np.array([0, -0.0, f.max, -f.max, f.min_subnormal, f.min_normal], np.float32)
     if kind == "special":
         corners = np.append(corners, cpd.cast(np.float32([np.inf, -np.inf, np.nan]), f))

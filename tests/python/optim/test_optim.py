@@ -13,6 +13,7 @@ import pytest
 import cpd
 import oracle
 import spawn
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -95,7 +96,7 @@ def test_sgd_written_by_hand(dtype):
         optimizer.step()
         assert same([p.grad for p in params], given)  # left as they are
         for i, p in enumerate(params):
-            g = cpd.cast(given[i].float(), "e4m3fn", overflow="saturate")
+            g = cpd.cast(given[i].float(), "e4m3fn overflow=saturate")
             m = momenta[i] * 0.9 + g if step else g
             weights[i] = cpd.cast(weights[i].add(m, alpha=-0.1), "e6m7")
             momenta[i] = cpd.cast(m, "e5m2")
@@ -131,7 +132,7 @@ def test_each_optimizer_of_torch(name, dtype, master):
             draws = {"rounding": "stochastic", "seed": 5, "stream": step << 36 | i << 20}
             if master is not None:
                 c.data = cpd.cast(c.data, master)
-            weight = cpd.cast(c.data, "bf16", **draws)
+            weight = by_keywords(cpd.cast, c.data, "bf16", **draws)
             if master is None:
                 c.data = weight
             assert same(p.detach(), weight.to(dtype)), (step, i)

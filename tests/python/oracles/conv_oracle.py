@@ -222,7 +222,7 @@ def weight_cast(recipe, name, w, axis, groups, **how):
     these dimensions."""
     parts = w.unflatten(0, (groups, -1))
     spec = recipe.operand(name)
-    if spec is not None and isinstance(spec, cpd.ScaledCast) and "x" in spec.scaled.block:
+    if isinstance(getattr(spec, "format", None), cpd.Scaled) and "x" in spec.format.block:
         last = parts.movedim((1, 2), (-2, -1))
         cast, factor = by_hand(recipe, name, last, axis - 2, **how)
         return cast.movedim((-2, -1), (1, 2)).flatten(0, 1).contiguous(), factor

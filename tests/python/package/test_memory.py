@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import cpd
+from by_keywords import by_keywords
 
 torch = pytest.importorskip("torch")
 
@@ -85,20 +86,22 @@ def forward():
     drawn = {"rounding": "stochastic", "seed": 3, "stream": number}
     return {
         "cast": lambda: cpd.cast(x, "e4m3"),
-        "cast stochastic": lambda: cpd.cast(x, "e4m3", overflow="saturate", variant="B", **drawn),
-        "cast random": lambda: cpd.cast(x, "e4m3", "stochastic", random=integers),
+        "cast stochastic": lambda: by_keywords(
+            cpd.cast, x, "e4m3 overflow=saturate variant=B", **drawn
+        ),
+        "cast random": lambda: cpd.cast(x, "e4m3 stochastic", random=integers),
         "cast out": lambda: cpd.cast(x, "e4m3", out=out),
-        "encode": lambda: cpd.encode(x, "e4m3", **drawn),
+        "encode": lambda: by_keywords(cpd.encode, x, "e4m3", **drawn),
         "decode": lambda: cpd.decode(packed, "e4m3", (2, 2)),
         "decode out": lambda: cpd.decode(packed, "e4m3", (2, 2), out=out),
         "cast scaled": lambda: cpd.cast(x, "mxfp8"),
-        "cast scaled random": lambda: cpd.cast(x, "nvfp4", amax=amax, **drawn),
+        "cast scaled random": lambda: by_keywords(cpd.cast, x, "nvfp4", amax=amax, **drawn),
         "cast scaled out": lambda: cpd.cast(x, "nvfp4", scales=scales, out=out),
         "encode scaled": lambda: cpd.encode(x, "nvfp4", axis=0),
         "decode scaled": lambda: cpd.decode(codes, "nvfp4", (2, 2), scales=scales),
         "decode scaled out": lambda: cpd.decode(codes, "nvfp4", (2, 2), out=out, scales=scales),
         "add": lambda: cpd.add(x, y, "e4m3"),
-        "mul": lambda: cpd.mul(x, y, "e4m3", **drawn),
+        "mul": lambda: by_keywords(cpd.mul, x, y, "e4m3", **drawn),
         "mul out": lambda: cpd.mul(x, y, "e4m3", out=out),
         "fma": lambda: cpd.fma(x, y, z, "e4m3"),
         "sum": lambda: cpd.sum(x, "e4m3 chunked chunk=2"),
@@ -131,7 +134,7 @@ def backward():
     image = torch.rand(1, 1, 2, 2, requires_grad=True)
     kernel = torch.rand(1, 1, 1, 1, requires_grad=True)
     t = torch.rand(2, 2)
-    recipe = cpd.Recipe(sums="e4m3", gradient=cpd.CastSpec("e5m2", "stochastic"))
+    recipe = cpd.Recipe(sums="e4m3", gradient=cpd.Cast("e5m2", rounding="stochastic"))
 
     models = {}
     for name in ("nvfp4", "te-delayed"):

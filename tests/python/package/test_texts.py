@@ -59,7 +59,7 @@ GRAMMARS = {
         "h100-fp8 sum=e8m{}|h100-fp8 group={}|h100-fp8 stride={}|h100-fp8 take={}|"
         "b200-tcgen05-mxfp8 dot={}|b200-tcgen05-mxfp8 scale_block={}|int40 fraction={}",
     ),
-    "cast": (cpd.CastSpec, "e4m{} rounding=up|e4m3 rounding=stochastic random_bits={}"),
+    "cast": (cpd.Cast, "e4m{} rounding=up|e4m3 rounding=stochastic random_bits={}"),
     "codec": (
         cpd.Codec,
         "e4m{}|qsgd bits={}|qsgd bits=4 bucket={}|qsgd s={}|qsgd axis={}|qsgd whole={}|"

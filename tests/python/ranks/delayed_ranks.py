@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from cpd.comm import Communicator
 from cpd.nn.delayed import Delayed, keep_from_ddp, update
-from cpd.numeric.scaled_cast import ScaledCast
+from cpd.numeric.cast import Cast
 
-SPEC = ScaledCast("e4m3fn block=tensor scale=fp32 arithmetic=te", history=4)
+SPEC = Cast("e4m3fn block=tensor scale=fp32 arithmetic=te", history=4)
 
 
 class Model(nn.Module):

@@ -102,8 +102,8 @@ def _saved_and_loaded(make, model: nn.Module, optimizer):
 def _check_columns() -> None:
     """Random bits of parts that do not lie together."""
     x = torch.randn(3, 5, 7, generator=torch.Generator().manual_seed(0))
-    spec = cpd.CastSpec("e5m2", "stochastic")
-    wanted = cpd.cast(x, "e5m2", "stochastic", seed=3, stream=4)
+    spec = cpd.Cast("e5m2", rounding="stochastic")
+    wanted = cpd.cast(x, "e5m2 stochastic", seed=3, stream=4)
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for place in (Shard(0), Shard(1), Shard(2), Replicate()):
         made = round_(distribute_tensor(x.clone(), mesh, [place]), spec, 3, 4)

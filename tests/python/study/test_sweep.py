@@ -107,8 +107,8 @@ def test_matrix_units_multiply_elements_below_a_tensors_scale():
 def test_a_cells_recipe():
     recipe = Cell("mxfp4", "e6m9 kahan", "stochastic:8", seed=3).recipe(gradient="e5m2")
     assert recipe.forward.scheme == "kahan"
-    assert recipe.activation.cast.random_bits == 8
-    assert recipe.activation.cast.seed == recipe.forward.seed == 3
+    assert recipe.activation.random_bits == 8
+    assert recipe.activation.seed == recipe.forward.seed == 3
     assert str(recipe.gradient) == "e5m2"
 
 
@@ -131,7 +131,7 @@ def pairs(x, length):
 
 def by_loops(x, cell, length):
     """The losses of a matrix, in plain NumPy."""
-    y = cpd.cast(x, cell.format, **cell.options._asdict())
+    y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
         error = np.float64(y) - np.float64(x)
     dots = [
@@ -181,13 +181,8 @@ def overflowing(x, cell):
     """As observers count them."""
     torch = pytest.importorskip("torch")
     from cpd.nn.losses import Judged, judge
-    from cpd.numeric.cast import CastSpec
-    from cpd.numeric.scaled import Scaled
-    from cpd.numeric.scaled_cast import ScaledCast
 
-    kind = ScaledCast if isinstance(cell.format, Scaled) else CastSpec
-    spec = kind(cell.format, **cell.options._asdict())
-    judged = Judged.total([judge(torch.from_numpy(x), spec, 1).tolist()])
+    judged = Judged.total([judge(torch.from_numpy(x), cell.to, 1).tolist()])
     return judged.overflows
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 from cpd.ops import cast
 
@@ -276,7 +277,7 @@ class Inputs:
             significand = np.where(plain, 1.0, 1 + rng.random(e.shape))
             sign = rng.choice([-1.0, 1.0], e.shape) if f.signed else 1.0
             value = np.ldexp(sign * significand, exponent).astype(np.float32)
-            made.append(cast(value, f, "toward_zero", overflow="saturate"))
+            made.append(cast(value, Cast(f, rounding="toward_zero", overflow="saturate")))
         return made[0], made[1]
 
     def _cancel(
@@ -305,5 +306,5 @@ class Inputs:
         chosen = kinds[rng.integers(len(kinds), size=n), np.arange(n)]
         with np.errstate(over="ignore"):
             single = chosen.astype(np.float32)
-        held: F32 = cast(single, self.c, "toward_zero", overflow="saturate")
+        held: F32 = cast(single, Cast(self.c, rounding="toward_zero", overflow="saturate"))
         return held

@@ -18,6 +18,7 @@ from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.corners import is_integer, largest_code
 from cpd.hardware.vectors.inputs import Codes, Lines, Words
 from cpd.hardware.vectors.values import values_of
+from cpd.numeric.cast import Cast
 from cpd.numeric.formats import Format
 
 F64: TypeAlias = "npt.NDArray[np.float64]"
@@ -38,7 +39,7 @@ _STEPS = np.array([-1, 0, 1])
 def codes_of(f: Format, values: F64) -> Codes:
     """The codes of the numbers nearest to finite values."""
     flat = np.ascontiguousarray(values, np.float64).reshape(-1)
-    bits = np.unpackbits(ops.encode(flat, f, overflow="saturate"), bitorder="little")
+    bits = np.unpackbits(ops.encode(flat, Cast(f, overflow="saturate")), bitorder="little")
     digits = bits[: flat.size * f.bits].reshape(-1, f.bits).astype(np.uint64)
     weights = np.uint64(1) << np.arange(f.bits, dtype=np.uint64)
     codes: Codes = (digits @ weights).astype(np.uint32).reshape(np.shape(values))

@@ -16,6 +16,7 @@ from cpd.hardware.vectors import inputs as generated
 from cpd.hardware.vectors.fields import Field
 from cpd.hardware.vectors.near import near_roundings
 from cpd.hardware.vectors.values import has_signalling, values_of
+from cpd.numeric.cast import Cast, rounding_of
 from cpd.numeric.formats import Format
 from cpd.numeric.options import Options
 
@@ -158,9 +159,9 @@ class ElementRule:
 
     def _compare(self, operands: Sequence[Any], random: Any, codes: Any, flags: Any) -> None:
         values = [values_of(f, x) for f, x in zip(self.formats, operands, strict=True)]
-        how = self.options._asdict() | {"random": random}
-        how |= {"flags": True, "tininess": self.tininess}
-        kernel, raised = getattr(ops, self.operation)(*values, self.result, **how)
+        to = Cast(self.result, **rounding_of(self.options))
+        how = {"random": random, "flags": True, "tininess": self.tininess}
+        kernel, raised = getattr(ops, self.operation)(*values, to, **how)
         missing = codes == NO_CODE
         if not missing.any():
             same = kernel.view(np.uint32) == values_of(self.result, codes).view(np.uint32)

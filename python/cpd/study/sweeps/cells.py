@@ -17,9 +17,9 @@ import numpy as np
 
 from cpd import ops
 from cpd.numeric.accumulator import Accumulator, BlockFma, as_accumulator
+from cpd.numeric.cast import Cast
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, as_format, is_scaled
-from cpd.numeric.options import Options
 from cpd.numeric.scaled import Scaled, as_scaled, element_text, format_or_scaled
 from cpd.numeric.shown import shown
 from cpd.study.sweeps.patterns import texts
@@ -83,17 +83,17 @@ class Cell:
         return Accumulator.parse(self.accumulator, seed=self.seed)
 
     @cached_property
-    def options(self) -> Options:
-        """The rounding of the cast and its options; raises ValueError for an invalid rounding."""
+    def to(self) -> Cast:
+        """The cast of operands; raises ValueError for an invalid rounding."""
         mode, colon, bits = self.rounding.partition(":")
         if not colon:
-            return Options(mode, self.overflow, self.seed)
+            return Cast(self.format, rounding=mode, overflow=self.overflow)
         if mode != "stochastic" or not (bits.isascii() and bits.isdigit()):
             raise ValueError(
                 "rounding must be a mode, or stochastic:N with N random bits, got "
                 f"{self.rounding!r}"
             )
-        return Options(mode, self.overflow, self.seed, random_bits=int(bits))
+        return Cast(self.format, rounding=mode, overflow=self.overflow, random_bits=int(bits))
 
     @property
     def cast(self) -> tuple[str, str, str, int]:
@@ -112,13 +112,8 @@ class Cell:
             The recipe.
         """
         from cpd.nn.recipe import Recipe
-        from cpd.numeric.cast import CastSpec
-        from cpd.numeric.scaled_cast import ScaledCast
 
-        how = self.options._asdict()
-        q = self.format
-        spec: Any = ScaledCast(q, **how) if isinstance(q, Scaled) else CastSpec(q, **how)
-        return Recipe(spec, sums=self.sum, **others)
+        return Recipe(Cast(self.to, seed=self.seed), sums=self.sum, **others)
 
     def json(self) -> dict[str, Any]:
         """Returns the fields, for JSON."""
@@ -163,7 +158,7 @@ def grid(
         for total in sums
     ]
     for cell in cells:
-        cell.options.check()
+        _ = cell.to  # which raises for an invalid rounding
     return list(dict.fromkeys(cells))
 
 

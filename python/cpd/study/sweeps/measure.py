@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cpd import ops
+from cpd.numeric.cast import Cast, rounding_of
 from cpd.numeric.formats import Format
 from cpd.numeric.scaled import Scaled
 from cpd.study.sweeps.cells import Cell, Losses, takes_elements
@@ -233,7 +234,7 @@ class _Cast:
 
     def __init__(self, cell: Cell, x: Values, width: int = 0, size: int = 0) -> None:
         self.x, self._f = x, cell.format
-        self._options: dict[str, Any] = cell.options._asdict()
+        how, self._seed = cell.to, cell.seed
         run = 0
         if isinstance(self._f, Scaled):
             if self._f.transform is not None:
@@ -243,12 +244,13 @@ class _Cast:
         # Random bits depend on indices in the whole, scales of more than a run on all values.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
-        self._in_pieces = alone and self._options["rounding"] != "stochastic" and not cuts_runs
+        self._how = Cast(self._f, **rounding_of(how))
+        self._in_pieces = alone and how.rounding != "stochastic" and not cuts_runs
         self._out = np.empty(size if self._in_pieces else 0, np.float32)
 
     @cached_property
     def whole(self) -> Values:
-        y: Values = ops.cast(self.x, self._f, **self._options)
+        y: Values = ops.cast(self.x, self._how, seed=self._seed)
         return y
 
     def of(self, piece: Piece) -> Values:
@@ -256,7 +258,7 @@ class _Cast:
             return self.whole[piece]
         x = self.x[piece]
         out = self._out[: x.size].reshape(x.shape)
-        y: Values = ops.cast(x, self._f, out=out, **self._options)
+        y: Values = ops.cast(x, self._how, out=out, seed=self._seed)
         return y
 
     def scale(self, bare: bool) -> Any:
@@ -277,13 +279,13 @@ class _Cast:
         if isinstance(self._f, Format):
             return self._f.max
         if self._in_pieces:
-            return _Limits(self.x[piece], self._f, self._options).whole
+            return _Limits(self.x[piece], self._f, self._how, self._seed).whole
         return self._limits.of(piece)
 
     @cached_property
     def _limits(self) -> _Limits:
         assert isinstance(self._f, Scaled)
-        return _Limits(self.x, self._f, self._options)
+        return _Limits(self.x, self._f, self._how, self._seed)
 
 
 class _Limits:
@@ -292,8 +294,8 @@ class _Limits:
     Values with a scale of 0 become 0, which is no overflow.
     """
 
-    def __init__(self, x: Values, q: Scaled, options: dict[str, Any]) -> None:
-        codes = ops.encode(x, q, **options)[1]
+    def __init__(self, x: Values, q: Scaled, how: Cast, seed: int) -> None:
+        codes = ops.encode(x, how, seed=seed)[1]
         blocks, outer = (codes, None) if q.tensor_scale is None else codes
         self._shape = x.shape
         self._rows, self._columns = _extents(q.block, x.shape)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts of operands: their texts, printed and parsed back; what is refused; which hang on no axis.
+// Casts: their texts, printed and parsed back; errors; which results depend on no axis.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,22 +8,22 @@
 #include <variant>
 #include <vector>
 
+#include "cpd/spec/cast_spec.h"
 #include "cpd/spec/error.h"
-#include "cpd/spec/scaled_cast.h"
 
 namespace cpd {
 namespace {
 
 std::string Refusal(const std::string& text) {
   try {
-    ParseOperandCast(text);
+    ParseCastSpec(text);
   } catch (const Error& error) {
     return error.what();
   }
   return {};
 }
 
-TEST(OperandCast, CanonicalTextsParseBack) {
+TEST(CastSpec, CanonicalTextsParseBack) {
   for (const char* text :
        {"e4m3fn", "e5m2 rounding=stochastic random_bits=8 variant=C", "fp16 overflow=saturate",
         "mxfp8", "nvfp4 rounding=stochastic random_bits=8",
@@ -31,41 +31,46 @@ TEST(OperandCast, CanonicalTextsParseBack) {
         "mxfp4 factor=0.0001", "mxfp4 factor=1e-05", "mxfp4 factor=1.25e-300",
         "fp8-tensor history=1024 amax=most_recent", "fp8-block 128x128",
         "mxfp4 transform=hadamard16:te rounding=stochastic"}) {
-    EXPECT_EQ(ToString(ParseOperandCast(text)), text);
+    EXPECT_EQ(ToString(ParseCastSpec(text)), text);
   }
 }
 
-TEST(OperandCast, OtherTextsOfTheSame) {
+TEST(CastSpec, OtherTextsOfTheSame) {
   const std::vector<std::pair<std::string, std::string>> texts{
       {"mxfp8 overflow=saturate rounding=nearest_even", "mxfp8"},
       {"mxfp4 factor=.5 rule=rceil", "mxfp4 rule=rceil factor=0.5"},
       {"mxfp4 factor=7.5e-1 amax=max history=0", "mxfp4 factor=0.75"},
       {"rounding=up e4m3", "e4m3 rounding=up"},
       {"(4, 3) rounding=up", "e4m3 rounding=up"},
+      {"e4m3fn stochastic random_bits=8", "e4m3fn rounding=stochastic random_bits=8"},
+      {"random_bits=8 e4m3fn stochastic", "e4m3fn rounding=stochastic random_bits=8"},
+      {"int8 row up", "int8 row rounding=up"},
+      {"int8 up row", "int8 row rounding=up"},
       {" MXFP8  factor=1 ", "mxfp8"}};
   for (const auto& [text, canonical] : texts) {
-    EXPECT_EQ(ToString(ParseOperandCast(text)), canonical) << text;
+    EXPECT_EQ(ToString(ParseCastSpec(text)), canonical) << text;
   }
 }
 
-TEST(OperandCast, EveryFieldOfAScaledOne) {
-  const OperandCast cast = ParseOperandCast(
+TEST(CastSpec, EveryFieldOfAScaledOne) {
+  const CastSpec cast = ParseCastSpec(
       "fp8-tensor rounding=stochastic random_bits=7 variant=B overflow=ieee history=3 "
       "amax=most_recent");
-  const auto& scaled = std::get<ScaledCast>(cast);
-  EXPECT_EQ(scaled.scaled, ParseScaled("fp8-tensor"));
-  EXPECT_EQ(scaled.rounding.mode, Rounding::stochastic);
-  EXPECT_EQ(scaled.rounding.random_bits, 7);
-  EXPECT_EQ(scaled.rounding.variant, Variant::B);
-  EXPECT_EQ(scaled.rounding.overflow, Overflow::ieee);
-  EXPECT_EQ(scaled.factor, 1);
-  EXPECT_EQ(scaled.history, 3);
-  EXPECT_EQ(scaled.amax, ScaledCast::Amax::most_recent);
-  EXPECT_EQ(std::get<ScaledCast>(ParseOperandCast("mxfp4 factor=0.75")).factor, 0.75);
-  EXPECT_EQ(std::get<CastSpec>(ParseOperandCast("e5m2")).format, ParseFormat("e5m2"));
+  EXPECT_EQ(std::get<Scaled>(cast.format), ParseScaled("fp8-tensor"));
+  EXPECT_EQ(cast.rounding.mode, Rounding::stochastic);
+  EXPECT_EQ(cast.rounding.random_bits, 7);
+  EXPECT_EQ(cast.rounding.variant, Variant::B);
+  EXPECT_EQ(cast.rounding.overflow, Overflow::ieee);
+  EXPECT_EQ(cast.factor, 1);
+  EXPECT_EQ(cast.history, 3);
+  EXPECT_EQ(cast.amax, CastSpec::Amax::most_recent);
+  EXPECT_EQ(ParseCastSpec("mxfp4 factor=0.75").factor, 0.75);
+  EXPECT_EQ(ParseCastSpec("mxfp4").rounding.overflow, Overflow::saturate);
+  EXPECT_EQ(std::get<Format>(ParseCastSpec("e5m2").format), ParseFormat("e5m2"));
+  EXPECT_EQ(ParseCastSpec("e5m2").rounding.overflow, Overflow::ieee);
 }
 
-TEST(OperandCast, RefusesWithWhatIsGivenAndWhatIsAllowed) {
+TEST(CastSpec, RefusesWithWhatIsGivenAndWhatIsAllowed) {
   const std::vector<std::pair<std::string, std::string>> refused{
       {"mxfp4 factor=0", "factor must be above 0 and at most 1, got 0"},
       {"mxfp4 factor=-1e300", "factor must be above 0 and at most 1, got -1e+300"},
@@ -80,27 +85,35 @@ TEST(OperandCast, RefusesWithWhatIsGivenAndWhatIsAllowed) {
       {"fp8-tensor factor=0.5", "a factor goes with one level of blocks, got fp8-tensor"},
       {"nvfp4 factor=0.5", "a factor goes with one level of blocks, got nvfp4"},
       {"mxfp4 factor=0.5 factor=0.5", "option 'factor' of a cast is given twice"},
-      {"e4m3 factor=0.5", "unknown option 'factor' of a cast"},
+      {"e4m3 factor=0.5", "a factor goes with one level of blocks, got e4m3"},
+      {"e4m3 history=4", "a history goes with one fp32 scale a tensor"},
+      {"e4m3 up rounding=down", "option 'rounding' of a cast is given twice"},
+      {"e4m3 up up", "option 'rounding' of a cast is given twice"},
+      {"mxfp8 stochastik", "got 'stochastik'; did you mean 'stochastic'?"},
+      {"e4m3fn saturate", "options are name=value, got 'saturate'"},
+      {"e4m3fn randombits=8", "of a cast; there are rounding, overflow, random_bits, variant"},
+      {"e4m3fn randombits=8", "did you mean 'random_bits'?"},
+      {"mxfp8 rul=up", "did you mean 'rule'?"},
       {"mxfp4 random_bits=25", "random_bits must be 1…24, got 25"},
       {"mxfp4 random_bits=8", "random_bits=8 has no effect with rounding=nearest_even"},
       {"e4m3fn rounding=to_odd variant=B", "variant=B has no effect with rounding=to_odd"},
       {"fp8-tensor amax=most_recent", "amax=most_recent has no effect without a history"},
-      {"mxfp4 round=up", "unknown option 'round' of a scaled format"},
+      {"mxfp4 round=up", "unknown option 'round' of a cast"},
       {"", "unknown format ''"}};
   for (const auto& [text, told] : refused) {
     EXPECT_NE(Refusal(text).find(told), std::string::npos) << text << ": " << Refusal(text);
   }
-  EXPECT_THROW(ToString(ScaledCast{.scaled = ParseScaled("mxfp4"), .factor = 2}), Error);
+  EXPECT_THROW(ToString(CastSpec{.format = ParseScaled("mxfp4"), .factor = 2}), Error);
 }
 
-TEST(OperandCast, IsWholeWhereNoAxisMatters) {
+TEST(CastSpec, IsWholeWhereNoAxisMatters) {
   for (const char* text : {"e4m3fn", "fp8-tensor", "fp8-block 128x128", "nvfp4 block=16x16"}) {
-    EXPECT_TRUE(IsWhole(ParseOperandCast(text))) << text;
+    EXPECT_TRUE(IsWhole(ParseCastSpec(text))) << text;
   }
   for (const char* text :
        {"mxfp8", "fp8-row", "fp8-block", "mxfp8 2x32", "mxfp8 1x1", "nvfp4 block=16x1 outer=tensor",
         "nvfp4 outer=row", "mxfp4 block=16x16 transform=hadamard16"}) {
-    EXPECT_FALSE(IsWhole(ParseOperandCast(text))) << text;
+    EXPECT_FALSE(IsWhole(ParseCastSpec(text))) << text;
   }
 }
 

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations with a rounding as keywords, as oracles and tables of cases hold it. It moves into a
+`cpd.Cast`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import cpd
+
+PLACE = {"cast": 1, "encode": 1, "sqrt": 1, "add": 2, "mul": 2, "div": 2, "fma": 3}
+"""The index of the format among an operation's arguments."""
+KEYS = ("rounding", "overflow", "random_bits", "variant")
+
+
+def with_cast(
+    operation: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of an operation, with its roundings in the format: keywords, or a rounding and an
+    overflow behind the format."""
+    place = PLACE.get(getattr(operation, "__name__", ""), len(args))
+    moved = dict(zip(KEYS, args[place + 1 :], strict=False))
+    moved |= {key: options[key] for key in KEYS if key in options}
+    if not moved or place >= len(args) or getattr(cpd, operation.__name__, None) is not operation:
+        return tuple(args), dict(options)
+    others = {key: value for key, value in options.items() if key not in moved}
+    return (*args[:place], cpd.Cast(args[place], **moved)), others
+
+
+def by_keywords(operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Calls an operation of cpd."""
+    args, options = with_cast(operation, args, options)
+    return operation(*args, **options)
