@@ -52,8 +52,10 @@ void ReadCastOption(CastSpec& cast, std::string_view name, std::string_view text
   }
 }
 
-/// Throws Error for an option that neither casts nor scaled formats have.
+/// Throws Error for an option that neither casts nor scaled formats have. `e4m3:bias=11` is a
+/// format.
 void CheckOption(std::string_view name) {
+  if (name.find(':') != std::string_view::npos) return;
   std::vector<std::string_view> names(kCastOptions.begin(), kCastOptions.end());
   const auto of_scaled = ScaledOptionNames();
   names.insert(names.end(), of_scaled.begin(), of_scaled.end());

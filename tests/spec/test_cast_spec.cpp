@@ -42,6 +42,7 @@ TEST(CastSpec, OtherTextsOfTheSame) {
       {"mxfp4 factor=7.5e-1 amax=max history=0", "mxfp4 factor=0.75"},
       {"rounding=up e4m3", "e4m3 rounding=up"},
       {"(4, 3) rounding=up", "e4m3 rounding=up"},
+      {"e4m3fn:bias=11:nosub up", "e4m3fn:bias=11:nosub rounding=up"},
       {"e4m3fn stochastic random_bits=8", "e4m3fn rounding=stochastic random_bits=8"},
       {"random_bits=8 e4m3fn stochastic", "e4m3fn rounding=stochastic random_bits=8"},
       {"int8 row up", "int8 row rounding=up"},

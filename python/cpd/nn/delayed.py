@@ -14,13 +14,13 @@ from cpd._torch.arguments import random_numbers
 from cpd._torch.delayed import refuse_vmap
 from cpd._torch.derivatives import run
 from cpd._torch.library import ops
+from cpd.numeric.cast import Cast, elements, scaled_of
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import TENSORS
 from cpd.numeric.shown import shown
 
 if TYPE_CHECKING:
     from cpd.nn.recipe import Recipe
-    from cpd.numeric.cast import Cast, elements, scaled_of
 
 OPERANDS = TENSORS
 """The columns of `amax_history` and `scale`, of each product."""

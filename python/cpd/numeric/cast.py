@@ -79,7 +79,7 @@ class Cast(Spec):
         self,
         format: CastLike,
         /,
-        *old: Never,
+        *_old: Never,
         rounding: str | None = None,
         overflow: str | None = None,
         random_bits: int | None = None,
@@ -90,7 +90,7 @@ class Cast(Spec):
         seed: Number | None = None,
         stream: Number | None = None,
     ) -> None:
-        if old:
+        if _old:
             raise TypeError("Cast takes a format, and all else by keyword: rounding=, overflow=")
         base = as_cast(format)
         if factor is not None and (

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from cpd.numeric.renamed import refuse
+
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 Test = Callable[[Any], bool]
 
@@ -95,10 +97,15 @@ def _checked_function(
 ) -> Callable[..., Any]:
     plan: dict[str, _Kind] = {}
     order: list[str] = []
+    takes_any = False
 
     def prepare() -> None:
-        for parameter in inspect.signature(function).parameters.values():
+        nonlocal takes_any
+        parameters = inspect.signature(function).parameters.values()
+        takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
+                takes_any = True  # what follows is not checked
                 break
             if parameter.kind is not parameter.VAR_KEYWORD:
                 order.append(parameter.name)
@@ -113,7 +120,11 @@ def _checked_function(
             for name, value in zip(order, args, strict=False):
                 plan[name].check(name, value)
             for name, value in named.items():
-                plan.get(name, _ANY).check(name, value)
+                kind = plan.get(name)
+                if kind is not None:
+                    kind.check(name, value)
+                elif not takes_any:
+                    refuse(function.__qualname__.removesuffix(".__init__"), {name: value})
         return function(*args, **named)
 
     return call

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pickle
 import re
 import subprocess
@@ -12,9 +13,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
-from cpd._since import GONE, MODULES, missing
+import cpd
+from cpd._since import GONE, IN_TEXT, KEYWORDS, MODULES, missing
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -60,6 +63,52 @@ def test_names_that_never_were() -> None:
         assert str(missing(module, "powersgd")) == told
         with pytest.raises(AttributeError, match=re.escape(told)):
             imported(module).powersgd  # noqa: B018
+
+
+OLD = [(name, old, new) for name, names in KEYWORDS.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), OLD)
+def test_keywords_that_are_gone(name: str, old: str, new: str) -> None:
+    """The error has the new keyword, or the text that takes its place."""
+    head, _, method = name.partition(".")
+    home = next(found for found in map(imported, PACKAGES) if hasattr(found, head))
+    function = getattr(getattr(home, head), method) if method else getattr(home, head)
+    parameters = inspect.signature(function).parameters.values()
+    required = [None for one in parameters if one.default is one.empty]
+    is_checked = any(hasattr(one, "__wrapped__") for one in (function, function.__init__))
+    with pytest.raises(TypeError) as raised:
+        function(*([] if is_checked else required), **{old: "up"})
+    if new == IN_TEXT:
+        assert str(raised.value) == f'{name}() takes {old}= in its format: "None {old}=up"'
+    else:
+        assert str(raised.value) == f"{name}() takes {new}= in place of {old}="
+        assert new in inspect.signature(function).parameters
+
+
+def test_arguments_of_0_7_in_calls() -> None:
+    x = np.ones(2, np.float32)
+    to = cpd.Format("e4m3fn", bias=11)
+    mistakes = [
+        (lambda: cpd.cast(x, "e4m3", "up"), 'rounding= in its format: "e4m3 rounding=up"'),
+        (
+            lambda: cpd.add(x, x, to, "up", "saturate"),
+            'rounding= and overflow= in its format: "e4m3fn:bias=11 rounding=up overflow=saturate"',
+        ),
+        (
+            lambda: cpd.encode(x, f="e2m1", rounding="stochastic", random_bits=3),
+            'rounding= and random_bits= in its format: "e2m1 rounding=stochastic random_bits=3"',
+        ),
+        (lambda: cpd.cast(x, f="e4m3"), "takes to= in place of f="),
+        (lambda: cpd.cast(x, "e4m3", x), "takes all that follows its format by keyword"),
+        (lambda: cpd.cast(x, "e4m3", ulp=1), "got an unexpected keyword argument 'ulp'"),
+        (lambda: cpd.cast(x), "missing 1 required argument: 'to'"),
+        (lambda: cpd.sum(x), "missing 1 required argument: 'accumulator'"),
+        (lambda: cpd.restore(ulp=1), "got an unexpected keyword argument 'ulp'"),
+    ]
+    for call, told in mistakes:
+        with pytest.raises(TypeError, match=re.escape(told)):
+            call()
 
 
 PACKAGES = (
