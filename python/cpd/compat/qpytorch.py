@@ -230,12 +230,11 @@ class BlockFloatingPoint(Number):
             ValueError: if x has no dimension `dim`.
         """
         if self.dim == -1:
-            made: Tensor = _rounded(x, self._scaled, rounding)
-            return made
+            return _rounded(x, self._scaled, rounding)
         if self.dim >= x.dim():
             raise ValueError(f"dim is {self.dim}, but x has {x.dim()} dimensions")
         first = x.movedim(self.dim, 0)
-        y: Tensor = _rounded(first.reshape(first.shape[0], -1), self._scaled, rounding)
+        y = _rounded(first.reshape(first.shape[0], -1), self._scaled, rounding)
         return y.reshape(first.shape).movedim(0, self.dim)
 
 
@@ -584,10 +583,9 @@ class _Rounding(torch.autograd.Function):
 
 def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
     """Returns `x`, rounded and saturated; the stream is the generator's next number."""
-    how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
-    y: Tensor = ops.cast(x, how, stream=stream)
-    return y
+    how = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
+    return ops.cast(x, how, stream=stream)  # type: ignore[no-any-return]
 
 
 def _rounding(name: str, rounding: Any) -> str:

@@ -93,9 +93,8 @@ class Cast(Spec):
         if _old:
             raise TypeError("Cast takes a format, and all else by keyword: rounding=, overflow=")
         base = as_cast(format)
-        if factor is not None and (
-            isinstance(factor, bool) or not isinstance(factor, (int, float))
-        ):
+        is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if factor is not None and not is_number:
             raise TypeError(f"factor must be a number, got {type(factor).__name__}")
         given = options(
             rounding=word("rounding", rounding),

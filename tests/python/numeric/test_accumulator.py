@@ -449,21 +449,6 @@ def test_recipe_errors(arguments, error, message):
         cpd.Recipe(**{"forward": "e4m3"} | arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"format": None}, TypeError, "format"),
-        ({"format": UNIT}, TypeError, "format must be a cpd.Format"),
-        ({"rounding": "nearest"}, ValueError, "rounding"),
-        ({"random_bits": 0}, ValueError, "random_bits"),
-        ({"seed": 1.0}, TypeError, "seed"),
-    ],
-)
-def test_cast_spec_errors(arguments, error, message):
-    with pytest.raises(error, match=message):
-        cpd.Cast(**{"format": "e4m3"} | arguments)
-
-
 @pytest.mark.few("", 2)
 @pytest.mark.parametrize("acc", [UNIT, "H100-FP8", "e4m3 chunk=2 chunked", "(4, 3) kahan"], ids=str)
 def test_compiled_programs_take_units_and_texts(acc):

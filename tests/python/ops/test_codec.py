@@ -127,7 +127,7 @@ def test_decode_types_and_out(front_end: FrontEnd) -> None:
     made = front_end.array(codes)
     for dtype in (np.float64, np.float16, ml_dtypes.bfloat16, np.float32):
         own = dtype if front_end.name == "numpy" else front_end.array(np.zeros(1, dtype)).dtype
-        got = front_end.numpy(cpd.decode(made, "e2m1", (2, 2), own))
+        got = front_end.numpy(cpd.decode(made, "e2m1", (2, 2), dtype=own))
         assert got.dtype == np.dtype(dtype)
         assert got.astype(float).tolist() == wanted.tolist()
     out = front_end.array(np.zeros((2, 4), np.float16))

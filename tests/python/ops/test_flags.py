@@ -16,6 +16,7 @@ import cpd
 import flags_oracle
 import oracle
 from arrays import STRIDED, boundary_bits, from_bits, layout, spec_of
+from by_keywords import by_keywords
 from flags_oracle import DZ, NV, NX, OF, UF
 from front_ends import Call, FrontEnd, every_front_end
 from test_float64 import operands as wide_operands
@@ -70,11 +71,11 @@ def cases(
 
 
 def value_and_flags(name: str, *args: Any, **how: Any) -> Any:
-    return OPERATIONS[name](*args, **how)[0]
+    return by_keywords(OPERATIONS[name], *args, **how)[0]
 
 
 def flags_alone(name: str, *args: Any, **how: Any) -> Any:
-    return OPERATIONS[name](*args, **how)[1]
+    return by_keywords(OPERATIONS[name], *args, **how)[1]
 
 
 @cache

@@ -177,7 +177,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "sum": lambda x: cpd.sum(x, "fp64"),
     "gemm": lambda x: cpd.gemm(x.astype("f4"), x.astype("f4"), "fp64"),
     "encode": lambda x: cpd.encode(x, "e9m30"),
-    "decode": lambda x: cpd.decode(np.zeros(8, np.uint8), "fp64", 1, np.float64),
+    "decode": lambda x: cpd.decode(np.zeros(8, np.uint8), "fp64", 1, dtype=np.float64),
     "unit": lambda x: cpd.BlockFma("fp64", "fp64"),
     "unit's sum": lambda x: cpd.BlockFma("fp16", "fp16", sum="e9m30"),
     "scaled": lambda x: cpd.Scaled("e9m30", block=16),
