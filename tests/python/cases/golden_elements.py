@@ -4,9 +4,12 @@ integers."""
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 import cpd
+from by_keywords import by_keywords
 from golden import Cases, Make, bfloat16, doubles, error_of, floats, halves, integers, points, words
 
 FORMATS = (
@@ -34,7 +37,7 @@ def cast_cases(make: Make) -> Cases:
             options = {"seed": 2**63 + 5, "stream": 7 + bits, "random_bits": bits}
             yield (
                 f"{name} stochastic {bits}",
-                cpd.cast(x, cpd.Cast(f, rounding="stochastic"), **options),
+                by_keywords(cpd.cast, x, f, rounding="stochastic", **options),
             )
     for name in SHORT:
         f = cpd.Format(name)
@@ -50,11 +53,14 @@ def cast_cases(make: Make) -> Cases:
             options = {"variant": variant, "random_bits": 6, "seed": 3, "stream": 2**64 - 1}
             yield (
                 f"{name} variant {variant}",
-                cpd.cast(x, cpd.Cast(name, rounding="stochastic"), **options),
+                by_keywords(cpd.cast, x, name, rounding="stochastic", **options),
             )
         given = make(integers(points(cpd.Format(name), 3).shape, 4, 6))
         options = {"random_bits": 6, "random": given}
-        yield f"{name} random given", cpd.cast(x, cpd.Cast(name, rounding="stochastic"), **options)
+        yield (
+            f"{name} random given",
+            by_keywords(cpd.cast, x, name, rounding="stochastic", **options),
+        )
     yield from _cast_storage(make)
     yield from _cast_layouts(make)
 
@@ -75,7 +81,7 @@ def _cast_storage(make: Make) -> Cases:
                 label = f"{name} {rounding} {np.dtype(kind).name}"
                 yield (
                     label,
-                    cpd.cast(x, cpd.Cast(name, rounding=rounding), seed=4, **_bits(rounding)),
+                    by_keywords(cpd.cast, x, name, rounding=rounding, seed=4, **_bits(rounding)),
                 )
 
 
@@ -93,7 +99,9 @@ def _cast_layouts(make: Make) -> Cases:
     }
     for label, view in layouts.items():
         for rounding in ("nearest_even", "stochastic"):
-            y = cpd.cast(make(view), cpd.Cast("e4m3", rounding=rounding), seed=1, **_bits(rounding))
+            y = by_keywords(
+                cpd.cast, make(view), "e4m3", rounding=rounding, seed=1, **_bits(rounding)
+            )
             yield f"layout {label} {rounding}", y
     for label in ("itself", "strided"):
         y = make(x.copy() if label == "itself" else np.zeros((6, 10, 14), np.float32)[..., ::2])
@@ -158,7 +166,7 @@ def fma_cases(make: Make) -> Cases:
 
 
 def _arithmetic(operation: str, operands: int, make: Make) -> Cases:
-    operation = getattr(cpd, operation)
+    operation = functools.partial(by_keywords, getattr(cpd, operation))
     for name in ("e4m3", "e4m3fn", "e5m2fnuz", "e5m2:nosub", "e6m9", "fp32"):
         f = cpd.Format(name)
         x = points(f, 20)
