@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Never, TypeAlias
 from cpd import _core
 from cpd.numeric.compiling import constant
 from cpd.numeric.formats import Format, FormatLike, format_text
-from cpd.numeric.numbers import Number, int32, number, plain_number
+from cpd.numeric.numbers import Number, int32, number, plain_number, same_number
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.scaled import Scaled, format_or_scaled
 from cpd.numeric.spec import Option, Spec, options, texts, word
 
@@ -72,9 +73,11 @@ class Cast(Spec):
     text: str = field(init=False)
     """The canonical text, without seed and stream; `cpd.Cast(c.text) == c` if both are 0."""
     _held: _core.CastSpec = field(init=False, compare=False)
+    _options: _core.RoundingOptions = field(init=False, compare=False)
     _SPECS = {"format": format_or_scaled}  # noqa: RUF012 - an annotation would make it a field
     _NUMBERS = ("seed", "stream")
 
+    @refuses_old
     def __init__(
         self,
         format: CastLike,
@@ -111,6 +114,12 @@ class Cast(Spec):
             stream=base.stream if stream is None else plain_number("stream", stream),
         )
 
+    @classmethod
+    def _of(cls, held: _core.CastSpec) -> Cast:
+        made = super()._of(held)
+        object.__setattr__(made, "_options", _native(made, 0, 0))
+        return made
+
     def __repr__(self) -> str:
         return f"cpd.Cast('{self.text}')"
 
@@ -132,7 +141,7 @@ def as_cast(given: CastLike) -> Cast:
         return named_cast(given)
     if isinstance(given, Cast):
         return given
-    if isinstance(given, Scaled):
+    if isinstance(given, (Format, Scaled)):
         return named_cast(given.text)
     return named_cast(format_text("a format", given))
 
@@ -159,7 +168,7 @@ def rounding_of(how: Any) -> dict[str, Any]:
 
 def elements(cast: Cast) -> str:
     """Returns the text of the cast of a scaled format's elements; of other casts their own."""
-    return _elements(cast.text)
+    return cast.text if isinstance(cast.format, Format) else _elements(cast.text)
 
 
 class Drawing(NamedTuple):
@@ -173,10 +182,21 @@ class Drawing(NamedTuple):
 
     def native(self) -> _core.RoundingOptions:
         """The rounding as C++ takes it."""
-        text, seed, stream = self.cast.text, self.seed, self.stream
+        if self.rounding != "stochastic":
+            return self.cast._options
+        seed, stream = self.seed, self.stream
         if type(seed) is int and type(stream) is int:
-            return _native(text, seed, stream)
-        return _native(text, number("seed", seed), number("stream", stream))
+            return _kept(self.cast.text, seed, stream)
+        return _native(self.cast, number("seed", seed), number("stream", stream))
+
+
+def _native(c: Cast, seed: int, stream: int) -> _core.RoundingOptions:
+    return _core.RoundingOptions(c.rounding, c.overflow, seed, stream, c.random_bits, c.variant)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(text: str, seed: int, stream: int) -> _core.RoundingOptions:
+    return _native(named_cast(text), seed, stream)
 
 
 def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
@@ -185,18 +205,25 @@ def drawing(cast: Cast, seed: Number, stream: Number) -> Drawing:
     Raises ValueError or TypeError for an invalid number, and ValueError for a number that the cast
     has otherwise, too.
     """
-    seed = _number("seed", cast.seed, seed)
-    stream = _number("stream", cast.stream, stream)
+    if type(seed) is not int or not 0 <= seed < 2**64:
+        seed = plain_number("seed", seed)
+    if type(stream) is not int or not 0 <= stream < 2**64:
+        stream = plain_number("stream", stream)
+    if not (_is_zero(cast.seed) and _is_zero(cast.stream)):
+        seed = _one_number("seed", cast.seed, seed)
+        stream = _one_number("stream", cast.stream, stream)
     return Drawing(cast, cast.rounding, cast.random_bits, seed, stream)
 
 
-def _number(name: str, own: Number, given: Number) -> Number:
-    given = plain_number(name, given)
-    if isinstance(own, int) and own == 0:
+def _is_zero(number: Number) -> bool:
+    return isinstance(number, int) and number == 0
+
+
+def _one_number(name: str, own: Number, given: Number) -> Number:
+    """The number of a cast, or of the call where the cast has 0."""
+    if _is_zero(own):
         return given
-    if isinstance(given, int) and given == 0:
-        return own
-    if own is not given and number(name, own) != number(name, given):
+    if not _is_zero(given) and not same_number(own, given):
         raise ValueError(f"{name} is given twice: {given} by the call, {own} by the cast")
     return own
 
@@ -224,15 +251,7 @@ def _replaced(text: str, given: tuple[Option, ...]) -> Cast:
 @constant
 def _elements(text: str) -> str:
     cast = named_cast(text)
-    if isinstance(cast.format, Format):
-        return text
-    return Cast(cast.format.element, **rounding_of(cast)).text
-
-
-@functools.lru_cache(maxsize=1024)
-def _native(text: str, seed: int, stream: int) -> _core.RoundingOptions:
-    c = named_cast(text)
-    return _core.RoundingOptions(c.rounding, c.overflow, seed, stream, c.random_bits, c.variant)
+    return Cast(element_of(cast), **rounding_of(cast)).text
 
 
 @constant

@@ -14,6 +14,7 @@ from cpd import _core
 from cpd.numeric.checked import check_text
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import int32
+from cpd.numeric.renamed import refuses_old
 from cpd.numeric.shown import shown
 from cpd.numeric.spec import Spec, word
 
@@ -118,6 +119,7 @@ class Format(Spec):
     """Distinct finite values, zero counted once."""
     _held: _core.Format = field(init=False)
 
+    @refuses_old
     def __init__(
         self,
         format: FormatLike | None = None,

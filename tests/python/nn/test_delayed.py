@@ -126,7 +126,7 @@ def test_casts_are_those_written_by_hand(which, dtype):
     layer.update()
     scale = layer.scale[OPERANDS.index(which)]
     assert scale != 1
-    element = layer.casts[which].format
+    element = layer.casts[which].format.element
     by_hand = cpd.cast(x.float() * scale, cpd.Cast(element, overflow="saturate")) * (1 / scale)
     assert same(layer.quantize(which, x), by_hand.to(dtype))
     assert layer.amax_history[0, OPERANDS.index(which)] == x.abs().max()
@@ -334,7 +334,7 @@ def test_a_layer_of_a_recipe():
         made = y, *torch.autograd.grad(y, (x, w), g)
         with torch.no_grad():
             qx, qw, qg = (
-                cpd.cast(t * s, cpd.Cast(one.format, overflow="saturate")) * (1 / s)
+                cpd.cast(t * s, cpd.Cast(one.format.element, overflow="saturate")) * (1 / s)
                 for t, s, one in zip((x, w, g), delayed.scale, recipe.operands, strict=False)
             )
         assert same(made, (nn.functional.linear(qx, qw), qg @ qw, qg.mT @ qx))

@@ -28,8 +28,8 @@ PLAIN = cpd.Recipe("native")
 def by_hand(x, spec, purpose, stream=0, layer=0):
     """A cast with the stream of a purpose."""
     tagged = (stream ^ stream_tag(Purpose[purpose], layer)) % 2**64
-    options = {"stream": tagged, "seed": spec.seed, "random_bits": spec.random_bits}
-    return cpd.cast(x, cpd.Cast(spec.format, rounding=spec.rounding), **options)
+    how = cpd.Cast(spec.format, rounding=spec.rounding, random_bits=spec.random_bits)
+    return cpd.cast(x, how, seed=spec.seed, stream=tagged)
 
 
 def gradients(f, *operands, seed=9):

@@ -86,8 +86,7 @@ def test_torchao_stochastic_bf16():
     x = torch.from_numpy(golden()["torchao_bf16_sr.in"])
     given = torch.from_numpy(golden()["torchao_bf16_sr.r16"].astype(np.int32))
     wanted = bf16("torchao_bf16_sr.out")
-    draws = {"random_bits": 16, "random": 2**16 - 1 - given}
-    made = cpd.cast(x, "bf16 stochastic", **draws)
+    made = cpd.cast(x, "bf16 stochastic random_bits=16", random=2**16 - 1 - given)
     numbers = ~x.isnan()
     assert int(numbers.sum()) > 1500
     assert same(made[numbers].bfloat16(), wanted[numbers])

@@ -61,6 +61,7 @@ def test_torch_loads_every_spec():
     assert torch.load(file, weights_only=True)["specs"] == VALUES
     kinds = {type(value).__name__ for value in VALUES}
     makers = {"format": "Format", "scaled": "Scaled"}
+    makers |= {"CastSpec": "Cast", "ScaledCast": "Cast"}
     assert {makers.get(name, name) for _, name in SPECS} <= kinds | {"Encoded", "States"}
 
 

@@ -68,7 +68,7 @@ def test_bad_patterns(pattern, said):
 def test_cells_are_each_combination_once():
     cells = grid("e[2-3]m[1-2],mxfp4,e2m1", "fp32,e6m9 kahan", "up,stochastic:4", "none,mx,row")
     assert len(cells) == len(set(cells)) == (4 * 3) * 2 * 2  # mxfp4 is e2m1 below mx
-    assert {cell.options.random_bits for cell in cells} == {24, 4}
+    assert {cell.to.random_bits for cell in cells} == {24, 4}
     assert [c.operand for c in grid("e[2-5]m[1-3]", bits=6)] == ["e2m3", "e3m2", "e4m1"]
     for said, arguments in (
         ("has 5 bits", {"formats": "e4m3", "bits": 5}),
