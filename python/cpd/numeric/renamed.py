@@ -3,9 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from cpd.numeric.shown import shown
+
+CallableT = TypeVar("CallableT", bound=Callable[..., Any])
+
+
+def takes(**names: str) -> Callable[[CallableT], CallableT]:
+    """Returns a decorator: keywords of 0.7 raise TypeError with what took their place.
+
+    >>> @takes(watch="coverage")
+    ... def count(*, coverage=True): ...
+    >>> count(watch=False)
+    Traceback (most recent call last):
+    TypeError: count() takes coverage= in place of watch=
+    """
+
+    def decorate(function: CallableT) -> CallableT:
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            for keyword in names:
+                if keyword in keywords:
+                    refuse_renamed(name, {keyword: None}, names)
+            return function(*args, **keywords)
+
+        return cast(CallableT, call)
+
+    return decorate
 
 
 def refuse_renamed(function: str, given: Mapping[str, object], names: Mapping[str, str]) -> None:

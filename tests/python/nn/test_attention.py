@@ -85,7 +85,7 @@ def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):
     def product(a, b, position):
         if how.attention is None:
             return a @ b
-        return ours.matmul(a, b, how.attention, stream=stream ^ position)
+        return ours.matmul(a, b, recipe=how.attention, stream=stream ^ position)
 
     scores = product(q, k.mT, SCORES) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if mask is not None:
@@ -407,7 +407,7 @@ def test_a_converted_layer_is_the_function_in_any_mode():
     given, _ = arguments(module)
     for training in (True, True, False):
         y = module.train(training)(x, x, x)
-        how = {"recipe": module.cpd.recipe, "stream": module.cpd.stream()}
+        how = {"recipe": module.cpd.recipe, **module.cpd.numbers()}
         assert same(y, ours.multi_head_attention(x, x, x, *given, **how))
     with torch.no_grad():
         assert same(module(x, x, x), [z.detach() for z in y])
