@@ -47,7 +47,7 @@ def linear(recipe):
 
 
 def matmul(recipe):
-    return lambda x, w, b: functional.matmul(x, w, recipe) + b
+    return lambda x, w, b: functional.matmul(x, w, recipe=recipe) + b
 
 
 def conv2d(recipe, **moves):

@@ -437,7 +437,7 @@ def test_autocast_gives_the_results_type(dtype):
         "Linear": lambda: layer(x),
         "Conv2d": lambda: convolution(images),
         "linear": lambda: functional.linear(x, w, recipe=how),
-        "matmul": lambda: functional.matmul(x, w.t(), how),
+        "matmul": lambda: functional.matmul(x, w.t(), recipe=how),
         "conv2d": lambda: functional.conv2d(images, convolution.weight, recipe=how),
         "narrow": lambda: functional.linear(x, w, recipe=cpd.Recipe(sums="e4m3")),
     }

@@ -29,7 +29,7 @@ def test_groups_of_one_weight_draw_other_bits():
         y = cpd.functional.grouped_mm(a, b, offs=ends, recipe=recipe, stream=stream)
         assert not torch.equal(y[0], y[1])
         for group in range(2):
-            one = cpd.functional.matmul(a[:1], b[0], recipe, stream=stream ^ group)
+            one = cpd.functional.matmul(a[:1], b[0], recipe=recipe, stream=stream ^ group)
             assert torch.equal(y[group], one[0])
 
 
