@@ -37,8 +37,9 @@ def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
             raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
         return recipe if isinstance(recipe, Recipe) else _recipe(recipe)
     how = _recipe(NATIVE if recipe is None else recipe)
-    kept = isinstance(sums, str) and not is_compiling()
-    return _summed(how, sums) if kept else how.with_sums(sums)
+    if isinstance(sums, str) and not is_compiling():
+        return _summed(how, sums)
+    return how.with_sums(sums)
 
 
 _summed = functools.lru_cache(maxsize=1024)(Recipe.with_sums)

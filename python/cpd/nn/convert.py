@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers, notes, ranks
+from cpd.nn import bypasses, clock, notes, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -27,7 +27,7 @@ from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
-from cpd.nn.report import Report, Row
+from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
 from cpd.numeric.checked import checked
 from cpd.numeric.numbers import check_number, integer
@@ -134,7 +134,7 @@ def convert(
     restore(root)
     report = plan.carry_out(old, step, group)
     if warn_below is not None:
-        report.census = Census(root, warn_below if report.emulated else 0)
+        report._census = Census(root, warn_below if report.emulated else 0)
     return report
 
 
@@ -205,8 +205,9 @@ def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = N
     states = list(_states(_within(model)))
     if not states:
         raise ValueError("the model has no converted layer: call cpd.convert first")
-    for state in states if epoch is not None else ():
-        state.set_epoch(epoch)
+    if epoch is not None:
+        for state in states:
+            state.set_epoch(epoch)
     if step is not None:
         for counter in {state.clock for state in states if state.clock is not None}:
             counter.set(step)
@@ -316,26 +317,23 @@ class _Plan:
             raise ValueError(f"no module of the model matches the rule {', '.join(wrong)}")
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
-    def _rows(self, name: str) -> Iterator[Row]:
+    def _rows(self, name: str) -> Iterator[ReportRow]:
         """The module's row, if it computes; plans what is to be done with it."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
         mixin = self._mixins[name]
         if name in self._inner:
-            yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
+            yield ReportRow(name, kind, how=f"within {self._inner[name] or 'the model'}")
             return
         reason = self._passed_over(name)
-        if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
-            yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
-            return
         if isinstance(module, Quantizer):
-            yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
+            yield ReportRow(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
         if mixin is None or (_rounds_alone(mixin) and not self._rounds_residuals(name)):
             unknown = _unknown(module, cls)
             if unknown:
-                yield Row(name, kind, why_not=reason or unknown)
+                yield ReportRow(name, kind, why_not=reason or unknown)
             return
         number = self._numbers[name]
         how, rule = self._choice.of(name)
@@ -348,12 +346,12 @@ class _Plan:
         if not reason:
             _check_shapes(name, module)
         if reason:
-            yield Row(name, kind, why_not=reason, layer=number)
+            yield ReportRow(name, kind, why_not=reason, layer=number)
             return
         self.layers.append(_Layer(name, module, mixin, state))
         for child in getattr(mixin, "inner", ()):
             self._inner[f"{name}.{child}".lstrip(".")] = name
-        yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
+        yield ReportRow(name, kind, mixin.what, mixin.describe(state), layer=number)
 
     def _rounds_residuals(self, name: str) -> bool:
         how, _ = self._choice.of(name)
@@ -477,7 +475,7 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)
-    for name in layers.COMPUTING_METHODS if base is not None else ():
+    for name in _COMPUTING_METHODS if base is not None else ():
         if getattr(cls, name, None) is not getattr(base, name, None):
             return f"has its own {name}: write it with cpd.functional, or cpd.nn.register its class"
     return ""
@@ -556,6 +554,8 @@ def _check_layers(layers: list[_Layer]) -> None:
             _check_results(how, layer)
 
 
+_COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
+"""The methods by which a layer of torch computes; a subclass of it may override them."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 

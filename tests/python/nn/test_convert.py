@@ -429,7 +429,7 @@ class Odd(nn.Module):
         self.mine = OwnRepr(4, 4)
         self.replaced = nn.Linear(4, 4)
         self.replaced.forward = lambda x: x
-        self.ours = cpd.nn.Linear(4, 4, recipe=cpd.Recipe(sums="e4m3"))
+        self.cast = cpd.quantizer("e4m3")
         self.prelu = nn.PReLU()
         self.coded = Coded()
         self.gelu, self.relu, self.flatten = nn.GELU(), nn.ReLU(), nn.Flatten()
@@ -446,13 +446,13 @@ def test_the_report_names_what_is_not_emulated_and_why():
     assert "has its own forward" in said["own"][1]
     assert said["mine"] == (str(FP8), "")
     assert "replaced on the object" in said["replaced"][1]
-    assert "its own recipe" in said["ours"][0]
+    assert said["cast"] == ("its own formats: forward='e4m3'", "")
     assert "no emulation of this class" in said["prelu"][1]
     assert "no emulation of this class" in said["gelu"][1]
     assert "its own code is not seen" in said["coded"][1]
     assert "no format" in said["norm"][1]
     assert set(said) == {
-        *("", "own", "mine", "replaced", "ours", "prelu", "gelu", "norm"),
+        *("", "own", "mine", "replaced", "cast", "prelu", "gelu", "norm"),
         "coded",
     }
     assert any("products that the forward of Odd computes itself" in note for note in report.notes)
@@ -466,7 +466,7 @@ def test_the_report_names_what_is_not_the_models():
     report = cpd.convert(mlp(), how)
     starts = [note.partition(":")[0] for note in report.notes[-3:]]
     assert starts == ["residual", "update='bf16', loss_scale='dynamic'", "wire='e4m3'"]
-    assert report.elsewhere == report.notes[-2:]
+    assert report._elsewhere == report.notes[-2:]
 
 
 def test_a_recipe_of_the_wire_alone_says_so_first():
