@@ -23,6 +23,7 @@ from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
+from cpd.nn.streams import check_seeds
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.renamed import takes
@@ -104,6 +105,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             )
         for name, number in (("seed", seed), ("stream", stream)):
             check_number(name, number)
+        check_seeds(self.recipe, seed)
         self.seed, self.stream = seed, stream
         self.left: dict[str, int] = {}
         self._calls = 0

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cpd._torch.arguments import check_seed
 from cpd.nn.recipe import Recipe, draws
 from cpd.numeric.numbers import Number
 
@@ -39,6 +40,12 @@ class Bits(NamedTuple):
     def at(self, position: int) -> dict[str, Any]:
         """The keywords of the product at that position."""
         return {"seed": self.seed, "stream": self.stream ^ position}
+
+
+def check_seeds(how: Recipe, seed: Number) -> None:
+    """Raises ValueError where a part of a recipe has another seed, and neither is 0."""
+    for part in _drawing(how):
+        check_seed(part.seed, seed)
 
 
 def _drawing(how: Recipe) -> Iterator[Any]:
