@@ -34,10 +34,8 @@ def network(accumulator: cpd.Accumulator | None) -> torch.nn.Sequential:
     model = digit_classifier(DEPTH, WIDTH, seed=0)
     if accumulator is None:
         return model
-    recipe = cpd.Recipe(sums=accumulator, activation=OPERANDS, weight=OPERANDS, gradient=OPERANDS)
-    for name, module in list(model.named_children()):
-        if isinstance(module, torch.nn.Linear):
-            setattr(model, name, cpd.nn.Linear.from_torch(module, recipe))
+    operands = {"activation": OPERANDS, "weight": OPERANDS, "gradient": OPERANDS}
+    cpd.convert(model, cpd.Recipe(sums=accumulator, **operands))
     return model
 
 

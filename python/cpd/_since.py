@@ -46,6 +46,11 @@ GONE: dict[str, dict[str, str]] = {
         "make": "cpd.hardware.make_vectors(…)",
         "rule_of": "",
     },
+    "cpd.nn": {
+        "Conv2d": "cpd.convert(torch.nn.Conv2d(…), recipe)",
+        "Linear": "cpd.convert(torch.nn.Linear(…), recipe)",
+        "Quantizer": "cpd.quantizer(…)",
+    },
     "cpd.parallel.ddp": {"all_reduce_hook": "cpd.ddp_hook"},
     "cpd.study": {
         **dict.fromkeys(_STUDY.split(), ""),

@@ -34,7 +34,6 @@ def writers() -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {
         "specs.pickle": golden_stored.write_pickle,
         "checkpoint.pt": golden_stored.write_checkpoint,
-        "modules.pt": golden_stored.write_modules,
         "names.json": lambda: write_json("names", golden_stored.names()),
         **golden_files.writers(),
         **golden_training.writers(),

@@ -177,15 +177,36 @@ def number_of(name: str, value: Number, x: Tensor) -> Tensor:
     return value.view(torch.int64) if value.dtype == torch.uint64 else value.to(torch.int64)
 
 
-def stream_number(stream: Number, x: Tensor) -> Tensor:
-    """Returns `number_of` of a stream that many layers share, such as a converted model's.
+def call_number(name: str, given: Number, own: Number, x: Tensor) -> Tensor:
+    """Returns `number_of` of a call's seed or stream, or of the spec's own where the call has 0.
 
-    From another device it is copied to x's, between GPUs without waiting.
+    From another device it is copied to x's, between GPUs without waiting: many layers share it.
     """
-    kept = plain_number("stream", stream)
+    is_given = isinstance(given, Tensor) or given != 0
+    kept = plain_number(name, given) if is_given else own
     if isinstance(kept, Tensor) and kept.is_cuda and not x.is_meta:
         kept = kept.to(x.device)
-    return number_of("stream", kept, x)
+    return number_of(name, kept, x)
+
+
+def call_numbers(
+    options: Rounded, seed: Number, stream: Number, x: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Seed and stream of a call, where the rounding uses them."""
+    if options.rounding != "stochastic":
+        return None, None
+    check_seed(options.seed, seed)
+    return call_number("seed", seed, options.seed, x), call_number(
+        "stream", stream, options.stream, x
+    )
+
+
+def check_seed(own: Number, seed: Number) -> None:
+    """Raises ValueError where a spec and the call have different seeds, neither of them 0."""
+    if own is seed or (not isinstance(own, Tensor) and own == 0):
+        return
+    if isinstance(seed, Tensor) or (seed != 0 and (isinstance(own, Tensor) or own != seed)):
+        raise ValueError(f"seed must be given once: the call has {seed}, the spec {own}")
 
 
 def stacked_numbers(

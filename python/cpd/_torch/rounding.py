@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd._torch.arguments import name_of, random_numbers, stacked_numbers, stream_number
+from cpd._torch.arguments import call_numbers, name_of, stacked_numbers
 from cpd._torch.derivatives import Tangents, define, differentiable, run
 from cpd._torch.operands import Pair, cast_operand, covers_a_tensor, operand_draws
 from cpd._torch.sums import tagged
@@ -37,15 +37,16 @@ def rounded(
     backward: Cast | None,
     *,
     axis: int = -1,
-    stream: Number | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     layer: int = 0,
 ) -> Tensor:
     """`x` rounded by `forward`, the gradient that returns to it by `backward`; None: as it is.
 
-    `axis`: along which blocks of scaled formats run. Stochastic casts draw from their seeds, and
-    from their streams or from `stream`, which is tagged: as the cast of an output and of a gradient
-    in that layer (`cpd.Recipe`). Raises ValueError where x's type does not hold a format, and for
-    transforms, factors and histories, which go with the operands of products.
+    `axis`: along which blocks of scaled formats run. Stochastic casts use `seed`, and `stream`
+    tagged as the cast of an output and of a gradient in that layer (`cpd.Recipe`). Raises
+    ValueError where x's type does not hold a format, and for transforms, factors and histories,
+    which go with the operands of products.
     """
     if forward is None and backward is None:
         return x
@@ -53,7 +54,7 @@ def rounded(
     pairs = []
     for spec, purpose in ((forward, RESULT), (backward, RETURNING)):
         _check(spec, x)
-        pairs.append(_numbers_of(spec, purpose, x, stream, layer))
+        pairs.append(_numbers_of(spec, purpose, x, (seed, stream), layer))
     first, second = ("" if spec is None else spec.text for spec in (forward, backward))
     return run("round_both", x, first, second, axis, stacked_numbers(pairs, x))
 
@@ -78,15 +79,13 @@ def _check(spec: Cast | None, x: Tensor) -> None:
 
 
 def _numbers_of(
-    spec: Cast | None, purpose: Purpose, x: Tensor, stream: Number | None, layer: int
+    spec: Cast | None, purpose: Purpose, x: Tensor, given: tuple[Number, Number], layer: int
 ) -> Pair:
     """Seed and stream of one of the casts; None where it draws nothing."""
-    if spec is None or spec.rounding != "stochastic":
+    if spec is None:
         return None, None
-    seed, own = random_numbers(spec, x)
-    if stream is not None:
-        own = stream_number(stream, x)
-    return seed, None if own is None else tagged(own, purpose, layer)
+    seed, stream = call_numbers(spec, *given, x)
+    return seed, None if stream is None else tagged(stream, purpose, layer)
 
 
 # ---- the operator --------------------------------------------------------------------------------

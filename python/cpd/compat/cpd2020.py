@@ -64,7 +64,8 @@ def float_quantize(x: Tensor, exp: int, man: int) -> Tensor:
     >>> float_quantize(torch.tensor([0.3, 248.0]), 4, 3).tolist()
     [0.3125, inf]
     """
-    return quantizers.quantizer(Format(exp=exp, man=man))(x)
+    y: Tensor = quantizers.quantizer(Format(exp=exp, man=man))(x)
+    return y
 
 
 @checked
@@ -89,7 +90,7 @@ def quantizer(
         TypeError: for an argument of another type.
 
     >>> quantizer(4, 3, 5, 2)
-    cpd.quantizer(forward='e4m3', backward='e5m2')
+    Quantizer(forward='e4m3', backward='e5m2')
     """
     return quantizers.quantizer(
         _format(forward_exp, forward_man), _format(backward_exp, backward_man)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's layers in a customized precision: `Linear`, `Conv2d`; and `Quantizer`, a cast anywhere.
+"""Custom modules in `cpd.convert`, and what `convert` and `observe` return.
 
 Importing a name of `__all__` imports torch; `cpd.nn.recipe` does not.
 """
@@ -7,20 +7,26 @@ Importing a name of `__all__` imports torch; `cpd.nn.recipe` does not.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from cpd.nn.layers import Conv2d, Linear
-    from cpd.nn.quantizers import Quantizer
-    from cpd.nn.registered import register
+from cpd._since import missing
 
-__all__ = ["Conv2d", "Linear", "Quantizer", "register"]
+if TYPE_CHECKING:
+    from cpd.nn.coverage_result import Products
+    from cpd.nn.observed_rows import WatchRow
+    from cpd.nn.observers import Watch
+    from cpd.nn.registered import register
+    from cpd.nn.report import Report, ReportRow
+
+__all__ = ["Products", "Report", "ReportRow", "Watch", "WatchRow", "register"]
 
 _NAMES = {
-    "Conv2d": "layers",
-    "Linear": "layers",
-    "Quantizer": "quantizers",
+    "Products": "coverage_result",
+    "Report": "report",
+    "ReportRow": "report",
+    "Watch": "observers",
+    "WatchRow": "observed_rows",
     "register": "registered",
 }
-_MODULES = ("bypasses", "functional", "layers", "observers", "quantizers")
+_MODULES = ("functional", "observers", "quantizers")
 
 
 def __getattr__(name: str) -> Any:
@@ -28,4 +34,4 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(f"cpd.nn.{_NAMES[name]}"), name)
     if name in _MODULES:
         return importlib.import_module(f"cpd.nn.{name}")
-    raise AttributeError(f"module 'cpd.nn' has no attribute {name!r}")
+    raise missing("cpd.nn", name)

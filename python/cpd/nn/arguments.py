@@ -6,6 +6,7 @@ Checks of operands, a recipe as the operators take it, and the casts before and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,17 +15,34 @@ from torch import Tensor
 
 from cpd import _core
 from cpd._torch import operators
-from cpd._torch.arguments import stacked_numbers, stream_number
+from cpd._torch.arguments import call_numbers, stacked_numbers
 from cpd._torch.derivatives import run
 from cpd._torch.operands import cast_operand, type_of_cast
 from cpd._torch.sums import tagged
-from cpd.nn.recipe import Recipe, is_native
+from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
+from cpd.nn.recipe import recipe as _recipe
 from cpd.numeric.cast import Cast, format_of
+from cpd.numeric.checked import is_compiling
 from cpd.numeric.compiling import constant
 from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
 from cpd.numeric.scaled import Scaled
 from cpd.ops.arguments import holds
+
+
+def recipe_of(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
+    """The recipe of a functional form's arguments. Raises TypeError where both are None."""
+    if sums is None:
+        if recipe is None:
+            raise TypeError("give recipe=, such as a format of operands, or sums=, got neither")
+        return recipe if isinstance(recipe, Recipe) else _recipe(recipe)
+    how = _recipe(NATIVE if recipe is None else recipe)
+    if isinstance(sums, str) and not is_compiling():
+        return _summed(how, sums)
+    return how.with_sums(sums)
+
+
+_summed = functools.lru_cache(maxsize=1024)(Recipe.with_sums)
 
 
 def check_operand(name: str, x: Any, like: str) -> None:
@@ -98,7 +116,8 @@ class Arguments(NamedTuple):
     """Torch.autocast's type; None: no autocast, or the caller asks for a type."""
     gemms: str
     """The recipe's text as the operator takes it."""
-    stream: Number | None
+    seed: Number
+    stream: Number
     delayed: Any
     numbers: Tensor | None
 
@@ -109,7 +128,8 @@ class Arguments(NamedTuple):
         x: Tensor,
         w: Tensor,
         dtype: torch.dtype | None,
-        stream: Number | None = None,
+        seed: Number = 0,
+        stream: Number = 0,
         delayed: Any = None,
     ) -> Arguments:
         """Returns the arguments of a call with operands `x` and `w`.
@@ -127,11 +147,11 @@ class Arguments(NamedTuple):
                 "the recipe's scales follow from former steps: cpd.convert keeps that state, or "
                 "give delayed= a cpd.nn.delayed.Delayed of the recipe"
             )
-        numbers = _numbers(how, x, stream)
+        numbers = _numbers(how, x, seed, stream)
         before, gemms = how.cast_before, how.gemms
         if _casts_within(how, x.dtype, w.dtype, element):
             before, gemms = (None, None), _gemms_within(how.text)
-        return cls(how, *before, dtype, element, narrow, gemms, stream, delayed, numbers)
+        return cls(how, *before, dtype, element, narrow, gemms, seed, stream, delayed, numbers)
 
     def of_operator(self) -> tuple[Any, ...]:
         """The operator's recipe, numbers, multipliers, narrow and dtype (`cpd._torch.recipe`)."""
@@ -195,7 +215,7 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
     """`x` cast straight through; its scales, if any, cover it whole or in square blocks."""
     if spec is None:
         return x
-    numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
+    numbers = pair_of(spec, purpose, arguments.how, x, arguments.seed, arguments.stream)
     if isinstance(spec.format, Scaled) and not spec.history:
         return cast_operand(x, spec.text, -1, numbers)
     x = x.to(type_of_cast(x, spec.text))
@@ -208,17 +228,13 @@ def cast_before(arguments: Arguments, x: Tensor, spec: Cast | None, purpose: Pur
 
 
 def pair_of(
-    spec: Any, purpose: Purpose, how: Recipe, x: Tensor, stream: Number | None
+    spec: Any, purpose: Purpose, how: Recipe, x: Tensor, seed: Number, stream: Number
 ) -> tuple[Tensor | None, Tensor | None]:
     """Seed and stream of a sum or a cast, for one purpose in one layer; None: it draws nothing."""
-    if spec is None or is_native(spec) or spec.rounding != "stochastic":
+    if spec is None or is_native(spec):
         return None, None
-    seed, own = operators.random_numbers(spec, x)
-    if stream is not None:
-        own = stream_number(stream, x)
-    if own is None:
-        return None, None
-    return seed, tagged(own, purpose, how.layer)
+    of_seed, of_stream = call_numbers(spec, seed, stream, x)
+    return of_seed, None if of_stream is None else tagged(of_stream, purpose, how.layer)
 
 
 def _element(how: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
@@ -251,9 +267,9 @@ _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """The formats of the results' types."""
 
 
-def _numbers(how: Recipe, x: Tensor, stream: Number | None) -> Tensor | None:
+def _numbers(how: Recipe, x: Tensor, seed: Number, stream: Number) -> Tensor | None:
     """Seeds and streams as the operators take them, a row for each purpose; None: nothing draws."""
     if not how.drawing:
         return None
-    drawn = {purpose: pair_of(spec, purpose, how, x, stream) for purpose, spec in how.drawing}
+    drawn = {purpose: pair_of(spec, purpose, how, x, seed, stream) for purpose, spec in how.drawing}
     return stacked_numbers([drawn.get(purpose, (None, None)) for purpose in Purpose], x)

@@ -22,8 +22,7 @@ are, else in three.
 
 Each product draws from the stream XOR its position: the scores 0, the weighted values 1, the
 softmax 2; in multi_head_attention these are 4, 5 and 6, the projections of query, key and value 0,
-1, 2, that of the output 3. Without `stream` it is the stream of the recipe's first stochastic
-rounding. Dropout is torch's own.
+1, 2, that of the output 3. Dropout is torch's own.
 
 All of it works under autograd, `torch.func` and `torch.compile(fullgraph=True)`.
 """
@@ -43,13 +42,12 @@ from torch.nn.functional import _mha_shape_check  # type: ignore[attr-defined]
 from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
-from cpd.nn.arguments import autocast_type, check_operand, check_types
+from cpd.nn.arguments import autocast_type, check_operand, check_types, recipe_of
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.delayed import attending_at
 from cpd.nn.functional import linear, matmul
-from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
-from cpd.nn.streams import at, stream_of
+from cpd.nn.recipe import Recipe, RecipeLike, Sums
+from cpd.nn.streams import Bits
 from cpd.numeric.cast import element_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -71,8 +69,10 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> Tensor:
@@ -89,10 +89,12 @@ def scaled_dot_product_attention(
         is_causal: as torch's; default False.
         scale: the factor of the scores; default None: 1/√E.
         enable_gqa: as torch's; default False.
-        recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used, or one accumulator for
-            both products and their backward GEMMs.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        recipe: a `cpd.Recipe`, whose `attention` and `softmax` are used; or a recipe's name or
+            text, or a format for both products' operands. Default None: `sums` alone.
+        sums: the sums of both products and their backward GEMMs, as for `cpd.Recipe`; default None:
+            the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of the attention's delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe,
             0, 2)`; default None: none.
@@ -112,7 +114,7 @@ def scaled_dot_product_attention(
     tensor([[0.6875, 0.3438],
             [0.3438, 0.6875]])
     """
-    how = _attending(recipe)
+    how = _attending(recipe, sums)
     if how.attention is None and how.softmax is None:
         y = F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -125,11 +127,11 @@ def scaled_dot_product_attention(
     mask = attn_mask
     if is_causal:
         mask = query.new_ones(query.shape[-2], key.shape[-2], dtype=torch.bool).tril()
-    base = stream_of(how, stream)
+    bits = Bits.of(how, seed, stream)
     zeros = attn_mask is not None  # no other row can be empty
-    weights = _weights(query, key, mask, factor, how, base, delayed, zeros)
+    weights = _weights(query, key, mask, factor, how, bits, delayed, zeros)
     weights = F.dropout(weights, dropout_p) if dropout_p else weights
-    return _weighted(weights, value, query, how, base, delayed, dtype)
+    return _weighted(weights, value, query, how, bits, delayed, dtype)
 
 
 @refused_by_torch
@@ -160,8 +162,10 @@ def multi_head_attention(
     average_attn_weights: bool = True,
     is_causal: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
     delayed: Any = None,
 ) -> tuple[Tensor, Tensor | None]:
@@ -197,10 +201,12 @@ def multi_head_attention(
         static_v: values in place of the projected ones; default None.
         average_attn_weights: whether returned weights are averaged over heads; default True.
         is_causal: as torch's; default False.
-        recipe: a `cpd.Recipe`; one accumulator: for the projections, with attention as torch
-            computes it.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for the projections' operands,
+            with attention as torch computes it. Default None: `sums` alone.
+        sums: the sums of the projections and of the recipe's attention, as for `cpd.Recipe`;
+            default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the query's.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed.of(recipe, 4, 2)`; default
             None: none.
@@ -220,8 +226,8 @@ def multi_head_attention(
     >>> y[0].tolist()
     [[4.0, 4.0, 4.0, 4.0]]
     """
-    how = _recipe(recipe)
-    base = stream_of(how, stream)
+    how = recipe_of(recipe, sums)
+    bits = Bits.of(how, seed, stream)
     _check_dense(query, key, value)
     batched = _mha_shape_check(query, key, value, key_padding_mask, attn_mask, num_heads)
     if not batched:
@@ -239,7 +245,7 @@ def multi_head_attention(
 
     def project(x: Tensor, w: Any, b: Tensor | None, position: int, **to: Any) -> Tensor:
         kept = delayed_at(delayed, position)
-        return linear(x, w, b, recipe=how, stream=at(base, position), delayed=kept, **to)
+        return linear(x, w, b, recipe=how, delayed=kept, **bits.at(position), **to)
 
     q, k, v = _projected((query, key, value), in_proj_weight, matrices, in_proj_bias, project)
     q = _by_head(q, num_heads)
@@ -248,7 +254,7 @@ def multi_head_attention(
     added = k.shape[-2] - key.shape[0] if static_k is None else int(add_zero_attn)
     mask = _merged(attn_mask, key_padding_mask, added, num_heads, q.dtype)
     dropout = dropout_p if training else 0.0
-    inner = at(base, HEADS)
+    inner = Bits(**bits.at(HEADS))
     weights = None
     if need_weights:
         factor = 1 / math.sqrt(q.shape[-1])
@@ -259,8 +265,8 @@ def multi_head_attention(
         weights = weights.mean(dim=1) if average_attn_weights else weights
         weights = weights if batched else weights.squeeze(0)
     else:
-        kept = {"stream": inner, "delayed": delayed}
-        y = scaled_dot_product_attention(q, k, v, mask, dropout, recipe=how, **kept)
+        kept = {"recipe": how, "delayed": delayed, **inner.at(0)}
+        y = scaled_dot_product_attention(q, k, v, mask, dropout, **kept)
     y = y.permute(2, 0, 1, 3).flatten(2)
     y = project(y, out_proj_weight, out_proj_bias, OUTPUT, dtype=dtype)
     return (y if batched else y.squeeze(1)), weights
@@ -269,9 +275,9 @@ def multi_head_attention(
 # ---- one attention -------------------------------------------------------------------------------
 
 
-def _attending(recipe: RecipeLike) -> Recipe:
-    """The recipe of an attention; an accumulator is that of its products."""
-    how = _recipe(recipe)
+def _attending(recipe: RecipeLike | None, sums: Sums | None) -> Recipe:
+    """The recipe of an attention; sums and formats alone are those of its products."""
+    how = recipe_of(recipe, sums)
     return how if isinstance(recipe, Recipe) else Recipe(sums=how, attention=how)
 
 
@@ -280,14 +286,14 @@ def _product(
     b: Tensor,
     how: Recipe,
     which: int,
-    base: Number | None,
+    bits: Bits,
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
     """One of the two products."""
     if how.attention is not None:
-        kept = attending_at(delayed, which)
-        return matmul(a, b, how.attention, stream=at(base, which), dtype=dtype, delayed=kept)
+        given = {"recipe": how.attention, "dtype": dtype, **bits.at(which)}
+        return matmul(a, b, delayed=attending_at(delayed, which), **given)
     y = a @ b.to(a.dtype)
     return y if dtype is None else y.to(dtype)
 
@@ -297,16 +303,16 @@ def _weighted(
     value: Tensor,
     query: Tensor,
     how: Recipe,
-    base: Number | None,
+    bits: Bits,
     delayed: Any,
     dtype: torch.dtype | None,
 ) -> Tensor:
     """The sums of the values, in `dtype`, else in torch.autocast's type or the query's."""
     if weights.dtype == query.dtype:
-        return _product(weights, value, how, VALUES, base, delayed, dtype)
+        return _product(weights, value, how, VALUES, bits, delayed, dtype)
     wanted = dtype or autocast_type(query) or query.dtype
     # The gradient of weights in float32 is float32, too.
-    return _product(weights, value, how, VALUES, base, delayed, torch.float32).to(wanted)
+    return _product(weights, value, how, VALUES, bits, delayed, torch.float32).to(wanted)
 
 
 def _are_cast(how: Recipe) -> bool:
@@ -323,7 +329,7 @@ def _weights(
     mask: Tensor | None,
     factor: float,
     how: Recipe,
-    base: Number | None,
+    bits: Bits,
     delayed: Any,
     zeros: bool,
 ) -> Tensor:
@@ -331,14 +337,13 @@ def _weights(
     are_cast = _are_cast(how)
     if how.softmax is not None and not are_cast:
         check_storage(operators.name_of(query.dtype), element_of(how.softmax).name)
-    scores = _product(query, key.mT, how, SCORES, base, delayed, torch.float32) * factor
+    scores = _product(query, key.mT, how, SCORES, bits, delayed, torch.float32) * factor
     if mask is not None and mask.dtype == torch.bool:
         scores = scores.masked_fill(~mask, -math.inf)
     elif mask is not None:
         scores = scores + mask
     (weights,) = _softmax(scores, sizes=[int(zeros)])
-    drawn = at(base, SOFTMAX)
-    weights = rounded(weights, how.softmax, how.softmax, stream=drawn, layer=how.layer)
+    weights = rounded(weights, how.softmax, how.softmax, layer=how.layer, **bits.at(SOFTMAX))
     return weights if are_cast else weights.to(query.dtype)
 
 

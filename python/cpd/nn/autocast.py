@@ -23,8 +23,10 @@ from cpd.nn.checkpoints import activation_checkpoint
 from cpd.nn.products import is_ours, is_product, name_of
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import RecipeLike
+from cpd.nn.streams import check_seeds
 from cpd.numeric.numbers import Number, check_number
 from cpd.numeric.purposes import Purpose
+from cpd.numeric.renamed import takes
 from cpd.numeric.streams import MAX_LAYERS, stream_tag
 from cpd.ops.arguments import check_whole
 
@@ -60,10 +62,10 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
 
     Args:
         recipe: as for `cpd.convert`; its rules and schedule are ignored.
-        stream: the stream of all random bits, in place of the streams of the recipe's parts; a
-            tensor, for compiled steps. Calls are numbered from 0 whenever the context is entered,
-            and use this stream XOR number << 20. Default 0.
-        watch: whether `left` also counts what is called below the level of torch's functions.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`. Calls are numbered from 0 whenever the
+            context is entered, and use this stream XOR number << 20. Default 0.
+        coverage: whether `left` also counts what is called below the level of torch's functions.
             Counting takes some microseconds for each operation of torch within the context, which
             small models notice. Default True; False: it counts functions alone.
 
@@ -82,10 +84,18 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
     [16.0, 16.0, 16.0]
     """
 
-    forms: ClassVar[Mapping[str, Callable[..., Any]]]
+    _forms: ClassVar[Mapping[str, Callable[..., Any]]]
     """The functional forms of torch's functions, by their names in `_NAMES`."""
 
-    def __init__(self, recipe: RecipeLike, *, stream: Number = 0, watch: bool = True) -> None:
+    @takes(watch="coverage")
+    def __init__(
+        self,
+        recipe: RecipeLike,
+        *,
+        seed: Number = 0,
+        stream: Number = 0,
+        coverage: bool = True,
+    ) -> None:
         super().__init__()
         self.recipe = _recipe(recipe)
         if any(how is not None and how.delays for how in (self.recipe, self.recipe.attention)):
@@ -93,13 +103,15 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
                 "autocast keeps no scales of former steps, which the recipe asks for: cpd.convert "
                 "does, in each layer"
             )
-        check_number("stream", stream)
-        self.stream = stream
+        for name, number in (("seed", seed), ("stream", stream)):
+            check_number(name, number)
+        check_seeds(self.recipe, seed)
+        self.seed, self.stream = seed, stream
         self.left: dict[str, int] = {}
         self._calls = 0
         self._paused = 0
         self._around: Any = None
-        self._watch = watch
+        self._watch = coverage
         self._unseen: list[Unseen] = []
 
     def __enter__(self) -> autocast:
@@ -126,7 +138,7 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
         name = None if self._paused else _NAMES.get(func)
         if name is None:
             return func(*args, **keywords)
-        form = self.forms.get(name)
+        form = self._forms.get(name)
         if form is not None:
             result = self._formed(form, name, args, dict(keywords))
             if result is not NotImplemented:
@@ -164,16 +176,17 @@ class autocast(TorchFunctionMode):  # noqa: N801  # as torch.autocast
             return result
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
-    def next(self, products: int = 1) -> dict[str, Any]:
+    def _next(self, products: int = 1) -> dict[str, Any]:
         """Counts a call of `products` products.
 
-        Returns the keywords of its functional form: the recipe, the stream.
+        Returns the keywords of its functional form: the recipe, the seed, the stream.
         """
         if not self.recipe.draws:
             return {"recipe": self.recipe}
         number = self._calls % MAX_LAYERS
         self._calls += 1
-        return {"recipe": self.recipe, "stream": self.stream ^ stream_tag(Purpose.given, number)}
+        stream = self.stream ^ stream_tag(Purpose.given, number)
+        return {"recipe": self.recipe, "seed": self.seed, "stream": stream}
 
 
 class Unseen(TorchDispatchMode):
@@ -236,7 +249,7 @@ def pause(count: int) -> None:
 
 def _grouped_mm(mode: autocast, a: Tensor, b: Tensor, offs: Any = None, **rest: Any) -> Tensor:
     groups = 1 if offs is None else offs.numel()
-    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode.next(groups))
+    return grouped.grouped_mm(a, b, offs=offs, **rest, **mode._next(groups))
 
 
 def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]:
@@ -246,24 +259,25 @@ def _as_torch(form: Callable[..., Any], products: int = 1) -> Callable[..., Any]
     """
 
     def compute(mode: autocast, *args: Any, **kwargs: Any) -> Any:
-        return form(*args, **kwargs, **mode.next(products))
+        return form(*args, **kwargs, **mode._next(products))
 
     return compute
 
 
 def _softmax(mode: autocast, *args: Any, **kwargs: Any) -> Tensor:
-    how = mode.next(0)
+    how = mode._next(0)
     to = how["recipe"].softmax
     return rounded(F.softmax(*args, **kwargs), to, to, **_draws(how))
 
 
 def _draws(how: dict[str, Any]) -> dict[str, Any]:
     """The keywords of `rounded` that choose its random bits."""
-    return {"stream": how.get("stream"), "layer": how["recipe"].layer}
+    layer = how.pop("recipe").layer
+    return {**how, "layer": layer}
 
 
 def _add(mode: autocast, input: Tensor, other: Any, *, alpha: Any = 1) -> Tensor:
-    how = mode.next(0)
+    how = mode._next(0)
     to = how["recipe"].residual
     sum_of = torch.add(input, other, alpha=alpha)
     if to is None or not isinstance(other, Tensor) or input.is_nested or input.shape != other.shape:
@@ -297,7 +311,7 @@ FORMS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention": _as_torch(attention.scaled_dot_product_attention, 2),
     "multi_head_attention_forward": _as_torch(attention.multi_head_attention, 4),
 }
-autocast.forms = FORMS
+autocast._forms = FORMS
 ADDITIONS = ("add", "add_")
 _LEFT = (
     *("chain_matmul", "cdist", "embedding_bag", "lstm", "gru", "rnn_tanh", "rnn_relu"),

@@ -141,6 +141,10 @@ class Clock:
             of_clocks[self] = self.step << SHIFT
         return of_clocks[self]
 
+    def is_over(self) -> bool:
+        """Returns whether the next forward in training mode begins a step."""
+        return self.reached != 0 or self.fresh
+
     def notes(self) -> list[str]:
         """Returns the report's notes on steps whose scales follow from one rank's magnitudes."""
         return [PER_RANK[which] for which in sorted(self.per_rank)]
@@ -274,7 +278,7 @@ class Clock:
         if True in self._within:
             return False
         if training:
-            return self.fresh or self.reached != 0
+            return self.is_over()
         return bool(self.reached & EVALUATING)
 
     def _is_idle(self) -> bool:
@@ -313,8 +317,6 @@ class Clock:
             number = int(step)
             for state in self._scheduled:
                 state.follow(number - 1 if number else 0, number)
-                if self.reached or self.fresh:
-                    state.upcoming = state.ahead
 
     def _warn_of_epochs(self) -> None:
         if any(state.awaits_epochs() for state in self._scheduled):

@@ -28,7 +28,7 @@ Form = Callable[..., Tensor]
 
 def linear(mode: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Computes torch.nn.functional.linear in a mode."""
-    return functional.linear(input, weight, bias, **mode.next())
+    return functional.linear(input, weight, bias, **mode._next())
 
 
 def _matmul(
@@ -39,10 +39,10 @@ def _matmul(
     dtype: torch.dtype | None = None,
     in_float32: bool = False,
 ) -> Tensor:
-    how = mode.next()
+    how = mode._next()
     if in_float32:
         return functional.matmul_in_float32(input, other, **how)
-    return functional.matmul(input, other, how.pop("recipe"), dtype=dtype, **how)
+    return functional.matmul(input, other, dtype=dtype, **how)
 
 
 def _rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:

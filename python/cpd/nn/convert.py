@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from cpd._torch import operators
-from cpd.nn import bypasses, clock, layers, notes, ranks
+from cpd.nn import bypasses, clock, notes, ranks
 from cpd.nn.converted import MIXINS, classes, encoder
 from cpd.nn.converted.own import end_stand_alone, stand_alone
 from cpd.nn.converted.state import State
@@ -27,10 +27,12 @@ from cpd.nn.ready import name_of, title_of
 from cpd.nn.ready import recipe as _recipe
 from cpd.nn.recipe import NATIVE, Recipe, RecipeLike, Sums, is_native
 from cpd.nn.registered import is_registered, mixin_of
-from cpd.nn.report import Report, Row
+from cpd.nn.report import Report, ReportRow
 from cpd.nn.rules import Choice, Decision, Rule, Rules
+from cpd.nn.streams import check_seeds
 from cpd.numeric.checked import checked
-from cpd.numeric.numbers import integer
+from cpd.numeric.numbers import check_number, integer
+from cpd.numeric.renamed import takes
 from cpd.numeric.shown import shown
 from cpd.ops.arguments import holds
 
@@ -46,6 +48,7 @@ def convert(
     rules: Rules = (),
     *,
     sums: Sums | None = None,
+    seed: int = 0,
     coverage: float | bool = WARN_BELOW,
     amax_group: Any = None,
 ) -> Report:
@@ -72,6 +75,7 @@ def convert(
             Sequential; N may be a share, "15%", rounded up. Default: no rules.
         sums: the accumulator of the three GEMMs of every layer, as for `cpd.recipe`; default: the
             recipe's.
+        seed: the seed of all random bits of the model; default 0.
         coverage: the first training step counts the products of `model` that run emulated
             (`Report.coverage`), and warns (`CoverageWarning`) if their share is below this number,
             0…1, unless the recipe rounds no layer. Default 0.9. False: nothing is counted.
@@ -90,10 +94,14 @@ def convert(
             another type than float32, bfloat16 and float16, and a lazy layer that was not called
             yet. The model is then unchanged, as it is after a TypeError.
 
-    The layers are numbered in the model's order, also those that torch computes: by this number,
-    `Recipe.layer`, layers use different random bits. If a rounding is stochastic, a scale is
-    delayed or a recipe has a schedule, the model gets a clock: the buffer `cpd_clock`, the number
-    of the step, which determines random bits and scales.
+    If a rounding is stochastic, a scale is delayed or a recipe has a schedule, the model gets a
+    clock: the buffer `cpd_clock`, the number of the step, which determines random bits and scales.
+
+    One seed serves every rounding of the model. Roundings differ by their streams: step << 36 XOR
+    layer << 20 XOR purpose << 60 (modulo 2^64), with the layer's number in the model's order, in
+    which layers that torch computes count too, and the purposes that `cpd.Recipe` lists. A layer of
+    several products XORs the position of each into the lowest 20 bits. So the functional form of a
+    layer, with this seed and the stream step << 36 XOR layer << 20, gives the layer's bits.
 
     A step begins at a call of `model` in training mode. If only parts or methods of `model` are
     called, it begins at the first forward of a layer, with gradients on, after a backward pass has
@@ -102,8 +110,8 @@ def convert(
     torch.func begin no step. At steps that begin in a layer ranks exchange nothing, and the report
     says so.
 
-    A schedule of steps follows the clock, whose first step is 0, until `set_step` gives a step. A
-    schedule of epochs follows `set_step`; without it the second step warns.
+    A schedule of steps follows the clock; its first step is 0. A schedule of epochs follows
+    `set_step`; without it the second step warns.
 
     >>> model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 2))
     >>> print(convert(model, "e5m2", [("last 1", None)]))
@@ -119,13 +127,15 @@ def convert(
     root = _within(model)
     warn_below = _share(coverage)
     group = ranks.named(amax_group)
-    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), rules if callable(rules) else None)
+    check_number("seed", seed)
+    decide = rules if callable(rules) else None
+    plan = _Plan(root, _recipe(recipe, sums), _pairs(rules), decide, seed)
     old = clock.clock_of(root)
     step = None if old is None else old.step
     restore(root)
     report = plan.carry_out(old, step, group)
     if warn_below is not None:
-        report.census = Census(root, warn_below if report.emulated else 0)
+        report._census = Census(root, warn_below if report.emulated else 0)
     return report
 
 
@@ -172,39 +182,36 @@ def restore(model: nn.Module) -> None:
         _give_back_to_ddp(module)
 
 
+@takes(calls="step")
 @checked
-def set_step(
-    model: nn.Module,
-    *,
-    step: int | None = None,
-    epoch: int | None = None,
-    calls: int | None = None,
-) -> None:
-    """Sets the step or epoch of a converted model's schedules, or the value of its clock.
+def set_step(model: nn.Module, *, step: int | None = None, epoch: int | None = None) -> None:
+    """Sets the clock of a converted model, which its schedules follow.
 
     Args:
         model: the converted model.
-        step: the number of the step that begins, for schedules of steps. They follow the model's
-            clock until `step` is given, then `step` alone. A phase holds from its number on, and
-            makes torch.compile compile once more as it begins. None: as before.
-        epoch: the number of the epoch that begins, for schedules of epochs. None: as before.
-        calls: the value of the model's clock, if it has one: the number of training steps that have
-            begun, which determines random streams. The clock counts by itself and is in the
-            state_dict. None: as before.
+        step: the value of the model's clock, if it has one: the number of training steps that have
+            begun. It determines random streams and the phase of schedules of steps, whose next
+            training step has this number. The clock counts by itself and is in the state_dict.
+            Default None: as before.
+        epoch: the number of the epoch that begins, for schedules of epochs; default None: as
+            before. A phase holds from its number on, and makes torch.compile compile once more as
+            it begins.
 
     Raises:
         ValueError: if the model was not converted, or a number is below 0.
     """
-    for name, number in (("step", step), ("epoch", epoch), ("calls", calls)):
+    for name, number in (("step", step), ("epoch", epoch)):
         if number is not None and integer(name, number) < 0:
             raise ValueError(f"{name} must be at least 0, got {number}")
     states = list(_states(_within(model)))
     if not states:
         raise ValueError("the model has no converted layer: call cpd.convert first")
-    for state in states:
-        state.set_step(step, epoch)
-        if calls is not None and state.clock is not None:
-            state.clock.set(calls)
+    if epoch is not None:
+        for state in states:
+            state.set_epoch(epoch)
+    if step is not None:
+        for counter in {state.clock for state in states if state.clock is not None}:
+            counter.set(step)
 
 
 @checked
@@ -279,9 +286,10 @@ class _Plan:
     """The plan of `convert` for each module; nothing is changed before `carry_out`."""
 
     def __init__(
-        self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None
+        self, root: nn.Module, how: Recipe, rules: list[Rule], decide: Decision | None, seed: int
     ) -> None:
         self._root = root
+        self._seed = seed
         self._how = how
         self._modules = {
             name: module for name, module in root.named_modules() if not isinstance(module, Delayed)
@@ -310,26 +318,23 @@ class _Plan:
             raise ValueError(f"no module of the model matches the rule {', '.join(wrong)}")
         return [f"no module matches the recipe's rule {text!r}" for _, text in unused]
 
-    def _rows(self, name: str) -> Iterator[Row]:
+    def _rows(self, name: str) -> Iterator[ReportRow]:
         """The module's row, if it computes; plans what is to be done with it."""
         module = self._modules[name]
         cls = _class_of(module)
         kind = classes.own_class(module).__name__
         mixin = self._mixins[name]
         if name in self._inner:
-            yield Row(name, kind, how=f"within {self._inner[name] or 'the model'}")
+            yield ReportRow(name, kind, how=f"within {self._inner[name] or 'the model'}")
             return
         reason = self._passed_over(name)
-        if not reason and isinstance(module, (layers.Linear, layers.Conv2d)):
-            yield Row(name, kind, "products", f"its own recipe: {module.recipe}")
-            return
         if isinstance(module, Quantizer):
-            yield Row(name, kind, "cast", f"its own formats: {module.extra_repr()}")
+            yield ReportRow(name, kind, "cast", f"its own formats: {module.extra_repr()}")
             return
         if mixin is None or (_rounds_alone(mixin) and not self._rounds_residuals(name)):
             unknown = _unknown(module, cls)
             if unknown:
-                yield Row(name, kind, why_not=reason or unknown)
+                yield ReportRow(name, kind, why_not=reason or unknown)
             return
         number = self._numbers[name]
         how, rule = self._choice.of(name)
@@ -337,17 +342,17 @@ class _Plan:
             reason = f"left in torch by the rule {rule!r}"
         if not reason:
             assert how is not None
-            state = State(how, number)
+            state = State(how, number, self._seed)
             reason = _own_way(module, cls) or mixin.refuses(module, state)
         if not reason:
             _check_shapes(name, module)
         if reason:
-            yield Row(name, kind, why_not=reason, layer=number)
+            yield ReportRow(name, kind, why_not=reason, layer=number)
             return
         self.layers.append(_Layer(name, module, mixin, state))
         for child in getattr(mixin, "inner", ()):
             self._inner[f"{name}.{child}".lstrip(".")] = name
-        yield Row(name, kind, mixin.what, mixin.describe(state), layer=number)
+        yield ReportRow(name, kind, mixin.what, mixin.describe(state), layer=number)
 
     def _rounds_residuals(self, name: str) -> bool:
         how, _ = self._choice.of(name)
@@ -392,11 +397,7 @@ class _Plan:
         """Gives the model its clock, which goes on as the former one stood."""
         states = [layer.state for layer in self.layers]
         for state in states:
-            state.counts = (
-                state.delayed is not None
-                or bool(state.given.schedule)
-                or any(how.draws for how in state.phases())
-            )
+            state.counts = state.delayed is not None or bool(state.given.schedule) or state.draws
         if not any(state.counts for state in states):
             return None
         if step is None:
@@ -475,7 +476,7 @@ def _own_way(module: nn.Module, cls: type[nn.Module]) -> str:
     if "forward" in vars(module):
         return "its forward was replaced on the object"
     base = None if is_registered(cls) else next(base for base in cls.__mro__ if base in MIXINS)
-    for name in layers.COMPUTING_METHODS if base is not None else ():
+    for name in _COMPUTING_METHODS if base is not None else ():
         if getattr(cls, name, None) is not getattr(base, name, None):
             return f"has its own {name}: write it with cpd.functional, or cpd.nn.register its class"
     return ""
@@ -550,10 +551,14 @@ def _check_layers(layers: list[_Layer]) -> None:
                     "bfloat16 and float16; call model.float(), or give a rule "
                     f"({layer.name!r}, None) for the layer"
                 )
-        for how in layer.state.phases() if layer.mixin.what not in WITHOUT_PRODUCTS else ():
-            _check_results(how, layer)
+        for how in layer.state.phases():
+            check_seeds(how, layer.state.seed)
+            if layer.mixin.what not in WITHOUT_PRODUCTS:
+                _check_results(how, layer)
 
 
+_COMPUTING_METHODS = ("forward", "_conv_forward", "__call__", "__getattr__")
+"""The methods by which a layer of torch computes; a subclass of it may override them."""
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,37 +17,31 @@ from torch import Tensor
 
 from cpd._torch.convolution import cast_images, cast_kernels, has_tiles
 from cpd._torch.derivatives import run
-from cpd._torch.moves import Moves
 from cpd._torch.operands import cast_operand
 from cpd.nn.arguments import (
     Arguments,
-    check_operand,
-    check_places,
     entering,
     finished,
     pair_of,
+    recipe_of,
 )
-from cpd.nn.recipe import RecipeLike, recipe
+from cpd.nn.convolution_geometry import (
+    PADDING_MODES,
+    Geometry,
+    check_bias,
+    check_images,
+    check_size,
+    moves_of,
+)
+from cpd.nn.recipe import RecipeLike, Sums
 from cpd.numeric.cast import Cast
 from cpd.numeric.checked import refused_by_torch
-from cpd.numeric.numbers import Number, integer
+from cpd.numeric.numbers import Number
 from cpd.numeric.purposes import Purpose
-from cpd.numeric.shown import shown
 
 Single: TypeAlias = int | tuple[int]
 Pair: TypeAlias = int | tuple[int, int]
 Triple: TypeAlias = int | tuple[int, int, int]
-
-PADDING_MODES = {
-    "zeros": "constant",
-    "reflect": "reflect",
-    "replicate": "replicate",
-    "circular": "circular",
-}
-"""Torch's names of padding modes in a layer, and in torch.nn.functional.pad."""
-
-_recipe = recipe  # the parameter of the same name hides it
-
 
 _refused_by_torch = functools.partial(refused_by_torch, own=("input", "weight", "bias"))
 
@@ -62,10 +56,12 @@ def conv1d(
     dilation: Single = 1,
     groups: int = 1,
     *,
-    recipe: RecipeLike,
     padding_mode: str = "zeros",
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv1d by a recipe; the rest is as `conv2d`.
@@ -79,11 +75,13 @@ def conv1d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -100,8 +98,8 @@ def conv1d(
     >>> conv1d(x, w, padding=1, recipe=how)[0, 0].tolist()    # 16 and 24 products of 1
     [16.0, 16.0, 16.0, 16.0]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
-    return _convolve(1, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(1, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 @_refused_by_torch
@@ -114,10 +112,12 @@ def conv2d(
     dilation: Pair = 1,
     groups: int = 1,
     *,
-    recipe: RecipeLike,
     padding_mode: str = "zeros",
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv2d by a recipe.
@@ -131,11 +131,13 @@ def conv2d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -174,8 +176,8 @@ def conv2d(
     >>> conv2d(x, w, padding=1, recipe=how)[0, 0, 1].tolist()    # 12 and 18 products of 1
     [12.0, 16.0, 16.0, 12.0]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
-    return _convolve(2, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(2, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 @_refused_by_torch
@@ -188,10 +190,12 @@ def conv3d(
     dilation: Triple = 1,
     groups: int = 1,
     *,
-    recipe: RecipeLike,
     padding_mode: str = "zeros",
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv3d by a recipe; the rest is as `conv2d`.
@@ -205,11 +209,13 @@ def conv3d(
             0. The sums take the padding's products like any others.
         dilation: as torch's; default 1.
         groups: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         padding_mode: as torch.nn.Conv2d's: "zeros" (default), "reflect", "replicate" or "circular".
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -226,8 +232,8 @@ def conv3d(
     >>> conv3d(x, w, padding=1, recipe=how)[0, 0, 1, 1].tolist()    # 18, 27, 18 products of 1
     [16.0, 16.0, 16.0]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, padding_mode)
-    return _convolve(3, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, padding_mode)
+    return _convolve(3, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 @_refused_by_torch
@@ -241,9 +247,11 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Single = 1,
     *,
-    recipe: RecipeLike,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv_transpose1d by a recipe, as `conv_transpose2d`.
@@ -257,10 +265,12 @@ def conv_transpose1d(
         output_padding: as torch's; default 0.
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -277,8 +287,8 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, w, recipe=how)[0, 0].tolist()    # 20, 40 and 20 products of 1
     [16.0, 16.0, 16.0]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(1, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(1, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 @_refused_by_torch
@@ -292,9 +302,11 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Pair = 1,
     *,
-    recipe: RecipeLike,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv_transpose2d by a recipe.
@@ -308,10 +320,12 @@ def conv_transpose2d(
         output_padding: as torch's; default 0.
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -335,8 +349,8 @@ def conv_transpose2d(
     >>> conv_transpose2d(x, w, stride=2, recipe=how)[0, 0, :2].tolist()
     [[1.0, 2.0, 1.0, 2.0], [3.0, 4.0, 3.0, 4.0]]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(2, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(2, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 @_refused_by_torch
@@ -350,9 +364,11 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Triple = 1,
     *,
-    recipe: RecipeLike,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.conv_transpose3d by a recipe, as `conv_transpose2d`.
@@ -366,10 +382,12 @@ def conv_transpose3d(
         output_padding: as torch's; default 0.
         groups: as torch's; default 1.
         dilation: as torch's; default 1.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -386,22 +404,11 @@ def conv_transpose3d(
     >>> conv_transpose3d(x, w, recipe=how).flatten().tolist()    # 20 products of 1 each
     [16.0, 16.0]
     """
-    geometry = _Geometry(stride, padding, dilation, groups, output_padding=output_padding)
-    return _convolve(3, input, weight, bias, geometry, (recipe, dtype, stream, delayed))
+    geometry = Geometry(stride, padding, dilation, groups, output_padding=output_padding)
+    return _convolve(3, input, weight, bias, geometry, (recipe, sums, seed, stream, dtype, delayed))
 
 
 # ---- of any dimensions -----------------------------------------------------------------------
-
-
-class _Geometry(NamedTuple):
-    """A call's arguments after its operands; `output_padding`: None but in transposed ones."""
-
-    stride: Any
-    padding: Any
-    dilation: Any
-    groups: Any
-    padding_mode: Any = "zeros"
-    output_padding: Any = None
 
 
 def _convolve(
@@ -409,24 +416,24 @@ def _convolve(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    geometry: _Geometry,
-    how: tuple[RecipeLike, torch.dtype | None, Number | None, Any],
+    geometry: Geometry,
+    how: tuple[Any, ...],
 ) -> Tensor:
-    """A convolution over `rank` dimensions. `how`: recipe, dtype, stream and delayed."""
-    recipe, dtype, stream, delayed = how
-    made = _recipe(recipe)
+    """A convolution over `rank` dimensions. `how`: the keywords that all products have."""
+    recipe, sums, seed, stream, dtype, delayed = how
+    made = recipe_of(recipe, sums)
     transposed = geometry.output_padding is not None
-    _check_images(rank, transposed, input, weight, bias)
-    moves, edges = _moves(rank, geometry, input, weight)
-    _check_size(moves, edges, input, weight)
+    check_images(rank, transposed, input, weight, bias)
+    moves, edges = moves_of(rank, geometry, input, weight)
+    check_size(moves, edges, input, weight)
     if bias is not None:
-        _check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
+        check_bias(bias, weight.shape[1] * moves.groups if transposed else weight.shape[0])
     if made.scales_at != "operand":
         raise ValueError(
             f"convolutions apply scales to each operand, got scales_at={made.scales_at!r}, which "
             "linear and matmul take"
         )
-    arguments = Arguments.of(made, input, weight, dtype, stream, delayed)
+    arguments = Arguments.of(made, input, weight, dtype, seed, stream, delayed)
     alone = input.dim() == rank + 1
     x, w = _entering(arguments, input.unsqueeze(0) if alone else input, weight, moves.groups)
     x = F.pad(x, edges, PADDING_MODES[geometry.padding_mode]) if any(edges) else x
@@ -460,135 +467,5 @@ def _tiled(spec: Cast | None) -> Cast | None:
 def _cast(
     arguments: Arguments, spec: Cast, purpose: Purpose, x: Tensor
 ) -> Callable[[Tensor, int], Tensor]:
-    numbers = pair_of(spec, purpose, arguments.how, x, arguments.stream)
+    numbers = pair_of(spec, purpose, arguments.how, x, arguments.seed, arguments.stream)
     return lambda x, axis: cast_operand(x, spec.text, axis, numbers)
-
-
-_COUNTS = {1: "one number", 2: "one number or two", 3: "one number or three"}
-_IMAGES = {1: "C × L", 2: "C × H × W", 3: "C × D × H × W"}
-_KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows × columns"}
-
-
-def _check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
-    for name, x in (("input", input), ("weight", weight), ("bias", bias)):
-        if name == "bias" and bias is None:
-            continue
-        check_operand(name, x, like="input")
-    check_places(input, weight=weight, bias=bias)
-    if input.dim() not in (rank + 1, rank + 2):
-        raise ValueError(f"input must be (N ×) {_IMAGES[rank]}, got shape {tuple(input.shape)}")
-    if weight.dim() != rank + 2:
-        channels = "in × out/groups" if transposed else "out × in/groups"
-        raise ValueError(
-            f"weight must be {channels} × {_KERNELS[rank]}, got shape {tuple(weight.shape)}"
-        )
-
-
-def _check_bias(bias: Tensor, outputs: int) -> None:
-    if tuple(bias.shape) != (outputs,):
-        raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
-
-
-def _moves(
-    rank: int, geometry: _Geometry, input: Tensor, weight: Tensor
-) -> tuple[Moves, tuple[int, ...]]:
-    """Returns the kernel's moves, and the padding of the input beforehand.
-
-    The padding is as torch.nn.functional.pad takes it: all of it, except zeros as far as both sides
-    have them.
-    """
-    transposed = geometry.output_padding is not None
-    stride = _numbers(rank, "stride", geometry.stride, 1)
-    dilation = _numbers(rank, "dilation", geometry.dilation, 1)
-    groups = _check_groups(geometry.groups, input.shape[-rank - 1], weight.shape, transposed)
-    nothing = (0,) * rank
-    if transposed:
-        padding = _numbers(rank, "padding", geometry.padding, 0)
-        more = _numbers(rank, "output_padding", geometry.output_padding, 0)
-        if any(n >= max(s, d) for n, s, d in zip(more, stride, dilation, strict=True)):
-            raise ValueError(
-                "output_padding must be smaller than stride or dilation, "
-                f"got {more} with stride {stride}, dilation {dilation}"
-            )
-        return Moves(stride, padding, dilation, True, more, groups), nothing * 2
-    sides = _sides(rank, geometry.padding, weight.shape[2:], stride, dilation)
-    mode = geometry.padding_mode
-    if mode not in PADDING_MODES:
-        allowed = ", ".join(PADDING_MODES)
-        raise ValueError(f"padding_mode must be one of {allowed}, got {shown(mode)}")
-    padding = tuple(min(pair) for pair in sides) if mode == "zeros" else nothing
-    edges = [n - p for pair, p in zip(sides, padding, strict=True) for n in reversed(pair)]
-    return Moves(stride, padding, dilation, False, nothing, groups), tuple(reversed(edges))
-
-
-def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bool) -> int:
-    """`groups` as an int. Raises ValueError unless it fits the channels of input and weight."""
-    number = integer("groups", groups)
-    first, second = weight[:2]
-    if transposed:
-        if number < 1 or channels != first or channels % number:
-            raise ValueError(
-                f"groups must be at least 1 and divide the channels of input, which are weight's "
-                f"first dimension: got {number} with {channels} channels in input, weight "
-                f"{tuple(weight)}"
-            )
-    elif number < 1 or channels != second * number or first % number:
-        raise ValueError(
-            f"groups must be at least 1, divide weight's {first} outputs, and times weight's "
-            f"{second} channels give input's: got {number} with {channels} channels in "
-            f"input, weight {tuple(weight)}"
-        )
-    return number
-
-
-def _check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tensor) -> None:
-    """Raises ValueError where the kernel or the result would be empty."""
-    kernel = tuple(weight.shape[2:])
-    rank = len(kernel)
-    ones = " × ".join("1" * rank)
-    image = list(input.shape[-rank:])
-    for d in range(rank):
-        before, after = edges[2 * (rank - 1 - d) : 2 * (rank - d)]
-        image[d] += before + after
-    size = moves.size((1, input.shape[-rank - 1], *image), weight.shape)
-    if all(n >= 1 for n in (*kernel, *size[2:])):
-        return
-    if moves.transposed:
-        raise ValueError(
-            f"the kernel must be at least {ones}, and the result of an input {tuple(image)} too; "
-            f"got kernel {kernel}, result {size[2:]}"
-        )
-    padded = tuple(moves.padded(image))
-    raise ValueError(
-        f"the kernel must be at least {ones} and, dilated by {moves.dilation}, fit into the padded "
-        f"input, {padded}; got {kernel}"
-    )
-
-
-def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
-    """`value`, a number or one for each dimension, as `rank` ints of at least `least`."""
-    all_of_them = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    if len(all_of_them) == 1:
-        all_of_them *= rank
-    if len(all_of_them) != rank:
-        raise ValueError(f"{name} must be {_COUNTS[rank]}, got {shown(value)}")
-    numbers = tuple(integer(name, one) for one in all_of_them)
-    if any(n < least for n in numbers):
-        raise ValueError(f"{name} must be at least {least}, got {shown(value)}")
-    return numbers
-
-
-def _sides(
-    rank: int, padding: Any, kernel: torch.Size, stride: tuple[int, ...], dilation: tuple[int, ...]
-) -> list[tuple[int, int]]:
-    """The padding before and after each dimension."""
-    if not isinstance(padding, str):
-        return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
-    if padding not in ("same", "valid"):
-        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {shown(padding)}")
-    if padding == "valid":
-        return [(0, 0)] * rank
-    if any(n != 1 for n in stride):
-        raise ValueError(f"padding='same' needs stride 1, got {stride}")
-    whole = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
-    return [(n // 2, n - n // 2) for n in whole]

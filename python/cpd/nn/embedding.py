@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cpd._torch.rounding import rounded
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.arguments import recipe_of
+from cpd.nn.recipe import RecipeLike, Sums
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 
@@ -24,8 +24,10 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.embedding, weight[input], rounded to `recipe.embedding`.
@@ -43,9 +45,11 @@ def embedding(
         norm_type: the norm of `max_norm`; default 2.
         scale_grad_by_freq: as torch's; default False.
         sparse: whether the weight's gradient is sparse; default False.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the weight's. It must hold the format.
 
     Returns:
@@ -60,7 +64,7 @@ def embedding(
     >>> embedding(torch.tensor([1, 0]), table, recipe=how).tolist()
     [[1.0, 1.125], [0.3125, 16.0]]
     """
-    how = _recipe(recipe)
+    how = recipe_of(recipe, sums)
     rows = F.embedding(input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
-    y = rounded(rows, how.embedding, None, stream=stream, layer=how.layer)
+    y = rounded(rows, how.embedding, None, seed=seed, stream=stream, layer=how.layer)
     return y if dtype is None else y.to(dtype)

@@ -31,14 +31,17 @@ gradient. Products are exact products of the operands' values, summed in float32
 in float32, the bias is added, and the result is rounded once to its type. Under `torch.vmap`
 torch's kernels compute the whole batch at once, with their own bits.
 
-`stream`, an int or a one-element integer tensor on any device, replaces the streams of the recipe's
-parts; `delayed` is the state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has
-histories.
+All random bits of a call follow from `seed` and `stream`, ints or one-element integer tensors on
+any device. Each rounding uses the stream XOR purpose << 60 (`cpd.Recipe` lists the purposes), so
+the roundings of a call never share random bits while streams stay below 2^60. `delayed` is the
+state of delayed scaling, a `cpd.nn.delayed.Delayed`, where a recipe has histories.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -51,6 +54,7 @@ from cpd.nn.arguments import (
     check_places,
     entering,
     finished,
+    recipe_of,
 )
 from cpd.nn.convolution import conv1d as conv1d
 from cpd.nn.convolution import conv2d as conv2d
@@ -59,23 +63,39 @@ from cpd.nn.convolution import conv_transpose1d as conv_transpose1d
 from cpd.nn.convolution import conv_transpose2d as conv_transpose2d
 from cpd.nn.convolution import conv_transpose3d as conv_transpose3d
 from cpd.nn.delayed import at as delayed_at
-from cpd.nn.recipe import Recipe, RecipeLike, SumLike, product_recipe, recipe
-from cpd.nn.streams import at, stream_of
-from cpd.numeric.accumulator import AccumulatorLike
+from cpd.nn.recipe import Recipe, RecipeLike, Sums
+from cpd.nn.streams import Bits
 from cpd.numeric.numbers import Number
 from cpd.ops.arguments import product_shape
 
-_recipe = recipe  # the parameter of the same name hides it
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
+def _two_operands(matmul: FunctionT) -> FunctionT:
+    """Refuses a third operand, which was the sums in 0.7, and the keywords of then."""
+
+    @functools.wraps(matmul)
+    def call(*args: Any, **keywords: Any) -> Any:
+        if len(args) > 2 or "acc" in keywords or "backward" in keywords:
+            raise TypeError(
+                "matmul takes two operands: give accumulators by sums=, three for the forward "
+                "product and its two backward ones, or a recipe by recipe="
+            )
+        return matmul(*args, **keywords)
+
+    return cast(FunctionT, call)
+
+
+@_two_operands
 def matmul(
     a: Tensor,
     b: Tensor,
-    acc: RecipeLike | SumLike,
     *,
-    backward: AccumulatorLike | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Returns the matrix product by torch.matmul's rules.
@@ -87,13 +107,14 @@ def matmul(
     Args:
         a: the first operand, the activation of a recipe.
         b: the second operand, the weight of a recipe.
-        acc: an accumulator for all three products, or a format for the sequential sum in it; or a
-            `cpd.Recipe` or the text of one.
-        backward: the accumulator of both backward GEMMs, if it is not `acc`; not with a recipe.
-            Default None: `acc`.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: a's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -105,24 +126,25 @@ def matmul(
         TypeError: for an argument of another type.
 
     >>> x, w = torch.full((3, 64), 0.5), torch.ones(64)
-    >>> matmul(x, w, "e4m3").tolist()
+    >>> matmul(x, w, sums="e4m3").tolist()
     [8.0, 8.0, 8.0]
-    >>> matmul(x, w, "e4m3 kahan").tolist()
+    >>> matmul(x, w, sums="e4m3 kahan").tolist()
     [32.0, 32.0, 32.0]
     """
-    how = product_recipe(acc)
-    if backward is not None:
-        if isinstance(acc, Recipe):
-            raise ValueError("backward goes with an accumulator; a recipe has its own")
-        how = Recipe(sums=(how.forward, backward, backward))
-    return _product(a, b, how, dtype, stream, delayed)
+    return _product(a, b, recipe_of(recipe, sums), dtype, seed, stream, delayed)
 
 
 def matmul_in_float32(
-    a: Tensor, b: Tensor, recipe: Recipe, *, stream: Number | None = None, delayed: Any = None
+    a: Tensor,
+    b: Tensor,
+    recipe: Recipe,
+    *,
+    seed: Number = 0,
+    stream: Number = 0,
+    delayed: Any = None,
 ) -> Tensor:
     """`matmul` whose sums are float32, to be rounded into the result's type by the caller."""
-    return _product(a, b, recipe, None, stream, delayed, in_float32=True)
+    return _product(a, b, recipe, None, seed, stream, delayed, in_float32=True)
 
 
 def _product(
@@ -130,7 +152,8 @@ def _product(
     b: Tensor,
     how: Recipe,
     dtype: torch.dtype | None,
-    stream: Number | None,
+    seed: Number,
+    stream: Number,
     delayed: Any,
     in_float32: bool = False,
 ) -> Tensor:
@@ -142,7 +165,7 @@ def _product(
     y = b.unsqueeze(1) if b.dim() == 1 else b
     product_shape(x.shape, y.shape)
     check_places(a, b=b)
-    arguments = Arguments.of(how, a, b, dtype, stream, delayed)
+    arguments = Arguments.of(how, a, b, dtype, seed, stream, delayed)
     if in_float32:
         arguments = arguments._replace(element=torch.float32)
     x, y = entering(arguments, x, y)
@@ -168,9 +191,11 @@ def linear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    recipe: RecipeLike,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
-    stream: Number | None = None,
     delayed: Any = None,
 ) -> Tensor:
     """Returns input · weightᵀ + bias.
@@ -181,10 +206,12 @@ def linear(
         input: … × in.
         weight: out × in.
         bias: out; default None: none.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
         dtype: the result's type; default None: the input's.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed`; default None: none.
 
     Returns:
@@ -200,7 +227,7 @@ def linear(
     >>> linear(x, w, torch.full((3,), 0.5), recipe=cpd.Recipe(sums="e4m3"))[0].tolist()
     [16.0, 16.0, 16.0]
     """
-    how = _recipe(recipe)
+    how = recipe_of(recipe, sums)
     check_operand("input", input, like="input")
     check_operand("weight", weight, like="input")
     if weight.dim() != 2 or input.dim() == 0 or input.shape[-1] != weight.shape[1]:
@@ -212,7 +239,7 @@ def linear(
         check_operand("bias", bias, like="input")
         check_bias(bias, weight)
     check_places(input, weight=weight, bias=bias)
-    arguments = Arguments.of(how, input, weight, dtype, stream, delayed)
+    arguments = Arguments.of(how, input, weight, dtype, seed, stream, delayed)
     x, w = entering(arguments, input, weight)
     x = x.unsqueeze(0) if x.dim() == 1 else x.flatten(0, -2)
     y = finished(arguments, run("matmul", x, w, bias, True, *arguments.of_operator()), input)
@@ -225,8 +252,10 @@ def bilinear(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.bilinear by a recipe.
@@ -239,9 +268,11 @@ def bilinear(
         input2: … × J.
         weight: out × I × J.
         bias: out; default None: none.
-        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+        recipe: a `cpd.Recipe`, a recipe's name or text, or a format for all operands; default None:
+            `sums` alone, on operands as they are.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of two products; default
             None: none.
 
@@ -258,7 +289,7 @@ def bilinear(
     >>> bilinear(x, torch.ones(1, 40), w, recipe=cpd.Recipe(sums="e4m3")).tolist()
     [[64.0]]
     """
-    how = _recipe(recipe)
+    how = recipe_of(recipe, sums)
     for name, x in (("input1", input1), ("input2", input2), ("weight", weight)):
         check_operand(name, x, like="input1")
     if weight.dim() != 3 or (input1.shape[-1:], input2.shape[-1:]) != (
@@ -269,13 +300,13 @@ def bilinear(
             "input1 must be … × I, input2 … × J and weight out × I × J, got shapes "
             f"{tuple(input1.shape)}, {tuple(input2.shape)}, {tuple(weight.shape)}"
         )
-    base = stream_of(how, stream)
+    bits = Bits.of(how, seed, stream)
     outputs, rows, columns = weight.shape
     matrix = weight.transpose(0, 1).reshape(rows, outputs * columns)
-    inner = matmul(input1, matrix, how, stream=base, delayed=delayed)
+    inner = matmul(input1, matrix, recipe=how, delayed=delayed, **bits.at(0))
     inner = inner.reshape(*inner.shape[:-1], outputs, columns)
-    second: dict[str, Any] = {"stream": at(base, 1), "delayed": delayed_at(delayed, 1)}
-    y = matmul(inner, input2.unsqueeze(-1), how, **second).squeeze(-1)
+    second = {"recipe": how, "delayed": delayed_at(delayed, 1), **bits.at(1)}
+    y = matmul(inner, input2.unsqueeze(-1), **second).squeeze(-1)
     return y if bias is None else y + bias
 
 

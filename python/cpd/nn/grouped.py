@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cpd.nn.arguments import check_operand
+from cpd.nn.arguments import check_operand, recipe_of
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import matmul
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
-from cpd.nn.streams import at, stream_of
+from cpd.nn.recipe import RecipeLike, Sums
+from cpd.nn.streams import Bits
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
 
@@ -26,8 +25,10 @@ def grouped_mm(
     offs: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.functional.grouped_mm by a recipe: a product for each group.
@@ -46,6 +47,8 @@ def grouped_mm(
         bias: not supported, as in torch.
         out_dtype: the result's type; default None: a's.
         recipe: as in `cpd.functional.matmul`.
+        sums: as in `cpd.functional.matmul`.
+        seed: as in `cpd.functional.matmul`.
         stream: as in `cpd.functional.matmul`; a group uses the stream XOR its number.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of one product for each
             group; of one product if both operands have three dimensions. Default None: none.
@@ -64,7 +67,7 @@ def grouped_mm(
     >>> grouped_mm(a, b, offs=ends, recipe=cpd.Recipe(sums="e4m3")).flatten().tolist()
     [16.0, 16.0, 16.0]
     """
-    how = _recipe(recipe)
+    how = recipe_of(recipe, sums)
     check_operand("mat_a", mat_a, like="mat_a")
     check_operand("mat_b", mat_b, like="mat_a")
     if bias is not None:
@@ -77,13 +80,15 @@ def grouped_mm(
     if dims == (3, 3):
         if offs is not None:
             raise ValueError("offs must be None where both operands have three dimensions")
-        return matmul(mat_a, mat_b, how, dtype=out_dtype, stream=stream, delayed=delayed)
+        given: dict[str, Any] = {"seed": seed, "stream": stream, "delayed": delayed}
+        return matmul(mat_a, mat_b, recipe=how, dtype=out_dtype, **given)
     begins, ends = _groups(mat_a, mat_b, offs)
-    base = stream_of(how, stream)
+    bits = Bits.of(how, seed, stream)
     parts = []
     for n, group in enumerate(zip(begins, ends, strict=True)):
-        own: dict[str, Any] = {"stream": at(base, n), "delayed": delayed_at(delayed, n)}
-        parts.append(matmul(*_parts(mat_a, mat_b, n, *group), how, dtype=out_dtype, **own))
+        own: dict[str, Any] = {"recipe": how, "dtype": out_dtype, "delayed": delayed_at(delayed, n)}
+        own |= bits.at(n)
+        parts.append(matmul(*_parts(mat_a, mat_b, n, *group), **own))
     if dims == (2, 2):
         return torch.stack(parts)
     along = 0 if dims == (2, 3) else 1

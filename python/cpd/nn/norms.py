@@ -5,8 +5,8 @@ Each is torch's own computation in float32. Input, parameters and running statis
 they are, and the result is rounded once by `recipe.norm`, straight through. The gradient that
 returns to it is rounded by the same before torch's own backward pass. Without `norm` it is torch's
 function of that name. Inputs are float32, bfloat16 or float16; the result has the input's type,
-unless `dtype` says otherwise, and that must hold the format. Stochastic casts use their own stream,
-or `stream`, by the elements of the result.
+unless `dtype` says otherwise, and that must hold the format. Stochastic casts draw by the
+elements of the result.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from torch import Tensor
 from cpd._torch import operators
 from cpd._torch.kept import kept
 from cpd._torch.rounding import rounded
-from cpd.nn.arguments import check_operand
-from cpd.nn.recipe import RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.arguments import check_operand, recipe_of
+from cpd.nn.recipe import Recipe, RecipeLike, Sums
 from cpd.numeric.cast import element_of
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
@@ -38,8 +37,10 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.layer_norm, rounded to `recipe.norm`.
@@ -51,9 +52,10 @@ def layer_norm(
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+            operands. Default None: `sums` alone, and nothing is rounded.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -69,7 +71,7 @@ def layer_norm(
     >>> layer_norm(x, (4,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[-1.0000, -0.6250,  0.0938,  1.6250]])
     """
-    how = _Rounding(recipe, stream, dtype)
+    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     return how.normed(_layer_norm, input, (weight, bias), list(normalized_shape), [eps])
 
 
@@ -80,8 +82,10 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.rms_norm, rounded to `recipe.norm`.
@@ -92,9 +96,10 @@ def rms_norm(
         weight: as torch's; default None: ones.
         eps: what is added to the mean square; default None: float32's epsilon.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+            operands. Default None: `sums` alone, and nothing is rounded.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -109,7 +114,7 @@ def rms_norm(
     >>> rms_norm(torch.tensor([[1.0, 7.0]]), (2,), recipe=cpd.Recipe(norm="(4,3)"))
     tensor([[0.2031, 1.3750]])
     """
-    how = _Rounding(recipe, stream, dtype)
+    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     numbers = [] if eps is None else [eps]
     return how.normed(_rms_norm, input, (weight,), list(normalized_shape), numbers)
 
@@ -122,8 +127,10 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.group_norm, rounded to `recipe.norm`.
@@ -135,9 +142,10 @@ def group_norm(
         bias: as torch's; default None: zeros.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+            operands. Default None: `sums` alone, and nothing is rounded.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -153,7 +161,7 @@ def group_norm(
     >>> group_norm(x, 2, recipe=cpd.Recipe(norm="(4,3)"))[0, :2].tolist()
     [[-1.375, -0.4375], [0.4375, 1.375]]
     """
-    how = _Rounding(recipe, stream, dtype)
+    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     return how.normed(_group_norm, input, (weight, bias), [num_groups], [eps])
 
 
@@ -168,8 +176,10 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.batch_norm, rounded to `recipe.norm`.
@@ -186,9 +196,10 @@ def batch_norm(
         momentum: the weight of the batch in running statistics; default 0.1.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+            operands. Default None: `sums` alone, and nothing is rounded.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -205,7 +216,7 @@ def batch_norm(
     >>> batch_norm(x, mean, var, training=True, recipe=how).flatten().tolist(), mean.item()
     ([-1.0, 1.0], 0.15000000596046448)
     """
-    how = _Rounding(recipe, stream, dtype)
+    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     others = (running_mean, running_var, weight, bias)
     return how.normed(_batch_norm, input, others, [int(training)], [momentum, eps])
 
@@ -221,8 +232,10 @@ def instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Computes torch.nn.functional.instance_norm, rounded to `recipe.norm`.
@@ -239,9 +252,10 @@ def instance_norm(
         momentum: as in `batch_norm`; default 0.1.
         eps: what is added to the variance; default 1e-5.
         recipe: a `cpd.Recipe`, whose `norm` is used; a recipe's name or text, or a format for all
-            operands.
-        stream: an int, or a one-element integer tensor on any device, in place of the streams of
-            the recipe's parts; default None: theirs.
+            operands. Default None: `sums` alone, and nothing is rounded.
+        sums: the sums of the three GEMMs, as for `cpd.Recipe`; default None: the recipe's.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+        stream: the stream of all random bits, as `seed`; default 0.
         dtype: the result's type; default None: the input's. It must hold the format.
 
     Returns:
@@ -259,7 +273,7 @@ def instance_norm(
     """
     if (running_mean is None) != (running_var is None):
         raise ValueError("running_mean and running_var go together, and one of them is None")
-    how = _Rounding(recipe, stream, dtype)
+    how = _Rounding(recipe_of(recipe, sums), seed, stream, dtype)
     others = (running_mean, running_var, weight, bias)
     return how.normed(_instance_norm, input, others, [int(use_input_stats)], [momentum, eps])
 
@@ -310,8 +324,9 @@ def _with_statistics(
 class _Rounding(NamedTuple):
     """The rounding of a result: the arguments that all forms have."""
 
-    recipe: RecipeLike
-    stream: Number | None
+    recipe: Recipe
+    seed: Number
+    stream: Number
     dtype: torch.dtype | None
 
     def normed(
@@ -326,7 +341,7 @@ class _Rounding(NamedTuple):
 
         Its further results are new values of the first `others`, into which they are copied.
         """
-        how = _recipe(self.recipe)
+        how = self.recipe
         if how.norm is None:
             y, *statistics = compute(input, *_values(others), sizes=sizes, numbers=numbers)
             y = y if self.dtype is None else y.to(self.dtype)
@@ -338,7 +353,8 @@ class _Rounding(NamedTuple):
                 compute(input, *_values(others), sizes=sizes, numbers=numbers)  # torch refuses most
             in_float32 = _values(others, torch.float32)
             y, *statistics = compute(input.float(), *in_float32, sizes=sizes, numbers=numbers)
-            y = rounded(y, how.norm, how.norm, stream=self.stream, layer=how.layer).to(element)
+            given: dict[str, Any] = {"seed": self.seed, "stream": self.stream, "layer": how.layer}
+            y = rounded(y, how.norm, how.norm, **given).to(element)
         for running, new in zip(others, statistics, strict=False):
             if running is not None:
                 running.copy_(new.detach())

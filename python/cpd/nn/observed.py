@@ -49,9 +49,8 @@ def weights_of(layer: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def recipe_of(layer: nn.Module) -> Recipe | None:
     """The recipe by which a layer computes; None: as torch does."""
-    state = vars(layer).get("cpd")  # of a converted layer; a layer of `cpd.nn` has `recipe` itself
-    found = vars(layer).get("recipe") if state is None else state.recipe
-    return found if isinstance(found, Recipe) else None
+    state = vars(layer).get("cpd")
+    return None if state is None else state.recipe
 
 
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:

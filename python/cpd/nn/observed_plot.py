@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from cpd._files import replaced
 
 if TYPE_CHECKING:
-    from cpd.nn.observed_rows import Row
+    from cpd.nn.observed_rows import WatchRow
 
 ROLES = ("activation", "weight", "gradient")
 LONGEST = 32
@@ -25,7 +25,7 @@ _MARKERS = {"": "o", "grad_input": "s", "grad_weight": "^"}
 _TALLEST = 100.0  # inches
 
 
-def draw(path: Path, rows: Sequence[Row]) -> None:
+def draw(path: Path, rows: Sequence[WatchRow]) -> None:
     """Writes the picture: one line for each layer, with a mark for each recipe.
 
     Marks lie below one another so that equal ones are seen. Raises ValueError for another ending,
@@ -58,7 +58,7 @@ def draw(path: Path, rows: Sequence[Row]) -> None:
             figure.savefig(file, format=path.suffix[1:], dpi=120)
 
 
-def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+def _looks(rows: Sequence[WatchRow]) -> dict[str, dict[str, Any]]:
     """Returns the look of each recipe's marks.
 
     A look is a color, a marker for each GEMM of the recipe, and a place in the line of a layer.
@@ -78,7 +78,7 @@ def _looks(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _ranges(axes: Any, rows: Sequence[Row], places: dict[str, int], role: str) -> None:
+def _ranges(axes: Any, rows: Sequence[WatchRow], places: dict[str, int], role: str) -> None:
     """A bar for each layer, from the smallest magnitude to the largest."""
     for row in {row.layer: row for row in rows}.values():
         if row.smallest is not None:
@@ -90,7 +90,7 @@ def _ranges(axes: Any, rows: Sequence[Row], places: dict[str, int], role: str) -
 
 def _losses(
     axes: Any,
-    rows: Sequence[Row],
+    rows: Sequence[WatchRow],
     places: dict[str, int],
     looks: dict[str, dict[str, Any]],
     role: str,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The results of observers: a `Row` for each recipe of each tensor, and their output."""
+"""The results of observers: a `WatchRow` for each recipe of each tensor, and their output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Key: TypeAlias = tuple[str, str, str, str]
 """Layer, role, recipe and GEMM; the latter two empty for the range."""
 
 EXEMPT = "left in torch by the rule"
-"""The beginning of `Row.why` for a layer that a rule exempts."""
+"""The beginning of `WatchRow.why` for a layer that a rule exempts."""
 _RANGE = ("min", "max", "amax", "smallest", "zeros", "nonfinite")
 _LOSS = ("underflow", "overflow", "saturation", "sqnr", "mse", "scale_min", "scale_max")
 
 
 @dataclass(frozen=True)
-class Row:
+class WatchRow:
     """The measurements of one tensor of one layer in one step, and the losses of a recipe.
 
     Shares are in percent of `count`. NaN and infinities are counted in `nonfinite` and left out of
@@ -98,10 +98,12 @@ class Row:
         return None if self.smallest is None else math.log2(self.amax) - math.log2(self.smallest)
 
 
-COLUMNS = tuple(one.name for one in fields(Row))
+COLUMNS = tuple(one.name for one in fields(WatchRow))
 
 
-def row_of(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str) -> Row:
+def row_of(
+    step: int, key: Key, cast: str, seen: Measured, judged: Judged | None, why: str
+) -> WatchRow:
     """Returns the row of one tensor in one step."""
     layer, role, name, gemm = key
     count = int(seen.values)
@@ -122,7 +124,7 @@ def row_of(step: int, key: Key, cast: str, seen: Measured, judged: Judged | None
         "smallest": None if seen.smallest == math.inf else seen.smallest,
         "why": why,
     }
-    return Row(**whole) if judged is None else Row(**whole, **_loss(seen, judged))
+    return WatchRow(**whole) if judged is None else WatchRow(**whole, **_loss(seen, judged))
 
 
 def _loss(seen: Measured, judged: Judged) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _sqnr(signal: float, errors: float) -> float | None:
 # ---- how rows are written ------------------------------------------------------------------------
 
 
-def json_of(rows: Iterable[Row]) -> str:
+def json_of(rows: Iterable[WatchRow]) -> str:
     """The rows as a JSON array of objects."""
     return json.dumps([{k: _json_value(v) for k, v in asdict(row).items()} for row in rows])
 
@@ -160,7 +162,7 @@ def _json_value(value: Any) -> Any:
     return value
 
 
-def write_csv(path: Path, rows: Iterable[Row]) -> None:
+def write_csv(path: Path, rows: Iterable[WatchRow]) -> None:
     """Writes a line of the fields' names, and a line for each row."""
     text = io.StringIO()
     out = csv.DictWriter(text, COLUMNS)
@@ -169,13 +171,13 @@ def write_csv(path: Path, rows: Iterable[Row]) -> None:
     write_text(path, text.getvalue())
 
 
-def write_scalars(writer: Any, rows: Sequence[Row]) -> None:
+def write_scalars(writer: Any, rows: Sequence[WatchRow]) -> None:
     """Writes the scalars of a step's rows."""
     for name, value in scalars_of(rows).items():
         writer.add_scalar(name, value, rows[0].step)
 
 
-def scalars_of(rows: Iterable[Row]) -> dict[str, float]:
+def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
     """Every number of one step that is finite, by `layer/role/…`; the range of a tensor once."""
     found: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()
@@ -200,7 +202,7 @@ MOST = 40
 """The most rows that a table shows."""
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[WatchRow]) -> str:
     """Returns a text table with aligned columns: one line for each row, in the model's order.
 
     If there are more than `MOST` rows, only the rows with the lowest SQNR are shown, the lowest
@@ -215,7 +217,7 @@ def table(rows: Sequence[Row]) -> str:
     return f"{_aligned(shown)}\n{more}"
 
 
-def _aligned(rows: Sequence[Row]) -> str:
+def _aligned(rows: Sequence[WatchRow]) -> str:
     lines = [_HEAD, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     texts = 0, 1, 2, 3, len(_HEAD) - 1
@@ -228,7 +230,7 @@ def _aligned(rows: Sequence[Row]) -> str:
     )
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: WatchRow) -> tuple[str, ...]:
     scales = f"{_short(row.scale_min)}…{_short(row.scale_max)}" if row.scale_max else ""
     numbers = row.amax, row.smallest, row.zeros, row.underflow, row.overflow, row.saturation
     return (

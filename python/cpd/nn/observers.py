@@ -27,7 +27,7 @@ from cpd.nn.observed import (
     recipe_of,
     weights_of,
 )
-from cpd.nn.observed_rows import EXEMPT, Key, Row
+from cpd.nn.observed_rows import EXEMPT, Key, WatchRow
 from cpd.nn.ready import recipe
 from cpd.nn.recipe import Recipe, RecipeLike
 from cpd.nn.rules import Choice
@@ -52,8 +52,8 @@ def observe(model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: An
 
     A step is a call of `model` in the mode, training or evaluation, that it has now. For each layer
     with products (linear, convolution, recurrent, attention) its activation, weights, output and
-    the output's gradient are measured. For a layer that computes by a recipe (`cpd.convert`,
-    `cpd.nn`) also the recipe's losses are measured, by the definitions of `Row`.
+    the output's gradient are measured. For a layer that `cpd.convert`
+    has converted also the recipe's losses are measured, by the definitions of `WatchRow`.
 
     Casts are judged along the axis of each GEMM's sum. Delayed scaling is judged by the scale that
     the layer has, if any, else by the tensor's own. Stochastic rounding is judged by random bits of
@@ -101,15 +101,12 @@ class Watch:
     Iterable, printable (the last step as a table), and a context manager that removes it. Asking
     for rows ends the step that is being measured.
 
-    Args:
-        model: as in `observe`.
-        every: as in `observe`.
-        what_if: as in `observe`.
-        writer: as in `observe`.
+    Attributes:
+        every: the number of steps from one measured step to the next.
     """
 
     every: int
-    what_if: dict[str, Recipe]
+    _what_if: dict[str, Recipe]
 
     def __init__(
         self, model: nn.Module, every: int = 100, what_if: WhatIf = (), writer: Any = None
@@ -118,7 +115,7 @@ class Watch:
         self.every = integer("every", every)
         if self.every < 1:
             raise ValueError(f"every must be at least 1, got {self.every}")
-        self.what_if = _named(what_if)
+        self._what_if = _named(what_if)
         if writer is not None and not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
                 f"writer must have add_scalar(tag, value, step), got {type(writer).__name__}"
@@ -126,17 +123,17 @@ class Watch:
         self._writer = writer
         self._mode = self._model.training
         self._calls = 0
-        self._rows: list[Row] = []
+        self._rows: list[WatchRow] = []
         self._open: _Step | None = None
         self._handle = self._model.register_forward_pre_hook(_Hook(self, _begin), with_kwargs=True)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[WatchRow]:
         """All rows, by step, layer, role and recipe."""
         self._close()
         return list(self._rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[WatchRow]:
         return iter(self.rows)
 
     def __len__(self) -> int:
@@ -191,7 +188,7 @@ class Watch:
 
         draw(Path(path), self.last())
 
-    def last(self) -> list[Row]:
+    def last(self) -> list[WatchRow]:
         """The rows of the last step."""
         rows = self.rows
         return [row for row in rows if row.step == rows[-1].step]
@@ -205,7 +202,7 @@ class Watch:
         return f"{first}step {rows[-1].step}\n{observed_rows.table(rows)}"
 
     def __repr__(self) -> str:
-        names = "".join(f", {name!r}" for name in self.what_if)
+        names = "".join(f", {name!r}" for name in self._what_if)
         return f"<cpd.observe: every {self.every} steps{names}: {len(self._rows)} rows>"
 
     # ---- one step --------------------------------------------------------------------------------
@@ -290,11 +287,11 @@ class _Step:
     def add(self, key: Key, numbers: Tensor) -> None:
         self.parts.setdefault(key, []).append(numbers)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[WatchRow]:
         """A row for each recipe of each tensor, or one for a tensor without recipes."""
         parts = _transferred(self.parts)
         ranges = {key[:2]: Measured.total(p) for key, p in parts.items() if not key[2]}
-        made: list[Row] = []
+        made: list[WatchRow] = []
         for layer, role in sorted(ranges, key=_place(ranges)):
             keys = [key for key in self.casts if key[:2] == (layer, role)]
             for key in keys or [(layer, role, "", "")]:
@@ -363,7 +360,7 @@ def _begin(watch: Watch, model: nn.Module, args: Any, kwargs: Any) -> None:
         return
     layers = list(layers_of(model))
     names = [name for name, _ in layers]
-    choices = {label: Choice(model, names, how.rules, how) for label, how in watch.what_if.items()}
+    choices = {label: Choice(model, names, how.rules, how) for label, how in watch._what_if.items()}
     step = watch._open = _Step(number, choices)
     for name, layer in layers:
         entering = _Hook(watch, _entering, name)

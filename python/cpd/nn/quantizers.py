@@ -1,24 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors rounded anywhere in a model, and the gradients that come back to them.
-
-`quantizer` is a function, `Quantizer` a module.
-"""
+"""Tensors rounded anywhere in a model, and the gradients that come back to them: `quantizer`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from cpd._torch.arguments import check_seed
 from cpd._torch.rounding import rounded
 from cpd.nn.clock import SHIFT, recomputes_or_transforms
 from cpd.numeric.cast import Cast, CastLike, as_cast
 from cpd.numeric.checked import checked
-from cpd.numeric.numbers import Number, integer
-from cpd.numeric.streams import MAX_LAYERS
+from cpd.numeric.numbers import Number, check_number, integer
+from cpd.numeric.renamed import takes
 
 Axes: TypeAlias = "int | tuple[int, int]"
 """The axis of the blocks of scaled formats: one for values and gradients, or one for each."""
@@ -26,22 +23,20 @@ Axes: TypeAlias = "int | tuple[int, int]"
 
 @dataclass(frozen=True)
 class _Rounding:
-    """The function of a tensor that `quantizer` returns."""
+    """The casts of a `Quantizer`."""
 
     forward: Cast | None
     backward: Cast | None
     axes: tuple[int, int] = (-1, -1)
-    layer: int = 0
+    seed: Number = 0
 
-    def __call__(self, x: Tensor, *, stream: Number | None = None) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+    def __call__(self, x: Tensor, stream: Number = 0) -> Tensor:
         first, second = self.axes
+        numbers: dict[str, Any] = {"seed": self.seed, "stream": stream}
         if first == second:
-            both = self.forward, self.backward
-            return rounded(x, *both, axis=first, stream=stream, layer=self.layer)
-        y = rounded(x, self.forward, None, axis=first, stream=stream, layer=self.layer)
-        return rounded(y, None, self.backward, axis=second, stream=stream, layer=self.layer)
+            return rounded(x, self.forward, self.backward, axis=first, **numbers)
+        y = rounded(x, self.forward, None, axis=first, **numbers)
+        return rounded(y, None, self.backward, axis=second, **numbers)
 
     def __str__(self) -> str:
         parts = [
@@ -52,30 +47,42 @@ class _Rounding:
         if self.axes != (-1, -1):
             first, second = self.axes
             parts.append(f"axis={first if first == second else self.axes}")
-        if self.layer:
-            parts.append(f"layer={self.layer}")
+        if isinstance(self.seed, Tensor) or self.seed:
+            parts.append(f"seed={self.seed}")
         return ", ".join(parts)
 
-    def __repr__(self) -> str:
-        return f"cpd.quantizer({self})"
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state.pop("layer", 0):
+            raise ValueError(
+                "this quantizer of 0.7 has a layer number, which is gone: make it anew by "
+                "cpd.quantizer(…, seed=…), where another seed gives other random bits"
+            )
+        vars(self).update(state)
 
 
+@takes(layer="seed")
 @checked
 def quantizer(
     forward: CastLike | None = None,
     backward: CastLike | None = None,
     *,
     axis: Axes = -1,
-    layer: int = 0,
-) -> Callable[..., Tensor]:
-    """Returns a function that rounds a tensor, and the gradient that comes back to it.
+    seed: Number = 0,
+) -> nn.Module:
+    """Returns a module that rounds a tensor, and the gradient that comes back to it.
 
-    The function takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
-    for formats without scales). Its `stream=`, an int or a one-element integer tensor, replaces the
-    streams of the casts in stochastic rounding. Without it each call uses the same random bits; a
-    `Quantizer` counts its calls. Both casts are straight through, in tangents too. The function may
-    be pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`. It raises TypeError
-    for anything but a tensor, and ValueError if the tensor's type does not hold a format.
+    The module takes a tensor (float32, bfloat16 or float16, which must hold the formats; float64
+    for formats without scales). Both casts are straight through, in tangents too. It may be copied,
+    pickled, and called in `torch.compile`, `torch.func` and `torch.vmap`. It raises TypeError for
+    anything but a tensor, and ValueError if the tensor's type does not hold a format.
+
+    If a cast is stochastic, the module's buffer `step` (int64, part of the state_dict) counts the
+    calls in training mode, and each call uses the stream step << 36; `stream=` of a call, an int or
+    a one-element integer tensor, replaces the stream, and the call does not count. A resumed run
+    continues with its own bits. A copy counts by itself, and so does a CUDA graph's replay. Within
+    a backward pass the module does not count, so that activation checkpointing repeats the bits of
+    the last call; a module that is called several times a step must not be in a checkpoint. Within
+    a transform of torch.func it does not count either.
 
     Args:
         forward: what values are rounded to: a format, scaled or not, a `Cast`,
@@ -83,11 +90,11 @@ def quantizer(
         backward: what gradients are rounded to; default None: gradients are not rounded.
         axis: the axis that blocks of scaled formats run along; default -1. A pair has the axis of
             values and the axis of gradients.
-        layer: a number, 0…2^16 - 1: quantizers with different numbers use different random bits of
-            one stream; default 0.
+        seed: the seed of all random bits, an int or a one-element integer tensor; default 0.
+            Modules with different seeds use different random bits.
 
     Returns:
-        The function.
+        The module.
 
     Raises:
         ValueError: for an invalid format or an option out of range.
@@ -95,7 +102,7 @@ def quantizer(
 
     >>> q = quantizer(forward="e4m3fn", backward="e5m2")
     >>> q
-    cpd.quantizer(forward='e4m3fn', backward='e5m2')
+    Quantizer(forward='e4m3fn', backward='e5m2')
     >>> x = torch.tensor([0.3, 500.0], requires_grad=True)
     >>> y = q(x)
     >>> y.tolist()
@@ -103,73 +110,42 @@ def quantizer(
     >>> y.backward(torch.tensor([0.3, 1.0]))
     >>> x.grad.tolist()
     [0.3125, 1.0]
+    >>> q = quantizer(backward="e5m2 rounding=stochastic")
+    >>> q(x).shape, q.step
+    (torch.Size([2]), tensor(1))
     """
-    number = integer("layer", layer)
-    if not 0 <= number < MAX_LAYERS:
-        raise ValueError(f"layer must be 0…2^16 - 1, got {number}")
-    return _Rounding(_spec(forward), _spec(backward), _axes(axis), number)
+    check_number("seed", seed)
+    return Quantizer(_Rounding(_spec(forward), _spec(backward), _axes(axis), seed))
 
 
-@checked
 class Quantizer(nn.Module):
-    """`quantizer` as a module.
-
-    If a cast is stochastic, the buffer `step` (int64, part of the state_dict) counts the calls in
-    training mode, and each call uses stream step << 36. A resumed run continues with its own bits.
-    A copy counts by itself, and so does a CUDA graph's replay. Within a backward pass it does not
-    count, so that activation checkpointing repeats the bits of the last call; a quantizer that is
-    called several times a step must not be in a checkpoint. Within a transform of torch.func it
-    does not count either.
-
-    Args:
-        forward: the cast of the tensor, as in `quantizer`; default None: no cast.
-        backward: the cast of the gradient, as in `quantizer`; default None: no cast.
-        axis: the axis that blocks run along, as in `quantizer`; default -1.
-        layer: the number, 0…2^16 - 1, by which quantizers of one cast use different random bits;
-            default 0.
-
-    Raises:
-        ValueError: as `quantizer`.
-        TypeError: as `quantizer`.
-
-    >>> layer = Quantizer("e4m3fn", "e5m2 rounding=stochastic")
-    >>> layer
-    Quantizer(forward='e4m3fn', backward='e5m2 rounding=stochastic')
-    >>> layer(torch.tensor([0.3])), layer.step
-    (tensor([0.3125]), tensor(1))
-    """
+    """The module that `quantizer` returns."""
 
     step: Tensor | None
 
-    def __init__(
-        self,
-        forward: CastLike | None = None,
-        backward: CastLike | None = None,
-        *,
-        axis: Axes = -1,
-        layer: int = 0,
-    ) -> None:
+    def __init__(self, quantize: _Rounding) -> None:
         super().__init__()
-        self.quantize = quantizer(forward, backward, axis=axis, layer=layer)
-        casts = _spec(forward), _spec(backward)
-        stochastic = any(spec is not None and spec.rounding == "stochastic" for spec in casts)
-        clock = torch.zeros((), dtype=torch.int64) if stochastic else None
-        self.register_buffer("step", clock)
+        self.quantize = quantize
+        casts = [spec for spec in (quantize.forward, quantize.backward) if spec is not None]
+        for spec in casts:
+            check_seed(spec.seed, quantize.seed)
+        stochastic = any(spec.rounding == "stochastic" for spec in casts)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if stochastic else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, stream: Number | None = None) -> Tensor:
         """Returns `x`, cast; its gradient will be cast.
 
         Args:
-            x: a tensor, as for the function that `quantizer` returns.
-
-        Returns:
-            A tensor of x's shape and type.
+            x: a tensor.
+            stream: the stream of the call's random bits; default None: the counted one.
         """
-        if self.step is None:
-            return self.quantize(x)
-        if self.training and not recomputes_or_transforms():
-            self.step.add_(1)
-        return self.quantize(x, stream=self.step << SHIFT)
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+        if stream is None and self.step is not None:
+            if self.training and not recomputes_or_transforms():
+                self.step.add_(1)
+            stream = self.step << SHIFT
+        return self.quantize(x, 0 if stream is None else stream)
 
     def extra_repr(self) -> str:
         """Returns the arguments, as `repr` shows them."""

@@ -16,9 +16,8 @@ else the weight gets. `cpd.nn.recurrent_native` computes the same in fewer calls
 
 Each product draws from the layer's stream XOR its position, 4 · (t · n + m) + kind: t the time step
 (0 for the input's), m = layer · directions + direction, n how many there are, kind 0 for the
-input's product, 1 for the state's, 2 for the projection. Without `stream` the layer's is the stream
-of the recipe's first stochastic rounding. A cell has t = 0 in each call: give it another stream in
-each time step.
+input's product, 1 for the state's, 2 for the projection. A cell has t = 0 in each call: give it
+another stream in each time step.
 
 Where scaling is delayed, `delayed` is a `cpd.nn.delayed.Delayed` of 3 products for each layer and
 direction, of 3 for a cell: product 3 · m + kind, whose scales all time steps share.
@@ -28,24 +27,23 @@ All of it works under autograd and, for a sequence of fixed length, `torch.compi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cpd._torch.kept import kept
 from cpd.nn import recurrent_native
+from cpd.nn.arguments import recipe_of
 from cpd.nn.delayed import at as delayed_at
 from cpd.nn.functional import linear
-from cpd.nn.recipe import Recipe, RecipeLike
-from cpd.nn.recipe import recipe as _recipe
+from cpd.nn.recipe import Recipe, RecipeLike, Sums
+from cpd.nn.recurrent_cells import GRU, LSTM, Kind, activation
 from cpd.nn.recurrent_native import Examples
-from cpd.nn.streams import MAX_POSITIONS, at, stream_of
+from cpd.nn.streams import MAX_POSITIONS, Bits
 from cpd.numeric.checked import refused_by_torch
 from cpd.numeric.numbers import Number
-from cpd.numeric.shown import shown
 
 State: TypeAlias = "tuple[Tensor, ...]"
 """The hidden state, and for an LSTM the cell's; rows are examples."""
@@ -68,10 +66,12 @@ def lstm(
     bidirectional: bool = False,
     batch_first: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
-    delayed: Any = None,
     batch_sizes: Tensor | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    delayed: Any = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes torch.nn.LSTM by a recipe.
 
@@ -88,7 +88,9 @@ def lstm(
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
         recipe: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
         batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
 
@@ -108,8 +110,8 @@ def lstm(
     (True, torch.Size([3, 1, 1]))
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, stream, delayed)
-    y, (h, c) = _layers(_LSTM, input, tuple(hx), weights, order, how, batch_sizes)
+    how = _How.of(recipe, sums, seed, stream, delayed)
+    y, (h, c) = _layers(LSTM, input, tuple(hx), weights, order, how, batch_sizes)
     return y, h, c
 
 
@@ -125,10 +127,12 @@ def gru(
     bidirectional: bool = False,
     batch_first: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
-    delayed: Any = None,
     batch_sizes: Tensor | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes torch.nn.GRU by a recipe.
 
@@ -145,7 +149,9 @@ def gru(
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
         recipe: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
         batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
 
@@ -164,8 +170,8 @@ def gru(
     True
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, stream, delayed)
-    y, (h,) = _layers(_GRU, input, (hx,), weights, order, how, batch_sizes)
+    how = _How.of(recipe, sums, seed, stream, delayed)
+    y, (h,) = _layers(GRU, input, (hx,), weights, order, how, batch_sizes)
     return y, h
 
 
@@ -181,11 +187,13 @@ def rnn(
     bidirectional: bool = False,
     batch_first: bool = False,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
-    delayed: Any = None,
     batch_sizes: Tensor | None = None,
     nonlinearity: str = "tanh",
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes torch.nn.RNN by a recipe.
 
@@ -202,7 +210,9 @@ def rnn(
         bidirectional: whether each layer has a second direction; default False.
         batch_first: whether the batch is the first dimension of input and output; default False.
         recipe: as for `cpd.functional.linear`.
-        stream: the layer's stream; the module's text has its products'. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the layer's stream; the module's text has its products'. Default 0.
         delayed: a `cpd.nn.delayed.Delayed` of 3 products a layer and direction; default None: none.
         batch_sizes: of a PackedSequence; the output is then packed, too. Default None.
         nonlinearity: "tanh" (default) or "relu".
@@ -222,8 +232,8 @@ def rnn(
     [2.0, 4.0]
     """
     order = _Order(has_biases, num_layers, dropout, training, bidirectional, batch_first)
-    how = _How.of(recipe, stream, delayed)
-    kind = _activation(nonlinearity)
+    how = _How.of(recipe, sums, seed, stream, delayed)
+    kind = activation(nonlinearity)
     y, (h,) = _layers(kind, input, (hx,), weights, order, how, batch_sizes)
     return y, h
 
@@ -240,8 +250,10 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     delayed: Any = None,
 ) -> tuple[Tensor, Tensor]:
     """Computes torch.nn.LSTMCell by a recipe; the module's text documents what is rounded.
@@ -254,7 +266,9 @@ def lstm_cell(
         b_ih: 4 size; default None: none.
         b_hh: 4 size; default None: none.
         recipe: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
             None: none.
 
@@ -272,8 +286,8 @@ def lstm_cell(
     >>> h.shape, c.shape
     (torch.Size([1, 1]), torch.Size([1, 1]))
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
-    h, c = _cell(_LSTM, input, tuple(hx), weights, how)
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    h, c = _cell(LSTM, input, tuple(hx), weights, how)
     return h, c
 
 
@@ -286,8 +300,10 @@ def gru_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
     delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.GRUCell by a recipe; the module's text documents what is rounded.
@@ -300,7 +316,9 @@ def gru_cell(
         b_ih: 3 size; default None: none.
         b_hh: 3 size; default None: none.
         recipe: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
             None: none.
 
@@ -317,8 +335,8 @@ def gru_cell(
     >>> gru_cell(torch.zeros(1, 2), h, torch.ones(3, 2), torch.ones(3, 1), recipe=how).item()
     0.0
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
-    return _cell(_GRU, input, (hx,), weights, how)[0]
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    return _cell(GRU, input, (hx,), weights, how)[0]
 
 
 @refused_by_torch
@@ -330,10 +348,12 @@ def rnn_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
     *,
-    recipe: RecipeLike,
-    stream: Number | None = None,
-    delayed: Any = None,
     nonlinearity: str = "tanh",
+    recipe: RecipeLike | None = None,
+    sums: Sums | None = None,
+    seed: Number = 0,
+    stream: Number = 0,
+    delayed: Any = None,
 ) -> Tensor:
     """Computes torch.nn.RNNCell by a recipe; the module's text documents what is rounded.
 
@@ -345,7 +365,9 @@ def rnn_cell(
         b_ih: size; default None: none.
         b_hh: size; default None: none.
         recipe: as for `cpd.functional.linear`.
-        stream: the cell's stream; give another one in each time step. Default None: the recipe's.
+        sums: as for `cpd.functional.linear`.
+        seed: as for `cpd.functional.linear`.
+        stream: the cell's stream; give another one in each time step. Default 0.
         delayed: the state of delayed scaling, a `cpd.nn.delayed.Delayed` of 3 products; default
             None: none.
         nonlinearity: "tanh" (default) or "relu".
@@ -363,57 +385,8 @@ def rnn_cell(
     >>> rnn_cell(x, h, w, u, recipe=how, nonlinearity="relu")
     tensor([[17.]])
     """
-    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, stream, delayed)
-    return _cell(_activation(nonlinearity), input, (hx,), weights, how)[0]
-
-
-@kept
-def _lstm_step(x: Tensor, y: Tensor, c: Tensor, **none: Any) -> list[Tensor]:
-    i, f, g, o = (x + y).chunk(4, -1)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return [o.sigmoid() * c.tanh(), c]
-
-
-@kept
-def _gru_step(x: Tensor, y: Tensor, h: Tensor, **none: Any) -> list[Tensor]:
-    (x_r, x_z, x_n), (y_r, y_z, y_n) = x.chunk(3, -1), y.chunk(3, -1)
-    n = (x_n + (x_r + y_r).sigmoid() * y_n).tanh()
-    return [(h - n) * (x_z + y_z).sigmoid() + n]
-
-
-@kept
-def _tanh_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
-    return [(x + y).tanh()]
-
-
-@kept
-def _relu_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
-    return [(x + y).relu()]
-
-
-class _Kind(NamedTuple):
-    """A kind of cell."""
-
-    step: Callable[..., Sequence[Tensor]]
-    """Computes the next state from the products of the input and of the hidden state."""
-    carries: bool
-    """True if `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
-    native: recurrent_native.Cell
-    """`step`, and its derivative, for products with torch's own sums."""
-
-
-_LSTM = _Kind(_lstm_step, True, recurrent_native.LSTM)
-_GRU = _Kind(_gru_step, True, recurrent_native.GRU)
-_RNN = {
-    "tanh": _Kind(_tanh_step, False, recurrent_native.TANH),
-    "relu": _Kind(_relu_step, False, recurrent_native.RELU),
-}
-
-
-def _activation(nonlinearity: str) -> _Kind:
-    if nonlinearity not in _RNN:
-        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {shown(nonlinearity)}")
-    return _RNN[nonlinearity]
+    weights, how = (w_ih, w_hh, b_ih, b_hh), _How.of(recipe, sums, seed, stream, delayed)
+    return _cell(activation(nonlinearity), input, (hx,), weights, how)[0]
 
 
 # ---- over time -----------------------------------------------------------------------------------
@@ -443,13 +416,13 @@ class _How(NamedTuple):
     """The arithmetic of a layer's products."""
 
     recipe: Recipe
-    stream: Number | None
+    bits: Bits
     delayed: Any
 
     @classmethod
-    def of(cls, recipe: RecipeLike, stream: Number | None, delayed: Any) -> _How:
-        how = _recipe(recipe)
-        return cls(how, stream_of(how, stream), delayed)
+    def of(cls, recipe: Any, sums: Any, seed: Number, stream: Number, delayed: Any) -> _How:
+        how = recipe_of(recipe, sums)
+        return cls(how, Bits.of(how, seed, stream), delayed)
 
 
 class _Chain(NamedTuple):
@@ -466,19 +439,19 @@ class _Chain(NamedTuple):
         w, b = ((0, 2), (1, 3), (4, None))[which]
         weight: Any = self.weights[w]
         bias = None if b is None else self.weights[b]
-        recipe, base, delayed = self.how
-        stream = at(base, _KINDS * (t * self.chains + self.number) + which)
+        recipe, bits, delayed = self.how
+        numbers = bits.at(_KINDS * (t * self.chains + self.number) + which)
         kept = delayed_at(delayed, PRODUCTS * self.number + which)
-        return linear(x, weight, bias, recipe=recipe, stream=stream, delayed=kept)
+        return linear(x, weight, bias, recipe=recipe, delayed=kept, **numbers)
 
-    def step(self, kind: _Kind, x: Tensor, state: State, t: int) -> State:
+    def step(self, kind: Kind, x: Tensor, state: State, t: int) -> State:
         carried = state[-1:] if kind.carries else ()
         h, *rest = kind.step(x, self.product(state[0], HIDDEN, t), *carried)
         return (h if self.weights[4] is None else self.product(h, PROJECTION, t), *rest)
 
 
 def _cell(
-    kind: _Kind,
+    kind: Kind,
     input: Tensor,
     state: State,
     weights: tuple[Tensor | None, ...],
@@ -490,7 +463,7 @@ def _cell(
 
 
 def _layers(
-    kind: _Kind,
+    kind: Kind,
     input: Tensor,
     state: State,
     weights: Sequence[Tensor],
@@ -534,7 +507,7 @@ def _layers(
 
 
 def _over_time(
-    kind: _Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
+    kind: Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, State]:
     """Outputs, packed as `rows`, and the last state of each example."""
     x = chain.product(rows, INPUT, 0)
@@ -557,7 +530,7 @@ def _over_time(
 
 
 def _step_by_step(
-    kind: _Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
+    kind: Kind, chain: _Chain, x: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, ...]:
     """Outputs and the last state of each example, from the input's products."""
     products = x.split_with_sizes(sizes)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of `cpd.convert`: `Report`."""
+"""The report of `cpd.convert`: `Report`, a `ReportRow` for each module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cpd.nn.coverage import Census, Coverage
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """The conversion of one module.
 
     Attributes:
@@ -34,35 +34,22 @@ class Row:
     layer: int | None = None
 
 
-class Report(Sequence[Row]):
+class Report(Sequence[ReportRow]):
     """The result of `cpd.convert`: a sequence of rows, one for each module that computes.
 
     Rows are in the model's order. str() gives a table of them, `to_json` the same for programs.
 
-    Args:
-        rows: the rows.
-        notes: the notes on the model as a whole.
-        states: the states of the converted layers; default none.
-        elsewhere: the notes on parts of the recipe that functions other than `convert` apply: the
-            optimizer's, the exchange of gradients; default none.
-        recipe: the name of the recipe, or its text; default "".
-        title: the recipe as the table's first line names it; default "".
-        clock: the model's clock; default None: it has none.
-        unseen: for each module that computes products below its functions' level, a note; default
-            none.
-
     Attributes:
         rows: all rows.
-        elsewhere: as the argument.
-        recipe: as the argument.
-        census: counts the products of the model's first training step; None: nothing does.
+        recipe: the name of the recipe, or its text.
     """
 
-    census: Census | None = None
+    _census: Census | None = None
+    """Counts the products of the model's first training step; None: nothing does."""
 
     def __init__(
         self,
-        rows: Sequence[Row],
+        rows: Sequence[ReportRow],
         notes: Sequence[str],
         states: Sequence[State] = (),
         elsewhere: Sequence[str] = (),
@@ -71,8 +58,10 @@ class Report(Sequence[Row]):
         clock: Clock | None = None,
         unseen: Mapping[str, str] | None = None,
     ) -> None:
+        # elsewhere: notes on parts that others apply: the optimizer's, the exchange of gradients.
+        # unseen: the classes of modules that may compute products themselves.
         self.rows = tuple(rows)
-        self.elsewhere = tuple(elsewhere)
+        self._elsewhere = tuple(elsewhere)
         self._notes = tuple(notes)
         self._clock = clock
         self._unseen = unseen or {}
@@ -87,11 +76,11 @@ class Report(Sequence[Row]):
         Once a step is counted, the note on products outside layers is about the step's own.
         """
         of_steps = () if self._clock is None else self._clock.notes()
-        return (*self._notes, *self._outside(), *of_steps, *self.elsewhere)
+        return (*self._notes, *self._outside(), *of_steps, *self._elsewhere)
 
     def _outside(self) -> Iterator[str]:
         """The note on products that modules compute outside layers, if there may be any."""
-        counted = None if self.census is None else self.census.result
+        counted = None if self._census is None else self._census.result
         found = self._unseen
         if counted is not None:
             left = {one.module for one in counted.left}
@@ -104,12 +93,12 @@ class Report(Sequence[Row]):
             )
 
     @property
-    def emulated(self) -> tuple[Row, ...]:
+    def emulated(self) -> tuple[ReportRow, ...]:
         """The rows of modules that are emulated."""
         return tuple(row for row in self.rows if not row.why_not)
 
     @property
-    def not_emulated(self) -> tuple[Row, ...]:
+    def not_emulated(self) -> tuple[ReportRow, ...]:
         """The rows of modules that are not, each with its reason."""
         return tuple(row for row in self.rows if row.why_not)
 
@@ -131,11 +120,11 @@ class Report(Sequence[Row]):
         Raises:
             ValueError: if there was no training step yet, or nothing is counted.
         """
-        if self.census is None:
+        if self._census is None:
             raise ValueError("nothing is counted: cpd.convert was called with coverage=False")
         if inputs or keywords:
-            return self.census.trace(inputs, keywords)
-        counted = self.census.finish()
+            return self._census.trace(inputs, keywords)
+        counted = self._census.finish()
         if counted is None:
             raise ValueError(
                 "there was no training step yet: call the model, or its parts, with gradients on, "
@@ -170,8 +159,8 @@ class Report(Sequence[Row]):
             "rows": [asdict(row) for row in self.rows],
             "notes": list(self.notes),
         }
-        if self.census is not None and self.census.result is not None:
-            data["coverage"] = self.census.result.to_dict()
+        if self._census is not None and self._census.result is not None:
+            data["coverage"] = self._census.result.to_dict()
         return json.dumps(data, **{"ensure_ascii": False, **options})
 
     def __len__(self) -> int:
@@ -180,12 +169,12 @@ class Report(Sequence[Row]):
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[ReportRow]:
         return iter(self.rows)
 
     def __repr__(self) -> str:
         counts = f"{len(self.emulated)} emulated, {len(self.not_emulated)} not"
-        first = "" if self.emulated else "".join(f"{note}; " for note in self.elsewhere)
+        first = "" if self.emulated else "".join(f"{note}; " for note in self._elsewhere)
         return f"<cpd.Report: {first}{self.recipe}: {counts}>"
 
     def __str__(self) -> str:
@@ -196,14 +185,14 @@ class Report(Sequence[Row]):
         ):
             if rows:
                 parts += [f"{title}: {len(rows)}", *_table(rows, said)]
-        notes = [f"note: {note}" for note in self.notes if note not in self.elsewhere]
-        others = [f"not convert's: {note}" for note in self.elsewhere]
+        notes = [f"note: {note}" for note in self.notes if note not in self._elsewhere]
+        others = [f"not convert's: {note}" for note in self._elsewhere]
         ordered = [*parts, *notes, *others] if self.emulated else [*others, *parts, *notes]
-        counted = None if self.census is None else self.census.result
+        counted = None if self._census is None else self._census.result
         return "\n".join(ordered if counted is None else [str(counted), *ordered])
 
 
-def _table(rows: Sequence[Row], said: str) -> list[str]:
+def _table(rows: Sequence[ReportRow], said: str) -> list[str]:
     """The lines of a table, in which rows of one class with the same text share a line."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:

@@ -7,34 +7,45 @@ Each product has a position, which is XORed into the lowest 20 bits of the layer
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from cpd._torch.arguments import check_seed
 from cpd.nn.recipe import Recipe, draws
 from cpd.numeric.numbers import Number
 
 MAX_POSITIONS = 1 << 20
 
 
-def stream_of(how: Recipe, stream: Number | None) -> Number | None:
-    """Returns the stream that positions are XORed into.
+class Bits(NamedTuple):
+    """The random bits of a call that computes several products."""
 
-    It is `stream`, or the stream of the recipe's first stochastic rounding; None without such.
-    """
-    if not how.draws:
-        return None
-    if stream is None:
-        stream = next(_drawing(how)).stream
-    if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
-        return stream.view(torch.int64)  # for which torch has no XOR
-    return stream
+    seed: Number = 0
+    stream: Number = 0
+    """The stream that positions are XORed into."""
+
+    @classmethod
+    def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:
+        """Returns a call's bits. For stream 0: of the recipe's first stochastic rounding."""
+        if not how.draws:
+            return cls()
+        if not isinstance(stream, Tensor) and stream == 0:
+            stream = next(_drawing(how)).stream
+        if isinstance(stream, Tensor) and stream.dtype == torch.uint64:
+            stream = stream.view(torch.int64)  # for which torch has no XOR
+        return cls(seed, stream)
+
+    def at(self, position: int) -> dict[str, Any]:
+        """The keywords of the product at that position."""
+        return {"seed": self.seed, "stream": self.stream ^ position}
 
 
-def at(stream: Number | None, position: int) -> Number | None:
-    """The stream of the product at that position."""
-    return None if stream is None else stream ^ position
+def check_seeds(how: Recipe, seed: Number) -> None:
+    """Raises ValueError where a part of a recipe has another seed, and neither is 0."""
+    for part in _drawing(how):
+        check_seed(part.seed, seed)
 
 
 def _drawing(how: Recipe) -> Iterator[Any]:

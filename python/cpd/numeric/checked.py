@@ -321,8 +321,6 @@ _TYPES: dict[str, tuple[Test, str]] = {
     "GradBucket": (_is_named("GradBucket", "torch"), "a GradBucket of torch"),
     "dtype": (lambda value: _is_torch(value, "dtype"), "a torch.dtype"),
     "Module": (_is_named("Module", "torch.nn"), "a torch.nn.Module"),
-    "Linear": (_is_named("Linear", "torch.nn"), "a torch.nn.Linear"),
-    "Conv2d": (_is_named("Conv2d", "torch.nn"), "a torch.nn.Conv2d"),
     "Optimizer": (_is_named("Optimizer", "torch.optim"), "a torch.optim.Optimizer"),
 }
 _OURS = re.compile(

@@ -3,14 +3,40 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from cpd._since import IN_TEXT, KEYWORDS
 from cpd.numeric.shown import shown
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+
+def takes(**names: str) -> Callable[[FunctionT], FunctionT]:
+    """Returns a decorator: keywords of 0.7 raise TypeError with what took their place.
+
+    >>> @takes(watch="coverage")
+    ... def count(*, coverage=True): ...
+    >>> count(watch=False)
+    Traceback (most recent call last):
+    TypeError: count() takes coverage= in place of watch=
+    """
+
+    def decorate(function: FunctionT) -> FunctionT:
+        name = function.__qualname__.removesuffix(".__init__")
+
+        @functools.wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            for keyword in names:
+                if keyword in keywords:
+                    raise TypeError(f"{name}() takes {names[keyword]}= in place of {keyword}=")
+            return function(*args, **keywords)
+
+        return cast(FunctionT, call)
+
+    return decorate
 
 
 REQUIRED: Any = inspect.Parameter.empty

@@ -139,6 +139,27 @@ def sampled_gradients(
     return per_rank
 
 
+def _in_steps(how: Recipe, steps: int) -> Recipe | None:
+    """The recipe with all schedules counted by steps of the training; None: it has none.
+
+    They take the unit that `set_step` sets, "epoch": the model's clock counts the calls of all
+    nodes. `steps`: the number of steps in an epoch.
+    """
+
+    def counted(one: Recipe | None) -> Recipe | None:
+        if one is None or not one.schedule:
+            return one
+        factors = {"step": 1, "epoch": steps}
+        phases = [("epoch", start * factors[unit], then) for unit, start, then in one.schedule]
+        return one.replace(schedule=phases)
+
+    if not any(one is not None and one.schedule for one in (how, *(r for _, r in how.rules))):
+        return None
+    made = counted(how)
+    assert made is not None
+    return made.replace(rules=[(selector, counted(one)) for selector, one in how.rules])
+
+
 class _Run:
     """The state of one training run."""
 
@@ -154,11 +175,13 @@ class _Run:
         self.ranks = ranks
         self.keep_gradients = keep_gradients
         self.model = seeded(options.seed, options.make_model)
+        self.batches = Batches(options, data, ranks.mine)
         how = Recipe("native") if options.recipe is None else recipe(options.recipe)
-        emulated = options.recipe is not None and convert(self.model, how, coverage=0).emulated
-        self.has_phases = bool(emulated) and any(
-            each is not None and each.schedule for each in (how, *(rule for _, rule in how.rules))
-        )
+        self.has_phases = False
+        if options.recipe is not None:
+            phased = _in_steps(how, self.batches.steps)
+            emulated = convert(self.model, how if phased is None else phased, coverage=0).emulated
+            self.has_phases = bool(emulated) and phased is not None
         self.model.to(options.device)
         self.parameters = list(self.model.parameters())
         own = optimizer(
@@ -173,7 +196,6 @@ class _Run:
         self.names = [name for name, _ in self.model.named_parameters()]
         self.layers = [LayerCounts(name) for name in self.names]
         self.nonzero = [[0] * len(self.names) for _ in ranks.mine]
-        self.batches = Batches(options, data, ranks.mine)
         self.data = self.batches.tested(data)
         self.nodes = self._nodes(options.reduction(self.batches.steps), keep)
         self.curves: dict[str, list[float]] = {}
@@ -285,8 +307,7 @@ class _Run:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate / self.options.loss_sum
         if self.has_phases:
-            step = (epoch - 1) * self.batches.steps + number
-            set_step(self.model, step=step, epoch=epoch - 1)
+            set_step(self.model, epoch=(epoch - 1) * self.batches.steps + number)
 
     def _seen(self, epoch: int, number: int) -> Step:
         reduced = zip(self.names, self.parameters, strict=True)

@@ -215,7 +215,7 @@ def test_operands_on_both_are_refused() -> None:
         "scaled": lambda: cpd.cast(a, "mxfp8", out=b),
         "amax": lambda: cpd.cast(a, "fp8-tensor", amax=b[0, 0]),
         "linear": lambda: functional.linear(a, b, recipe=cpd.Recipe(sums="e4m3")),
-        "matmul": lambda: functional.matmul(a, b, "e4m3"),
+        "matmul": lambda: functional.matmul(a, b, sums="e4m3"),
     }
     for name, call in calls.items():
         with pytest.raises(ValueError, match=r"cuda:[01].*cuda:[01]|got cuda:1"):

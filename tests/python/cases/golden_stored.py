@@ -38,12 +38,14 @@ def state() -> dict[str, Any]:
 
 
 def layers() -> dict[str, Any]:
-    """Layers and the hook's state, whole."""
+    """What the layers and the hook's state of MODULES, a file that 0.7 wrote, are now."""
     import torch
 
-    linear = cpd.nn.Linear(4, 3, recipe=cpd.Recipe(sums="e4m3 kahan", activation="e4m3fn"), layer=2)
+    linear = torch.nn.Linear(4, 3)
     linear.load_state_dict(state())
-    conv = cpd.nn.Conv2d(2, 3, (2, 1), recipe=cpd.Recipe(sums="e6m9 chunked"))
+    cpd.convert(linear, cpd.Recipe(sums="e4m3 kahan", activation="e4m3fn"))
+    conv = torch.nn.Conv2d(2, 3, (2, 1))
+    cpd.convert(conv, cpd.Recipe(sums="e6m9 chunked"))
     with torch.no_grad():
         conv.weight.copy_(tensor(floats((3, 2, 2, 1), 602)))
         conv.bias.copy_(tensor(floats((3,), 603)))  # type: ignore[union-attr]
@@ -63,12 +65,6 @@ def write_checkpoint() -> None:
     import torch
 
     torch.save({"state": state(), "specs": specs()}, CHECKPOINT)
-
-
-def write_modules() -> None:
-    import torch
-
-    torch.save(layers(), MODULES)
 
 
 # ---- names ---------------------------------------------------------------------------------------

@@ -323,16 +323,16 @@ cpd.nothing
 """
 
 TORCH_ERRORS = """
-matmul(x, x, "fp32")
-matmul(x[0, 0], x, "fp32")
-matmul(x, 3, "fp32")
-matmul(x, x.T, None)
-matmul(x, x.T, cpd.Recipe(sums="fp32"), backward="fp32")
-matmul(x, x.T.half(), "fp32", dtype=torch.float64)
-matmul(x.double(), x.T.double(), "fp32")
-matmul(x.half(), x.T.half(), "fp32")
-matmul(x, x.T.to("meta"), "fp32")
-matmul(x, x.T, "h100-fp8")
+matmul(x, x, sums="fp32")
+matmul(x[0, 0], x, sums="fp32")
+matmul(x, 3, sums="fp32")
+matmul(x, x.T)
+matmul(x, x.T, "fp32")
+matmul(x, x.T.half(), sums="fp32", dtype=torch.float64)
+matmul(x.double(), x.T.double(), sums="fp32")
+matmul(x.half(), x.T.half(), sums="fp32")
+matmul(x, x.T.to("meta"), sums="fp32")
+matmul(x, x.T, sums="h100-fp8")
 linear(x, x, recipe=None)
 linear(x, x[:, :2], recipe="fp32")
 linear(x, x, x[0], recipe="fp32")
@@ -352,13 +352,9 @@ conv2d(images, kernel, padding_mode="mirror", recipe="fp32")
 conv2d(images, kernel, dilation=9, recipe="fp32")
 conv2d(images, kernel, groups=2, recipe="fp32")
 conv2d(images, kernel, groups=0, recipe="fp32")
-cpd.nn.Linear(3, 4)
-cpd.nn.Linear(3, 4, recipe="e9m3")
-cpd.nn.Linear(3, 4, recipe="fp32", layer=-1)
-cpd.nn.Linear.from_torch(torch.nn.ReLU(), "fp32")
-cpd.nn.Linear.from_torch(torch.nn.LazyLinear(3), "fp32")
-cpd.nn.Linear.from_torch(torch.nn.MultiheadAttention(4, 1).out_proj, "fp32")
-cpd.nn.Conv2d.from_torch(torch.nn.Linear(3, 4), "fp32")
+cpd.nn.Linear
+cpd.nn.Conv2d
+cpd.nn.Quantizer
 cpd.cast(x, "e4m3", seed=torch.tensor([1, 2]))
 cpd.cast(x, "e4m3", stream=torch.tensor(1.0))
 cpd.cast(x.to_sparse(), "e4m3")
@@ -373,9 +369,7 @@ cpd.ddp_hook(cpd.Schedule(spec, exempt=["a"]))
 """
 
 TORCH_TEXTS = """
-cpd.nn.Linear(3, 4, recipe=cpd.Recipe(sums="e4m3 kahan"))
-cpd.nn.Linear(3, 4, bias=False, recipe=cpd.Recipe(forward="fp32", grad_input="e4m3"), layer=2)
-cpd.nn.Conv2d(2, 4, 3, padding="same", recipe=cpd.Recipe(sums="e6m9 chunked"))
+cpd.quantizer("e4m3", "mxfp8", axis=0, seed=3)
 cpd.Format(torch.float8_e4m3fn)
 cpd.Accumulator("e4m3", seed=torch.tensor(3))
 cpd.Cast("e4m3", seed=torch.tensor(3))
@@ -402,7 +396,6 @@ TORCH_PUBLIC: dict[str, Sequence[str]] = {
     "cpd.parallel.ddp": ("HookState", "ddp_hook"),
     "cpd.parallel.fsdp": ("ReduceScatter", "set_reduce_scatter"),
     "cpd.functional": ("conv2d", "linear", "matmul"),
-    "cpd.nn": ("Conv2d", "Linear"),
 }
 
 FIELDS = (

@@ -71,11 +71,12 @@ def matmul_cases(make: Make) -> Cases:
         if name == "unit":
             continue
         a, b = make(floats((6, 33), 100)), make(floats((33, 5), 101))
-        yield from _all(name, _with_gradients(lambda a, b, r=recipe: matmul(a, b, r), a, b))
+        yield from _all(name, _with_gradients(lambda a, b, r=recipe: matmul(a, b, recipe=r), a, b))
     shapes = ((33,), (33,)), ((33,), (33, 4)), ((4, 33), (33,)), ((2, 1, 3, 9), (5, 9, 2))
+    sums = ("e4m3", "e5m2 kahan", "e5m2 kahan")
     for one, other in shapes:
         a, b = make(floats(one, 102)), make(floats(other, 103))
-        results = _with_gradients(lambda a, b: matmul(a, b, "e4m3", backward="e5m2 kahan"), a, b)
+        results = _with_gradients(lambda a, b: matmul(a, b, sums=sums), a, b)
         yield from _all(f"{one} {other}", results)
 
 
@@ -96,12 +97,9 @@ def linear_cases(make: Make) -> Cases:
         how = cpd.Recipe(sums="fp32", output="(4,3)")
         results = _with_gradients(lambda x, w, b, r=how: linear(x, w, b, recipe=r), *given)
         yield from _all(str(dtype).removeprefix("torch."), results)
-    layers = (cpd.nn.Linear(40, 6, recipe=cpd.Recipe(sums=STOCHASTIC), layer=n) for n in (0, 2))
-    for number, layer in enumerate(layers):
-        with torch.no_grad():
-            layer.weight.copy_(w)
-            layer.bias.copy_(b)  # type: ignore[union-attr]
-        yield f"layer {number}", layer(x)
+    for number, stream in enumerate((0, 2 << 20)):
+        how = cpd.Recipe(sums=STOCHASTIC)
+        yield f"layer {number}", linear(x, w, b, recipe=how, stream=stream)
 
 
 def conv2d_cases(make: Make) -> Cases:

@@ -272,7 +272,6 @@ SPECIFIC: dict[str, dict[str, Callable[[], Any]]] = {
     "cpd.Recipe.from_json": {"text": lambda: '{"forward": "native"}'},
     "cpd.Recipe.from_toml": {"text": lambda: 'forward = "native"'},
     "cpd.Recipe.from_dict": {"given": lambda: {"forward": "native"}},
-    "cpd.Conv2d.from_torch": {"module": lambda: nn.Conv2d(4, 4, 3)},
     "cpd.optim.LowPrecision": {},
     "cpd.Encoded": {"codes": lambda: torch.zeros(4, dtype=torch.uint8), "scales": lambda: None},
 }
@@ -309,9 +308,6 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "cpd.Schedule": lambda: cpd.Schedule(spec()),
     "cpd.VirtualNodes": lambda: cpd.VirtualNodes(model(), 2, "e4m3"),
     "cpd.autocast": lambda: cpd.autocast(cpd.Recipe(sums="e4m3")),
-    "cpd.nn.Conv2d": lambda: cpd.nn.Conv2d(4, 4, 1, recipe=cpd.Recipe(sums="e4m3")),
-    "cpd.nn.Linear": lambda: cpd.nn.Linear(4, 4, recipe=cpd.Recipe(sums="e4m3")),
-    "cpd.nn.Quantizer": lambda: cpd.nn.Quantizer("e4m3"),
     "cpd.optim.LARS": lambda: cpd.optim.LARS(parameters(), 0.1),
     "cpd.optim.KahanAdamW": lambda: cpd.optim.KahanAdamW(parameters(), 0.1),
     "cpd.optim.KahanSGD": lambda: cpd.optim.KahanSGD(parameters(), 0.1),

@@ -148,7 +148,7 @@ def torch_backward() -> dict[str, Any]:
     import torch
 
     a = torch.ones(2048, 2048, requires_grad=True)
-    y = cpd.functional.matmul(a, a, "fp32", backward=SLOW)
+    y = cpd.functional.matmul(a, a, sums=("fp32", SLOW, SLOW))
     return met_by_ctrl_c(lambda: y.sum().backward())
 
 

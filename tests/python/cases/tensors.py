@@ -50,6 +50,12 @@ def close(a, b, tolerance=1e-4):
     )
 
 
+def converted(module, recipe, **options):
+    """The module, converted in place."""
+    cpd.convert(module, recipe, coverage=False, **options)
+    return module
+
+
 def compiled(function, backend="aot_eager", **options):
     """The function as one graph, and a counter of its compilations."""
     torch._dynamo.reset()

@@ -85,7 +85,7 @@ def by_hand(q, k, v, mask, how, stream=STREAM, scale=None):
     def product(a, b, position):
         if how.attention is None:
             return a @ b
-        return ours.matmul(a, b, how.attention, stream=stream ^ position)
+        return ours.matmul(a, b, recipe=how.attention, stream=stream ^ position)
 
     scores = product(q, k.mT, SCORES) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     if mask is not None:
@@ -407,20 +407,13 @@ def test_a_converted_layer_is_the_function_in_any_mode():
     given, _ = arguments(module)
     for training in (True, True, False):
         y = module.train(training)(x, x, x)
-        how = {"recipe": module.cpd.recipe, "stream": module.cpd.stream()}
+        how = {"recipe": module.cpd.recipe, **module.cpd.numbers()}
         assert same(y, ours.multi_head_attention(x, x, x, *given, **how))
     with torch.no_grad():
         assert same(module(x, x, x), [z.detach() for z in y])
     program, counter = compiled(module)
     assert same(program(x, x, x), y)
     assert counter.frame_count == 1
-
-
-def test_a_converted_layer_takes_no_layer_that_it_would_pass_over():
-    module = layer()
-    cpd.convert(module, RECIPES["fp8"])
-    with pytest.raises(TypeError, match="reads the weight of its out_proj"):
-        module.out_proj = cpd.nn.Linear(8, 8, recipe=cpd.Recipe(sums="e4m3"))
 
 
 def test_a_converted_encoder_computes_the_same_in_eval_mode():

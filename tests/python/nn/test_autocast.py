@@ -44,99 +44,106 @@ CASES = {
         lambda: F.linear(X, W, B),
         lambda: functional.linear(X, W, B, recipe=HOW),
     ),
-    "matmul": (lambda: torch.matmul(A, W.T), lambda: functional.matmul(A, W.T, HOW)),
-    "at": (lambda: A @ A.mT, lambda: functional.matmul(A, A.mT, HOW)),
-    "method": (lambda: X.matmul(W.T), lambda: functional.matmul(X, W.T, HOW)),
-    "rmatmul": (lambda: X.mT.__rmatmul__(W), lambda: functional.matmul(W, X.mT, HOW)),
-    "mm": (lambda: torch.mm(X, W.T), lambda: functional.matmul(X, W.T, HOW)),
-    "mv": (lambda: X.mv(X[0]), lambda: functional.matmul(X, X[0], HOW)),
-    "bmm": (lambda: torch.bmm(A, A.mT), lambda: functional.matmul(A, A.mT, HOW)),
+    "matmul": (lambda: torch.matmul(A, W.T), lambda: functional.matmul(A, W.T, recipe=HOW)),
+    "at": (lambda: A @ A.mT, lambda: functional.matmul(A, A.mT, recipe=HOW)),
+    "method": (lambda: X.matmul(W.T), lambda: functional.matmul(X, W.T, recipe=HOW)),
+    "rmatmul": (lambda: X.mT.__rmatmul__(W), lambda: functional.matmul(W, X.mT, recipe=HOW)),
+    "mm": (lambda: torch.mm(X, W.T), lambda: functional.matmul(X, W.T, recipe=HOW)),
+    "mv": (lambda: X.mv(X[0]), lambda: functional.matmul(X, X[0], recipe=HOW)),
+    "bmm": (lambda: torch.bmm(A, A.mT), lambda: functional.matmul(A, A.mT, recipe=HOW)),
     "addmm of a bias": (
         lambda: torch.addmm(B, X, W.T),
         lambda: functional.linear(X, W, B, recipe=HOW),
     ),
     "addmm": (
         lambda: torch.addmm(X[:, :6], X, W.T, beta=2, alpha=3),
-        lambda: 3 * functional.matmul(X, W.T, HOW) + 2 * X[:, :6],
+        lambda: 3 * functional.matmul(X, W.T, recipe=HOW) + 2 * X[:, :6],
     ),
     "baddbmm": (
         lambda: A[:, :, :5].baddbmm(A, A.mT),
-        lambda: functional.matmul(A, A.mT, HOW) + A[:, :, :5],
+        lambda: functional.matmul(A, A.mT, recipe=HOW) + A[:, :, :5],
     ),
     "linalg.matmul": (
         lambda: torch.linalg.matmul(A, A.mT),
-        lambda: functional.matmul(A, A.mT, HOW),
+        lambda: functional.matmul(A, A.mT, recipe=HOW),
     ),
-    "dot": (lambda: X[0].dot(W[1]), lambda: functional.matmul(X[0], W[1], HOW)),
-    "vdot": (lambda: torch.vdot(X[0], W[1]), lambda: functional.matmul(X[0], W[1], HOW)),
+    "dot": (lambda: X[0].dot(W[1]), lambda: functional.matmul(X[0], W[1], recipe=HOW)),
+    "vdot": (lambda: torch.vdot(X[0], W[1]), lambda: functional.matmul(X[0], W[1], recipe=HOW)),
     "outer": (
         lambda: torch.outer(X[0], W[1]),
-        lambda: functional.matmul(X[0][:, None], W[1][None], HOW),
+        lambda: functional.matmul(X[0][:, None], W[1][None], recipe=HOW),
     ),
-    "inner": (lambda: torch.inner(A, W), lambda: functional.matmul(A, W.T, HOW)),
+    "inner": (lambda: torch.inner(A, W), lambda: functional.matmul(A, W.T, recipe=HOW)),
     "tensordot": (
         lambda: torch.tensordot(A, A, ([1, 2], [1, 2])),
-        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, HOW),
+        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, recipe=HOW),
     ),
     "tensordot of a number of dimensions": (
         lambda: torch.tensordot(A, W.T, 1),
-        lambda: functional.matmul(A, W.T, HOW),
+        lambda: functional.matmul(A, W.T, recipe=HOW),
     ),
     "einsum": (
         lambda: torch.einsum("bij, kj -> kib", A, W),
-        lambda: functional.matmul(A.flatten(0, 1), W.T, HOW).reshape(2, 5, 6).permute(2, 1, 0),
+        lambda: (
+            functional.matmul(A.flatten(0, 1), W.T, recipe=HOW).reshape(2, 5, 6).permute(2, 1, 0)
+        ),
     ),
     "einsum of batches": (
         lambda: torch.einsum("bij,bkj->bki", A, A + 1),
-        lambda: functional.matmul(A, (A + 1).mT, HOW).mT,
+        lambda: functional.matmul(A, (A + 1).mT, recipe=HOW).mT,
     ),
     "einsum without a result's letters": (
         lambda: torch.einsum("ij,kj", X, W),
-        lambda: functional.matmul(X, W.T, HOW),
+        lambda: functional.matmul(X, W.T, recipe=HOW),
     ),
     "einsum of several sums": (
         lambda: torch.einsum("bij,cij->bc", A, A),
-        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, HOW),
+        lambda: functional.matmul(A.flatten(1), A.flatten(1).T, recipe=HOW),
     ),
     "bilinear": (
         lambda: F.bilinear(X, X + 1, W3, normal(2)),
         lambda: (
             functional.matmul(
-                functional.matmul(X, W3.transpose(0, 1).reshape(8, 16), HOW).reshape(5, 2, 8),
+                functional.matmul(X, W3.transpose(0, 1).reshape(8, 16), recipe=HOW).reshape(
+                    5, 2, 8
+                ),
                 (X + 1)[..., None],
-                HOW,
+                recipe=HOW,
             )[..., 0]
             + normal(2)
         ),
     ),
     "addmv": (
         lambda: torch.addmv(B, W, X[0], beta=2),
-        lambda: functional.matmul(W, X[0], HOW) + 2 * B,
+        lambda: functional.matmul(W, X[0], recipe=HOW) + 2 * B,
     ),
     "addr": (
         lambda: torch.addr(X, X[:, 0], W[0], alpha=3),
-        lambda: 3 * functional.matmul(X[:, :1], W[:1], HOW) + X,
+        lambda: 3 * functional.matmul(X[:, :1], W[:1], recipe=HOW) + X,
     ),
     "addbmm": (
         lambda: torch.addbmm(X[:, :5], A, A.mT),
-        lambda: functional.matmul(A.transpose(0, 1).flatten(1), A.mT.flatten(0, 1), HOW) + X[:, :5],
+        lambda: (
+            functional.matmul(A.transpose(0, 1).flatten(1), A.mT.flatten(0, 1), recipe=HOW)
+            + X[:, :5]
+        ),
     ),
     "addmm_": (
         lambda: X[:, :6].clone().addmm_(X, W.T),
-        lambda: functional.matmul(X, W.T, HOW) + X[:, :6],
+        lambda: functional.matmul(X, W.T, recipe=HOW) + X[:, :6],
     ),
     "baddbmm_": (
         lambda: A[:, :, :5].clone().baddbmm_(A, A.mT, beta=0.5),
-        lambda: functional.matmul(A, A.mT, HOW) + 0.5 * A[:, :, :5],
+        lambda: functional.matmul(A, A.mT, recipe=HOW) + 0.5 * A[:, :, :5],
     ),
     "matmul by names": (
         lambda: torch.matmul(other=A.mT, input=A),
-        lambda: functional.matmul(A, A.mT, HOW),
+        lambda: functional.matmul(A, A.mT, recipe=HOW),
     ),
-    "mm by a name": (lambda: X.mm(mat2=W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "mm by a name": (lambda: X.mm(mat2=W.T), lambda: functional.matmul(X, W.T, recipe=HOW)),
     "baddbmm by names": (
         lambda: A[:, :, :5].baddbmm(batch2=A.mT, batch1=A, beta=2),
-        lambda: functional.matmul(A, A.mT, HOW) + 2 * A[:, :, :5],
+        lambda: functional.matmul(A, A.mT, recipe=HOW) + 2 * A[:, :, :5],
     ),
     "addmm by names": (
         lambda: torch.addmm(input=B, mat2=W.T, mat1=X),
@@ -144,24 +151,24 @@ CASES = {
     ),
     "addmv by names": (
         lambda: torch.addmv(B, vec=X[0], mat=W),
-        lambda: functional.matmul(W, X[0], HOW) + B,
+        lambda: functional.matmul(W, X[0], recipe=HOW) + B,
     ),
     "outer by a name": (
         lambda: torch.outer(X[0], vec2=W[1]),
-        lambda: functional.matmul(X[0][:, None], W[1][None], HOW),
+        lambda: functional.matmul(X[0][:, None], W[1][None], recipe=HOW),
     ),
     "dot by a name": (
         lambda: torch.dot(X[0], tensor=W[1]),
-        lambda: functional.matmul(X[0], W[1], HOW),
+        lambda: functional.matmul(X[0], W[1], recipe=HOW),
     ),
     "tensordot by names": (
         lambda: torch.tensordot(b=W.T, a=A, dims=1),
-        lambda: functional.matmul(A, W.T, HOW),
+        lambda: functional.matmul(A, W.T, recipe=HOW),
     ),
-    "aten.mm": (lambda: torch.ops.aten.mm(X, W.T), lambda: functional.matmul(X, W.T, HOW)),
+    "aten.mm": (lambda: torch.ops.aten.mm(X, W.T), lambda: functional.matmul(X, W.T, recipe=HOW)),
     "aten.bmm.default": (
         lambda: torch.ops.aten.bmm.default(A, A.mT),
-        lambda: functional.matmul(A, A.mT, HOW),
+        lambda: functional.matmul(A, A.mT, recipe=HOW),
     ),
     "aten.addmm": (
         lambda: torch.ops.aten.addmm(B, X, W.T),
@@ -324,9 +331,9 @@ def test_converted_layers_are_left_alone():
 def test_modes_within_one_another():
     with cpd.autocast(cpd.Recipe(sums="e4m3")), cpd.autocast(cpd.Recipe(sums="e6m9 chunked")):
         inner = X @ W.T
-    assert same(inner, functional.matmul(X, W.T, "e6m9 chunked"))
+    assert same(inner, functional.matmul(X, W.T, sums="e6m9 chunked"))
     with cpd.autocast(cpd.Recipe(sums="e4m3")), torch.device("cpu"):
-        assert same(X @ W.T, functional.matmul(X, W.T, "e4m3"))
+        assert same(X @ W.T, functional.matmul(X, W.T, sums="e4m3"))
 
 
 def work(x, w, b):

@@ -232,7 +232,7 @@ def test_gradients_of_a_broadcast_batch_run_in_one_sum():
 
     with cpd.autocast(NARROW):
         got = gradients(lambda a, b: torch.einsum("bij,bjk->bik", a, b))
-    assert same(got, gradients(lambda a, b: functional.matmul(a, b, NARROW)))
+    assert same(got, gradients(lambda a, b: functional.matmul(a, b, recipe=NARROW)))
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_out_when_compiled():
 
     call, _ = compiled(run)
     out = torch.empty(2, 4)
-    assert same(call(M, N, out), functional.matmul(M, N, NARROW))
+    assert same(call(M, N, out), functional.matmul(M, N, recipe=NARROW))
 
 
 # ---- arguments by name, and types ----------------------------------------------------------------
@@ -378,7 +378,7 @@ def test_all_arguments_by_name():
 def test_out_dtype_is_the_type_of_the_sums(by_position):
     a, b = normal(4, 9, dtype=torch.bfloat16), normal(9, 5, seed=1, dtype=torch.bfloat16)
     how = cpd.Recipe("fp32")
-    wanted = functional.matmul(a, b, how, dtype=torch.float32)
+    wanted = functional.matmul(a, b, recipe=how, dtype=torch.float32)
     given = (torch.float32,) if by_position else ()
     by_name = {} if by_position else {"out_dtype": torch.float32}
     with cpd.autocast(how) as mode:
@@ -432,7 +432,7 @@ def test_a_graph_layer_registered_as_products():
     cpd.convert(model, NARROW, coverage=False)
     edges = EYE.to_sparse()
     with torch.no_grad():
-        wanted = functional.matmul(edges @ N, model.weight, NARROW)
+        wanted = functional.matmul(edges @ N, model.weight, recipe=NARROW)
         assert same(model(edges, N), wanted)
 
 

@@ -73,7 +73,7 @@ def test_linear_layers_with_native_sums(how):
     w, b = layer.weight.detach(), layer.bias.detach()
 
     def q(x, spec, axis):
-        return cpd.cast(x, spec.scaled, axis=axis) if how is MX else cpd.cast(x, spec.format)
+        return cpd.cast(x, spec.format, axis=axis)
 
     y, of_x, of_w, of_b = step_of(layer, x)
     assert same(y, F.linear(q(x, how.activation, 1), q(w, how.weight, 1), b))
@@ -389,17 +389,19 @@ def test_a_schedule_follows_set_step(unit):
         cpd.set_step(model, **{unit: number})
         assert same(step_of(model, x), step_of(phases[phase], x))
     cpd.set_step(model)  # as before
-    assert same(model(x), phases[0](x))
+    assert same(model(x), phases[0 if unit == "epoch" else 1](x))  # step 2 begins
 
 
-def test_calls_set_the_clock():
+def test_set_step_sets_the_clock():
     model, twin, x = mlp(), mlp(), normal(5, 8)
     cpd.convert(model, DRAWING)
     cpd.convert(twin, DRAWING)
     model(x)
     wanted = model(x)
-    cpd.set_step(twin, calls=1)
+    cpd.set_step(twin, step=1)
     assert same(twin(x), wanted)
+    with pytest.raises(TypeError, match=r"set_step\(\) takes step= in place of calls="):
+        cpd.set_step(twin, calls=1)
 
 
 # ---- the report ----------------------------------------------------------------------------------
@@ -427,7 +429,7 @@ class Odd(nn.Module):
         self.mine = OwnRepr(4, 4)
         self.replaced = nn.Linear(4, 4)
         self.replaced.forward = lambda x: x
-        self.ours = cpd.nn.Linear(4, 4, recipe=cpd.Recipe(sums="e4m3"))
+        self.cast = cpd.quantizer("e4m3")
         self.prelu = nn.PReLU()
         self.coded = Coded()
         self.gelu, self.relu, self.flatten = nn.GELU(), nn.ReLU(), nn.Flatten()
@@ -444,13 +446,13 @@ def test_the_report_names_what_is_not_emulated_and_why():
     assert "has its own forward" in said["own"][1]
     assert said["mine"] == (str(FP8), "")
     assert "replaced on the object" in said["replaced"][1]
-    assert "its own recipe" in said["ours"][0]
+    assert said["cast"] == ("its own formats: forward='e4m3'", "")
     assert "no emulation of this class" in said["prelu"][1]
     assert "no emulation of this class" in said["gelu"][1]
     assert "its own code is not seen" in said["coded"][1]
     assert "no format" in said["norm"][1]
     assert set(said) == {
-        *("", "own", "mine", "replaced", "ours", "prelu", "gelu", "norm"),
+        *("", "own", "mine", "replaced", "cast", "prelu", "gelu", "norm"),
         "coded",
     }
     assert any("products that the forward of Odd computes itself" in note for note in report.notes)
@@ -464,7 +466,7 @@ def test_the_report_names_what_is_not_the_models():
     report = cpd.convert(mlp(), how)
     starts = [note.partition(":")[0] for note in report.notes[-3:]]
     assert starts == ["residual", "update='bf16', loss_scale='dynamic'", "wire='e4m3'"]
-    assert report.elsewhere == report.notes[-2:]
+    assert report._elsewhere == report.notes[-2:]
 
 
 def test_a_recipe_of_the_wire_alone_says_so_first():

@@ -261,7 +261,7 @@ def test_meta_models():
     cpd.convert(models[2], DRAWING)
     models[0].load_state_dict(source.state_dict())
     models[1].load_state_dict(source.state_dict(), strict=False)
-    cpd.set_step(models[1], calls=1)
+    cpd.set_step(models[1], step=1)
     models[2].load_state_dict(source.state_dict())
     wanted = step_of(source)
     for model in models:
@@ -395,7 +395,7 @@ def test_functional_calls(how):
     if how is DRAWING:
         assert model.cpd_clock == 0
         assert buffers["cpd_clock"] == 5
-        cpd.set_step(model, calls=4)
+        cpd.set_step(model, step=4)
     step_of(model)
     wanted = {name: p.grad for name, p in model.named_parameters()}
     assert same(with_buffers, wanted)

@@ -41,7 +41,7 @@ class Hand(nn.Module):
         return ours.linear(x, weight, bias, recipe=WITHIN, delayed=self.products[number])
 
     def matmul(self, number, a, b):
-        return ours.matmul(a, b, WITHIN, delayed=self.products[number])
+        return ours.matmul(a, b, recipe=WITHIN, delayed=self.products[number])
 
     def forward(self, *inputs):
         if self.training:
@@ -269,7 +269,7 @@ def test_groups():
         update(singles)
         a, b = (normal(*s, seed=step).requires_grad_() for s in ((9, 8), (3, 8, 5)))
         parts = zip((a[:4], a[4:4], a[4:]), b, singles, strict=True)
-        wanted = torch.cat([ours.matmul(x, w, WITHIN, delayed=one) for x, w, one in parts])
+        wanted = torch.cat([ours.matmul(x, w, recipe=WITHIN, delayed=one) for x, w, one in parts])
         y = ours.grouped_mm(a, b, offs=offs, recipe=WITHIN, delayed=state)
         g = normal(*y.shape, seed=9)
         assert same(y, wanted)

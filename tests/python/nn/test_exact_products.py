@@ -219,7 +219,7 @@ def test_attention_casts_softmax_weights_in_float32(name, mode):
 
     # A float32 sum's last bit moves a weight, or a gradient, over a rounding point of its format,
     # and with it a row of results. So these operands are the layer's own, near the exact ones.
-    scores = functional.matmul(q, k.mT, recipe, dtype=torch.float32)
+    scores = functional.matmul(q, k.mT, recipe=recipe, dtype=torch.float32)
     exact = operand("activation", q, -1) @ operand("weight", k.mT, -2)
     assert (scores - exact).abs().max() <= 2e-6 * exact.abs().max()
     weights = torch.softmax(scores / 8, -1)
@@ -228,7 +228,7 @@ def test_attention_casts_softmax_weights_in_float32(name, mode):
     assert y.dtype == torch.bfloat16
     assert share(y.detach(), exact) <= NOISE
     leaf = weights.clone().requires_grad_()
-    functional.matmul(leaf, v, recipe, dtype=torch.bfloat16).backward(g)
+    functional.matmul(leaf, v, recipe=recipe, dtype=torch.bfloat16).backward(g)
     exact = operand("gradient", g, -1) @ operand("weight", v, -1).mT
     assert (leaf.grad - exact).abs().max() <= 2e-6 * exact.abs().max()
     of_scores = torch._softmax_backward_data(leaf.grad, weights, -1, torch.float32) / 8

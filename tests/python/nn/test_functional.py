@@ -5,6 +5,7 @@ for bit, what cpd.cast and cpd.gemm give when they are called one by one."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -45,7 +46,7 @@ SHAPES = [
 @pytest.mark.parametrize(("of_a", "of_b"), SHAPES)
 def test_matmul_has_torchs_rules(of_a, of_b):
     a, b = leaves_of(of_a, of_b)
-    got, wanted = functional.matmul(a, b, "fp32"), torch.matmul(a, b)
+    got, wanted = functional.matmul(a, b, sums="fp32"), torch.matmul(a, b)
     assert close(got, wanted)
     g = values(*wanted.shape, seed=3)
     pairs = torch.autograd.grad(got, (a, b), g), torch.autograd.grad(wanted, (a, b), g)
@@ -55,7 +56,7 @@ def test_matmul_has_torchs_rules(of_a, of_b):
 def test_matmul_with_accumulators_of_its_own():
     a, b = leaves_of((2, 4, 5), (5, 3))
     g = values(2, 4, 3, seed=3)
-    y = functional.matmul(a, b, "e4m3", backward="e5m2 kahan")
+    y = functional.matmul(a, b, sums=("e4m3", "e5m2 kahan", "e5m2 kahan"))
     assert same(y, cpd.gemm(a, b, "e4m3"))
     for_a, for_b = torch.autograd.grad(y, (a, b), g)
     assert same(for_a, cpd.gemm(g, b.detach().t(), "e5m2 kahan"))
@@ -163,9 +164,9 @@ def test_output_is_rounded_once_more():
     sums = functional.conv2d(images, kernels, recipe=cpd.Recipe(sums="e6m9"))
     assert same(y, cpd.cast(sums, "e4m3 stochastic overflow=saturate", **options))
     y = functional.matmul(
-        images, images.mT, cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
+        images, images.mT, recipe=cpd.Recipe(sums="fp32", output="(4,3)"), dtype=torch.half
     )
-    assert same(y, cpd.cast(functional.matmul(images, images.mT, "fp32"), "e4m3").half())
+    assert same(y, cpd.cast(functional.matmul(images, images.mT, sums="fp32"), "e4m3").half())
     with pytest.raises(
         ValueError, match="float16, does not hold the recipe's output, bf16: give dtype="
     ):
@@ -203,10 +204,10 @@ def test_conv2d_is_torchs(moves):
 def test_padding_modes_are_torchs(mode, padding):
     torch.manual_seed(0)
     layer = torch.nn.Conv2d(2, 3, (4, 3), padding=padding, padding_mode=mode)
-    ours = cpd.nn.Conv2d.from_torch(layer, cpd.Recipe(sums="fp32"))
+    ours = functools.partial(functional.conv2d, padding=padding, padding_mode=mode, sums="fp32")
     for x in (values(2, 2, 6, 7), values(2, 6, 7)):
         leaves = x.requires_grad_(), layer.weight, layer.bias
-        got, wanted = ours(x), layer(x)
+        got, wanted = ours(*leaves), layer(x)
         assert close(got, wanted)
         g = values(*wanted.shape, seed=4)
         pairs = torch.autograd.grad(got, leaves, g), torch.autograd.grad(wanted, leaves, g)
@@ -438,6 +439,14 @@ def test_matmul_errors():
         ((a, b, 3), TypeError, "format"),
     ):
         with pytest.raises(error, match=message):
-            functional.matmul(*bad)
-    with pytest.raises(ValueError, match="a recipe has its own"):
-        functional.matmul(a, b, cpd.Recipe(sums="fp32"), backward="e4m3")
+            functional.matmul(*bad[:2], sums=bad[2])
+    refused = "matmul takes two operands: give accumulators by sums=, .* or a recipe by recipe="
+    for old in (
+        lambda: functional.matmul(a, b, "fp32"),
+        lambda: functional.matmul(a, b, acc="fp32"),
+        lambda: functional.matmul(a, b, sums="fp32", backward="e4m3"),
+    ):
+        with pytest.raises(TypeError, match=refused):
+            old()
+    with pytest.raises(TypeError, match="give recipe=, such as a format of operands, or sums=, g"):
+        functional.matmul(a, b)

@@ -20,7 +20,9 @@ def _random(*shape):
 
 
 def _by_hand(pairs, recipe, join):
-    return join([cpd.functional.matmul(a, b, recipe, stream=n) for n, (a, b) in enumerate(pairs)])
+    return join(
+        [cpd.functional.matmul(a, b, recipe=recipe, stream=n) for n, (a, b) in enumerate(pairs)]
+    )
 
 
 def _check(a, b, ends, recipe, pairs, join):
@@ -55,7 +57,7 @@ class TestGroups:
     def test_batches(self, recipe):
         a, b = _random(2, 4, K), _random(2, K, N)
         y = cpd.functional.grouped_mm(a, b, recipe=recipe, stream=3)
-        assert torch.equal(y, cpd.functional.matmul(a, b, recipe, stream=3))
+        assert torch.equal(y, cpd.functional.matmul(a, b, recipe=recipe, stream=3))
 
 
 def test_as_torch_computes():

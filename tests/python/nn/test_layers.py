@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers among torch's other things: within its modules, made from its layers, copied, saved
-and loaded, under autocast."""
+"""Converted layers among torch's other things: parametrized, saved and loaded, under autocast."""
 
 from __future__ import annotations
 
 import copy
 import io
-import pickle
 import subprocess
 import sys
 
@@ -18,10 +16,10 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize  # noqa: E402
 
 from cpd import functional  # noqa: E402
-from tensors import SOME, same  # noqa: E402
+from tensors import SOME, converted, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
 OF_BF16 = cpd.Recipe(sums="fp32", output="bf16")
@@ -32,257 +30,7 @@ E4M3_SUMS = cpd.Recipe(sums="e4m3")
 
 def linear(*shape, recipe=E4M3_SUMS, **options):
     torch.manual_seed(0)
-    return cpd.nn.Linear(*shape, recipe=recipe, **options)
-
-
-# ---- torch's modules that pass over the layers within them ---------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["cpd.nn", "from_torch"])
-def test_attention_does_not_take_a_layer_that_it_would_pass_over(kind):
-    attention = nn.MultiheadAttention(8, 2)
-    before = attention.out_proj
-
-    def replace():
-        if kind == "from_torch":
-            attention.out_proj = cpd.nn.Linear.from_torch(before, cpd.Recipe(sums="e4m3"))
-        else:
-            attention.out_proj = linear(8, 8)
-
-    with pytest.raises(TypeError, match=r"MultiheadAttention reads .* four cpd.nn.Linear"):
-        replace()
-    assert attention.out_proj is before
-    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 1)
-    with pytest.raises(TypeError, match="scaled_dot_product_attention"):
-        encoder.set_submodule("layers.0.self_attn.out_proj", linear(8, 8))
-
-
-def test_a_loss_does_not_take_a_layer_that_it_would_pass_over():
-    if not hasattr(nn, "LinearCrossEntropyLoss"):
-        pytest.skip("this torch has no LinearCrossEntropyLoss")
-    loss = nn.LinearCrossEntropyLoss(4, 3)
-    with pytest.raises(TypeError, match="call a cpd"):
-        loss.linear = linear(4, 3, bias=False)
-
-
-def test_an_attention_that_calls_its_layers_takes_them():
-    class Attention(nn.MultiheadAttention):
-        def forward(self, x):
-            return self.out_proj(x)
-
-    attention = Attention(8, 2)
-    attention.out_proj = linear(8, 8)
-    assert same(attention(values(3, 8)), attention.out_proj(values(3, 8)))
-
-
-def block(kind):
-    torch.manual_seed(0)
-    options = {"dropout": 0.0, "batch_first": True}
-    if kind == "encoder":
-        return nn.TransformerEncoderLayer(8, 2, 16, **options)
-    return nn.TransformerDecoderLayer(8, 2, 16, **options)
-
-
-@pytest.mark.parametrize("kind", ["encoder", "decoder"])
-def test_transformer_layers_call_theirs_in_eval_mode_too(kind):
-    layer = block(kind).eval()
-    plain = copy.deepcopy(layer)
-    for name in ("linear1", "linear2"):
-        setattr(
-            layer,
-            name,
-            cpd.nn.Linear.from_torch(getattr(layer, name), cpd.Recipe(sums="e4m3"), layer=1),
-        )
-    x = values(2, 5, 8)
-    given = (x,) if kind == "encoder" else (x, values(2, 3, 8, seed=1))
-
-    def by_hand():
-        handles = [
-            one.register_forward_hook(
-                lambda m, i, o: functional.linear(
-                    *i, m.weight, m.bias, recipe=cpd.Recipe(sums="e4m3")
-                )
-            )
-            for one in (plain.linear1, plain.linear2)
-        ]
-        y = plain(*given)
-        for handle in handles:
-            handle.remove()
-        return y
-
-    for other in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        with torch.no_grad():
-            assert same(other(*given), by_hand())
-            assert not torch.equal(other(*given), plain(*given))
-        with torch.inference_mode():
-            assert same(other(*given).clone(), by_hand())
-    torch._dynamo.reset()
-    program = torch.compile(layer, backend="eager")
-    with torch.no_grad():
-        assert torch.allclose(program(*given), by_hand(), atol=1e-5)
-
-
-def test_an_encoder_of_padded_batches_calls_its_layers_or_says_why_not():
-    def replaced(layer):
-        for name in ("linear1", "linear2"):
-            setattr(
-                layer, name, cpd.nn.Linear.from_torch(getattr(layer, name), cpd.Recipe(sums="e4m3"))
-            )
-        return layer
-
-    x, padding = values(2, 5, 8), torch.zeros(2, 5, dtype=torch.bool)
-    padding[1, 3:] = True
-    with pytest.warns(UserWarning, match="activation_relu_or_gelu"):
-        before = nn.TransformerEncoder(replaced(block("encoder")), 2).eval()
-    plain = nn.TransformerEncoder(block("encoder"), 2).eval()
-    with torch.no_grad():
-        y = before(x, src_key_padding_mask=padding)
-        assert y.shape == x.shape
-        assert not torch.allclose(y[0], plain(x, src_key_padding_mask=padding)[0], atol=1e-3)
-        after = nn.TransformerEncoder(block("encoder"), 2).eval()
-        for layer in after.layers:
-            replaced(layer)
-        with pytest.raises(TypeError, match="enable_nested_tensor=False"):
-            after(x, src_key_padding_mask=padding)
-        after.use_nested_tensor = False
-        assert same(after(x, src_key_padding_mask=padding), y)
-
-
-# ---- from torch's layers -------------------------------------------------------------------------
-
-
-def test_from_torch_keeps_hooks():
-    module = nn.Linear(4, 3)
-    calls = []
-    module.register_forward_pre_hook(lambda m, i: calls.append(("pre", m)))
-    module.register_forward_hook(
-        lambda m, i, k, o: calls.append(("forward", m)), with_kwargs=True, always_call=True
-    )
-    module.register_full_backward_pre_hook(lambda m, g: calls.append(("backward pre", m)))
-    module.register_full_backward_hook(lambda m, gi, go: calls.append(("backward", m)))
-    module.register_state_dict_pre_hook(lambda m, *rest: calls.append(("state pre", m)))
-    module.register_state_dict_post_hook(lambda m, *rest: calls.append(("state", m)))
-    module.register_load_state_dict_pre_hook(lambda m, *rest: calls.append(("load pre", m)))
-    module.register_load_state_dict_post_hook(lambda m, keys: calls.append(("load", m)))
-    names = ["pre", "forward", "backward pre", "backward", "state pre", "state", "load pre", "load"]
-    ours = cpd.nn.Linear.from_torch(module, cpd.Recipe(sums="e4m3"))
-    for layer in (ours, module):
-        calls.clear()
-        layer(values(2, 4).requires_grad_()).sum().backward()
-        layer.load_state_dict(layer.state_dict())
-        assert calls == [(name, layer) for name in names]
-    ours.register_forward_hook(lambda m, i, o: calls.append("later"))
-    calls.clear()
-    module(values(2, 4))
-    assert "later" not in calls
-
-
-def test_from_torch_keeps_the_rest():
-    module = nn.Conv2d(2, 4, 3, dtype=torch.bfloat16).eval()
-    module.weight.requires_grad_(False)
-    module.note = ["mine"]
-    module.register_buffer("scale", torch.ones(2), persistent=False)
-    module.child = nn.Identity()
-    ours = cpd.nn.Conv2d.from_torch(module, cpd.Recipe(sums="e4m3"))
-    assert ours.note is module.note
-    assert ours.scale is module.scale
-    assert ours.child is module.child
-    assert list(ours.state_dict()) == list(module.state_dict())
-    assert not ours.training
-    assert not ours.weight.requires_grad
-    assert ours.bias.requires_grad
-    again = cpd.nn.Conv2d.from_torch(ours, cpd.Recipe(sums="e5m2"))
-    assert str(again.recipe) == "forward='e5m2 sequential'"
-    assert str(ours.recipe) == "forward='e4m3 sequential'"
-    ours.register_parameter("more", nn.Parameter(torch.ones(1)))
-    assert "more" not in dict(module.named_parameters())
-
-
-def test_tied_weights_stay_tied():
-    model = nn.ModuleDict({"embedding": nn.Embedding(7, 4), "head": nn.Linear(4, 7, bias=False)})
-    model["head"].weight = model["embedding"].weight
-    optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    model["head"] = cpd.nn.Linear.from_torch(model["head"], cpd.Recipe(sums="e4m3"))
-    assert model["head"].weight is model["embedding"].weight
-    before = model["head"].weight.detach().clone()
-    model["head"](model["embedding"](torch.tensor([1, 2]))).sum().backward()
-    optimizer.step()
-    assert not torch.equal(model["head"].weight, before)
-    assert len(list(model.parameters())) == 1
-
-
-def subclass():
-    class Scaled(nn.Linear):
-        def forward(self, x):
-            return 2 * super().forward(x)
-
-    return Scaled(4, 3)
-
-
-def weighted():
-    class Weighted(nn.Conv2d):
-        def _conv_forward(self, x, weight, bias):
-            return super()._conv_forward(x, 2 * weight, bias)
-
-    return Weighted(4, 3, 1)
-
-
-def patched():
-    module = nn.Linear(4, 3)
-    module.forward = lambda x: x
-    return module
-
-
-def compiled():
-    module = nn.Linear(4, 3)
-    module.compile(backend="eager")
-    return module
-
-
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (subclass, TypeError, "Scaled has its own forward.*cpd.functional"),
-        (weighted, TypeError, "Weighted has its own _conv_forward"),
-        (patched, TypeError, "Linear has its own forward"),
-        (compiled, ValueError, "compiled by itself"),
-        (lambda: nn.LazyLinear(3), ValueError, "lazy.*call it on an input first"),
-        (lambda: nn.LazyConv2d(3, 1), ValueError, "lazy"),
-        (lambda: parametrizations.weight_norm(nn.Linear(4, 3)), ValueError, "parametrized"),
-        (lambda: parametrizations.spectral_norm(nn.Conv2d(4, 3, 1)), ValueError, "parametrized"),
-    ],
-)
-def test_from_torch_refuses_what_it_cannot_keep(make, error, message):
-    module = make()
-    kind = cpd.nn.Linear if isinstance(module, nn.Linear) else cpd.nn.Conv2d
-    with pytest.raises(error, match=message):
-        kind.from_torch(module, cpd.Recipe(sums="e4m3"))
-
-
-@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
-def test_from_torch_takes_what_computes_alike():
-    class Named(nn.Linear):
-        def __init__(self, *args):
-            super().__init__(*args)
-            self.name = "named"
-
-    lazy = nn.LazyLinear(3)
-    lazy(values(2, 4))
-    modules = [
-        Named(4, 3),
-        lazy,
-        torch.nn.utils.weight_norm(nn.Linear(4, 3)),
-        torch.nn.utils.spectral_norm(nn.Linear(4, 3)).eval(),
-        prune.random_unstructured(nn.Linear(4, 3), "weight", 0.5),
-    ]
-    for module in modules:
-        ours = cpd.nn.Linear.from_torch(module, cpd.Recipe(sums="fp32"))
-        assert list(ours.state_dict()) == list(module.state_dict())
-        for _ in range(2):
-            assert torch.allclose(ours(values(2, 4)), module(values(2, 4)), atol=1e-6)
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter.mul_(1.5)
+    return converted(nn.Linear(*shape, **options), recipe)
 
 
 def test_layers_can_be_parametrized():
@@ -300,26 +48,6 @@ def test_layers_can_be_parametrized():
 # ---- copies and checkpoints ----------------------------------------------------------------------
 
 
-def test_a_deep_copy_goes_on_with_its_stream():
-    stream = torch.zeros((), dtype=torch.int64)
-    how = cpd.Recipe(
-        sums=cpd.Accumulator.parse(SOME, 1, stream),
-        activation=cpd.Cast("e4m3", rounding="stochastic", stream=stream, random_bits=4),
-    )
-    model = nn.Sequential(linear(40, 30, recipe=how))
-    twin = copy.deepcopy(model)
-    average = torch.optim.swa_utils.AveragedModel(model)
-    assert twin[0].weight is not model[0].weight
-    x, seen = values(20, 40), set()
-    for step in range(4):
-        stream.fill_(step << 36)
-        wanted = model(x)
-        assert same(twin(x), wanted)
-        assert same(average(x), wanted)
-        seen.add(wanted.detach().numpy().tobytes())
-    assert len(seen) == 4
-
-
 def test_copies_of_specs_look_at_the_same_stream():
     stream = torch.zeros((), dtype=torch.int64)
     acc = cpd.Accumulator.parse(SOME, 1, stream)
@@ -327,22 +55,6 @@ def test_copies_of_specs_look_at_the_same_stream():
     for spec in (acc, cast, cpd.Recipe(sums=acc, weight=cast)):
         assert copy.copy(spec) is spec
         assert copy.deepcopy({"spec": spec})["spec"] is spec
-
-
-def test_a_loaded_layer_gets_a_stream_of_its_own():
-    stream = torch.tensor(5 << 36)
-    layer = linear(40, 30, recipe=cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
-    loaded = pickle.loads(pickle.dumps(layer))
-    x = values(20, 40)
-    assert same(loaded(x), layer(x))
-    stream.fill_(6 << 36)
-    assert not torch.equal(loaded(x), layer(x))
-    loaded.recipe = loaded.recipe.with_stream(stream)
-    assert loaded.recipe.forward.stream is stream
-    assert loaded.recipe.forward.seed == 1
-    assert same(loaded(x), layer(x))
-    with pytest.raises(TypeError, match="stream"):
-        layer.recipe.with_stream(1.5)
 
 
 SPECS = {
@@ -390,13 +102,14 @@ def test_torch_loads_a_recipe_with_a_tensor():
 def test_torch_loads_a_recipe_in_a_fresh_process(imports, loads, tmp_path):
     path = tmp_path / "checkpoint.pt"
     layer = linear(4, 3)
-    torch.save({"state": layer.state_dict(), "recipe": layer.recipe}, path)
+    torch.save({"state": layer.state_dict(), "recipe": layer.cpd.recipe}, path)
     script = (
         f"{imports}\n"
         f"loaded = torch.load({str(path)!r})\n"
         "import cpd\n"
         "assert loaded['recipe'] == cpd.Recipe(sums='e4m3')\n"
-        "layer = cpd.nn.Linear(4, 3, recipe=loaded['recipe'])\n"
+        "layer = torch.nn.Linear(4, 3)\n"
+        "cpd.convert(layer, loaded['recipe'])\n"
         "layer.load_state_dict(loaded['state'])\n"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -412,15 +125,13 @@ def test_importing_cpd_leaves_torch_alone():
 
 def test_whole_models_save_and_load():
     model = nn.Sequential(linear(4, 3, recipe=cpd.Recipe(sums=SOME, weight="(4,3)")), nn.ReLU())
+    model.eval()
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=False)
-    assert loaded[0].recipe == model[0].recipe
+    assert loaded[0].cpd.recipe == model[0].cpd.recipe
     assert same(loaded(values(2, 4)), model(values(2, 4)))
-    file.seek(0)
-    with torch.serialization.safe_globals([nn.Sequential, nn.ReLU, cpd.nn.Linear, set]):
-        assert same(torch.load(file)(values(2, 4)), model(values(2, 4)))
 
 
 # ---- autocast ------------------------------------------------------------------------------------
@@ -430,14 +141,14 @@ def test_whole_models_save_and_load():
 def test_autocast_gives_the_results_type(dtype):
     how = cpd.Recipe(sums="fp32", output="bf16" if dtype == torch.bfloat16 else "fp16")
     images = values(1, 2, 4, 4)
-    convolution = cpd.nn.Conv2d(2, 3, 3, recipe=how)
+    convolution = converted(nn.Conv2d(2, 3, 3), how)
     layer = linear(8, 3, recipe=how)
     x, w = values(4, 8), values(3, 8, seed=1)
     calls = {
         "Linear": lambda: layer(x),
         "Conv2d": lambda: convolution(images),
         "linear": lambda: functional.linear(x, w, recipe=how),
-        "matmul": lambda: functional.matmul(x, w.t(), how),
+        "matmul": lambda: functional.matmul(x, w.t(), recipe=how),
         "conv2d": lambda: functional.conv2d(images, convolution.weight, recipe=how),
         "narrow": lambda: functional.linear(x, w, recipe=cpd.Recipe(sums="e4m3")),
     }
@@ -495,9 +206,6 @@ def test_layers_under_torchs_other_ways():
     meta = linear(4, 3, device="meta")
     assert meta(x.to("meta")).shape == (2, 3)
     assert meta(x.to("meta")).device.type == "meta"
-    made = torch.nn.utils.skip_init(cpd.nn.Linear, 4, 3, recipe=cpd.Recipe(sums="e4m3"))
-    made.load_state_dict(layer.state_dict())
-    assert same(made(x).detach(), wanted)
     layer.share_memory()
     assert layer.weight.is_shared()
     assert same(layer(x).detach(), wanted)
@@ -514,7 +222,7 @@ def test_empty_batches(shape):
     y.sum().backward()
     assert x.grad.shape == shape
     assert not layer.weight.grad.any()
-    convolution = cpd.nn.Conv2d(4, 3, 2, recipe=cpd.Recipe(sums="e4m3"))
+    convolution = converted(nn.Conv2d(4, 3, 2), E4M3_SUMS)
     y = convolution(values(0, 4, 3, 3))
     assert y.shape == (0, 3, 2, 2)
     y.sum().backward()
@@ -530,7 +238,7 @@ def test_sums_of_nothing_are_the_bias():
 
 def test_channels_last_models():
     torch.manual_seed(0)
-    layer = cpd.nn.Conv2d(2, 4, 3, recipe=cpd.Recipe(sums="e4m3"))
+    layer = converted(nn.Conv2d(2, 4, 3), E4M3_SUMS)
     x = values(2, 2, 5, 5)
     wanted = layer(x)
     last = layer.to(memory_format=torch.channels_last)

@@ -44,7 +44,6 @@ def taken_by(given):
     yield lambda: cpd.Recipe("native", schedule=[("step", 1, given)])
     yield lambda: cpd.Recipe("native", attention=given)
     yield lambda: cpd.functional.linear(x, x, recipe=given)
-    yield lambda: cpd.nn.Linear(4, 3, recipe=given)
 
 
 def rounded(x, given, dim):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of cpd.nn: torch's state, copies, streams of their own, compiled training, CUDA."""
+"""Converted layers: torch's state, copies, random bits, compiled training, CUDA."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd.nn.ready import NAMED  # noqa: E402
 from front_ends import GPU_IS_CPU  # noqa: E402
-from tensors import NARROW, SOME, close, same  # noqa: E402
+from tensors import NARROW, SOME, close, converted, same  # noqa: E402
 from tensors import normal as values  # noqa: E402
 
 # ---- layers --------------------------------------------------------------------------------------
@@ -27,12 +26,13 @@ from tensors import normal as values  # noqa: E402
 
 def network(recipe):
     torch.manual_seed(1)
-    return torch.nn.Sequential(
-        cpd.nn.Conv2d(1, 4, 3, padding=1, stride=2, recipe=recipe, layer=1),
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3, padding=1, stride=2),
         torch.nn.ReLU(),
         torch.nn.Flatten(),
-        cpd.nn.Linear(64, 10, recipe=recipe, layer=2),
+        torch.nn.Linear(64, 10),
     )
+    return converted(model, recipe if isinstance(recipe, cpd.Recipe) else cpd.Recipe(sums=recipe))
 
 
 def test_layers_exchange_their_state_with_torchs():
@@ -54,79 +54,42 @@ def test_layers_exchange_their_state_with_torchs():
     assert not close(ours(x), theirs(x))
 
 
-def test_from_torch_shares_the_parameters():
-    torch.manual_seed(0)
-    for layer, kind in (
-        (torch.nn.Linear(4, 3), cpd.nn.Linear),
-        (torch.nn.Linear(4, 3, bias=False, dtype=torch.bfloat16).eval(), cpd.nn.Linear),
-        (torch.nn.Conv2d(4, 6, (3, 2), (2, 1), "valid", (1, 2), 2), cpd.nn.Conv2d),
-        (torch.nn.Conv2d(4, 4, 3, padding=1, bias=False, padding_mode="circular"), cpd.nn.Conv2d),
-    ):
-        ours = kind.from_torch(layer, cpd.Recipe(sums="e4m3"), layer=3)
-        assert isinstance(ours, type(layer))
-        assert ours.weight is layer.weight
-        assert ours.bias is layer.bias
-        assert ours.training == layer.training
-        assert ours.recipe.layer == 3
-        shape = (2, 4) if kind is cpd.nn.Linear else (2, 4, 9, 9)
-        x = values(*shape, dtype=layer.weight.dtype)
-        wide = kind.from_torch(layer, "bf16" if x.dtype == torch.bfloat16 else "fp32")
-        assert torch.allclose(wide(x), layer(x), rtol=2e-2, atol=2e-2)
-        assert repr(ours).startswith(repr(layer)[:-1])
-        assert "forward='e4m3 sequential'" in repr(ours)
-    with pytest.raises(TypeError, match=r"module must be a torch.nn.Linear, got Conv2d"):
-        cpd.nn.Linear.from_torch(torch.nn.Conv2d(1, 1, 1), cpd.Recipe(sums="fp32"))
-
-
 def test_layers_copy_and_pickle():
-    model = network(cpd.Recipe(sums=SOME, gradient="e5m2"))
+    model = network(cpd.Recipe(sums=SOME, gradient="e5m2")).eval()
     x = values(3, 1, 8, 8)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert same(other(x), model(x))
-        assert other[0].recipe == model[0].recipe
+        assert other[0].cpd.recipe == model[0].cpd.recipe
 
 
 def test_layers_of_one_recipe_draw_different_bits():
-    how = cpd.Recipe(sums=SOME)
-    first = cpd.nn.Linear(30, 30, recipe=how, layer=1)
-    second = cpd.nn.Linear.from_torch(first, how, layer=2)
+    first = torch.nn.Linear(30, 30)
+    model = torch.nn.Sequential(first, copy.deepcopy(first)).eval()
+    converted(model, cpd.Recipe(sums=SOME))
     x = values(20, 30)
     assert same(first(x), first(x))
-    assert not same(first(x), second(x))
-
-
-def test_checkpointing_repeats_the_bits():
-    stream = torch.tensor(3 << 36)
-    model = network(cpd.Recipe(sums=cpd.Accumulator.parse(SOME, 1, stream)))
-    x = values(3, 1, 8, 8).requires_grad_()
-    leaves = [x, *model.parameters()]
-    wanted = torch.autograd.grad(model(x).sum(), leaves)
-    got = torch.autograd.grad(checkpoint(model, x, use_reentrant=False).sum(), leaves)
-    assert all(same(p, q) for p, q in zip(got, wanted, strict=True))
+    assert not same(first(x), model[1](x))
 
 
 @pytest.mark.parametrize(
     "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.exhaustive)]
 )
 def test_compiled_training(backend):
-    """Steps with new streams do not recompile; loss and gradients have eager's bits."""
+    """New steps do not recompile; loss and gradients have eager's bits."""
     torch._dynamo.reset()
-    stream = torch.zeros((), dtype=torch.int64)
-    acc = cpd.Accumulator.parse(SOME, 1, stream)
-    cast = cpd.Cast("e5m2", rounding="stochastic", random_bits=8, stream=stream)
-    model = network(cpd.Recipe(sums=acc, grad_weight="e6m9 chunked", gradient=cast, weight="(4,3)"))
+    drawing = {"gradient": "e5m2 rounding=stochastic random_bits=8", "weight": "(4,3)"}
+    model = network(cpd.Recipe(sums=SOME, grad_weight="e6m9 chunked", **drawing))
+    twin = copy.deepcopy(model)
     counter = CompileCounterWithBackend(backend)
-    program = torch.compile(model, fullgraph=True, backend=counter)
+    program = torch.compile(twin, fullgraph=True, backend=counter)
     x = values(3, 1, 8, 8)
-    leaves = list(model.parameters())
     seen = set()
-    for number in range(4):
-        stream.fill_(number << 36)
+    for _ in range(4):
         got, wanted = program(x), model(x)
         assert same(got, wanted)
         pairs = (
-            torch.autograd.grad(got.sum(), leaves),
-            torch.autograd.grad(wanted.sum(), leaves),
+            torch.autograd.grad(got.sum(), list(twin.parameters())),
+            torch.autograd.grad(wanted.sum(), list(model.parameters())),
         )
         assert all(same(p, q) for p, q in zip(*pairs, strict=True))
         seen.add(got.detach().numpy().tobytes())

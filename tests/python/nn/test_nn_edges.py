@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 import cpd  # noqa: E402
 from cpd.nn.converted.replaced import run_with  # noqa: E402
-from cpd.nn.observed_rows import Row, _cells  # noqa: E402
+from cpd.nn.observed_rows import WatchRow, _cells  # noqa: E402
 from cpd.nn.ready import title_of  # noqa: E402
 
 K = 16
@@ -29,7 +29,7 @@ def test_groups_of_one_weight_draw_other_bits():
         y = cpd.functional.grouped_mm(a, b, offs=ends, recipe=recipe, stream=stream)
         assert not torch.equal(y[0], y[1])
         for group in range(2):
-            one = cpd.functional.matmul(a[:1], b[0], recipe, stream=stream ^ group)
+            one = cpd.functional.matmul(a[:1], b[0], recipe=recipe, stream=stream ^ group)
             assert torch.equal(y[group], one[0])
 
 
@@ -138,10 +138,10 @@ def test_streams_in_tensors(dtype):
 
 def test_scales_of_a_row_are_shown_from_zero_on():
     common = dict.fromkeys(("step", "layer", "role", "recipe", "gemm", "cast"), "")
-    row = Row(**common, count=1, zeros=0, nonfinite=0, min=0, max=1, amax=1, smallest=1)
+    row = WatchRow(**common, count=1, zeros=0, nonfinite=0, min=0, max=1, amax=1, smallest=1)
     shown = {}
     for bounds in ((0.0, 2.0), (1.0, 2.0), (None, None)):
-        made = Row(**{**vars(row), "scale_min": bounds[0], "scale_max": bounds[1]})
+        made = WatchRow(**{**vars(row), "scale_min": bounds[0], "scale_max": bounds[1]})
         shown[bounds] = [cell for cell in _cells(made) if "…" in cell]
     assert [len(cells) for cells in shown.values()] == [1, 1, 0]
 

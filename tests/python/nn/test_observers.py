@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from cpd.nn.observed_rows import COLUMNS  # noqa: E402
-from tensors import normal, same, wide  # noqa: E402
+from tensors import converted, normal, same, wide  # noqa: E402
 
 FP8 = cpd.Recipe("native", activation="e4m3fn", weight="mxfp8", gradient="e5m2")
 MX = cpd.Recipe("native", activation="mxfp8", weight="mxfp8", gradient="mxfp8")
@@ -166,7 +166,7 @@ def test_operands_of_convolutions_lie_within_their_groups(transposed):
 
 
 def test_a_layers_own_recipe_is_judged_by_its_own_casts():
-    layer = cpd.nn.Linear(32, 16, recipe=FP8)
+    layer = converted(nn.Linear(32, 16), FP8)
     x, g = normal(8, 32), normal(8, 16, seed=5)
     with cpd.observe(layer, what_if={"mx": MX}) as watch:
         layer(x).backward(g)
@@ -183,7 +183,7 @@ def test_what_if_by_name_and_why_not():
     layer = nn.Linear(16, 4)
     with cpd.observe(layer, what_if=("mxfp8", "bf16")) as watch:
         layer(normal(3, 16))
-    assert set(watch.what_if) == {"mxfp8", "bf16"}
+    assert set(watch._what_if) == {"mxfp8", "bf16"}
     assert {row.recipe for row in watch if row.role == "weight"} == {"mxfp8", "bf16"}
 
 
@@ -439,7 +439,7 @@ class Writer:
 
 @pytest.fixture(scope="module")
 def watched():
-    model = nn.Sequential(nn.Linear(8, 8), cpd.nn.Linear(8, 4, recipe=FP8))
+    model = nn.Sequential(nn.Linear(8, 8), converted(nn.Linear(8, 4), FP8))
     writer = Writer()
     with cpd.observe(model, every=1, what_if={"mx": MX}, writer=writer) as watch:
         for _ in range(2):

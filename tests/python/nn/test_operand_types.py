@@ -22,6 +22,7 @@ from cpd._torch.operands import (  # noqa: E402
     cast_operand_both,
     split_operand,
 )
+from tensors import converted  # noqa: E402
 
 
 def values(*shape, seed=0):
@@ -281,9 +282,7 @@ def test_functions_refuse_the_types_that_torchs_functions_do(name, first, second
     with cpd.autocast(ROUNDED):
         assert outcome(lambda: theirs(*args, **keywords)) == wanted
     ours = getattr(functional, which)
-    how = (ROUNDED,) if which == "matmul" else ()
-    named = {} if which == "matmul" else {"recipe": ROUNDED}
-    got = outcome(lambda: ours(*args, *how, **keywords, **named))
+    got = outcome(lambda: ours(*args, **keywords, recipe=ROUNDED))
     if not isinstance(wanted, tuple):
         assert got == wanted
         return
@@ -293,7 +292,7 @@ def test_functions_refuse_the_types_that_torchs_functions_do(name, first, second
         assert "attn_mask must be bool, float32 or of the query's type, " in got[1]
     if which in ("linear", "matmul") or "conv" in which:
         assert "operands without dtype= must have one type outside of torch.autocast, got" in got[1]
-        y = ours(*args, *how, **keywords, **named, dtype=torch.float32)
+        y = ours(*args, **keywords, recipe=ROUNDED, dtype=torch.float32)
         assert y.dtype == torch.float32
 
 
@@ -307,7 +306,7 @@ def test_autocast_of_recipes_refuses_what_torch_refuses():
 
 
 def test_an_output_that_autocasts_type_does_not_hold():
-    layer = cpd.nn.Linear(8, 8, recipe=cpd.recipe("fp16"))
+    layer = converted(torch.nn.Linear(8, 8), "fp16")
     with (
         torch.autocast("cpu", torch.bfloat16),
         pytest.raises(ValueError, match=r"bfloat16, does not hold the recipe's output, .*autocast"),
@@ -321,14 +320,14 @@ def test_an_output_that_autocasts_type_does_not_hold():
 
 def test_sums_that_autocasts_type_does_not_hold():
     """The error names the way out, and each of its ways is one."""
-    layer = cpd.nn.Linear(8, 8, recipe=cpd.Recipe(sums="fp32"))
+    layer = converted(torch.nn.Linear(8, 8), cpd.Recipe(sums="fp32"))
     x = values(4, 8)
     with torch.autocast("cpu", torch.bfloat16):
         with pytest.raises(ValueError, match=r"output='bf16'.*dtype=.*turn torch\.autocast off"):
             layer(x)
         with torch.autocast("cpu", enabled=False):
             wanted = layer(x)
-        layer.recipe = cpd.Recipe(sums="fp32", output="bf16")
+        converted(layer, cpd.Recipe(sums="fp32", output="bf16"))
         y = layer(x)
         functional.linear(x, layer.weight, recipe=cpd.Recipe(sums="fp32"), dtype=torch.float32)
     assert wanted.dtype == torch.float32

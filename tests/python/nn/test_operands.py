@@ -136,7 +136,7 @@ def test_a_product_of_batches_is_the_one_written_by_hand(name, sums):
     a, b = values(3, 33, 40), values(3, 40, 17, seed=1)
     g = values(3, 33, 17, seed=2)
     x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
-    c = functional.matmul(x, y, recipe, stream=STREAM)
+    c = functional.matmul(x, y, recipe=recipe, stream=STREAM)
     c.backward(g)
 
     def cast(name, t, axis):

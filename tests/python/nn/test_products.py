@@ -61,7 +61,7 @@ PRODUCTS = {
         lambda x, w: F.conv_transpose2d(x, w, stride=2, groups=2),
         [(2, 4, 5, 3), (4, 3, 3, 2)],
     ),
-    "ours matmul": (lambda a, b: cpd.functional.matmul(a, b, MM), [(2, 3, 5), (2, 5, 7)]),
+    "ours matmul": (lambda a, b: cpd.functional.matmul(a, b, recipe=MM), [(2, 3, 5), (2, 5, 7)]),
     "ours linear": (lambda a, b: cpd.functional.linear(a, b, recipe=MM), [(2, 3, 5), (7, 5)]),
     "our sums": (lambda a, b: cpd.functional.linear(a, b, recipe=FP32), [(2, 3, 5), (7, 5)]),
     "ours conv2d": (

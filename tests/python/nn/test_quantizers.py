@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Casts anywhere in a model: `cpd.quantizer` and `cpd.nn.Quantizer`."""
+"""Casts anywhere in a model: `cpd.quantizer`."""
 
 from __future__ import annotations
 
@@ -54,16 +54,16 @@ def test_equals_the_casts_by_hand(forward, backward, options):
             continue
         g = normal(6, 40, seed=1, dtype=dtype)
         y = q(x)
-        assert same(y, by_hand(x.detach(), q.forward, axes[0]))
+        assert same(y, by_hand(x.detach(), q.quantize.forward, axes[0]))
         y.backward(g)
-        assert same(x.grad, by_hand(g, q.backward, axes[1]))
-        module = cpd.nn.Quantizer(forward, backward, **options)
-        assert module.step is None
-        assert same(module(x.detach()), y.detach())
+        assert same(x.grad, by_hand(g, q.quantize.backward, axes[1]))
+        assert q.step is None
+        assert list(q.state_dict()) == []
 
 
-def test_stochastic_casts_draw_from_the_stream():
-    q = cpd.quantizer(STOCHASTIC, "e5m2 rounding=stochastic", layer=3)
+@pytest.mark.parametrize("seed", [0, 7, torch.tensor(7)])
+def test_stochastic_casts_draw_from_the_stream(seed):
+    q = cpd.quantizer(STOCHASTIC, "e5m2 rounding=stochastic", seed=seed)
     x, g = normal(64).requires_grad_(), normal(64, seed=1)
     for stream in (0, 5, torch.tensor(5)):
         x.grad = None
@@ -71,23 +71,40 @@ def test_stochastic_casts_draw_from_the_stream():
         y.backward(g)
         number = torch.as_tensor(stream)
         first, second = (
-            int(tagged(number, way, 3)) % 2**64
-            for way in (Purpose.cast_output, Purpose.cast_gradient)
+            int(tagged(number, way)) % 2**64 for way in (Purpose.cast_output, Purpose.cast_gradient)
         )
-        how = {"rounding": "stochastic", "random_bits": 8}
+        how = {"rounding": "stochastic", "random_bits": 8, "seed": seed}
         assert same(y.detach(), by_keywords(cpd.cast, x.detach(), "e4m3", **how, stream=first))
-        assert same(x.grad, cpd.cast(g, "e5m2 stochastic", stream=second))
-    assert same(q(x), q(x))
-    seeded = cpd.quantizer(cpd.Cast("e4m3", rounding="stochastic", seed=9, stream=5))
-    assert not same(seeded(x), q(x, stream=5))
+        assert same(x.grad, cpd.cast(g, "e5m2 stochastic", seed=seed, stream=second))
+    assert q.step.item() == 0
+
+
+def test_a_seed_is_the_specs_or_the_quantizers():
+    x, drawing = normal(64), cpd.Cast("e4m3", rounding="stochastic", seed=9)
+    quantizers = cpd.quantizer(drawing), cpd.quantizer("e4m3 rounding=stochastic", seed=9)
+    assert same(*(q(x) for q in quantizers))
+    for seed in (3, torch.tensor(9)):
+        with pytest.raises(ValueError, match=r"seed must be given once: the call has .*, the spec"):
+            cpd.quantizer(drawing, seed=seed)
 
 
 def test_it_prints_and_pickles():
-    q = cpd.quantizer("e4m3fn", "mxfp8", axis=0, layer=2)
-    assert repr(q) == "cpd.quantizer(forward='e4m3fn', backward='mxfp8', axis=0, layer=2)"
-    assert pickle.loads(pickle.dumps(q)) == q
-    assert str(cpd.quantizer(axis=(0, 1))) == "axis=(0, 1)"
-    assert repr(cpd.nn.Quantizer("e4m3")) == "Quantizer(forward='e4m3')"
+    q = cpd.quantizer("e4m3fn", "mxfp8", axis=0, seed=2)
+    assert repr(q) == "Quantizer(forward='e4m3fn', backward='mxfp8', axis=0, seed=2)"
+    assert repr(pickle.loads(pickle.dumps(q))) == repr(q)
+    assert repr(cpd.quantizer(axis=(0, 1))) == "Quantizer(axis=(0, 1))"
+
+
+def test_a_pickle_of_0_7_had_a_layer():
+    quantize = cpd.quantizer("e4m3").quantize
+    state = {"forward": quantize.forward, "backward": None, "axes": (-1, -1)}
+    old = object.__new__(type(quantize))
+    old.__setstate__({**state, "layer": 0})
+    assert same(old(normal(4)), quantize(normal(4)))
+    with pytest.raises(
+        ValueError, match=r"has a layer number, which is gone: make it anew by cpd.q"
+    ):
+        old.__setstate__({**state, "layer": 3})
 
 
 def test_functions_of_functions():
@@ -119,7 +136,7 @@ def test_compiled_functions():
 
 
 def drawing():
-    return cpd.nn.Quantizer(STOCHASTIC, "e5m2 rounding=stochastic")
+    return cpd.quantizer(STOCHASTIC, "e5m2 rounding=stochastic", seed=4)
 
 
 def run(module, steps=1, seed=0):
@@ -163,7 +180,6 @@ def test_copies_go_on_by_themselves():
         assert same(run(other), run(copy.deepcopy(module)))
         assert (other.step.item(), module.step.item()) == (3, 2)
     assert list(module.state_dict()) == ["step"]
-    assert list(cpd.nn.Quantizer("e4m3").state_dict()) == []
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -186,7 +202,7 @@ def test_compiled_modules_are_eager_ones():
 
 
 def test_it_stands_anywhere():
-    model = nn.Sequential(nn.Linear(8, 8), cpd.nn.Quantizer("e4m3", "e5m2"), nn.Linear(8, 2))
+    model = nn.Sequential(nn.Linear(8, 8), cpd.quantizer("e4m3", "e5m2"), nn.Linear(8, 2))
     x = normal(3, 8)
     y = model[2](cpd.quantizer("e4m3", "e5m2")(model[0](x)))
     y.sum().backward()
@@ -209,7 +225,7 @@ def test_wrong_arguments():
         (TypeError, "must be a cpd.Format or its name, got int", lambda: cpd.quantizer(3)),
         (ValueError, "axis must be an int, or one for", lambda: cpd.quantizer(axis=(1, 2, 3))),
         (TypeError, "axis must be an int, got str", lambda: cpd.quantizer(axis="x")),
-        (ValueError, r"layer must be 0…2\^16 - 1, got -1", lambda: cpd.quantizer(layer=-1)),
+        (ValueError, r"seed must be 0…2\^64 - 1, got -1", lambda: cpd.quantizer(seed=-1)),
         (TypeError, "x must be a torch tensor, got list", lambda: cpd.quantizer("e4m3")([1.0])),
         (
             ValueError,

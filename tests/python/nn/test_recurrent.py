@@ -535,7 +535,7 @@ def test_a_converted_layer_is_the_function_and_draws_anew_in_each_step():
         torch.manual_seed(step)
         y, (h, c) = layer(x, hx)
         torch.manual_seed(step)
-        how = {"recipe": layer.cpd.recipe, "stream": layer.cpd.stream()}
+        how = {"recipe": layer.cpd.recipe, **layer.cpd.numbers()}
         assert same((y, h, c), ours.lstm(x, hx, layer._flat_weights, *order, **how))
         seen.append(y)
     assert not same(*seen)

@@ -66,7 +66,7 @@ def test_ones_own_module_by_hand(how):
 
     def by_hand(x):
         y = cpd.functional.linear(x, module.weight, recipe=how)
-        z = cpd.functional.matmul(cpd.functional.matmul(x, y.mT, how), y, how)
+        z = cpd.functional.matmul(cpd.functional.matmul(x, y.mT, recipe=how), y, recipe=how)
         return cpd.functional.linear(z, module.out.weight, module.out.bias, recipe=how)
 
     assert _same(_gradients(module, _x(3, 5, 32)), _gradients(module, _x(3, 5, 32), by_hand))
@@ -84,9 +84,9 @@ def test_each_call_draws_from_its_own_position():
 
     y = cpd.functional.linear(x, module.weight, **at(0, 0))
     how = at(0, 256)
-    z = cpd.functional.matmul(x, y.mT, how.pop("recipe"), **how)
+    z = cpd.functional.matmul(x, y.mT, **how)
     how = at(0, 512)
-    z = cpd.functional.matmul(z, y, how.pop("recipe"), **how)
+    z = cpd.functional.matmul(z, y, **how)
     assert torch.equal(
         got, cpd.functional.linear(z, module.out.weight, module.out.bias, **at(1, 0))
     )

@@ -413,7 +413,7 @@ def test_compiled_programs_take_them_all(given: Any) -> None:
 
     def program(x: Any) -> Any:
         y = cpd.cast(x, given)
-        products = cpd.functional.matmul(x, y, given), cpd.functional.linear(x, y, recipe=cast)
+        products = cpd.functional.matmul(x, y, sums=given), cpd.functional.linear(x, y, recipe=cast)
         return cpd.gemm(y, y, given), cpd.sum(x, given), *products
 
     cast = cpd.Format(given) if isinstance(given, str) else given  # "E4M3" is refused there

@@ -427,8 +427,10 @@ def test_layers_take_integers() -> None:
         return torch.randint(-128, 128, shape, generator=generator).float()
 
     recipe = cpd.Recipe(forward="int32", grad_input="int32", grad_weight="int32")
-    layer, plain = cpd.nn.Linear(16, 5, recipe=recipe), torch.nn.Linear(16, 5)
-    convolution = cpd.nn.Conv2d(2, 3, 3, recipe=recipe)
+    layer, plain = torch.nn.Linear(16, 5), torch.nn.Linear(16, 5)
+    convolution = torch.nn.Conv2d(2, 3, 3)
+    for one in (layer, convolution):
+        cpd.convert(one, recipe, coverage=False)
     plain_convolution = torch.nn.Conv2d(2, 3, 3)
     for one in (layer, convolution):
         for parameter in one.parameters():

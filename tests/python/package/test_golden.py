@@ -107,14 +107,29 @@ def test_a_checkpoint_loads_weights_only():
         assert torch.equal(loaded["state"][name], value)
 
 
+def same_parameters(one: Any, other: Any) -> bool:
+    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(name == also and (x == y).all() for (name, x), (also, y) in pairs)
+
+
 def test_whole_layers_load():
     torch = pytest.importorskip("torch")
-    loaded, fresh = torch.load(golden_stored.MODULES, weights_only=False), golden_stored.layers()
+    from cpd.nn import layers
+
+    layers._warn.cache_clear()
+    with pytest.warns(
+        UserWarning, match="a pickled cpd.nn.* of 0.7 is loaded as a torch"
+    ) as warned:
+        loaded = [torch.load(golden_stored.MODULES, weights_only=False) for _ in range(2)][1]
+    assert [str(one.message).split()[2] for one in warned] == ["cpd.nn.Linear", "cpd.nn.Conv2d"]
+    fresh = golden_stored.layers()
     given = {"linear": golden.floats((5, 4), 604), "conv": golden.floats((1, 2, 4, 3), 605)}
     for name, x in given.items():
         x = golden.tensor(x)
         assert torch.equal(loaded[name](x), fresh[name](x))
-        assert loaded[name].recipe == fresh[name].recipe
+        assert type(loaded[name]) is type(fresh[name])
+        assert loaded[name].cpd.recipe == fresh[name].cpd.recipe
+        assert same_parameters(loaded[name], fresh[name])
     hook, state = loaded["hook"], fresh["hook"]
     assert type(hook) is type(state)
     assert (hook.schedule, hook.step, hook.names) == (state.schedule, state.step, state.names)

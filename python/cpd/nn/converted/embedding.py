@@ -34,8 +34,8 @@ class EmulatedEmbedding:
             self.norm_type,
             self.scale_grad_by_freq,
             self.sparse,
-            recipe=self.cpd.recipe,  # type: ignore[arg-type]  # not None here
-            stream=self.cpd.stream(),
+            recipe=self.cpd.recipe,
+            **self.cpd.numbers(),
         )
 
     @classmethod

@@ -17,7 +17,7 @@ from cpd.nn.autocast import ADDITIONS, FORMS, autocast, pause
 from cpd.nn.converted import dense_attention
 from cpd.nn.converted.replaced import described, idle, lacks, used
 from cpd.nn.converted.state import State
-from cpd.nn.streams import MAX_POSITIONS, at, stream_of
+from cpd.nn.streams import MAX_POSITIONS, Bits
 
 _POSITIONS = 256
 """The positions of one call in its module's stream, for attention's parts or groups."""
@@ -34,7 +34,7 @@ class ByRecipe(autocast):
     share them.
     """
 
-    forms: ClassVar[dict[str, Any]] = {
+    _forms: ClassVar[dict[str, Any]] = {
         name: form
         for name, form in FORMS.items()
         if name not in ("add", "add_", "embedding") and not name.endswith("_norm")
@@ -44,7 +44,7 @@ class ByRecipe(autocast):
         TorchFunctionMode.__init__(self)
         assert state.recipe is not None
         self.recipe = state.recipe
-        self.stream = stream_of(state.recipe, state.stream())  # type: ignore[assignment]
+        self.bits = Bits.of(state.recipe, **state.numbers())
         self.left: dict[str, int] = {}
         self._calls = self._paused = self._products = 0
         self.delayed = state.delayed
@@ -57,10 +57,10 @@ class ByRecipe(autocast):
     def __exit__(self, *error: Any) -> None:
         TorchFunctionMode.__exit__(self, *error)  # type: ignore[no-untyped-call]
 
-    def next(self, products: int = 1) -> dict[str, Any]:
+    def _next(self, products: int = 1) -> dict[str, Any]:
         """Counts a call, and returns the keywords of its functional form."""
         position = self._calls * _POSITIONS % MAX_POSITIONS
-        how: dict[str, Any] = {"recipe": self.recipe, "stream": at(self.stream, position)}
+        how = {"recipe": self.recipe, **self.bits.at(position)}
         if self.delayed is not None and products:
             how["delayed"] = self.delayed.at(self._products)
         self._calls += 1
@@ -69,13 +69,12 @@ class ByRecipe(autocast):
 
 
 def _product_of_attention(mode: autocast, a: Tensor, b: Tensor) -> Tensor:
-    how = mode.next()
-    recipe = how["recipe"].attention
-    if recipe is None:
+    how = mode._next()
+    attention, delayed = how["recipe"].attention, how.get("delayed")
+    if attention is None:
         return a @ b
-    delayed = how.get("delayed")
     kept = None if delayed is None else delayed.attending
-    return functional.matmul(a, b, recipe, stream=how["stream"], delayed=kept)
+    return functional.matmul(a, b, **how | {"recipe": attention, "delayed": kept})
 
 
 class ByAttention(ByRecipe):
@@ -84,8 +83,8 @@ class ByAttention(ByRecipe):
     Attention is written out by these products; its projections are layers themselves.
     """
 
-    forms: ClassVar[dict[str, Any]] = {
-        **ByRecipe.forms,
+    _forms: ClassVar[dict[str, Any]] = {
+        **ByRecipe._forms,
         "matmul": _product_of_attention,
         "rmatmul": lambda mode, b, a: _product_of_attention(mode, a, b),
     }
@@ -94,7 +93,7 @@ class ByAttention(ByRecipe):
 class ByResidual(ByRecipe):
     """Additions of two tensors of one shape, rounded to the recipe's `residual`."""
 
-    forms: ClassVar[dict[str, Any]] = {name: FORMS[name] for name in ADDITIONS}
+    _forms: ClassVar[dict[str, Any]] = {name: FORMS[name] for name in ADDITIONS}
 
 
 class EmulatedForward:
@@ -261,7 +260,7 @@ class EmulatedResult:
         assert how is not None
         y = super().forward(*args, **kwargs)  # type: ignore[misc]  # the module's
         to = getattr(how, self.part)
-        return rounded(y, to, to, stream=self.cpd.stream(), layer=how.layer)
+        return rounded(y, to, to, layer=how.layer, **self.cpd.numbers())
 
     @classmethod
     def describe(cls, state: State) -> str:

@@ -50,7 +50,7 @@ def run_with(
 ) -> Any:
     """Torch's own forward of a module, with those functions replaced, of which it calls one."""
     answered: list[Any] = []
-    how: dict[str, Any] = {"recipe": state.recipe, "stream": state.stream()}
+    how: dict[str, Any] = {"recipe": state.recipe, **state.numbers()}
     if state.delayed is not None:
         how["delayed"] = state.delayed
     with Replaced(functions, how, answered):

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from cpd.nn.recipe import Recipe
+from cpd.numeric.purposes import Purpose
+from cpd.numeric.streams import stream_tag
 
 if TYPE_CHECKING:
     from cpd.nn.delayed import Delayed
@@ -19,13 +19,14 @@ class State:
     """The state of a converted layer. It is not a module, and is copied with its layer.
 
     Attributes:
-        recipe: how it computes now, with the layer's number; None: as torch does. It is never None
-            within a mixin's forward.
+        recipe: how it computes now; None: as torch does. It is never None within a mixin's forward.
         ahead: how it will compute in the step after the present one.
         upcoming: `ahead` if the next forward with gradients may begin a step, else `recipe`.
         given: the recipe that `cpd.convert` chose for it, with its schedule.
         layer: its number in random streams.
+        seed: the seed of its random bits, as `cpd.convert` has it.
         clock: counts the model's steps; None: nothing draws, delays or has a schedule.
+        draws: whether a rounding of the layer is stochastic, at some step.
         counts: whether the layer's forward may begin a step: it draws, delays or has a schedule.
         delayed: the state of delayed scaling, a submodule of the layer; None: nothing delays.
     """
@@ -37,51 +38,48 @@ class State:
     layer: int
     clock: Any  # a cpd.nn.clock.Clock, whose module imports this one; or None
     delayed: Delayed | None
+    seed = 0  # of a model that 0.7 has pickled
+    draws = True
 
-    def __init__(self, given: Recipe, layer: int = 0) -> None:
+    def __init__(self, given: Recipe, layer: int = 0, seed: int = 0) -> None:
         self.given = given
         self.layer = layer
+        self.seed = seed
         self.clock = None
         self.delayed = None
         self.counts = False
         self._off = False
         self._steps = 0, 0
         self._epoch: int | None = None
-        self._follows = True
-        self._numbered: dict[int, Recipe | None] = {}
+        self._recipes: dict[int, Recipe | None] = {}
+        self.draws = any(how.draws for how in self.phases())
         self._choose()
 
-    def stream(self) -> Tensor | None:
-        """Returns the stream of the present step, an int64 tensor.
-
-        It is for `stream=` of the functional forms; None: the recipe's own.
-        """
-        return None if self.clock is None else self.clock.stream()
+    def numbers(self) -> dict[str, Any]:
+        """Returns the seed and the stream of the present step, as keywords of functional forms."""
+        if self.clock is None or not self.draws:
+            return {"seed": self.seed, "stream": 0}
+        stream = self.clock.stream() ^ stream_tag(Purpose.given, self.layer)
+        return {"seed": self.seed, "stream": stream}
 
     def arguments(self) -> dict[str, Any]:
         """Returns the keywords of a product's functional form."""
-        return {"recipe": self.recipe, "stream": self.stream(), "delayed": self.delayed}
+        return {"recipe": self.recipe, "delayed": self.delayed, **self.numbers()}
 
     def set_off(self, off: bool) -> None:
         """Sets whether the layer computes as torch does, whatever its recipe."""
         self._off = off
         self._choose()
 
-    def set_step(self, step: int | None, epoch: int | None) -> None:
-        """Sets the step and the epoch for the recipe's schedule; None: as before.
-
-        After a step was given the schedule no longer follows the clock.
-        """
-        if step is not None:
-            self._steps, self._follows = (step, step), False
-        self._epoch = self._epoch if epoch is None else epoch
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch for the recipe's schedule."""
+        self._epoch = epoch
         self._choose()
 
     def follow(self, step: int, then: int) -> None:
-        """Sets the present step and the one after it, where the schedule follows the clock."""
-        if self._follows:
-            self._steps = step, then
-            self._choose()
+        """Sets the present step and the one after it."""
+        self._steps = step, then
+        self._choose()
 
     def awaits_epochs(self) -> bool:
         """Returns whether the schedule counts epochs, and no epoch was given."""
@@ -91,11 +89,12 @@ class State:
         """All recipes that the layer may have, in their order."""
         for each in (self.given, *(how for _, _, how in self.given.schedule)):
             if each is not None:
-                yield numbered(each, self.layer)
+                yield _followed(each)
 
     def _choose(self) -> None:
         self.recipe, self.ahead = (self._of(step) for step in self._steps)
-        self.upcoming = self.recipe
+        is_over = self.clock is not None and self.clock.is_over()
+        self.upcoming = self.ahead if is_over else self.recipe
 
     def _of(self, step: int) -> Recipe | None:
         """Returns the recipe of the layer in that step."""
@@ -105,16 +104,20 @@ class State:
         phase = starts[-1]
         if self._off:
             return None
-        if phase not in self._numbered:
+        if phase not in self._recipes:
             how = self.given if phase < 0 else self.given.schedule[phase][2]
-            self._numbered[phase] = None if how is None else numbered(how, self.layer)
-        return self._numbered[phase]
+            self._recipes[phase] = None if how is None else _followed(how)
+        return self._recipes[phase]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if "_recipes" not in state:  # of a model that 0.7 has pickled
+            self._recipes = {}
+            self.draws = any(how.draws for how in self.phases())
+            self._choose()
 
 
-def numbered(how: Recipe, layer: int) -> Recipe:
-    """Returns the recipe of one layer: with its number, and no rules or schedule.
-
-    Rules and schedule have been followed.
-    """
-    attention = None if how.attention is None else how.attention.for_layer(layer)
-    return replace(how, layer=layer, attention=attention, rules=(), schedule=())
+def _followed(how: Recipe) -> Recipe:
+    """Returns the recipe of one layer, whose rules and schedule have been followed."""
+    attention = None if how.attention is None else replace(how.attention, layer=0)
+    return replace(how, layer=0, attention=attention, rules=(), schedule=())

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The geometry of convolutions: arguments and shapes, checked, as the operator takes them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cpd._torch.moves import Moves
+from cpd.nn.arguments import check_operand, check_places
+from cpd.numeric.numbers import integer
+from cpd.numeric.shown import shown
+
+PADDING_MODES = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "replicate": "replicate",
+    "circular": "circular",
+}
+"""Torch's names of padding modes in a layer, and in torch.nn.functional.pad."""
+
+
+class Geometry(NamedTuple):
+    """A call's arguments after its operands; `output_padding`: None but in transposed ones."""
+
+    stride: Any
+    padding: Any
+    dilation: Any
+    groups: Any
+    padding_mode: Any = "zeros"
+    output_padding: Any = None
+
+
+_COUNTS = {1: "one number", 2: "one number or two", 3: "one number or three"}
+_IMAGES = {1: "C × L", 2: "C × H × W", 3: "C × D × H × W"}
+_KERNELS = {1: "kernel", 2: "kernel rows × columns", 3: "kernel planes × rows × columns"}
+
+
+def check_images(rank: int, transposed: bool, input: Any, weight: Any, bias: Any) -> None:
+    """Raises unless the operands are images, kernels and a bias of `rank` dimensions."""
+    for name, x in (("input", input), ("weight", weight), ("bias", bias)):
+        if name == "bias" and bias is None:
+            continue
+        check_operand(name, x, like="input")
+    check_places(input, weight=weight, bias=bias)
+    if input.dim() not in (rank + 1, rank + 2):
+        raise ValueError(f"input must be (N ×) {_IMAGES[rank]}, got shape {tuple(input.shape)}")
+    if weight.dim() != rank + 2:
+        channels = "in × out/groups" if transposed else "out × in/groups"
+        raise ValueError(
+            f"weight must be {channels} × {_KERNELS[rank]}, got shape {tuple(weight.shape)}"
+        )
+
+
+def check_bias(bias: Tensor, outputs: int) -> None:
+    """Raises unless `bias` has one value for each output."""
+    if tuple(bias.shape) != (outputs,):
+        raise ValueError(f"bias must have shape ({outputs},), got {tuple(bias.shape)}")
+
+
+def moves_of(
+    rank: int, geometry: Geometry, input: Tensor, weight: Tensor
+) -> tuple[Moves, tuple[int, ...]]:
+    """Returns the kernel's moves, and the padding of the input beforehand.
+
+    The padding is as torch.nn.functional.pad takes it: all of it, except zeros as far as both sides
+    have them.
+    """
+    transposed = geometry.output_padding is not None
+    stride = _numbers(rank, "stride", geometry.stride, 1)
+    dilation = _numbers(rank, "dilation", geometry.dilation, 1)
+    groups = _check_groups(geometry.groups, input.shape[-rank - 1], weight.shape, transposed)
+    nothing = (0,) * rank
+    if transposed:
+        padding = _numbers(rank, "padding", geometry.padding, 0)
+        more = _numbers(rank, "output_padding", geometry.output_padding, 0)
+        if any(n >= max(s, d) for n, s, d in zip(more, stride, dilation, strict=True)):
+            raise ValueError(
+                "output_padding must be smaller than stride or dilation, "
+                f"got {more} with stride {stride}, dilation {dilation}"
+            )
+        return Moves(stride, padding, dilation, True, more, groups), nothing * 2
+    sides = _sides(rank, geometry.padding, weight.shape[2:], stride, dilation)
+    mode = geometry.padding_mode
+    if mode not in PADDING_MODES:
+        allowed = ", ".join(PADDING_MODES)
+        raise ValueError(f"padding_mode must be one of {allowed}, got {shown(mode)}")
+    padding = tuple(min(pair) for pair in sides) if mode == "zeros" else nothing
+    edges = [n - p for pair, p in zip(sides, padding, strict=True) for n in reversed(pair)]
+    return Moves(stride, padding, dilation, False, nothing, groups), tuple(reversed(edges))
+
+
+def _check_groups(groups: Any, channels: int, weight: torch.Size, transposed: bool) -> int:
+    """`groups` as an int. Raises ValueError unless it fits the channels of input and weight."""
+    number = integer("groups", groups)
+    first, second = weight[:2]
+    if transposed:
+        if number < 1 or channels != first or channels % number:
+            raise ValueError(
+                f"groups must be at least 1 and divide the channels of input, which are weight's "
+                f"first dimension: got {number} with {channels} channels in input, weight "
+                f"{tuple(weight)}"
+            )
+    elif number < 1 or channels != second * number or first % number:
+        raise ValueError(
+            f"groups must be at least 1, divide weight's {first} outputs, and times weight's "
+            f"{second} channels give input's: got {number} with {channels} channels in "
+            f"input, weight {tuple(weight)}"
+        )
+    return number
+
+
+def check_size(moves: Moves, edges: tuple[int, ...], input: Tensor, weight: Tensor) -> None:
+    """Raises ValueError where the kernel or the result would be empty."""
+    kernel = tuple(weight.shape[2:])
+    rank = len(kernel)
+    ones = " × ".join("1" * rank)
+    image = list(input.shape[-rank:])
+    for d in range(rank):
+        before, after = edges[2 * (rank - 1 - d) : 2 * (rank - d)]
+        image[d] += before + after
+    size = moves.size((1, input.shape[-rank - 1], *image), weight.shape)
+    if all(n >= 1 for n in (*kernel, *size[2:])):
+        return
+    if moves.transposed:
+        raise ValueError(
+            f"the kernel must be at least {ones}, and the result of an input {tuple(image)} too; "
+            f"got kernel {kernel}, result {size[2:]}"
+        )
+    padded = tuple(moves.padded(image))
+    raise ValueError(
+        f"the kernel must be at least {ones} and, dilated by {moves.dilation}, fit into the padded "
+        f"input, {padded}; got {kernel}"
+    )
+
+
+def _numbers(rank: int, name: str, value: Any, least: int) -> tuple[int, ...]:
+    """`value`, a number or one for each dimension, as `rank` ints of at least `least`."""
+    all_of_them = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if len(all_of_them) == 1:
+        all_of_them *= rank
+    if len(all_of_them) != rank:
+        raise ValueError(f"{name} must be {_COUNTS[rank]}, got {shown(value)}")
+    numbers = tuple(integer(name, one) for one in all_of_them)
+    if any(n < least for n in numbers):
+        raise ValueError(f"{name} must be at least {least}, got {shown(value)}")
+    return numbers
+
+
+def _sides(
+    rank: int, padding: Any, kernel: torch.Size, stride: tuple[int, ...], dilation: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    """The padding before and after each dimension."""
+    if not isinstance(padding, str):
+        return [(n, n) for n in _numbers(rank, "padding", padding, 0)]
+    if padding not in ("same", "valid"):
+        raise ValueError(f"padding must be numbers, 'same' or 'valid', got {shown(padding)}")
+    if padding == "valid":
+        return [(0, 0)] * rank
+    if any(n != 1 for n in stride):
+        raise ValueError(f"padding='same' needs stride 1, got {stride}")
+    whole = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
+    return [(n // 2, n - n // 2) for n in whole]

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of recurrent cells: how the next state follows from the products of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from cpd._torch.kept import kept
+from cpd.nn import recurrent_native
+from cpd.numeric.shown import shown
+
+
+@kept
+def _lstm_step(x: Tensor, y: Tensor, c: Tensor, **none: Any) -> list[Tensor]:
+    i, f, g, o = (x + y).chunk(4, -1)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return [o.sigmoid() * c.tanh(), c]
+
+
+@kept
+def _gru_step(x: Tensor, y: Tensor, h: Tensor, **none: Any) -> list[Tensor]:
+    (x_r, x_z, x_n), (y_r, y_z, y_n) = x.chunk(3, -1), y.chunk(3, -1)
+    n = (x_n + (x_r + y_r).sigmoid() * y_n).tanh()
+    return [(h - n) * (x_z + y_z).sigmoid() + n]
+
+
+@kept
+def _tanh_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
+    return [(x + y).tanh()]
+
+
+@kept
+def _relu_step(x: Tensor, y: Tensor, **none: Any) -> list[Tensor]:
+    return [(x + y).relu()]
+
+
+class Kind(NamedTuple):
+    """A kind of cell."""
+
+    step: Callable[..., Sequence[Tensor]]
+    """Computes the next state from the products of the input and of the hidden state."""
+    carries: bool
+    """True if `step` also takes an LSTM's cell state, or a GRU's hidden state, itself."""
+    native: recurrent_native.Cell
+    """`step`, and its derivative, for products with torch's own sums."""
+
+
+LSTM = Kind(_lstm_step, True, recurrent_native.LSTM)
+GRU = Kind(_gru_step, True, recurrent_native.GRU)
+RNN = {
+    "tanh": Kind(_tanh_step, False, recurrent_native.TANH),
+    "relu": Kind(_relu_step, False, recurrent_native.RELU),
+}
+
+
+def activation(nonlinearity: str) -> Kind:
+    """The kind of a plain recurrent cell. Raises ValueError for an unknown name."""
+    if nonlinearity not in RNN:
+        raise ValueError(f"nonlinearity must be 'tanh' or 'relu', got {shown(nonlinearity)}")
+    return RNN[nonlinearity]
