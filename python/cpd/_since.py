@@ -5,7 +5,7 @@ import importlib
 import sys
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
-_HARDWARE = "Command CommandError Mismatch Probed Replay dots_of_matmul probe replay"
+_HARDWARE = "Command Probed Replay probe replay"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
 
 GONE: dict[str, dict[str, str]] = {
@@ -27,6 +27,9 @@ GONE: dict[str, dict[str, str]] = {
     },
     "cpd.hardware": {
         "HardwareCost": "cpd.hardware.Gates",
+        "CommandError": "RuntimeError",
+        "Mismatch": "cpd.hardware.Replay",
+        "dots_of_matmul": "cpd.hardware.probe(matmul=…)",
         "hardware_cost": "cpd.hardware.gates(…)",
     },
     "cpd.hardware.testbench": {
@@ -49,14 +52,38 @@ GONE: dict[str, dict[str, str]] = {
     "cpd.study": {
         **dict.fromkeys(_STUDY.split(), ""),
         **{name: f"cpd.hardware.{name}" for name in _HARDWARE.split()},
+        "CommandError": "RuntimeError",
         "HardwareCost": "cpd.hardware.Gates",
+        "Mismatch": "cpd.hardware.Replay",
+        "dots_of_matmul": "cpd.hardware.probe(matmul=…)",
         "hardware_cost": "cpd.hardware.gates(…)",
         **{name: f"cpd.{name}" for name in ("ReduceSpec", "StallWarning")},
         **dict.fromkeys(("check_recommended", "choose"), "cpd.study.recommend(…)"),
+        **dict.fromkeys(("Cell", "Losses", "Row"), "cpd.study.SweepRow"),
+        "Tensor": "cpd.study.Sweep",
+        "CodecRate": "cpd.study.step_time(codec_gbps=…)",
+        "Link": "cpd.study.Machine",
+        "MeasuredCost": "cpd.study.Cost",
+        "machine": "cpd.study.Machine(…)",
+        "measured_cost": "cpd.study.cost(ranks=…)",
+        "network": "cpd.study.Network(…)",
+        "recommend_over": "cpd.study.recommend(comm=…)",
+        "roundoff_over": "cpd.study.roundoff(comm=…)",
+        "transfer_time": "cpd.study.step_time(…)",
     },
     "cpd.track": {"writer_of": "cpd.track.Tracker(writer=…)"},
 }
 """By module, each name that is gone and what to use instead; "" for what nothing replaces."""
+
+KEYWORDS = {
+    "cpd.hardware.gates": {"acc": "accumulator"},
+    "cpd.hardware.replay": {"acc": "accumulator"},
+    "cpd.study.cost": {"sizes": "shapes"},
+    "cpd.study.recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
+    "cpd.study.roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
+    "cpd.study.step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
+}
+"""By function of a package, each keyword that is gone and the one that took its place."""
 
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
@@ -74,6 +101,19 @@ def keep_modules(package: str) -> None:
     for old, new in MODULES.items():
         if new.startswith(f"{package}."):
             sys.modules[old] = importlib.import_module(new)
+
+
+def refuse_keyword(function: str, keyword: str) -> None:
+    """Raises TypeError for a keyword of 0.7 that a function no longer takes.
+
+    >>> refuse_keyword("cpd.study.cost", "sizes")
+    Traceback (most recent call last):
+    TypeError: cost() takes shapes= in place of sizes=
+    """
+    new = KEYWORDS.get(function, {}).get(keyword)
+    if new is not None:
+        name = function.rpartition(".")[2]
+        raise TypeError(f"{name}() takes {new}= in place of {keyword}=")
 
 
 def missing(module: str, name: str) -> AttributeError:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from cpd._since import refuse_keyword
+
 CallableT = TypeVar("CallableT", bound=Callable[..., Any])
 Test = Callable[[Any], bool]
 
@@ -113,10 +115,17 @@ def _checked_function(
             for name, value in zip(order, args, strict=False):
                 plan[name].check(name, value)
             for name, value in named.items():
+                if name not in plan:
+                    refuse_keyword(_public_name(function), name)
                 plan.get(name, _ANY).check(name, value)
         return function(*args, **named)
 
     return call
+
+
+def _public_name(function: Callable[..., Any]) -> str:
+    """The name of a function in its package: `cpd.study.cost` of `cpd.study.costs.cost`."""
+    return ".".join([*function.__module__.split(".")[:2], function.__qualname__])
 
 
 def _check_methods(cls: type, own: tuple[str, ...]) -> None:

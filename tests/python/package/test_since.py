@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import pickle
 import re
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cpd._since import GONE, MODULES, missing
+from cpd._since import GONE, KEYWORDS, MODULES, missing
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -46,12 +47,26 @@ def test_what_takes_their_place(new: str) -> None:
     for part in path.split("."):
         found = getattr(found, part)
     if keyword := re.search(r"(\w+)=…", arguments or ""):
-        assert keyword[1] in found.__init__.__annotations__
+        assert keyword[1] in inspect.signature(found).parameters
     if text := re.search(r'"(\w+)"', arguments or ""):
         assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
     public = imported(f"cpd.{path}".rpartition(".")[0])
     lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
     assert path.rpartition(".")[2] in {*public.__all__, *lazy}
+
+
+KEYS = [(function, old, new) for function, names in KEYWORDS.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("function", "old", "new"), KEYS)
+def test_keywords_that_are_gone(function: str, old: str, new: str) -> None:
+    module, _, name = function.rpartition(".")
+    found = getattr(imported(module), name)
+    parameters = inspect.signature(found).parameters
+    assert new in parameters
+    assert old not in parameters
+    with pytest.raises(TypeError, match=rf"{name}\(\) takes {new}= in place of {old}="):
+        found(**{old: None})
 
 
 def test_names_that_never_were() -> None:

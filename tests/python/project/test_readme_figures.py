@@ -87,7 +87,7 @@ def test_what_compressors_take(row: list[str]) -> None:
         for exchange in "owner", "gather":
             spec = spec_of(text.strip("`"), exchange)
             cost = cpd.study.cost(spec, WORLD, [LINEAR])
-            sent = cost if cost.exact else cpd.study.measured_cost(ranks, spec)
+            sent = cost if cost.exact else cpd.study.cost(spec, WORLD, [LINEAR], ranks=ranks)
             found.append(plain / sent.bytes_sent)
     for value, cell in zip(found, told, strict=True):
         places = len(cell.partition(".")[2])
