@@ -16,7 +16,7 @@ from cpd.hardware import gates
 
 def parts(*given):
     cost = gates(*given)
-    return cost.multiplier, cost.aligner, cost.adder, cost.normaliser, cost.exponent, cost.scales
+    return cost.multiplier, cost.aligner, cost.adder, cost.normalizer, cost.exponent, cost.scales
 
 
 def test_counted_by_hand():
