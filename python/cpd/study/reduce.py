@@ -379,7 +379,7 @@ def group_size_of(size: Any, world: int) -> int:
 
 def _feeds_back(spec: ReduceSpec) -> bool:
     """Returns whether the codec adds its errors to the next call's values."""
-    words = [] if spec.wire is None else spec.wire.name.split()
+    words = [] if spec.wire is None else spec.wire.text.split()
     return bool(words) and (
         words[0] in ("one_bit", "feedback") or (words[0] == "top_k" and "feedback=off" not in words)
     )

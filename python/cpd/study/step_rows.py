@@ -78,7 +78,7 @@ def step_rows(
 
     def step(wire: str, world: int) -> StepTime:
         spec = _limited(all_reduce_of(wire, exchange, group_size), exchange, group_size, world)
-        varies = spec.wire is not None and not spec.wire.is_fixed
+        varies = spec.wire is not None and not spec.wire._is_fixed
         return step_time(
             network,
             machine,

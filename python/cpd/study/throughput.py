@@ -172,7 +172,7 @@ def _given(codec_gbps: Any) -> Rate:
 
 def text_of(spec: ReduceSpec) -> str:
     """Returns the text of the codec or format of a contribution."""
-    return spec.wire.name if spec.wire is not None else str(spec.format)
+    return spec.wire.text if spec.wire is not None else str(spec.format)
 
 
 def all_reduce_of(

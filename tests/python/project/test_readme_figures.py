@@ -65,7 +65,7 @@ CODECS = [
 
 def spec_of(text: str, exchange: str) -> cpd.ReduceSpec:
     by = cpd.Codec(text)
-    if by.is_compressor:
+    if by._is_compressor:
         return cpd.ReduceSpec(wire=by, exchange=exchange)
     return cpd.ReduceSpec(text, exchange=exchange, aps=not text.startswith(("mx", "nv")))
 
