@@ -6,6 +6,7 @@ import sys
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
+_CODEC = "bucket by_rows is_compressor is_fixed layout needs_gradient"
 _MAKERS = "blockwise feedback fp8_rows int4 int8_rows one_bit qsgd quantized terngrad top_k uniform"
 
 GONE: dict[str, dict[str, str]] = {
@@ -16,6 +17,8 @@ GONE: dict[str, dict[str, str]] = {
         "scaled": "cpd.Scaled(…)",
     },
     "cpd.compress": {
+        **dict.fromkeys(("Codec", "CodecLike"), "cpd.Codec"),
+        **dict.fromkeys(("Compressor", "compressors"), "cpd.Codec.named(…)"),
         "codec": "cpd.Codec(…)",
         **{name: f'cpd.Codec("{name}", …)' for name in _MAKERS.split()},
     },
@@ -75,6 +78,16 @@ GONE: dict[str, dict[str, str]] = {
 }
 """By module, each name that is gone and what to use instead; "" for what nothing replaces."""
 
+MEMBERS = {
+    "cpd.Codec": {
+        "name": "text",
+        **dict.fromkeys(
+            ["bucket", "by_rows", "is_compressor", "is_fixed", "layout", "needs_gradient"], ""
+        ),
+    },
+}
+"""By class, each member that is gone and what to use instead; "" for internal ones."""
+
 KEYWORDS = {
     "cpd.hardware.gates": {"acc": "accumulator"},
     "cpd.hardware.replay": {"acc": "accumulator"},
@@ -116,6 +129,18 @@ def refuse_keyword(function: str, keyword: str) -> None:
         raise TypeError(f"{name}() takes {new}= in place of {keyword}=")
 
 
+def missing_member(cls: str, name: str) -> AttributeError:
+    """The error for a member that a class does not have.
+
+    >>> missing_member("cpd.Codec", "name")
+    AttributeError('cpd.Codec.name is gone: use text')
+    """
+    instead = MEMBERS[cls].get(name)
+    if instead is None:
+        return AttributeError(f"{cls} has no attribute {name!r}")
+    return AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
+
+
 def missing(module: str, name: str) -> AttributeError:
     """The error for a name that a module does not have.
 
@@ -125,5 +150,8 @@ def missing(module: str, name: str) -> AttributeError:
     instead = GONE.get(module, {}).get(name)
     if instead is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
-    told = f"use {instead}" if instead else "it was internal, and nothing takes its place"
-    return AttributeError(f"{module}.{name} is gone: {told}")
+    return AttributeError(f"{module}.{name} is gone: {_told(instead)}")
+
+
+def _told(instead: str) -> str:
+    return f"use {instead}" if instead else "it was internal, and nothing takes its place"

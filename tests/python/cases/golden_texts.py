@@ -395,8 +395,7 @@ PUBLIC: dict[str, Sequence[str]] = {
         *("Traffic", "TransportError", "local", "mpi", "nccl", "nccl_id", "torch"),
     ),
     "cpd.study": (
-        *("Roundoff", "roundoff", "roundoff_over", "Cost", "cost"),
-        *("transfer_time", "Choice", "Recommendation", "recommend", "recommend_over"),
+        *("Choice", "Cost", "Recommendation", "Roundoff", "cost", "recommend", "roundoff"),
     ),
 }
 TORCH_PUBLIC: dict[str, Sequence[str]] = {

@@ -254,6 +254,11 @@ def test_ports_that_no_module_has(tmp_path: Path, ports: dict[str, Any], said: s
     assert not (tmp_path / "tb").exists()
 
 
+def test_names_of_ports_are_texts() -> None:
+    with pytest.raises(TypeError, match="a port's name must be a str, got int"):
+        Ports(names={"a": 3})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -49,7 +49,9 @@ def test_what_takes_their_place(new: str) -> None:
     if keyword := re.search(r"(\w+)=…", arguments or ""):
         assert keyword[1] in inspect.signature(found).parameters
     if text := re.search(r'"(\w+)"', arguments or ""):
-        assert text[1] in {one.name for one in imported("cpd.compress").compressors()}
+        assert text[1] in imported("cpd").Codec.named()
+    if path == "Codec.named":
+        return
     public = imported(f"cpd.{path}".rpartition(".")[0])
     lazy = {*getattr(public, "_NAMES", ()), *getattr(public, "_MODULES", ())}
     assert path.rpartition(".")[2] in {*public.__all__, *lazy}

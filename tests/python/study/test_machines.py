@@ -99,7 +99,10 @@ def test_a_machine_in_words():
         ("alpha=1 beta=1 speed=0", "speed must be finite and above 0"),
         ("alpha=1 beta=1 dollars=-1", "dollars must be finite and at least 0"),
         ("alpha=1 alpha=2 beta=1", "given twice"),
-        ("alpha=1 bta=1", "did you mean beta.*allowed: alpha, beta, "),
+        (
+            "alpha=1 bta=1",
+            "'bta' is no number of a machine; did you mean beta.*allowed: alpha, beta, ",
+        ),
         ("ec2-p3 dollars=1", "did you mean ec2-p2"),
         ("alpha='1 beta=1", "is no machine"),
     ],
@@ -125,10 +128,16 @@ def test_files(tmp_path):
     [
         ("gpus = ", "no TOML"),
         ("gpus = 4\n", "needs alpha and beta"),
-        ("alpha = 0\nbeta = 1\ndolars = 2\n", "did you mean dollars"),
+        (
+            "alpha = 0\nbeta = 1\ndolars = 2\n",
+            "dolars is no key of a machine; did you mean dollars",
+        ),
         ("within = 3\n", "within must be a table"),
         ("within = { alpha = 0 }\n", "has no beta"),
-        ("within = { alpha = 0, bandwith = 1 }\n", "did you mean bandwidth"),
+        (
+            "within = { alpha = 0, bandwith = 1 }\n",
+            "bandwith is no key of within; did you mean bandwidth",
+        ),
         ("within = { alpha = true, bandwidth = 1 }\n", "must be a number"),
         ("gpu = 2\nwithin = { alpha = 0, bandwidth = 1 }\n", "did you mean gpus"),
         ("gpus = 'x'\nwithin = { alpha = 0, bandwidth = 1 }\n", "gpus must be an integer"),

@@ -330,7 +330,11 @@ def test_compressors_do_not_hop():
         ({"compute": "1"}, TypeError, "compute"),
         ({"compute": 1.0, "codec_gbps": (1, 2, 3)}, ValueError, "codec_gbps must be GB/s, a pair"),
         ({"compute": 1.0, "codec_gbps": {}}, TypeError, "codec_gbps must be GB/s, a pair"),
-        ({"compute": 1.0, "codec_gbps": (1.0, 0.0)}, ValueError, "above 0 GB/s, got 0.0"),
+        (
+            {"compute": 1.0, "codec_gbps": (1.0, 0.0)},
+            ValueError,
+            "codec_gbps must be above 0 GB/s, got 0.0",
+        ),
     ],
 )
 def test_wrong_steps(options, error, told):

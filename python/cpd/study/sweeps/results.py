@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -224,9 +225,8 @@ class Sweep:
             ValueError: for another ending of the file's name, and for an unknown error or cost.
             OSError: if the file cannot be written.
         """
-        from cpd.study.sweeps.picture import write
-
-        write(Path(path), self, error or self.error, cost)
+        picture = importlib.import_module("cpd.study.sweeps.picture")
+        picture.write(Path(path), self, error or self.error, cost)
 
     def report(self, path: str | Path) -> None:
         """Writes one HTML page that needs nothing else. Needs jinja2 and matplotlib.
@@ -239,9 +239,7 @@ class Sweep:
         Raises:
             OSError: if the file cannot be written.
         """
-        from cpd.study.sweeps.page import render
-
-        write_text(path, render(self))
+        write_text(path, importlib.import_module("cpd.study.sweeps.page").render(self))
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
