@@ -114,3 +114,13 @@ def test_what_has_no_cost():
         gates("e4n3")
     with pytest.raises(TypeError, match=r"a format must be a cpd\.Format"):
         gates(3.0)
+
+
+def test_a_cost_of_0_7_loads() -> None:
+    """It spelled one part otherwise."""
+    cost = cpd.hardware.gates("e4m3fn")
+    old = vars(cost) | {"normaliser": cost.normalizer}
+    del old["normalizer"]
+    loaded = object.__new__(cpd.hardware.Gates)
+    loaded.__setstate__(old)
+    assert loaded == cost

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from cpd._since import GONE, KEYWORDS, MODULES, missing
+from cpd._since import GONE, KEYWORDS, MEMBERS, MODULES, missing
 from patience import scaled
 
 EACH = [(module, name, new) for module, names in GONE.items() for name, new in names.items()]
@@ -69,6 +69,20 @@ def test_keywords_that_are_gone(function: str, old: str, new: str) -> None:
     assert old not in parameters
     with pytest.raises(TypeError, match=rf"{name}\(\) takes {new}= in place of {old}="):
         found(**{old: None})
+
+
+GONE_MEMBERS = [(cls, old, new) for cls, names in MEMBERS.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("cls", "old", "new"), GONE_MEMBERS)
+def test_members_that_are_gone(cls: str, old: str, new: str) -> None:
+    module, _, name = cls.rpartition(".")
+    found = getattr(imported(module), name)
+    assert not hasattr(found, old)
+    made = object.__new__(found)
+    told = f"use {new}" if new else "it was internal, and nothing takes its place"
+    with pytest.raises(AttributeError, match=f"{re.escape(cls)}.{old} is gone: {told}"):
+        getattr(made, old)
 
 
 def test_names_that_never_were() -> None:

@@ -245,6 +245,11 @@ def test_values_without_errors_and_without_bounds():
     assert (zero.relative_rms, zero.dot_error, zero.underflow) == (0, 0, 0)
 
 
+def test_the_share_of_overflows_is_no_mode():
+    row = sweep(np.float32([[1.0, 1e9]]), "e4m3").rows[0]
+    assert (row.overflow, row.value("overflow")) == ("saturate", 0.5)
+
+
 def test_kinds_of_tensors():
     torch = pytest.importorskip("torch")
     x = normal(4, 3, 5)
