@@ -3,6 +3,8 @@
 
 import importlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 _STUDY = "Contributions DEFAULT_CHUNK DRAWS Layers Measurement PerRank Round Source rounds"
 _HARDWARE = "Command Probed Replay probe replay"
@@ -79,11 +81,18 @@ GONE: dict[str, dict[str, str]] = {
 """By module, each name that is gone and what to use instead; "" for what nothing replaces."""
 
 MEMBERS = {
-    "cpd.Codec": {
-        "name": "text",
-        **dict.fromkeys(
-            ["bucket", "by_rows", "is_compressor", "is_fixed", "layout", "needs_gradient"], ""
-        ),
+    "cpd.Codec": {"name": "text", **dict.fromkeys(_CODEC.split(), "")},
+    "cpd.compress.States": {"used": ""},
+    "cpd.hardware.Gates": {"gates": "total", "normaliser": "normalizer"},
+    "cpd.study.Machine": {
+        "between": "alpha_between, beta_between and port",
+        "seconds": "cpd.study.step_time(…)",
+        "within": "alpha, beta and shared",
+    },
+    "cpd.study.SweepRow": {
+        "cell": "operand, accumulator, rounding, overflow and seed",
+        "losses": "relative_rms, sqnr, mean_error, worst, underflow and dot_error",
+        "tensors": "json(…)",
     },
 }
 """By class, each member that is gone and what to use instead; "" for internal ones."""
@@ -129,16 +138,16 @@ def refuse_keyword(function: str, keyword: str) -> None:
         raise TypeError(f"{name}() takes {new}= in place of {keyword}=")
 
 
-def missing_member(cls: str, name: str) -> AttributeError:
-    """The error for a member that a class does not have.
+def gone_members(cls: str) -> Callable[[Any, str], Any]:
+    """The `__getattr__` of a class, for members that are gone."""
 
-    >>> missing_member("cpd.Codec", "name")
-    AttributeError('cpd.Codec.name is gone: use text')
-    """
-    instead = MEMBERS[cls].get(name)
-    if instead is None:
-        return AttributeError(f"{cls} has no attribute {name!r}")
-    return AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
+    def attribute(self: Any, name: str) -> Any:
+        instead = MEMBERS[cls].get(name)
+        if instead is None:
+            raise AttributeError(f"{cls} has no attribute {name!r}")
+        raise AttributeError(f"{cls}.{name} is gone: {_told(instead)}")
+
+    return attribute
 
 
 def missing(module: str, name: str) -> AttributeError:

@@ -7,13 +7,13 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from cpd import _core
-from cpd._since import missing_member
+from cpd._since import gone_members
 from cpd.compress.rows import RowLayout
 from cpd.compress.states import States, native_states
 from cpd.compress.table import compressors
@@ -359,8 +359,8 @@ class Codec:
     def __str__(self) -> str:
         return self.text
 
-    def __getattr__(self, name: str) -> Any:
-        raise missing_member("cpd.Codec", name)
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.Codec")
 
     def __getstate__(self) -> dict[str, Any]:
         return arguments(self)

@@ -40,11 +40,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from cpd._since import gone_members
 from cpd.numeric.accumulator import Accumulator, AccumulatorLike, BlockFma, as_accumulator
 from cpd.numeric.checked import checked
 from cpd.numeric.formats import Format, FormatLike
@@ -80,6 +81,9 @@ class Gates:
     normalizer: float
     exponent: float
     scales: float = 0.0
+
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.hardware.Gates")
 
     def __setstate__(self, state: dict[str, float]) -> None:
         for name, value in state.items():  # 0.7 spelled one of them otherwise

@@ -10,8 +10,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cpd._since import gone_members
 from cpd.numeric.checked import checked
 from cpd.numeric.names import did_you_mean
 from cpd.numeric.shown import shown
@@ -140,6 +141,9 @@ class Machine:
         if machine is None:
             base["name"] = " ".join(f"{name}={value}" for name, value in given.items())
         self._set(_replaced(base, given))
+
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.study.Machine")
 
     def _set(self, values: dict[str, Any]) -> None:
         missing = [key for key in ("alpha", "beta") if key not in values]

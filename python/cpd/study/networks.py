@@ -105,7 +105,7 @@ class Network:
             are from.
 
         >>> Network.named()["lstm"]["summary"]
-        "LSTM, AN4 speech"
+        'LSTM of three layers, AN4'
         """
         words = ("summary", "source")
         return {name: {word: data[word] for word in words} for name, data in _named().items()}

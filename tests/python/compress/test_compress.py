@@ -313,7 +313,7 @@ def test_states_are_saved_and_reset():
 
 def test_states_serve_one_call_at_a_time():
     states = compress.States()
-    with states.used(), pytest.raises(RuntimeError, match="in use by another call"):
+    with states._used(), pytest.raises(RuntimeError, match="in use by another call"):
         states.reset()
 
     def resets():

@@ -6,8 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cpd._since import gone_members
 from cpd.hardware.gate_counts import Gates, gates
 from cpd.numeric.checked import checked
 from cpd.numeric.scaled import Scaled
@@ -61,6 +62,9 @@ class SweepRow:
     _cell: Cell
     _losses: Losses
     _tensors: tuple[Losses, ...]
+
+    if not TYPE_CHECKING:
+        __getattr__ = gone_members("cpd.study.SweepRow")
 
     def __str__(self) -> str:
         return (
