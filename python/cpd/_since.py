@@ -97,15 +97,15 @@ MEMBERS = {
 }
 """By class, each member that is gone and what to use instead; "" for internal ones."""
 
-KEYWORDS = {
-    "cpd.hardware.gates": {"acc": "accumulator"},
-    "cpd.hardware.replay": {"acc": "accumulator"},
-    "cpd.study.cost": {"sizes": "shapes"},
-    "cpd.study.recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
-    "cpd.study.roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
-    "cpd.study.step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
+KEYWORDS: dict[str, dict[str, str]] = {
+    "cost": {"sizes": "shapes"},
+    "gates": {"acc": "accumulator"},
+    "recommend": {"alpha": "machine", "beta": "machine", "per_rank": "ranks"},
+    "replay": {"acc": "accumulator"},
+    "roundoff": {"per_layer": "per_tensor", "per_rank": "ranks"},
+    "step_time": {"codec_rate": "codec_gbps", "wire": "spec"},
 }
-"""By function of a package, each keyword that is gone and the one that took its place."""
+"""By function, each keyword that is gone and its new name."""
 
 MODULES = {
     "cpd.compress.codec": "cpd.compress.codecs",
@@ -128,14 +128,13 @@ def keep_modules(package: str) -> None:
 def refuse_keyword(function: str, keyword: str) -> None:
     """Raises TypeError for a keyword of 0.7 that a function no longer takes.
 
-    >>> refuse_keyword("cpd.study.cost", "sizes")
+    >>> refuse_keyword("cost", "sizes")
     Traceback (most recent call last):
     TypeError: cost() takes shapes= in place of sizes=
     """
     new = KEYWORDS.get(function, {}).get(keyword)
     if new is not None:
-        name = function.rpartition(".")[2]
-        raise TypeError(f"{name}() takes {new}= in place of {keyword}=")
+        raise TypeError(f"{function}() takes {new}= in place of {keyword}=")
 
 
 def gone_members(cls: str) -> Callable[[Any, str], Any]:

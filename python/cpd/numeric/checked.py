@@ -116,16 +116,11 @@ def _checked_function(
                 plan[name].check(name, value)
             for name, value in named.items():
                 if name not in plan:
-                    refuse_keyword(_public_name(function), name)
+                    refuse_keyword(function.__qualname__, name)
                 plan.get(name, _ANY).check(name, value)
         return function(*args, **named)
 
     return call
-
-
-def _public_name(function: Callable[..., Any]) -> str:
-    """The name of a function in its package: `cpd.study.cost` of `cpd.study.costs.cost`."""
-    return ".".join([*function.__module__.split(".")[:2], function.__qualname__])
 
 
 def _check_methods(cls: type, own: tuple[str, ...]) -> None:

@@ -57,13 +57,13 @@ def test_what_takes_their_place(new: str) -> None:
     assert path.rpartition(".")[2] in {*public.__all__, *lazy}
 
 
-KEYS = [(function, old, new) for function, names in KEYWORDS.items() for old, new in names.items()]
+OF_TOOLS = [(name, *pair) for name, names in KEYWORDS.items() for pair in names.items()]
 
 
-@pytest.mark.parametrize(("function", "old", "new"), KEYS)
-def test_keywords_that_are_gone(function: str, old: str, new: str) -> None:
-    module, _, name = function.rpartition(".")
-    found = getattr(imported(module), name)
+@pytest.mark.parametrize(("name", "old", "new"), OF_TOOLS)
+def test_keywords_that_are_gone(name: str, old: str, new: str) -> None:
+    tools = (imported(module) for module in ("cpd.study", "cpd.hardware"))
+    found = next(getattr(module, name) for module in tools if name in module.__all__)
     parameters = inspect.signature(found).parameters
     assert new in parameters
     assert old not in parameters
