@@ -235,7 +235,7 @@ class Codec:
 
         Raises ValueError for an axis that the shape does not have.
         """
-        return RowLayout(*self._held.layout(shape)) if self._by_rows else _AS_IT_IS
+        return _layout_of(self._held, shape)
 
     @property
     def _needs_gradient(self) -> bool:
@@ -298,7 +298,8 @@ class Codec:
         ([0.3125, 16.0], 8.0)
         """
         check_layer("x", x, ("cpu", "cuda"))
-        layout, held = self._layout(x.shape), self._with_seed(seed)
+        held = self._held if type(seed) is int and seed == 0 else self._with_seed(seed)
+        layout = _layout_of(held, x.shape)
         values = host_values(layout.move(x.cpu() if is_torch(x) else x))
         with native_states(state) as states:
             given = _core.CodecLayerCall(
@@ -368,6 +369,10 @@ class Codec:
     def __setstate__(self, state: dict[str, Any]) -> None:
         text = state.pop("name", None) or state.pop("text")  # 0.7 called it name
         self.__init__(text, **state)  # type: ignore[misc]
+
+
+def _layout_of(held: _core.Codec, shape: Sequence[int]) -> RowLayout:
+    return RowLayout(*held.layout(shape)) if held.by_rows else _AS_IT_IS
 
 
 @functools.lru_cache(maxsize=256)
